@@ -18,9 +18,6 @@ class ProbeTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Certificates that sign those of probes."""
     server_name: str = ""
     """Name in a probe's certificate; empty for the address that is asked, which containers change."""
-    cert_file: str = ""
-    key_file: str = ""
-    """Certificate of the exporter, where probes have a ``client_ca_file``."""
 
 
 class ProbeAccess(msgspec.Struct, frozen=True):
@@ -65,13 +62,10 @@ class ProbeAccess(msgspec.Struct, frozen=True):
             UsageError: A file cannot be used.
         """
         tls = self.tls
-        files = (tls.ca_file, tls.cert_file, tls.key_file) if tls else ()
         try:
-            return _context(tls, tuple(Path(file).stat().st_mtime_ns for file in files if file))
+            return _context(tls and tls.ca_file, Path(tls.ca_file).stat().st_mtime_ns if tls else 0)
         except (OSError, ValueError) as error:
-            raise UsageError(
-                f"probe_tls: its files cannot be used ({error}); give PEM files, and a key without a password"
-            ) from None
+            raise UsageError(f"probe_tls: ca_file cannot be used ({error}); give a PEM file") from None
 
     def header(self, scheme: str) -> str:
         """Line of a request that shows the token; empty if a probe asked by such a URL gets none."""
@@ -84,12 +78,8 @@ NO_ACCESS = ProbeAccess()
 
 
 @lru_cache(maxsize=2)
-def _context(tls: ProbeTls | None, _files_at: tuple[int, ...]) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=tls.ca_file if tls else None)
-    if tls and (tls.cert_file or tls.key_file):
-        # Without a password, OpenSSL would ask for it on the terminal.
-        context.load_cert_chain(tls.cert_file, tls.key_file, password="")
-    return context
+def _context(ca_file: str | None, _changed_at: int) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=ca_file)
 
 
 def _token(file: str) -> str:

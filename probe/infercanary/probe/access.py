@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hmac
-import os
 import ssl
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -18,41 +18,27 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     cert_file: str
     key_file: str
-    client_ca_file: str = ""
-    """Who signs the exporter's certificate; empty where it needs none."""
 
 
 class Access:
-    """TLS and a token, or neither. A token or certificate that was renewed counts from the next connection on.
-
-    Args:
-        tls: Certificate and key; None for plain HTTP.
-        token_file: The token is its text; None for everybody.
-
-    Raises:
-        UsageError: A file cannot be used.
-    """
+    """TLS and a token, or neither. A token or certificate that was renewed counts from the next connection on."""
 
     def __init__(self, tls: ServerTls | None = None, token_file: str | None = None) -> None:
-        self._tls = tls
-        self._token_file = token_file
-        self._changed: list[int] = []
+        self._tls, self._token_file = tls, token_file
         self._context: ssl.SSLContext | None = None
-        if token_file is not None and not self._token():
+        if token_file is not None and not _read_token(token_file):
             raise UsageError(f"token_file: {token_file} cannot be read or is empty; write a token there")
         try:
             self._load()
         except (OSError, ValueError) as error:
             raise UsageError(
-                f"tls: its files cannot be used ({getattr(error, 'strerror', None) or error}); give a certificate "
-                "and its key as PEM"
+                f"tls: its files cannot be used ({error}); give a certificate and its key as PEM, without a password"
             ) from None
 
     def context(self) -> ssl.SSLContext | None:
         """Return the context of the next connection; None for plain HTTP."""
-        with suppress(
-            OSError, ValueError
-        ):  # half a renewal: the one before serves until the other half is there
+        # Half a renewal: the certificate before serves until the other half is there.
+        with suppress(OSError, ValueError):
             self._load()
         return self._context
 
@@ -60,30 +46,26 @@ class Access:
         """Say whether this header's value shows the token."""
         if self._token_file is None:
             return True
-        token = self._token()
+        token = _read_token(self._token_file)
         return bool(token) and hmac.compare_digest(authorization, b"Bearer " + token)
 
-    def _token(self) -> bytes:
-        try:
-            return Path(self._token_file or "").read_bytes()[:4096].strip()
-        except OSError:
-            return b""
-
     def _load(self) -> None:
-        """Make the TLS context anew if a file has changed."""
-        if (tls := self._tls) is None:
-            return
-        changed = [os.stat(file).st_mtime_ns for file in msgspec.structs.astuple(tls) if file]
-        if changed == self._changed:
-            return
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(tls.cert_file, tls.key_file, password=_refuse)
-        if tls.client_ca_file:
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(tls.client_ca_file)
-        self._context, self._changed = context, changed
+        if (tls := self._tls) is not None:
+            files = tls.cert_file, tls.key_file
+            self._context = _make_context(*files, tuple(Path(file).stat().st_mtime_ns for file in files))
 
 
-def _refuse() -> str:
-    """Without it, OpenSSL asks for a key's password on the terminal."""
-    raise ValueError("the key has a password")
+@lru_cache(maxsize=2)
+def _make_context(certificate: str, key: str, _changed_at: tuple[int, ...]) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    # Without a password, OpenSSL would ask for it on the terminal.
+    context.load_cert_chain(certificate, key, password="")
+    return context
+
+
+def _read_token(file: str) -> bytes:
+    """Read a token; empty where the file cannot be read."""
+    try:
+        return Path(file).read_bytes().strip()
+    except OSError:
+        return b""

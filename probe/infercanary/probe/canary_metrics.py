@@ -12,7 +12,7 @@ from infercanary.probe import scopes
 from infercanary.probe.execution import Opened
 from infercanary.probe.failure_metrics import FailureMetrics
 from infercanary.probe.histogram import Tally
-from infercanary.probe.measures import shown
+from infercanary.probe.measures import SHOWN
 from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.targets import Reason
@@ -160,10 +160,10 @@ class CanaryMetrics:
             self._tally.add(TAGGED, 1, self._name, tag)
         self._eligible.append(eligible)
         self._set(ELIGIBLE, sum(self._eligible) / len(self._eligible))
-        for metric, points in shown(measures).items():
-            self._tally.forget(metric, self._name)
-            for labels, value in points.items():
-                self._set(metric, value, *labels)
+        for measure, (metric, labels) in SHOWN.items():
+            self._tally.forget(metric, self._name, *labels)
+            if measure in measures:
+                self._set(metric, measures[measure], *labels)
 
     def _set(self, metric: Metric, value: float, *labels: str) -> None:
         self._tally.set(metric, value, self._name, *labels)

@@ -51,34 +51,19 @@ JOULES = Metric(
 
 PLACES = ("host", "device")
 
-_SHOWN: Mapping[str, tuple[Metric, tuple[str, ...]]] = {
+SHOWN: Mapping[str, tuple[Metric, tuple[str, ...]]] = {
     THROUGHPUT: (RATE, ()),
     HOST_MEMORY: (MEMORY, PLACES[:1]),
     DEVICE_MEMORY: (MEMORY, PLACES[1:]),
     ENERGY: (JOULES, ()),
 }
+"""Measure → its gauge, and the labels after the canary's."""
 _PROC: Final = Path("/proc/self")
 # The peak begins at what is resident now, and no page is touched: clear_refs in the kernel's filesystems/proc.rst.
 _RESET_PEAK: Final = b"5"
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _STEP_SECONDS: Final = 0.1  # in which the driver counts energy, at most
 _TOLERANCE: Final = 0.05
-
-
-def shown(measures: Mapping[str, float]) -> dict[Metric, dict[tuple[str, ...], float]]:
-    """The gauges of a canary's last run.
-
-    Args:
-        measures: As :attr:`~infercanary.contract.report.Run.measures` has them.
-
-    Returns:
-        Metric → label values after the canary's → value. Each metric is there, one without points too.
-    """
-    found: dict[Metric, dict[tuple[str, ...], float]] = {metric: {} for metric, _ in _SHOWN.values()}
-    for name, (metric, labels) in _SHOWN.items():
-        if name in measures:
-            found[metric][labels] = measures[name]
-    return found
 
 
 def of_gpu(window: Window) -> dict[str, float]:

@@ -7,7 +7,6 @@ them (docs/adr/0023-profiled-repeats.md), and never while the host's own work wa
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.memory import give_back
 from infercanary.probe.pool import Pool
+from infercanary.probe.schedule import jittered
 from infercanary.probe.targets import Failure, Target, Unprofiled
 
 log = logging.getLogger("infercanary.probe")
@@ -40,7 +40,6 @@ PROFILER_BYTES: Final = 64 << 20
 REPEATS = 5
 _REPEATS_OF_A_TURN = 3  # in a pool, whose requests wait for the turn
 _PUT_OFF_SECONDS = 60.0
-_JITTER = 0.1
 _OTHERS = frozenset({CPU_WAIT_INSIDE, GPU_BUSY})  # tags of a run beside which requests wait
 
 
@@ -98,8 +97,7 @@ class Profiling(Background):
         self._measure()
         took = time.monotonic() - begin
         pause = min(MAX_PAUSE, max(self._pause, took / self._share))
-        # The jitter keeps replicas apart.
-        self.next_at = now + pause * random.uniform(1.0, 1.0 + _JITTER)  # noqa: S311
+        self.next_at = now + jittered(pause)
         self._pause = EVERY_SECONDS
         return took
 

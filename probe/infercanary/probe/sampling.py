@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Iterable
@@ -37,41 +36,26 @@ _DEADLINE_SECONDS = 5.0  # from here on it hangs; a GPU that nothing has used ye
 class Guard:
     """Runs one sampler beside the probe's loop and keeps its last families.
 
-    After a sample that failed there are no families: old numbers beside a healthy state are worse than none. One that
-    is not there after ``patience`` seconds is collected at the next sample; after ``deadline`` seconds it hangs, and
-    its answer is thrown away.
+    After a sample that failed there are no families: old numbers beside a healthy state are worse than none. A sample
+    that is late is collected at the next one; after :data:`_DEADLINE_SECONDS` it hangs, and its answer is thrown away.
 
     Args:
         sampler: What it runs.
         tally: Where its success is counted.
-        deadline: Seconds.
-        patience: Seconds.
     """
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        tally: Tally,
-        deadline: float = _DEADLINE_SECONDS,
-        patience: float = PATIENCE_SECONDS,
-    ) -> None:
+    def __init__(self, sampler: Sampler, tally: Tally) -> None:
         self.families: tuple[Family, ...] = ()
         self._sampler = sampler
         self._tally = tally
-        self._deadline = deadline
-        self._patience = patience
         self._worker = Worker(f"infercanary-{sampler.name}")
         self._begun: float | None = None
         self._hangs = False
         self._complaint = ""
 
-    def sample(self, patience: float = math.inf) -> None:
-        """Take a sample, or go on waiting for the one before; never raises. It waits ``patience`` seconds or less.
-
-        Args:
-            patience: Seconds; the guard's own patience and deadline bound it too.
-        """
-        if self._begun is not None and not self._collect(0.0):
+    def sample(self, patience: float = PATIENCE_SECONDS) -> None:
+        """Take a sample, unless the one before is still late; wait ``patience`` seconds for it. Never raises."""
+        if self.is_late and not self._collect(0.0):
             return
         self._begun = perf_counter()
         try:
@@ -79,8 +63,8 @@ class Guard:
         except RuntimeError as error:  # the host is out of threads, or about to exit
             self._begun = None
             self._settle((), one_line(error))
-            return
-        self._collect(min(patience, self._patience, self._deadline))
+        else:
+            self._collect(patience)
 
     def _collect(self, seconds: float) -> bool:
         """Settle the sample that was begun, if it ends within ``seconds``; whether the thread is free again."""
@@ -90,9 +74,9 @@ class Guard:
         try:
             families = self._worker.result(seconds)
         except DeadlineExceeded:
-            if not self._hangs and perf_counter() - self._begun >= self._deadline:
+            if not self._hangs and perf_counter() - self._begun >= _DEADLINE_SECONDS:
                 self._hangs = True
-                self._settle(self._sampler.hanging, f"hangs: no answer within {self._deadline:g} s")
+                self._settle(self._sampler.hanging, f"hangs: no answer within {_DEADLINE_SECONDS:g} s")
             return False
         except Unavailable as error:
             complaint, level = str(error), logging.INFO
@@ -172,10 +156,10 @@ class Sampling:
             guard.sample(max(0.0, begin + PATIENCE_SECONDS - time.monotonic()))
         self.seconds = time.monotonic() - begin
         self.began = None if any(guard.is_late for guard in self._guards) else begin
-        found = values(self.families)
-        for metric, points in found.items():  # a sampler may be late at first
+        sample = values(self.families)
+        for metric, points in sample.items():  # a sampler may be late at first
             self.first.setdefault(metric, points)
-        return found
+        return sample
 
     def settle(self, stopping: threading.Event) -> None:
         """Sample until no sampler is late, and what a GPU counts as busy is no longer the warm-up.

@@ -9,29 +9,24 @@ import math
 import random
 from collections.abc import Sequence
 
+JITTER = 0.2
+"""Share of an interval. It keeps replicas that started together, and anything periodic on the host, out of step."""
+_random = random.Random()  # noqa: S311 - spreading load, not secrets; the host's own generator is not touched
+
 
 class Schedule:
-    """Slots at ``start + k × interval``, each moved by up to ±``jitter`` of the interval.
+    """Slots at ``start + k × interval``, each moved by up to ±:data:`JITTER` of the interval.
 
-    Slots are absolute, so that a late run does not push all later ones; jitter keeps canaries of many
-    containers, and anything periodic on the host, from locking into step. A slot that passed while a run was
-    still going is missed: it is counted, never made up in a burst.
+    Slots are absolute, so that a late run does not push all later ones. A slot that passed while a run was still going
+    is missed: it is counted, never made up in a burst.
 
     Args:
         interval: Seconds.
         start: Seconds, of a monotonic clock.
-        jitter: A share of the interval.
-        rng: Where the jitter comes from; None for one of its own.
     """
 
-    def __init__(
-        self, interval: float, start: float, jitter: float = 0.2, rng: random.Random | None = None
-    ) -> None:
-        self.interval = interval
-        self._start = start
-        self._jitter = jitter
-        self._rng = rng or random.Random()  # noqa: S311 - spreading load, not secrets
-        self._slot = 0
+    def __init__(self, interval: float, start: float) -> None:
+        self.interval, self._start, self._slot = interval, start, 0
 
     def next(self, now: float) -> tuple[float, int]:
         """Move on to the next slot.
@@ -45,7 +40,7 @@ class Schedule:
         slot = max(self._slot + 1, math.ceil((now - self._start) / self.interval))
         missed = slot - self._slot - 1
         self._slot = slot
-        offset = self._rng.uniform(-self._jitter, self._jitter) * self.interval
+        offset = _random.uniform(-JITTER, JITTER) * self.interval
         return max(now, self._start + slot * self.interval + offset), missed
 
     def stretch(self, interval: float, now: float) -> None:
@@ -119,7 +114,7 @@ MIN_REPEATS, MAX_REPEATS = 5, 50
 
 
 def plan(
-    repeat_costs: list[float], interval: float, cap: float, fixed: float = 0.0, jitter: float = 0.2
+    repeat_costs: list[float], interval: float, cap: float, fixed: float = 0.0
 ) -> tuple[list[int], float]:
     """Plan a round: each canary gets an equal share of its budget, in 5 to 50 repeats.
 
@@ -130,34 +125,37 @@ def plan(
         interval: Seconds between rounds, as configured.
         cap: The duty cap, a share of the time.
         fixed: Seconds that a round costs besides.
-        jitter: That of the schedule.
 
     Returns:
         The repeats of each canary, and the interval that the cap then needs: longer where 5 repeats do not fit.
     """
     if not repeat_costs:
         return [], interval
-    share = max(0.0, cap * interval * (1 - jitter) - fixed) / len(repeat_costs)
+    share = max(0.0, cap * interval * (1 - JITTER) - fixed) / len(repeat_costs)
     repeats = [
         MAX_REPEATS if cost <= 0 else max(MIN_REPEATS, int(min(MAX_REPEATS, share / cost)))
         for cost in repeat_costs
     ]
     busy = fixed + sum(n * cost for n, cost in zip(repeats, repeat_costs, strict=True))
-    return repeats, max(interval, spaced(busy, cap, jitter))
+    return repeats, max(interval, spaced(busy, cap))
 
 
-def spaced(busy: float, share: float, jitter: float = 0.2) -> float:
+def spaced(busy: float, share: float) -> float:
     """How far apart rounds are that take a ``share`` of the time, with some room for jitter.
 
     Args:
         busy: Seconds of a round.
         share: Of the time, above 0.
-        jitter: That of the schedule.
 
     Returns:
         Seconds from one round to the next.
     """
-    return busy / share * (1 + jitter / 2)
+    return busy / share * (1 + JITTER / 2)
+
+
+def jittered(seconds: float) -> float:
+    """Return so many seconds, and up to :data:`JITTER` of that more, at random."""
+    return seconds * _random.uniform(1.0, 1.0 + JITTER)
 
 
 SWEEP_SHARE = 0.5
@@ -180,35 +178,23 @@ def keep_for_sweeps(sweeps: Sequence[tuple[float, float]], cap: float) -> tuple[
 
 
 class Turns:
-    """When one canary's sweeps begin: ``interval`` seconds apart, and up to ``jitter`` of that more.
+    """When one canary's sweeps begin: ``interval`` seconds apart, and up to :data:`JITTER` of that more.
 
-    The first is one interval after ``start``: by then its share of the duty cap is saved. Jitter keeps replicas that
-    started together from sweeping together. A sweep that took longer than its ``seconds`` delays the next in
-    proportion, by a day at most.
+    The first is one interval after ``start``: by then its share of the duty cap is saved. A sweep that took longer than
+    its ``seconds`` delays the next in proportion, by a day at most.
 
     Args:
         interval: Seconds.
         seconds: What a sweep is expected to take.
         start: Seconds, of a monotonic clock.
-        jitter: A share of the interval.
-        rng: Where the jitter comes from; None for one of its own.
     """
 
     MAX_PAUSE = 86_400.0
 
-    def __init__(
-        self,
-        interval: float,
-        seconds: float,
-        start: float,
-        jitter: float = 0.2,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, interval: float, seconds: float, start: float) -> None:
         self._interval = interval
         self._seconds = seconds
-        self._jitter = jitter
-        self._rng = rng or random.Random()  # noqa: S311 - spreading load, not secrets
-        self.next_at = self._after(start, interval)
+        self.ended(0.0, start)
 
     def ended(self, cost: float, began: float) -> None:
         """Plan the next sweep, after one that ``began`` then and cost so many seconds.
@@ -218,7 +204,7 @@ class Turns:
             began: When it did: seconds, monotonic.
         """
         pause = self._interval * max(1.0, cost / self._seconds)
-        self.next_at = self._after(began, min(pause, max(self._interval, self.MAX_PAUSE)))
+        self.next_at = began + jittered(min(pause, max(self._interval, self.MAX_PAUSE)))
 
     def put_off(self, seconds: float, now: float) -> None:
         """Try again after so many seconds.
@@ -228,6 +214,3 @@ class Turns:
             now: Seconds, monotonic.
         """
         self.next_at = now + seconds
-
-    def _after(self, now: float, pause: float) -> float:
-        return now + pause * self._rng.uniform(1.0, 1.0 + self._jitter)

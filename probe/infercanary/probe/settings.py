@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -31,7 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """`host:port`, a port alone for every address of IPv4 and IPv6, or `unix:///path` on a volume shared with the
     exporter"""
     tls: ServerTls | None = None
-    """`{cert_file: …, key_file: …, client_ca_file: …}`: answer over TLS"""
+    """`{cert_file: …, key_file: …}`: answer over TLS"""
     token_file: str | None = None
     """file with the token that the exporter must show (its `probe_token_file`); without it, everybody may ask"""
     interval_seconds: Interval = 10.0
@@ -85,10 +86,8 @@ def burst_wanted() -> bool | None:
     Raises:
         UsageError: The variable is neither true nor false.
     """
-    text = os.environ.get("INFERCANARY_BURST", "").lower()
-    if text not in ("", "true", "false"):
-        raise UsageError("environment: INFERCANARY_BURST: give true or false")
-    return text == "true" if text else None
+    wanted: bool | None = _from_environment("INFERCANARY_BURST", bool)
+    return wanted
 
 
 def check_targets(targets: Mapping[str, Target]) -> None:
@@ -128,13 +127,10 @@ def check_sweep(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep
     return convert(msgspec.to_builtins(sweep), Sweep, place)
 
 
-def _from_environment(variable: str, kind: Any) -> float | None:
+def _from_environment(variable: str, kind: Any) -> Any:
+    """Return a number, true or false; None where the variable is not set."""
     text = os.environ.get(variable, "")
-    if not text:
-        return None
-    try:
-        value: object = float(text)
-    except ValueError:
-        value = text
-    number: float = convert(value, kind, f"environment: {variable}={text[:60]}")
-    return number
+    value: object = {"true": True, "false": False}.get(text.lower(), text)
+    with suppress(ValueError):
+        value = float(text)
+    return convert(value, kind, f"environment: {variable}={text[:60]}") if text else None

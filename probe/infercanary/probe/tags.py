@@ -242,12 +242,7 @@ def _inside(w: Window) -> float:
 def _held_down(w: Window, reason: str) -> float:
     """Seconds of all of the canary's GPUs together; a GPU that the sample before lacks has none."""
     metric = "infercanary_gpu_clock_event_seconds_total"
-    before = w.before.get(metric, {})
-    return sum(
-        max(0.0, value - before.get(known, value))
-        for known, value in w.of_gpus(metric, w.after).items()
-        if known[1:] == (reason,)
-    )
+    return sum(w.grown(metric, *labels) for labels in w.of_gpus(metric, w.after) if labels[1:] == (reason,))
 
 
 def _is_clock_low(w: Window) -> bool:

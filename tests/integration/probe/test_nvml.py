@@ -543,13 +543,13 @@ def test_the_names_of_the_visible_gpus(ask: Ask) -> None:
 
 INTERVAL = 0.8
 ON_TIME = f"""
-import functools, threading
-from infercanary.probe import loop as probe
+import threading
+from infercanary.probe import loop as probe, schedule
 from scripted import Scripted
 from watching import until
 
 # Each slot at its very time: how late a run then is, is what was added to it.
-probe.Schedule = functools.partial(probe.Schedule, jitter=0.0)
+schedule.JITTER = 0.0
 running = probe.Probe({{"a": Scripted()}}, listen="127.0.0.1:0", interval_seconds={INTERVAL}, duty_cap=1.0)
 running.start()
 print(until(lambda: running.address), flush=True)

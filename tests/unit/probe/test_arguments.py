@@ -76,7 +76,7 @@ def test_a_port_alone_is_every_address(listen: str) -> None:
         ("INTERVAL_SECONDS", "10 s", "leave its unit out"),
         ("DUTY_CAP", "1.01", "<= 1.0"),
         ("DUTY_CAP", "5 %", "0.05 for 5 %"),
-        ("BURST", "2 s", "give true or false"),
+        ("BURST", "2 s", "expected true or false"),
     ],
 )
 def test_a_mistake_in_the_environment_names_the_variable(

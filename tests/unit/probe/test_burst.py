@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infercanary.probe import schedule as module
 from infercanary.probe.duty import LEAST_INTERVAL, PAID_WITHIN, RATE, SECONDS, Burst
 from infercanary.probe.schedule import Budget, Schedule, plan, spaced
 
@@ -37,7 +37,8 @@ def runs(
     hangs_at: float = float("inf"),
 ) -> Iterator[Ran]:
     """What a probe does whose run costs ``cost(now)``, but for one that hangs for 30 s: the lines of its loop."""
-    schedule, budget = Schedule(interval, 0.0, rng=random.Random(1)), Budget(cap, 0.0)
+    module._random.seed(1)
+    schedule, budget = Schedule(interval, 0.0), Budget(cap, 0.0)
     burst = Burst(cap, 0.0, is_on)
     now = 0.0
     while now < until:

@@ -18,7 +18,9 @@ from infercanary.contract.measures import (
     MEASURES,
     THROUGHPUT,
 )
-from infercanary.probe.measures import JOULES, MEMORY, RATE, Taking, of_gpu, shown
+from infercanary.probe.canary_metrics import CanaryMetrics
+from infercanary.probe.histogram import Tally
+from infercanary.probe.measures import JOULES, MEMORY, RATE, SHOWN, Taking, of_gpu
 from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.tags import Points, Values, Window
@@ -172,9 +174,25 @@ def test_what_is_not_known_is_missing(proc: Path, odd: Any) -> None:
 
 
 def test_every_measure_that_is_shown_is_one() -> None:
-    points = shown(dict.fromkeys(MEASURES, 1.0) | {"throughput@8x1": 2.0, "newer": 3.0})
-    assert points == {RATE: {(): 1.0}, MEMORY: {("host",): 1.0, ("device",): 1.0}, JOULES: {(): 1.0}}
-    assert shown({}) == {RATE: {}, MEMORY: {}, JOULES: {}}, "nothing of the run before stays"
+    tally = Tally()
+    canary, other = CanaryMetrics("c", tally), CanaryMetrics("d", tally)
+
+    def points() -> dict[str, dict[tuple[str, ...], Any]]:
+        names = [metric.name for metric, _ in SHOWN.values()]
+        families = [family for family in tally.families() if family.name in names]
+        return {family.name: {point.labels: point.value for point in family.points} for family in families}
+
+    canary.found((), dict.fromkeys(MEASURES, 1.0) | {"throughput@8x1": 2.0, "newer": 3.0}, eligible=True)
+    other.found((), {THROUGHPUT: 4.0}, eligible=True)
+    assert points() == {
+        RATE.name: {("c",): 1.0, ("d",): 4.0},
+        MEMORY.name: {("c", "host"): 1.0, ("c", "device"): 1.0},
+        JOULES.name: {("c",): 1.0},
+    }
+    canary.found((), {}, eligible=True)
+    assert points() == {RATE.name: {("d",): 4.0}, MEMORY.name: {}, JOULES.name: {}}, (
+        "nothing of the run before stays"
+    )
 
 
 # Of a GPU ----------------------------------------------------------------------------------------------------------

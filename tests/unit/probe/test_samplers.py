@@ -13,7 +13,7 @@ import pytest
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.probe import Probe, TorchTarget, samplers
+from infercanary.probe import Probe, TorchTarget, samplers, sampling
 from infercanary.probe.config import read
 from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers import SampleFailed, Sampler, Unavailable, make_samplers, registered
@@ -76,29 +76,32 @@ def test_a_sampler_that_raises_costs_only_its_own_families(
 ) -> None:
     caplog.set_level(logging.INFO)
     sampler, tally = Scripted(), Tally()
-    guard = Guard(sampler, tally, deadline=30, patience=30)
-    guard.sample()
+    guard = Guard(sampler, tally)
+    guard.sample(30)
     assert values(guard.families) == {VALUE.name: 1.0}
     assert succeeded(tally) == 1
     sampler.act = raising(error)
     for _ in range(3):
-        guard.sample()
+        guard.sample(30)
     assert guard.families == (), "stale numbers beside green health are worse than none"
     assert succeeded(tally) == 0
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(level, text)], (
         "once, not at each sample"
     )
     sampler.act = lambda: None
-    guard.sample()
+    guard.sample(30)
     assert values(guard.families) == {VALUE.name: 5.0}
     assert succeeded(tally) == 1
     assert caplog.records[-1].getMessage() == "sampler scripted: works again"
     assert guard.close(30)
 
 
-def test_a_sampler_that_hangs_is_given_up_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sampler_that_hangs_is_given_up_and_comes_back(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "_DEADLINE_SECONDS", 0.1)
     sampler, tally, go_on = Scripted(), Tally(), threading.Event()
-    guard = Guard(sampler, tally, deadline=0.1)
+    guard = Guard(sampler, tally)
     guard.sample()
     sampler.act = lambda: go_on.wait(60)
     guard.sample()
@@ -120,7 +123,7 @@ def test_a_sampler_that_hangs_is_given_up_and_comes_back(caplog: pytest.LogCaptu
 
 def test_a_sample_that_is_late_holds_nobody_up_and_is_collected_the_next_time() -> None:
     sampler, tally, go_on = Scripted(), Tally(), threading.Event()
-    guard = Guard(sampler, tally, deadline=60, patience=0.05)
+    guard = Guard(sampler, tally)
     sampler.act = lambda: go_on.wait(60)
     begin = time.perf_counter()
     guard.sample()
@@ -137,17 +140,18 @@ def test_a_sample_that_is_late_holds_nobody_up_and_is_collected_the_next_time() 
     assert guard.close(30)
 
 
-def test_a_sampler_can_say_in_metrics_why_it_fails_or_hangs() -> None:
+def test_a_sampler_can_say_in_metrics_why_it_fails_or_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     class Telling(Scripted):
         hanging = (VALUE.family(-1),)
 
+    monkeypatch.setattr(sampling, "_DEADLINE_SECONDS", 0.5)
     sampler, tally, go_on = Telling(), Tally(), threading.Event()
-    guard = Guard(sampler, tally, deadline=0.5, patience=0.5)
+    guard = Guard(sampler, tally)
     sampler.act = raising(SampleFailed("the cable is out", [VALUE.family(-2)]))
-    guard.sample()
+    guard.sample(0.5)
     assert (values(guard.families), succeeded(tally)) == ({VALUE.name: -2.0}, 0)
     sampler.act = lambda: go_on.wait(60)
-    guard.sample()
+    guard.sample(0.5)
     assert (values(guard.families), succeeded(tally)) == ({VALUE.name: -1.0}, 0)
     go_on.set()
     assert guard.close(30)
@@ -172,8 +176,8 @@ def test_a_sampler_that_fails_half_way_shows_nothing() -> None:
             yield VALUE.family(1)
             raise OSError("gone")
 
-    guard = Guard(Half(), Tally(), deadline=30, patience=30)
-    guard.sample()
+    guard = Guard(Half(), Tally())
+    guard.sample(30)
     assert guard.families == ()
     guard.close(30)
 
@@ -183,8 +187,8 @@ def test_built_in_samplers_work_or_say_why_not(caplog: pytest.LogCaptureFixture)
     names = []
     for sampler in make_samplers():
         tally = Tally()
-        guard = Guard(sampler, tally, deadline=30, patience=30)
-        guard.sample()
+        guard = Guard(sampler, tally)
+        guard.sample(30)
         names.append(sampler.name)
         assert bool(guard.families) or any(sampler.name in r.getMessage() for r in caplog.records)
         guard.close(30)

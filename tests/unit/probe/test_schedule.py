@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infercanary.probe import schedule as module
 from infercanary.probe.schedule import MAX_REPEATS, MIN_REPEATS, Budget, Schedule, plan
 
 
 def test_slots_are_absolute_and_jitter_stays_in_bounds() -> None:
     """A run that takes long must not push all later ones: after 500 runs the schedule has not drifted."""
-    schedule = Schedule(10.0, 1000.0, rng=random.Random(1))
+    module._random.seed(1)
+    schedule = Schedule(10.0, 1000.0)
     now, offsets = 1000.0, []
     for k in range(1, 501):
         slot, missed = schedule.next(now)
@@ -26,8 +26,9 @@ def test_slots_are_absolute_and_jitter_stays_in_bounds() -> None:
     assert min(offsets) < -1.5 and max(offsets) > 1.5
 
 
-def test_missed_slots_are_counted_and_never_made_up() -> None:
-    schedule = Schedule(10.0, 0.0, jitter=0.0)
+def test_missed_slots_are_counted_and_never_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "JITTER", 0.0)
+    schedule = Schedule(10.0, 0.0)
     assert schedule.next(0.0) == (10.0, 0)
     assert schedule.next(10.5) == (20.0, 0)
     assert schedule.next(67.0) == (70.0, 4)  # 30, 40, 50 and 60 passed
@@ -36,7 +37,8 @@ def test_missed_slots_are_counted_and_never_made_up() -> None:
 
 @given(st.lists(st.floats(0, 45), min_size=1, max_size=60), st.integers(0, 2**32))
 def test_every_slot_is_either_run_or_missed(durations: list[float], seed: int) -> None:
-    schedule = Schedule(10.0, 0.0, rng=random.Random(seed))
+    module._random.seed(seed)
+    schedule = Schedule(10.0, 0.0)
     now, runs, missed = 0.0, 0, 0
     for duration in durations:
         slot, skipped = schedule.next(now)
@@ -49,7 +51,8 @@ def test_every_slot_is_either_run_or_missed(durations: list[float], seed: int) -
 
 def test_no_burst_after_a_long_stop() -> None:
     """A container that was frozen for an hour goes on in step: one run, not 360."""
-    schedule = Schedule(10.0, 0.0, rng=random.Random(3))
+    module._random.seed(3)
+    schedule = Schedule(10.0, 0.0)
     now = schedule.next(0.0)[0] + 3600.0
     slots = []
     for _ in range(5):
@@ -59,8 +62,9 @@ def test_no_burst_after_a_long_stop() -> None:
     assert slots[-1] - slots[0] >= 4 * 10.0 - 2 * 2.0 - 10.0
 
 
-def test_stretch_starts_anew() -> None:
-    schedule = Schedule(10.0, 0.0, jitter=0.0)
+def test_stretch_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "JITTER", 0.0)
+    schedule = Schedule(10.0, 0.0)
     schedule.next(0.0)
     schedule.stretch(25.0, 17.0)
     assert schedule.interval == 25.0

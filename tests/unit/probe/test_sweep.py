@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import statistics
 import threading
 import time
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 from infercanary.command.settings import UsageError, convert
 from infercanary.contract.report import Run
-from infercanary.probe import HostClock, Phase, Probe, Sweep
+from infercanary.probe import HostClock, Phase, Probe, Sweep, schedule
 from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing
@@ -59,11 +58,13 @@ def test_what_the_default_sweep_takes_and_what_is_too_much() -> None:
     ]
 
 
-def test_turns_are_an_interval_apart_and_replicas_do_not_keep_step() -> None:
-    first = [Turns(3600.0, 10.0, 100.0, rng=random.Random(seed)).next_at for seed in range(200)]
+def test_turns_are_an_interval_apart_and_replicas_do_not_keep_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule._random.seed(1)
+    first = [Turns(3600.0, 10.0, 100.0).next_at for _ in range(200)]
     assert min(first) >= 3700.0 and max(first) <= 100.0 + 1.2 * 3600.0
     assert max(first) - min(first) > 600.0
-    turns = Turns(3600.0, 10.0, 0.0, jitter=0.0)
+    monkeypatch.setattr(schedule, "JITTER", 0.0)
+    turns = Turns(3600.0, 10.0, 0.0)
     assert turns.next_at == 3600.0
     turns.ended(9.0, 3700.0)
     assert turns.next_at == 7300.0
@@ -82,18 +83,18 @@ def test_the_cap_holds_for_a_simulated_day_and_runs_go_on(
     seconds: float, every: float, points: int, repeat: float, cap: float
 ) -> None:
     """The loop of the probe on a clock of its own: rounds, and one point of a sweep after a round."""
-    rng = random.Random(7)
+    schedule._random.seed(7)
     kept, [interval] = keep_for_sweeps([(seconds, every)], cap)
-    schedule, budget = Schedule(10.0, 0.0, rng=rng), Budget(cap - kept, 0.0)
-    turns = Turns(interval, seconds, 0.0, rng=rng)
+    slots, budget = Schedule(10.0, 0.0), Budget(cap - kept, 0.0)
+    turns = Turns(interval, seconds, 0.0)
     now = busy = swept = longest = 0.0
     runs = sweeps = 0
     left, cost, last, began = 0, 0.0, 0.0, 0.0
     while now < 86_400.0:
         [repeats], needed = plan([repeat], 10.0, cap - kept)
-        if abs(needed / schedule.interval - 1) > 0.1:
-            schedule.stretch(needed, now)
-        slot, _ = schedule.next(now)
+        if abs(needed / slots.interval - 1) > 0.1:
+            slots.stretch(needed, now)
+        slot, _ = slots.next(now)
         took = repeats * repeat
         now = max(slot, budget.ready_at(took, now))
         longest, last = max(longest, now - last), now
@@ -572,10 +573,11 @@ def test_a_canary_that_fails_is_not_swept(swept: Any) -> None:
     assert one.step() == 0.0 and target.copies == []
 
 
-def test_where_requests_wait_a_sweep_comes_less_often(swept: Any) -> None:
+def test_where_requests_wait_a_sweep_comes_less_often(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "JITTER", 0.0)
     one = swept(Sized(), Sweep(batches=(1,), seconds=1, every_seconds=100))
     one.sweeping._interval = 100.0
-    one.sweeping._turns = Turns(100.0, 1.0, time.monotonic() - 200, jitter=0.0)
+    one.sweeping._turns = Turns(100.0, 1.0, time.monotonic() - 200)
     one.canary.crowding = 8.0
     took = one.step()
     pause = one.sweeping.next_at - time.monotonic()

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from infercanary.probe import sampling
 from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus
 from infercanary.probe.sampling import Guard
@@ -41,7 +42,7 @@ def answer(order: dict[str, Any]) -> dict[str, Any]:
     if order.get("visible"):
         return {"visible": visible_gpus(), "held": held()}
     minutes += order.get("minutes", 0)
-    guard.sample()
+    guard.sample(0.5)
     own = {family.name: family.points[0].value for family in tally.families()}
     return {
         "success": own["infercanary_sampler_success"],
@@ -60,7 +61,8 @@ tally = Tally()
 sampler = NvmlSampler(
     sysfs=Path(sys.argv[2]), proc=Path(sys.argv[2]).parent / "proc", monotonic=lambda: 60.0 * minutes
 )
-guard = Guard(sampler, tally, deadline=0.5, patience=0.5)
+sampling._DEADLINE_SECONDS = 0.5
+guard = Guard(sampler, tally)
 for line in sys.stdin:
     print(json.dumps(answer(json.loads(line))), flush=True)
     said.clear()
