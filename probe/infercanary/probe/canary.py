@@ -38,6 +38,7 @@ _RATE_SECONDS = 1.0, 60.0  # the same after a server refused requests for their 
 _REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
 _ABSENT = ("unreachable", "not_ready", "timed_out")  # nothing was loaded here: a server was waited for
 _WAITED = 1.5  # cost over busy time: from here on the run waited for a good part of it
+_TAKE_SECONDS = 1.0
 _MAX_SKIPPED = 5  # runs skipped in a row: under a load that never pauses, a contended run is better than none
 
 
@@ -100,6 +101,7 @@ class Canary:
         self._costs: deque[float] = deque(maxlen=5)  # busy seconds per repeat, of the last runs
         self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)  # wall seconds; None once steady
         self._reference: list[float] | None = None
+        self._to_close: Ended | None = None  # why, while a run that hangs delays it
         self._failed: RunResult | None = None  # without having run, and not taken yet
         self._skipped = 0  # runs in a row
         self._complaint = ""
@@ -195,11 +197,20 @@ class Canary:
 
     def close_for_memory(self, ended: Ended) -> None:
         """Close the target, since the server needs its memory; it is opened again later."""
-        if not self.is_open or not self._execution.release():
+        if self.is_opening:
+            self.open(_TAKE_SECONDS)  # its thread has opened it just now
+        self._to_close = ended if self.is_open else None
+        if not self.is_open:
             return
-        self.is_open = False
+        try:
+            is_closed = self._execution.release()
+        except (StillBusy, RuntimeError):  # a run hangs, or the host is out of threads: later
+            return
+        # Also if closing goes on: a closed target must not run.
+        self.is_open, self._to_close = False, None
         self._retry_at = perf_counter() + max(0.0, ended.retry_at - time.monotonic())
-        self._count_failed(RunResult("raised", ended.why, reason="out_of_memory"))
+        why = ended.why if is_closed else f"{ended.why}; closing it takes long, and it may keep its memory"
+        self._count_failed(RunResult("raised", why, reason="out_of_memory"))
 
     def round(self, repeats: int) -> RunResult | None:
         """Run one round of the open canary. Whatever the target does, this does not raise.
@@ -210,8 +221,10 @@ class Canary:
         Returns:
             Its result; None where the probe stops meanwhile, and while a lack of memory is waited out.
         """
+        if self._to_close is not None:
+            self.close_for_memory(self._to_close)
         begin = perf_counter()
-        if begin < self._retry_at:
+        if begin < self._retry_at or not self.is_open:
             return None
         try:
             result = self._check(

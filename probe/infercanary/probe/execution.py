@@ -18,7 +18,6 @@ from infercanary.probe.contention import ContainerLoad, Helpers, explain_repeats
 from infercanary.probe.deadline import (
     DeadlineExceeded,
     Interrupted,
-    StillBusy,
     Worker,
     clear_frames,
     one_line,
@@ -183,7 +182,11 @@ class Execution:
         self._worker.interrupt()
 
     def release(self) -> bool:
-        """Close the target and give its memory back; False if it hangs and keeps that."""
+        """Close the target and give its memory back; False if that goes on, maybe for ever, or the probe stops.
+
+        Raises:
+            StillBusy: A run hangs; the target was not closed.
+        """
 
         def close() -> None:
             self._close()
@@ -191,7 +194,7 @@ class Execution:
 
         try:
             self._worker.call(close, self._timeout)
-        except (DeadlineExceeded, Interrupted, StillBusy):
+        except (DeadlineExceeded, Interrupted):
             return False
         self._worker.rest()
         return True
