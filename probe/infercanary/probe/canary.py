@@ -174,7 +174,7 @@ class Canary:
         else:
             self._take(opened)
         if self.device != "cpu":
-            self._metrics.failing.cuda(self.cuda_missing)
+            self._metrics.cuda(self.cuda_missing)
         self._execution.rest()
         self._opening_since = None
 

@@ -19,7 +19,7 @@ from infercanary.contract.measures import measure_of
 from infercanary.contract.profile import NO_CUPTI, Profile, shares
 from infercanary.contract.report import Metric, Report, Run
 from infercanary.contract.vocabulary import COMPONENTS, TAGS, labelled_tags
-from infercanary.probe import canary_metrics, controls, failure_metrics
+from infercanary.probe import canary_metrics, controls
 from infercanary.probe.duty import INTERVAL
 from infercanary.probe.loop import Probe
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
@@ -230,7 +230,7 @@ def _environment(environment: Mapping[str, str], points: Values) -> Iterator[Fac
 
 
 def _warnings(points: Values, runs: Mapping[str, Run], interval_seconds: float) -> Iterator[Fact]:
-    for (name, reason), on in points[failure_metrics.CUDA_MISSING.name].items():
+    for (name, reason), on in points[canary_metrics.CUDA_MISSING.name].items():
         if on:
             ran = (
                 ". It ran on the CPU instead (cpu_fallback)" if name in runs and runs[name].latencies else ""

@@ -11,7 +11,7 @@ import pytest
 from infercanary.contract.profile import NO_CUPTI, Profile, ProfileRow
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
 from infercanary.contract.vocabulary import CANARY_STATES, TAGS
-from infercanary.probe import canary_metrics, controls, failure_metrics
+from infercanary.probe import canary_metrics, controls
 from infercanary.probe.duty import INTERVAL
 from infercanary.probe.once import last_runs, profile_document, report_documents
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
@@ -84,7 +84,7 @@ HEALTHY = report(
         GRANTED.family(2),
         OVERSUBSCRIPTION.family(1),
         INTERVAL.family(10),
-        failure_metrics.CUDA_MISSING.family({("resnet18", "no_device"): 0}),
+        canary_metrics.CUDA_MISSING.family({("resnet18", "no_device"): 0}),
     ],
     [
         run(
@@ -127,7 +127,7 @@ ALL_WRONG = report(
         GRANTED.family(1.5),
         OVERSUBSCRIPTION.family(64 / 1.5),
         INTERVAL.family(6875.4),
-        failure_metrics.CUDA_MISSING.family({("wheel", "cpu_only_build"): 1, ("closed", "no_device"): 1}),
+        canary_metrics.CUDA_MISSING.family({("wheel", "cpu_only_build"): 1, ("closed", "no_device"): 1}),
     ],
     [
         run("raises", (0.5,), boot_id="an earlier one's"),
@@ -246,8 +246,8 @@ def test_every_tag_and_every_state_has_its_words() -> None:
     text = shown(report(canary("c", "failing", 1.0), [run("c", (1.0,), tags=tuple(TAGS))]))
     assert "unknown to this version" not in text
     assert text.count("  tag ") == len(TAGS)
-    for reason in failure_metrics.CUDA_MISSING_REASONS:
-        text = shown(report([failure_metrics.CUDA_MISSING.family({("c", reason): 1})], []))
+    for reason in canary_metrics.CUDA_MISSING_REASONS:
+        text = shown(report([canary_metrics.CUDA_MISSING.family({("c", reason): 1})], []))
         assert re.search(r"c +it was to run on CUDA, but its engine [^;]+; ", text)
 
 

@@ -17,7 +17,7 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.report import Run
 from infercanary.probe import measures, memory, watcher
 from infercanary.probe.canary import Canary
-from infercanary.probe.failure_metrics import DETAIL, FAILURES
+from infercanary.probe.canary_metrics import DETAIL, FAILURES
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load
 from infercanary.probe.loop import Probe
