@@ -175,7 +175,6 @@ class Canary:
             self._take(opened)
         if self.device != "cpu":
             self._metrics.cuda(self.cuda_missing)
-        self._execution.rest()
         self._opening_since = None
 
     def failed(self) -> RunResult | None:
@@ -234,17 +233,14 @@ class Canary:
             return None
         except (KeyboardInterrupt, SystemExit):  # a person's: the runner names a target's own
             raise
-        except (StillBusy, NoTurn) as error:
+        except (StillBusy, NoTurn) as error:  # which cost nothing
             result = _describe(error)
         except BaseException as error:
-            busy, cost = self._execution.spent(begin)
-            result = _describe(error)._replace(busy=busy, cost=cost)
+            result = self._execution.charge(_describe(error), begin)
             self._retry_at = perf_counter() + self._rest_after(error)
         else:
-            busy, cost = self._execution.spent(begin)
-            result = result._replace(busy=busy, cost=cost)
+            result = self._execution.charge(result, begin)
         self.place = result.place
-        self._execution.rest()
         self._account(result)
         return result
 

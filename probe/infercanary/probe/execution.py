@@ -66,14 +66,7 @@ class Execution:
 
     With a :class:`Pool`, ``run`` and ``values`` are called there, repeat by repeat, so that requests go in between.
 
-    Args:
-        name: The canary's.
-        target: Opened, run and closed.
-        timeout: Seconds that a run may take.
-        pool: The server's own; None to run in the canary's thread.
-        container: CPU time of the container; None for one of its own.
-        sweep: Points that its sweep measures, a part of the identity; None without one.
-        memory: Watches opening and warming up, and may refuse it; None for nothing.
+    The arguments are those of :class:`~infercanary.probe.canary.Canary`.
     """
 
     def __init__(
@@ -127,8 +120,11 @@ class Execution:
 
     def opened(self, seconds: float) -> Opened:
         """Wait for what :meth:`begin_opening` started. Raises as target and worker do."""
-        opened: Opened = self._worker.result(seconds)
-        return opened
+        try:
+            opened: Opened = self._worker.result(seconds)
+            return opened
+        finally:
+            self._worker.rest()
 
     def run(self, repeats: int, skip_if_busy: bool = False, has_helpers: bool = False) -> RunResult:
         """Run one round.
@@ -161,9 +157,11 @@ class Execution:
             if self._pool is not None:
                 self._pool.lost_a_thread()
             raise DeadlineExceeded(f"no result within {self._timeout:g} s (timeout_seconds)") from None
+        finally:
+            self._worker.rest()
 
-    def spent(self, since: float) -> tuple[float, float]:
-        """Busy seconds and cost of the round that began at ``since`` (``perf_counter``).
+    def charge(self, result: RunResult, since: float) -> RunResult:
+        """Add busy seconds and cost to the result of the round that began at ``since`` (``perf_counter``).
 
         Waiting for a turn in the server's pool is not busy time. But where the canary waited, requests wait for it too:
         the round then costs up to eight times its busy time, and rounds become as much rarer. So few requests are
@@ -171,11 +169,8 @@ class Execution:
         """
         now, entered = perf_counter(), self._entered
         busy = self._busy + self.taking.seconds + (now - entered if entered is not None else 0.0)
-        return busy, busy + (_CROWDED - 1) * min(busy, max(0.0, now - since - busy))
-
-    def rest(self) -> None:
-        """Let the thread end until the next call."""
-        self._worker.rest()
+        cost = busy + (_CROWDED - 1) * min(busy, max(0.0, now - since - busy))
+        return result._replace(busy=busy, cost=cost)
 
     def interrupt(self) -> None:
         """End the wait for the target, now and from now on; callable from any thread."""

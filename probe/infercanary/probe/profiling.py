@@ -22,6 +22,7 @@ from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy,
 from infercanary.probe.memory import give_back
 from infercanary.probe.pool import Pool
 from infercanary.probe.targets import Failure, Target, Unprofiled
+from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
 
@@ -48,19 +49,21 @@ class Profiling(Background):
     """Profiles one canary when its time has come, in a thread that ends after it (or hangs).
 
     Args:
-        canary: The one that is profiled, while it is steady.
-        target: The canary's.
         share: Of the time, that its profiles may take.
-        timeout: Seconds that a profile may take.
-        pool: The server's own; None to run in a thread of its own.
+        memory: Asked before each profile; None for nothing.
     """
 
     def __init__(
-        self, canary: Canary, target: Target, share: float, timeout: float, pool: Pool | None = None
+        self,
+        canary: Canary,
+        target: Target,
+        share: float,
+        timeout: float,
+        pool: Pool | None = None,
+        memory: Memory | None = None,
     ) -> None:
         super().__init__(canary, target, "profile", timeout, pool)
-        self.is_guest = False
-        """Whether the process is a server's, whose free memory is not given back."""
+        self._memory = memory
         self.next_at = 0.0
         """When the next one may begin (monotonic), once the canary is steady."""
         self._share = share
@@ -69,30 +72,17 @@ class Profiling(Background):
         self._complaint = ""
         self._is_over = False  # the engine cannot be profiled here, or hung in it
 
-    def is_due(self, now: float) -> bool:
-        """Whether it is time for a profile."""
-        is_ready = self._canary.state == "steady" and not self._is_over and not self.is_running
-        return is_ready and now >= self.next_at
-
-    def put_off(self, now: float, why: str = "") -> None:
-        """Try again in a minute.
-
-        Args:
-            now: Seconds, monotonic.
-            why: For the log, once; empty where the host's own work waits, which is no fault.
-        """
-        self.next_at = now + _PUT_OFF_SECONDS
-        if why:
-            self._complain(why)
-
     def step(self, now: float) -> float:
         """Profile it, if it is time for that; the seconds that took, 0 where nothing was done."""
-        if not self.is_due(now):
+        if self._canary.state != "steady" or self._is_over or self.is_running or now < self.next_at:
             return 0.0
         # Does the host's own work wait for what the canary runs on?
         is_crowded = self._canary.gives_way or not _OTHERS.isdisjoint(self._canary.last_tags)
-        if is_crowded or self._target.is_busy():
-            self.put_off(now)
+        lack = self._memory.lack_for_round(PROFILER_BYTES) if self._memory is not None else ""
+        if lack or is_crowded or self._target.is_busy():
+            self.next_at = now + _PUT_OFF_SECONDS
+            if lack:
+                self._complain(lack)
             return 0.0
         begin = time.monotonic()
         self._measure()
@@ -103,8 +93,8 @@ class Profiling(Background):
         self._pause = EVERY_SECONDS
         return took
 
-    def taken(self) -> Profile | None:
-        """Take the profile that was made since the last call, if any: each is given once."""
+    def take_profile(self) -> Profile | None:
+        """See :meth:`Background.take_profile`."""
         profile, self._profile = self._profile, None
         return profile
 

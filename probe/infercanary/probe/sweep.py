@@ -149,7 +149,7 @@ class Sweeping(Background):
         return self._turns.next_at
 
     def start(self, now: float) -> None:
-        """Count from ``now``, when warm-up is over."""
+        """See :meth:`Background.start`."""
         self._turns = Turns(self._interval, self._sweep.seconds, now)
 
     def step(self, now: float) -> float:
@@ -177,7 +177,7 @@ class Sweeping(Background):
             self._turns.ended(self._cost, self._began)
         return took
 
-    def taken(self) -> dict[str, float]:
+    def take_measures(self) -> dict[str, float]:
         """Take the throughput (measure → samples a second) of each point measured since the last call."""
         throughputs, self._throughputs = self._throughputs, {}
         return throughputs
