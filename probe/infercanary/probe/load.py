@@ -71,12 +71,8 @@ class _GivenUp(Exception):
 class Measurement:
     """Puts a load on copies of ``target`` for ``seconds``; in the server's pool, where there is one.
 
-    :meth:`measure` runs in a thread that may hang; :meth:`give_up` may come from any other.
-
-    Args:
-        name: The canary's.
-        seconds: How long it may take, making the copies included.
-        pool: The server's own; None to run in threads of its own.
+    :meth:`measure` runs in a thread that may hang; :meth:`give_up` may come from any other. The time includes the
+    making of the copies.
     """
 
     def __init__(self, name: str, target: Target, load: Load, seconds: float, pool: Pool | None) -> None:
@@ -105,6 +101,7 @@ class Measurement:
             result = _missing(error)
         # Only now: an error holds what the model had in memory when it was raised.
         self._failures.clear()
+        self._turns.clear()
         for copy in copies:
             with suppress(BaseException):
                 copy.close()
@@ -146,9 +143,8 @@ class Measurement:
         started = []
         try:
             for number, copy in enumerate(copies):
-                arguments = number, copy, barrier
-                thread = threading.Thread(target=self._drive, args=arguments, daemon=True)
-                thread.name = f"infercanary-{self._name}-load-{number}"
+                name, arguments = f"infercanary-{self._name}-load-{number}", (number, copy, barrier)
+                thread = threading.Thread(target=self._drive, args=arguments, name=name, daemon=True)
                 thread.start()
                 started.append(thread)
         finally:  # also where the host is out of threads
