@@ -48,9 +48,6 @@ class Canary:
     The target runs in a thread of its own with a deadline: a hang costs this canary its runs, and nothing else.
 
     Args:
-        name: The label ``canary``.
-        target: What is timed.
-        tally: Where its metrics are counted.
         timeout: Seconds that a run may take.
         open_timeout: Seconds that opening and warming up may take.
         pool: The server's own; None to run in a thread of the canary's own.
@@ -199,7 +196,7 @@ class Canary:
         if self.is_opening:
             self.open(_TAKE_SECONDS)  # its thread has opened it just now
         self._to_close = ended if self.is_open else None
-        if not self.is_open:
+        if self._to_close is None:
             return
         try:
             is_closed = self._execution.release()
@@ -212,10 +209,7 @@ class Canary:
         self._count_failed(RunResult("raised", why, reason="out_of_memory"))
 
     def round(self, repeats: int) -> RunResult | None:
-        """Run one round of the open canary. Whatever the target does, this does not raise.
-
-        Args:
-            repeats: How many at most.
+        """Run a round of at most ``repeats``. Whatever the target does, this does not raise.
 
         Returns:
             Its result; None where the probe stops meanwhile, and while a lack of memory is waited out.

@@ -21,7 +21,6 @@ Reason = Literal["out_of_memory", "too_slow", "timed_out", "raised", "unsupporte
 
 LEAST_REQUESTS = 3
 _MOST_REQUESTS = 2_000  # of a thread: more make neither a median nor a rate better
-
 _AIM = 0.8  # of the time that a point has: what is left is for a request that takes longer than those before
 _WARM_UPS = 2
 
@@ -71,8 +70,7 @@ class _GivenUp(Exception):
 class Measurement:
     """Puts a load on copies of ``target`` for ``seconds``; in the server's pool, where there is one.
 
-    :meth:`measure` runs in a thread that may hang; :meth:`give_up` may come from any other. The time includes the
-    making of the copies.
+    :meth:`measure` runs in a thread that may hang; :meth:`give_up` may come from any other.
     """
 
     def __init__(self, name: str, target: Target, load: Load, seconds: float, pool: Pool | None) -> None:

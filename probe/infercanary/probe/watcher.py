@@ -85,10 +85,7 @@ class Growth:
 class Memory:
     """Memory of all canaries of a probe.
 
-    Args:
-        targets: Canary → its target; set up to ask here before it takes memory.
-        host: Memory of the host.
-        device_reserve: Bytes to leave alone of a GPU's memory; None for the default.
+    The targets are set up to ask here before they take memory.
     """
 
     def __init__(
@@ -118,16 +115,7 @@ class Memory:
             target.device_memory_left = partial(self.device_bound, target.device)
 
     def ask(self, canary: str, device: str, needs: Sequence[Need]) -> None:
-        """Refuse needs that do not fit together.
-
-        Args:
-            canary: Its name.
-            device: Of its target: ``cpu`` or ``cuda[:N]``.
-            needs: All that is about to be taken.
-
-        Raises:
-            Failure: `out_of_memory`, in a line with the place in the settings, the size and the fix.
-        """
+        """Refuse needs that do not fit together: a `Failure` with the place in the settings, the size and the fix."""
         on_host = [need for need in needs if need.where == "host"]
         _require(canary, on_host, self._host.left(), "grant more memory")
         on_device = [need for need in needs if need.where == "device"]
@@ -143,11 +131,7 @@ class Memory:
         return None if left is None else left.size
 
     def lack_for_round(self, extra: int = 0) -> str:
-        """Say why a round of runs has no room; empty if it has, or if that is unknown.
-
-        Args:
-            extra: Bytes that are taken in it besides.
-        """
+        """Say why a round that takes ``extra`` bytes has no room; empty if it has, or if that is unknown."""
         left = self._host.left_for_a_moment()
         need = max(ROUND, self._passing) + extra
         if left is None or left.size >= need:
@@ -192,11 +176,6 @@ class Memory:
     @contextmanager
     def point(self, canary: str, target: Target, load: Load) -> Iterator[Growth]:
         """Watch a point of a sweep, if it fits by what the point before it took.
-
-        Args:
-            canary: Its name.
-            target: The canary's.
-            load: What is about to be run.
 
         Raises:
             Failure: `out_of_memory`: it does not fit, or was ended before for growing too large.
