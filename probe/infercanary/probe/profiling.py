@@ -10,6 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -69,6 +70,7 @@ class Profiling(Background):
         self._share = share
         self._pause = AGAIN_SECONDS
         self._profile: Profile | None = None  # not taken yet
+        self._turn: Future[Profile] | None = None  # the last one, in the server's pool
         self._complaint = ""
         self._is_over = False  # the engine cannot be profiled here, or hung in it
 
@@ -108,6 +110,9 @@ class Profiling(Background):
             # It goes on, and what hung once may hang each time.
             self._is_over = True
             self._complain(f"no profile within {self._timeout:g} s (timeout_seconds); not tried again")
+            # A turn that comes later would be beside a run.
+            if self._pool is not None and self._turn is not None and not self._turn.cancel():
+                self._pool.lost_a_thread()
         except Unprofiled as error:
             self._is_over = True
             self._complain(str(error), logging.INFO)
@@ -130,8 +135,8 @@ class Profiling(Background):
             raise Unprofiled(
                 "its profiler loads the model once more, which would hold a thread of the server's pool"
             )
-        profile: Profile = pool.submit(lambda: target.profile(_REPEATS_OF_A_TURN)).result()
-        return profile
+        self._turn = pool.submit(lambda: target.profile(_REPEATS_OF_A_TURN))
+        return self._turn.result()
 
     def _complain(self, detail: str, level: int = logging.WARNING) -> None:
         if detail != self._complaint:  # once per change, not once per hour

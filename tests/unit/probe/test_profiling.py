@@ -201,6 +201,21 @@ def test_in_a_servers_pool_it_takes_one_turn_with_the_fewest_repeats() -> None:
     assert not loads.asked and other.profiling.step(NOW + 10_000) == 0.0
 
 
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_turn_that_is_late_is_withdrawn_and_one_that_hangs_is_reported(hangs: bool) -> None:
+    target, goes_on, lost = Scripted(), threading.Event(), list[str]()
+    with ThreadPoolExecutor(1, "server") as executor:
+        bench = Bench(target, Pool(executor, lambda: lost.append("a thread")), timeout=0.2)  # type: ignore[func-returns-value]
+        if hangs:
+            target.hang = goes_on
+        else:
+            executor.submit(goes_on.wait, 30)
+        assert bench.profiling.step(NOW) > 0
+        goes_on.set()
+    assert (target.asked, lost) == (([3], ["a thread"]) if hangs else ([], []))
+    assert bench.profiling.close(5.0)
+
+
 def test_the_cap_is_shared_with_them_only_where_they_are_on() -> None:
     off, on = Probe({"one": Scripted()}), Probe({"one": Scripted()}, profile=True)
     assert off._runs_cap == 0.01 and not off._between
