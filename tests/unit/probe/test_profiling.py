@@ -205,7 +205,7 @@ def test_in_a_servers_pool_it_takes_one_turn_with_the_fewest_repeats() -> None:
 def test_a_turn_that_is_late_is_withdrawn_and_one_that_hangs_is_reported(hangs: bool) -> None:
     target, goes_on, lost = Scripted(), threading.Event(), list[str]()
     with ThreadPoolExecutor(1, "server") as executor:
-        bench = Bench(target, Pool(executor, lambda: lost.append("a thread")), timeout=0.2)  # type: ignore[func-returns-value]
+        bench = Bench(target, Pool(executor, lambda: lost.append("a thread")), timeout=0.2)
         if hangs:
             target.hang = goes_on
         else:
