@@ -180,10 +180,7 @@ class Canary:
         return failed
 
     def put_off(self, why: str) -> None:
-        """Make no run, since too little memory is left for one; the next is 5 s later, then 10, up to ten minutes.
-
-        The first reason is logged and shown for as long as that lasts: sizes in it change with each.
-        """
+        """Make no run, since too little memory is left; the first reason stays, for its sizes change with each."""
         now = perf_counter()
         if now < self._retry_at:
             return
@@ -209,10 +206,9 @@ class Canary:
         self._count_failed(RunResult("raised", why, reason="out_of_memory"))
 
     def round(self, repeats: int) -> RunResult | None:
-        """Run a round of at most ``repeats``. Whatever the target does, this does not raise.
+        """Run a round of at most ``repeats``; None where the probe stops, or a lack of memory is waited out.
 
-        Returns:
-            Its result; None where the probe stops meanwhile, and while a lack of memory is waited out.
+        Whatever the target does, this does not raise.
         """
         if self._to_close is not None:
             self.close_for_memory(self._to_close)
