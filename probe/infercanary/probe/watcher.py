@@ -239,9 +239,9 @@ class Memory:
         return min(_LONGEST_PAUSE, max(_LEAST_PAUSE, last.size / _OPEN_RATE))
 
     def _watch(self, growth: Growth) -> None:
-        self._growing.append(growth)
-        self._changed.set()
-        with self._start:
+        with (
+            self._start
+        ):  # first: an interruption, which may come once the growth is listed, could leave it locked
             if self._thread is None and not self._stopping.is_set():
                 self._thread = threading.Thread(target=self._look_on, name="infercanary-memory", daemon=True)
                 try:
@@ -249,6 +249,8 @@ class Memory:
                 except RuntimeError as error:  # the container is out of threads
                     self._thread = None
                     log.warning("what is left of the memory is not watched: %s", error)
+        self._growing.append(growth)
+        self._changed.set()
 
     def _look_on(self) -> None:
         while self._growing or not self._stopping.is_set():
