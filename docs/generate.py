@@ -48,7 +48,7 @@ from infercanary.judge.model import Changed
 from infercanary.judge.operators import Kind as OperatorChange
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import STATES
-from infercanary.probe import failure_metrics, measures, scopes
+from infercanary.probe import canary_metrics, measures, scopes
 from infercanary.probe.samplers import registered
 from infercanary.probe.samplers.cgroup.metrics import RESOURCES
 from infercanary.probe.samplers.nvml import fast, faults, slow
@@ -109,7 +109,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("shift_operator_seconds", "change"): tuple(get_args(OperatorChange)),
     ("canary_state", "state"): CANARY_STATES,
     ("cold_start_seconds", "step"): ("load", "first_run", "warm_up", "time_to_steady"),
-    ("cuda_missing", "reason"): failure_metrics.CUDA_MISSING_REASONS,
+    ("cuda_missing", "reason"): canary_metrics.CUDA_MISSING_REASONS,
     ("cpu_seconds_total", "scope"): scopes.SCOPES,
     ("context_switches_total", "scope"): scopes.SCOPES[:2],
     ("context_switches_total", "kind"): ("voluntary", "involuntary"),

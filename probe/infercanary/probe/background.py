@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from infercanary.contract.profile import Profile
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import Worker
 from infercanary.probe.pool import Pool
@@ -23,6 +24,9 @@ class Background:
         pool: The server's own; None to run in threads of its own.
     """
 
+    is_guest = False
+    """Whether the process is a server's, whose free memory is not given back."""
+
     def __init__(self, canary: Canary, target: Target, work: str, timeout: float, pool: Pool | None) -> None:
         self.canary = canary.name
         self._canary = canary
@@ -36,6 +40,17 @@ class Background:
     def is_running(self) -> bool:
         """Whether it holds its thread. Between steps it is work that was given up and goes on: it disturbs."""
         return self._worker.is_busy
+
+    def start(self, now: float) -> None:
+        """Count from ``now``, when warm-up is over."""
+
+    def take_measures(self) -> dict[str, float]:
+        """Take the measures (name → value) since the last call."""
+        return {}
+
+    def take_profile(self) -> Profile | None:
+        """Take the profile that was made since the last call, if any."""
+        return None
 
     def interrupt(self) -> None:
         """End the work, or the wait for it, now and from now on; callable from any thread."""

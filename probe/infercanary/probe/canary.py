@@ -38,6 +38,7 @@ _RATE_SECONDS = 1.0, 60.0  # the same after a server refused requests for their 
 _REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
 _ABSENT = ("unreachable", "not_ready", "timed_out")  # nothing was loaded here: a server was waited for
 _WAITED = 1.5  # cost over busy time: from here on the run waited for a good part of it
+_TAKE_SECONDS = 1.0
 _MAX_SKIPPED = 5  # runs skipped in a row: under a load that never pauses, a contended run is better than none
 
 
@@ -47,9 +48,6 @@ class Canary:
     The target runs in a thread of its own with a deadline: a hang costs this canary its runs, and nothing else.
 
     Args:
-        name: The label ``canary``.
-        target: What is timed.
-        tally: Where its metrics are counted.
         timeout: Seconds that a run may take.
         open_timeout: Seconds that opening and warming up may take.
         pool: The server's own; None to run in a thread of the canary's own.
@@ -100,6 +98,7 @@ class Canary:
         self._costs: deque[float] = deque(maxlen=5)  # busy seconds per repeat, of the last runs
         self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)  # wall seconds; None once steady
         self._reference: list[float] | None = None
+        self._to_close: Ended | None = None  # why, while a run that hangs delays it
         self._failed: RunResult | None = None  # without having run, and not taken yet
         self._skipped = 0  # runs in a row
         self._complaint = ""
@@ -172,8 +171,7 @@ class Canary:
         else:
             self._take(opened)
         if self.device != "cpu":
-            self._metrics.failing.cuda(self.cuda_missing)
-        self._execution.rest()
+            self._metrics.cuda(self.cuda_missing)
         self._opening_since = None
 
     def failed(self) -> RunResult | None:
@@ -182,10 +180,7 @@ class Canary:
         return failed
 
     def put_off(self, why: str) -> None:
-        """Make no run, since too little memory is left for one; the next is 5 s later, then 10, up to ten minutes.
-
-        The first reason is logged and shown for as long as that lasts: sizes in it change with each.
-        """
+        """Make no run, since too little memory is left; the first reason stays, for its sizes change with each."""
         now = perf_counter()
         if now < self._retry_at:
             return
@@ -195,23 +190,30 @@ class Canary:
 
     def close_for_memory(self, ended: Ended) -> None:
         """Close the target, since the server needs its memory; it is opened again later."""
-        if not self.is_open or not self._execution.release():
+        if self.is_opening:
+            self.open(_TAKE_SECONDS)  # its thread has opened it just now
+        self._to_close = ended if self.is_open else None
+        if self._to_close is None:
             return
-        self.is_open = False
+        try:
+            is_closed = self._execution.release()
+        except (StillBusy, RuntimeError):  # a run hangs, or the host is out of threads: later
+            return
+        # Also if closing goes on: a closed target must not run.
+        self.is_open, self._to_close = False, None
         self._retry_at = perf_counter() + max(0.0, ended.retry_at - time.monotonic())
-        self._count_failed(RunResult("raised", ended.why, reason="out_of_memory"))
+        why = ended.why if is_closed else f"{ended.why}; closing it takes long, and it may keep its memory"
+        self._count_failed(RunResult("raised", why, reason="out_of_memory"))
 
     def round(self, repeats: int) -> RunResult | None:
-        """Run one round of the open canary. Whatever the target does, this does not raise.
+        """Run a round of at most ``repeats``; None where the probe stops, or a lack of memory is waited out.
 
-        Args:
-            repeats: How many at most.
-
-        Returns:
-            Its result; None where the probe stops meanwhile, and while a lack of memory is waited out.
+        Whatever the target does, this does not raise.
         """
+        if self._to_close is not None:
+            self.close_for_memory(self._to_close)
         begin = perf_counter()
-        if begin < self._retry_at:
+        if begin < self._retry_at or not self.is_open:
             return None
         try:
             result = self._check(
@@ -221,17 +223,14 @@ class Canary:
             return None
         except (KeyboardInterrupt, SystemExit):  # a person's: the runner names a target's own
             raise
-        except (StillBusy, NoTurn) as error:
+        except (StillBusy, NoTurn) as error:  # which cost nothing
             result = _describe(error)
         except BaseException as error:
-            busy, cost = self._execution.spent(begin)
-            result = _describe(error)._replace(busy=busy, cost=cost)
+            result = self._execution.charge(_describe(error), begin)
             self._retry_at = perf_counter() + self._rest_after(error)
         else:
-            busy, cost = self._execution.spent(begin)
-            result = result._replace(busy=busy, cost=cost)
+            result = self._execution.charge(result, begin)
         self.place = result.place
-        self._execution.rest()
         self._account(result)
         return result
 

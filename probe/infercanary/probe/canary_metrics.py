@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -10,12 +11,11 @@ from infercanary.contract.report import LATENCY, PHASE, Metric
 from infercanary.contract.vocabulary import CANARY_STATES, OUTCOMES, TAGS, CanaryState
 from infercanary.probe import scopes
 from infercanary.probe.execution import Opened
-from infercanary.probe.failure_metrics import FailureMetrics
 from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import SHOWN
 from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.threads import ThreadUsage
-from infercanary.probe.targets import Reason
+from infercanary.probe.targets import REASONS, Reason
 
 RUNS = Metric(
     "infercanary_runs_total",
@@ -85,6 +85,34 @@ OUTPUT_ERROR = Metric(
     reading="Below 0.01 it is rounding. Above, the run is tagged `output_changed`: a faster run is no improvement.",
 )
 
+FAILURES = Metric(
+    "infercanary_run_failures_total",
+    "counter",
+    "Runs that failed, and attempts to open, by reason.",
+    ("canary", "reason"),
+    reading="0 is healthy. `infercanary_canary_failure_info` has the words. `out_of_memory` is an alert: "
+    "retried after 1 to 10 minutes.",
+)
+DETAIL = Metric(
+    "infercanary_canary_failure_info",
+    "gauge",
+    "Why the canary fails, in the words of its first failure of that kind; missing while nothing fails.",
+    ("canary", "reason", "detail"),
+    reading="Alerts quote it. The words of the last failure are on the status page and in the probe's log.",
+)
+CUDA_MISSING = Metric(
+    "infercanary_cuda_missing",
+    "gauge",
+    "1 if the canary should run on CUDA and its engine cannot, else 0, by reason.",
+    ("canary", "reason"),
+    reading="1 is an alert. The reason names the fix, and `infercanary_canary_failure_info` has the message.",
+)
+
+CUDA_MISSING_REASONS = ("cpu_only_build", "no_libraries", "version_mismatch", "provider_missing", "no_device")
+
+_ANY: tuple[Reason, ...] = REASONS[:7]  # those that any target may have
+_DETAIL_BYTES = 240  # the exporter takes labels of 256
+_NUMBER = re.compile(r"\d[\w.]*")
 _RECENT_RUNS = 100
 
 
@@ -102,10 +130,13 @@ class CanaryMetrics:
         self._tally = tally
         self._eligible: deque[bool] = deque(maxlen=_RECENT_RUNS)
         self._readings: set[Metric] = set()  # that the last run had
-        self.failing = FailureMetrics(name, tally, reasons)
-        """What is counted and shown of failures."""
+        self._failure: tuple[Reason, str] | None = (
+            None  # the one that is shown: reason, words without numbers
+        )
         for outcome in OUTCOMES:  # at 0, so that the first one is an increase
             tally.add(RUNS, 0, name, outcome)
+        for reason in dict.fromkeys([*_ANY, *reasons]):
+            tally.add(FAILURES, 0, name, reason)
         for tag in TAGS:
             tally.add(TAGGED, 0, name, tag)
 
@@ -113,6 +144,11 @@ class CanaryMetrics:
         """Set the canary's state: its series becomes 1, those of the other states 0."""
         for other in CANARY_STATES:
             self._set(STATE, other == state, other)
+
+    def cuda(self, missing: str) -> None:
+        """Set why its engine has no CUDA: one of ``CUDA_MISSING_REASONS``, or empty."""
+        for reason in CUDA_MISSING_REASONS:
+            self._set(CUDA_MISSING, reason == missing, reason)
 
     def opened(self, opened: Opened) -> None:
         """Set the seconds of each step of the cold start."""
@@ -126,7 +162,8 @@ class CanaryMetrics:
     def run(self, done: RunResult) -> None:
         """Count a run. One without a latency clears the last good one, which would look healthy."""
         self._tally.add(RUNS, 1, self._name, done.outcome)
-        self.failing.count(done)
+        if done.outcome != "busy":  # which got no turn: a failure before it goes on
+            self._show_failure(done.failure, done.detail)
         for metric in (MEDIAN, IQR, BOTTLENECK, OUTPUT_ERROR, *self._readings):
             self._tally.forget(metric, self._name)
         self._readings = {reading.metric for reading in done.readings}
@@ -164,6 +201,18 @@ class CanaryMetrics:
             self._tally.forget(metric, self._name, *labels)
             if measure in measures:
                 self._set(metric, measures[measure], *labels)
+
+    def _show_failure(self, reason: Reason | None, detail: str) -> None:
+        """Count a failure and show its words; None ends what was shown."""
+        # A text that differs in numbers only would be a series of each failure.
+        failure = None if reason is None else (reason, _NUMBER.sub("0", detail))
+        if failure != self._failure:
+            self._tally.forget(DETAIL, self._name)
+        if reason is not None:
+            self._tally.add(FAILURES, 1, self._name, reason)
+            if failure != self._failure:
+                self._set(DETAIL, 1, reason, detail.encode()[:_DETAIL_BYTES].decode(errors="ignore"))
+        self._failure = failure
 
     def _set(self, metric: Metric, value: float, *labels: str) -> None:
         self._tally.set(metric, value, self._name, *labels)

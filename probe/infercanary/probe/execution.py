@@ -18,7 +18,6 @@ from infercanary.probe.contention import ContainerLoad, Helpers, explain_repeats
 from infercanary.probe.deadline import (
     DeadlineExceeded,
     Interrupted,
-    StillBusy,
     Worker,
     clear_frames,
     one_line,
@@ -67,14 +66,7 @@ class Execution:
 
     With a :class:`Pool`, ``run`` and ``values`` are called there, repeat by repeat, so that requests go in between.
 
-    Args:
-        name: The canary's.
-        target: Opened, run and closed.
-        timeout: Seconds that a run may take.
-        pool: The server's own; None to run in the canary's thread.
-        container: CPU time of the container; None for one of its own.
-        sweep: Points that its sweep measures, a part of the identity; None without one.
-        memory: Watches opening and warming up, and may refuse it; None for nothing.
+    The arguments are those of :class:`~infercanary.probe.canary.Canary`.
     """
 
     def __init__(
@@ -128,8 +120,11 @@ class Execution:
 
     def opened(self, seconds: float) -> Opened:
         """Wait for what :meth:`begin_opening` started. Raises as target and worker do."""
-        opened: Opened = self._worker.result(seconds)
-        return opened
+        try:
+            opened: Opened = self._worker.result(seconds)
+            return opened
+        finally:
+            self._worker.rest()
 
     def run(self, repeats: int, skip_if_busy: bool = False, has_helpers: bool = False) -> RunResult:
         """Run one round.
@@ -162,9 +157,11 @@ class Execution:
             if self._pool is not None:
                 self._pool.lost_a_thread()
             raise DeadlineExceeded(f"no result within {self._timeout:g} s (timeout_seconds)") from None
+        finally:
+            self._worker.rest()
 
-    def spent(self, since: float) -> tuple[float, float]:
-        """Busy seconds and cost of the round that began at ``since`` (``perf_counter``).
+    def charge(self, result: RunResult, since: float) -> RunResult:
+        """Add busy seconds and cost to the result of the round that began at ``since`` (``perf_counter``).
 
         Waiting for a turn in the server's pool is not busy time. But where the canary waited, requests wait for it too:
         the round then costs up to eight times its busy time, and rounds become as much rarer. So few requests are
@@ -172,18 +169,19 @@ class Execution:
         """
         now, entered = perf_counter(), self._entered
         busy = self._busy + self.taking.seconds + (now - entered if entered is not None else 0.0)
-        return busy, busy + (_CROWDED - 1) * min(busy, max(0.0, now - since - busy))
-
-    def rest(self) -> None:
-        """Let the thread end until the next call."""
-        self._worker.rest()
+        cost = busy + (_CROWDED - 1) * min(busy, max(0.0, now - since - busy))
+        return result._replace(busy=busy, cost=cost)
 
     def interrupt(self) -> None:
         """End the wait for the target, now and from now on; callable from any thread."""
         self._worker.interrupt()
 
     def release(self) -> bool:
-        """Close the target and give its memory back; False if it hangs and keeps that."""
+        """Close the target and give its memory back; False if that goes on, maybe for ever, or the probe stops.
+
+        Raises:
+            StillBusy: A run hangs; the target was not closed.
+        """
 
         def close() -> None:
             self._close()
@@ -191,7 +189,7 @@ class Execution:
 
         try:
             self._worker.call(close, self._timeout)
-        except (DeadlineExceeded, Interrupted, StillBusy):
+        except (DeadlineExceeded, Interrupted):
             return False
         self._worker.rest()
         return True

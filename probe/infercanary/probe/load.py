@@ -21,7 +21,6 @@ Reason = Literal["out_of_memory", "too_slow", "timed_out", "raised", "unsupporte
 
 LEAST_REQUESTS = 3
 _MOST_REQUESTS = 2_000  # of a thread: more make neither a median nor a rate better
-
 _AIM = 0.8  # of the time that a point has: what is left is for a request that takes longer than those before
 _WARM_UPS = 2
 
@@ -72,11 +71,6 @@ class Measurement:
     """Puts a load on copies of ``target`` for ``seconds``; in the server's pool, where there is one.
 
     :meth:`measure` runs in a thread that may hang; :meth:`give_up` may come from any other.
-
-    Args:
-        name: The canary's.
-        seconds: How long it may take, making the copies included.
-        pool: The server's own; None to run in threads of its own.
     """
 
     def __init__(self, name: str, target: Target, load: Load, seconds: float, pool: Pool | None) -> None:
@@ -105,6 +99,7 @@ class Measurement:
             result = _missing(error)
         # Only now: an error holds what the model had in memory when it was raised.
         self._failures.clear()
+        self._turns.clear()
         for copy in copies:
             with suppress(BaseException):
                 copy.close()
@@ -146,9 +141,8 @@ class Measurement:
         started = []
         try:
             for number, copy in enumerate(copies):
-                arguments = number, copy, barrier
-                thread = threading.Thread(target=self._drive, args=arguments, daemon=True)
-                thread.name = f"infercanary-{self._name}-load-{number}"
+                name, arguments = f"infercanary-{self._name}-load-{number}", (number, copy, barrier)
+                thread = threading.Thread(target=self._drive, args=arguments, name=name, daemon=True)
                 thread.start()
                 started.append(thread)
         finally:  # also where the host is out of threads

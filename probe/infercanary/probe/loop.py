@@ -107,28 +107,19 @@ class Probe:
         kept, intervals = keep_for_sweeps(
             [(s.seconds, s.every_seconds) for s in sweeps.values()], settings.duty_cap
         )
-        self._sweeps = [
-            Sweeping(
-                canaries[name],
-                targets[name],
-                sweep,
-                interval,
-                settings.timeout_seconds,
-                self._tally,
-                self._memory,
-                pool,
-            )
+        timeout = settings.timeout_seconds
+        self._between: list[Sweeping | Profiling] = [
+            Sweeping(canaries[name], targets[name], sweep, interval, timeout, self._tally, self._memory, pool)
             for (name, sweep), interval in zip(sweeps.items(), intervals, strict=True)
         ]
         profiled = [
             name for name, target in targets.items() if settings.profile and target.profiler != "none"
         ]
         share = SHARE * settings.duty_cap if profiled else 0.0
-        self._profiles = [
-            Profiling(canaries[name], targets[name], share / len(profiled), settings.timeout_seconds, pool)
+        self._between += [
+            Profiling(canaries[name], targets[name], share / len(profiled), timeout, pool, self._memory)
             for name in profiled
         ]
-        self._between: list[Sweeping | Profiling] = [*self._sweeps, *self._profiles]
         self._runs_cap = settings.duty_cap - kept - share
         self._controls = Controls(self._tally) if settings.controls else None
         if samplers is None:
@@ -141,8 +132,8 @@ class Probe:
         )
         self._stopping = threading.Event()
         self._rounds = Rounds(
-            self._canaries, self._sweeps, self._controls, self._sampling, self._memory, self._tally,
-            self._stopping, self._profiles,
+            self._canaries, self._between, self._controls, self._sampling, self._memory, self._tally,
+            self._stopping,
         )  # fmt: skip
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
@@ -169,8 +160,8 @@ class Probe:
         self._pid = os.getpid()
         for canary in self._canaries:
             canary.be_a_guest()
-        for profiling in self._profiles:
-            profiling.is_guest = True
+        for work in self._between:
+            work.is_guest = True
         self._thread = threading.Thread(target=self._run_guarded, name="infercanary-probe", daemon=True)
         try:
             self._thread.start()
@@ -257,8 +248,8 @@ class Probe:
         if may_burst := self._may_burst():
             log.info("for some minutes runs come more often, from the duty of the first hour (a burst)")
         burst = Burst(self._runs_cap, now, may_burst)
-        for sweeping in self._sweeps:
-            sweeping.start(now)
+        for work in self._between:
+            work.start(now)
         self._sampling.take()
         self._publish()
         while True:

@@ -44,9 +44,7 @@ _WORDS = (
     "out of memory", "outofmemory", "not enough memory", "can't allocate memory", "cannot allocate memory",
     "failed to allocate memory", "alloc_failed", "resource_exhausted", "bad_alloc",
 )  # fmt: skip
-_OTHER_MEANING = (
-    "static tls block"  # glibc's "cannot allocate memory in static TLS block": order of libraries
-)
+_OTHER_MEANING = "static tls block"  # glibc's "cannot allocate memory in …": order of libraries
 _HOST_WORDS = ("defaultcpuallocator", "alloc_cpu", "cumemhostalloc", "cannot allocate memory", "bad_alloc")
 _DEVICE_WORDS = ("cuda", "cublas", "cudnn", "gpu", "device")
 _LONG = 4000  # characters of an error that are read
@@ -80,10 +78,7 @@ def tightest(bounds: Iterable[Bound], reserve: int | None, least: int, share: fl
     """Find the bound that leaves least; None without bounds.
 
     Args:
-        bounds: In any order.
-        reserve: Bytes to leave alone; None for the larger of ``least`` and ``share`` of the limit.
-        least: Bytes.
-        share: From 0 to 1.
+        reserve: Bytes to leave alone; None for the larger of ``least`` (bytes) and ``share`` of the limit (0 to 1).
     """
     lefts = []
     for bound in bounds:
@@ -93,13 +88,7 @@ def tightest(bounds: Iterable[Bound], reserve: int | None, least: int, share: fl
 
 
 class HostMemory:
-    """Memory that this process may take of its container and of the host.
-
-    Args:
-        reserve: Bytes to leave alone; None for the default.
-        root: Mount point of the control groups.
-        proc: Mount point of procfs.
-    """
+    """Memory that this process may take of its container and of the host, but for a reserve (bytes)."""
 
     def __init__(self, reserve: int | None = None, root: Path = _ROOT, proc: Path = _PROC) -> None:
         self._reserve = reserve
@@ -138,12 +127,7 @@ class HostMemory:
 
 
 def left_on_device(device: str, reserve: int | None = None) -> Left | None:
-    """Read what may be taken of ``cuda`` or ``cuda:N``, by NVML; None if unknown. Callable from any thread.
-
-    Args:
-        device: Its name.
-        reserve: Bytes to leave alone; None for the default.
-    """
+    """Read what may be taken of ``cuda`` or ``cuda:N``, by NVML; None if unknown. Callable from any thread."""
     if (memory := device_memory(ordinal(device))) is None:
         return None
     used, total = memory
@@ -166,9 +150,7 @@ def ordinal(device: str) -> int:
 def place_of(error: BaseException, device: str = "cpu") -> Place | None:
     """Say whose memory ran out, by an error or one in whose handling it was raised; None if it means something else.
 
-    Args:
-        error: Whatever a target raised.
-        device: Where the target computes, for words that fit both.
+    Words that fit both mean the device on which the target computes.
     """
     cause: BaseException | None = error
     for _ in range(_CHAIN):
@@ -201,14 +183,7 @@ def _place_of_one(error: BaseException, device: str) -> Place | None:
 
 
 def describe_shortage(error: BaseException, place: Place, device: str, host: HostMemory | None = None) -> str:
-    """Say in a line what ran out and how much of it is in use. Call it before anything is released.
-
-    Args:
-        error: What the target raised.
-        place: From :func:`place_of`.
-        device: ``cpu`` or ``cuda[:N]``.
-        host: Read for the host's memory; None for this machine's.
-    """
+    """Say in a line what ran out and how much of it is in use. Call it before anything is released."""
     fact = ""
     with suppress(Exception):  # little memory is left for asking, too
         if place == "host":

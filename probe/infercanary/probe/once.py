@@ -19,11 +19,10 @@ from infercanary.contract.measures import measure_of
 from infercanary.contract.profile import NO_CUPTI, Profile, shares
 from infercanary.contract.report import Metric, Report, Run
 from infercanary.contract.vocabulary import COMPONENTS, TAGS, labelled_tags
-from infercanary.probe import canary_metrics, controls, failure_metrics
-from infercanary.probe.duty import INTERVAL
+from infercanary.probe import canary_metrics, controls
 from infercanary.probe.loop import Probe
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
-from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
+from infercanary.probe.samplers.threads import GRANTED
 from infercanary.probe.tags import Values, values
 from infercanary.probe.targets import matmul
 from infercanary.probe.targets.openai import BETWEEN_TOKENS, FIRST_TOKEN
@@ -36,7 +35,6 @@ log = logging.getLogger("infercanary.probe")
 
 _LEAST_WIDTH, _MOST_WIDTH = 80, 120
 _OPERATORS = 5
-_REST = 0.005  # of the wall time: a larger part that is in no phase is named
 _UNCHECKED = "not checked: no numbers were read from it, so a wrong answer goes unnoticed"
 _CUDA_MISSING = {
     "cpu_only_build": "is a CPU-only build; install one with CUDA (of torch, or onnxruntime-gpu)",
@@ -63,11 +61,6 @@ _PARTS: Sequence[tuple[str, Metric, str, float]] = (
 def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
     """Open every canary, run or profile each once, and print what was found.
 
-    Args:
-        probe: One that was not opened yet.
-        profiles: Profile the canaries instead of running them.
-        trace: Where the engine's trace is written; None for nowhere.
-
     Returns:
         The exit code: 3 where a canary has no good run, or no profile.
 
@@ -89,7 +82,7 @@ def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
         report = probe.once()
         if report is None:  # stopped meanwhile
             return 0
-        documents = report_documents(report, probe.settings.interval_seconds)
+        documents = report_documents(report)
         runs = last_runs(report)
         is_good = all(name in runs and runs[name].outcome == "ok" for name in _states(_points(report)))
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -102,17 +95,12 @@ def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
     return ExitCode.FINE if is_good else ExitCode.INCONCLUSIVE
 
 
-def report_documents(report: Report, interval_seconds: float) -> list[Document]:
-    """Return a report for a person: canaries, controls, environment, warnings.
-
-    Args:
-        report: After one run of every canary.
-        interval_seconds: Between runs, as configured.
-    """
+def report_documents(report: Report) -> list[Document]:
+    """Return a report of one run of every canary for a person: canaries, controls, environment, warnings."""
     points = _points(report)
     runs = last_runs(report)
     at = min((run.started_at for run in runs.values()), default=report.started_at)
-    warnings = list(_warnings(points, runs, interval_seconds))
+    warnings = list(_warnings(points, runs))
     seconds = [
         (name, device, value(number, "s")) for (device, name), number in points[controls.SECONDS.name].items()
     ]
@@ -160,17 +148,6 @@ def last_runs(report: Report) -> dict[str, Run]:
     return {run.canary: run for run in report.runs if not run.boot_id}
 
 
-def _phases(phases: Mapping[str, float], wall: float) -> str:
-    """Phases with their shares of the wall time; launching is beside them: the device works meanwhile."""
-    parts = {name.replace("_", " "): seconds for name, seconds in phases.items() if name != "launch"}
-    if parts and (rest := wall - sum(parts.values())) > _REST * wall:
-        parts["rest"] = rest
-    return ", ".join(
-        f"{name} {value(seconds, 's')}" + (f" ({quantity(seconds / wall, 'ratio')})" if wall else "")
-        for name, seconds in parts.items()
-    )
-
-
 def _points(report: Report) -> Values:
     """Metric → its points; none for a metric that the report lacks."""
     return defaultdict(dict, values(report.families))
@@ -197,9 +174,8 @@ def _facts(name: str, state: str, report: Report, points: Values) -> Iterator[Fa
             "IQR": points[canary_metrics.IQR.name].get((name,), 0.0),
         }
         yield Fact("latency", f"{quantities(times, 's')}, {count(len(run.latencies), 'repeat')}")
-        yield Fact("phases", _phases(run.phases, wall))
-        if launch := run.phases.get("launch"):
-            yield Fact("launch", f"{value(launch, 's')} of the host's time, beside the phases")
+        phases = {name.replace("_", " "): seconds for name, seconds in run.phases.items()}
+        yield Fact("phases", quantities(phases, "s"))
     for label, metric, unit, factor in _PARTS:
         parts = {
             " ".join(labels).replace("_", " "): factor * number
@@ -227,8 +203,8 @@ def _environment(environment: Mapping[str, str], points: Values) -> Iterator[Fac
     yield Fact("granted CPUs", points[GRANTED.name].get((), "unknown"))
 
 
-def _warnings(points: Values, runs: Mapping[str, Run], interval_seconds: float) -> Iterator[Fact]:
-    for (name, reason), on in points[failure_metrics.CUDA_MISSING.name].items():
+def _warnings(points: Values, runs: Mapping[str, Run]) -> Iterator[Fact]:
+    for (name, reason), on in points[canary_metrics.CUDA_MISSING.name].items():
         if on:
             ran = (
                 ". It ran on the CPU instead (cpu_fallback)" if name in runs and runs[name].latencies else ""
@@ -236,15 +212,3 @@ def _warnings(points: Values, runs: Mapping[str, Run], interval_seconds: float) 
             why = _CUDA_MISSING.get(reason, reason)
             yield Fact(name, f"it was to run on CUDA, but its engine {why}{ran}")
     yield from (Fact(name, matmul.ADVICE) for (name,), on in points[matmul.UNUSED.name].items() if on)
-    if (ratio := points[OVERSUBSCRIPTION.name].get((), 0)) > 1:
-        yield Fact(
-            "threads",
-            f"{short(ratio, 3)} computing threads for each granted CPU: they wait for one another; lower "
-            "OMP_NUM_THREADS (ONNX Runtime: intra_op_threads), or grant more CPUs",
-        )
-    if (needed := points[INTERVAL.name].get((), 0)) > interval_seconds:
-        yield Fact(
-            "interval",
-            f"the duty cap allows a run every {short(needed, 3)} s, not every {short(interval_seconds, 3)} s as "
-            "configured; raise duty_cap, accept the longer interval, or use smaller inputs",
-        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,7 @@ from infercanary.probe.memory import give_back
 from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import jittered
 from infercanary.probe.targets import Failure, Target, Unprofiled
+from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
 
@@ -47,51 +49,41 @@ class Profiling(Background):
     """Profiles one canary when its time has come, in a thread that ends after it (or hangs).
 
     Args:
-        canary: The one that is profiled, while it is steady.
-        target: The canary's.
         share: Of the time, that its profiles may take.
-        timeout: Seconds that a profile may take.
-        pool: The server's own; None to run in a thread of its own.
+        memory: Asked before each profile; None for nothing.
     """
 
     def __init__(
-        self, canary: Canary, target: Target, share: float, timeout: float, pool: Pool | None = None
+        self,
+        canary: Canary,
+        target: Target,
+        share: float,
+        timeout: float,
+        pool: Pool | None = None,
+        memory: Memory | None = None,
     ) -> None:
         super().__init__(canary, target, "profile", timeout, pool)
-        self.is_guest = False
-        """Whether the process is a server's, whose free memory is not given back."""
+        self._memory = memory
         self.next_at = 0.0
         """When the next one may begin (monotonic), once the canary is steady."""
         self._share = share
         self._pause = AGAIN_SECONDS
         self._profile: Profile | None = None  # not taken yet
+        self._turn: Future[Profile] | None = None  # the last one, in the server's pool
         self._complaint = ""
         self._is_over = False  # the engine cannot be profiled here, or hung in it
 
-    def is_due(self, now: float) -> bool:
-        """Whether it is time for a profile."""
-        is_ready = self._canary.state == "steady" and not self._is_over and not self.is_running
-        return is_ready and now >= self.next_at
-
-    def put_off(self, now: float, why: str = "") -> None:
-        """Try again in a minute.
-
-        Args:
-            now: Seconds, monotonic.
-            why: For the log, once; empty where the host's own work waits, which is no fault.
-        """
-        self.next_at = now + _PUT_OFF_SECONDS
-        if why:
-            self._complain(why)
-
     def step(self, now: float) -> float:
         """Profile it, if it is time for that; the seconds that took, 0 where nothing was done."""
-        if not self.is_due(now):
+        if self._canary.state != "steady" or self._is_over or self.is_running or now < self.next_at:
             return 0.0
         # Does the host's own work wait for what the canary runs on?
         is_crowded = self._canary.gives_way or not _OTHERS.isdisjoint(self._canary.last_tags)
-        if is_crowded or self._target.is_busy():
-            self.put_off(now)
+        lack = self._memory.lack_for_round(PROFILER_BYTES) if self._memory is not None else ""
+        if lack or is_crowded or self._target.is_busy():
+            self.next_at = now + _PUT_OFF_SECONDS
+            if lack:
+                self._complain(lack)
             return 0.0
         begin = time.monotonic()
         self._measure()
@@ -101,8 +93,8 @@ class Profiling(Background):
         self._pause = EVERY_SECONDS
         return took
 
-    def taken(self) -> Profile | None:
-        """Take the profile that was made since the last call, if any: each is given once."""
+    def take_profile(self) -> Profile | None:
+        """See :meth:`Background.take_profile`."""
         profile, self._profile = self._profile, None
         return profile
 
@@ -116,6 +108,9 @@ class Profiling(Background):
             # It goes on, and what hung once may hang each time.
             self._is_over = True
             self._complain(f"no profile within {self._timeout:g} s (timeout_seconds); not tried again")
+            # A turn that comes later would be beside a run.
+            if self._pool is not None and self._turn is not None and not self._turn.cancel():
+                self._pool.lost_a_thread()
         except Unprofiled as error:
             self._is_over = True
             self._complain(str(error), logging.INFO)
@@ -138,8 +133,8 @@ class Profiling(Background):
             raise Unprofiled(
                 "its profiler loads the model once more, which would hold a thread of the server's pool"
             )
-        profile: Profile = pool.submit(lambda: target.profile(_REPEATS_OF_A_TURN)).result()
-        return profile
+        self._turn = pool.submit(lambda: target.profile(_REPEATS_OF_A_TURN))
+        return self._turn.result()
 
     def _complain(self, detail: str, level: int = logging.WARNING) -> None:
         if detail != self._complaint:  # once per change, not once per hour

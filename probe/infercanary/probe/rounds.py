@@ -16,7 +16,7 @@ from infercanary.probe.controls import Controls
 from infercanary.probe.gpu.cuda_driver import CudaError, pci_bus_id
 from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import of_gpu
-from infercanary.probe.profiling import PROFILER_BYTES, Profiling
+from infercanary.probe.profiling import Profiling
 from infercanary.probe.result import RunResult
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.threads import Place
@@ -46,34 +46,30 @@ class Rounds:
 
     Args:
         canaries: In the order in which they run.
-        sweeps: Of some of these canaries.
+        between: Sweeps and profiles of some of these canaries.
         controls: Measured after each run; None for none.
         sampling: Samples before and after each run.
         memory: Asked whether there is memory for a round.
         tally: Where the probe's own metrics are counted.
         stopping: Ends a round early.
-        profiles: Of some of these canaries.
     """
 
     def __init__(
         self,
         canaries: Sequence[Canary],
-        sweeps: Sequence[Sweeping],
+        between: Sequence[Sweeping | Profiling],
         controls: Controls | None,
         sampling: Sampling,
         memory: Memory,
         tally: Tally,
         stopping: threading.Event,
-        profiles: Sequence[Profiling] = (),
     ) -> None:
         self.busy = 0.0
         """Seconds in runs, their controls, sweeps and profiles."""
         self.worked_until = -math.inf
         """Monotonic: when warm-up, canaries, controls, sweeps or profiles last ended."""
         self._canaries = canaries
-        self._sweeps = sweeps
-        self._profiles = profiles
-        self._between: list[Sweeping | Profiling] = [*sweeps, *profiles]
+        self._between = between
         self._controls = controls
         self._sampling = sampling
         self._memory = memory
@@ -166,14 +162,7 @@ class Rounds:
         for work in sorted(self._between, key=lambda work: work.next_at):
             if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
                 return False
-            now = time.monotonic()
-            if (
-                isinstance(work, Profiling)
-                and work.is_due(now)
-                and (why := self._memory.lack_for_round(PROFILER_BYTES))
-            ):
-                work.put_off(now, why)
-            elif took := work.step(now):
+            if took := work.step(time.monotonic()):
                 # Its effects on the host are not the next run's.
                 self.busy += took
                 self.worked_until = self._last_at = time.monotonic()
@@ -223,10 +212,13 @@ class Rounds:
         beside = any(other.is_opening for other in self._canaries if other is not canary)
         all_tags = (*state_tags(canary.state, is_beside=beside or self._is_beside_work), *conditions)
         canary.count(all_tags, measures, eligible=done.outcome == "ok" and not all_tags)
-        # Else a later run takes them: a sweep's result is not lost with a run that is not judged.
-        if done.outcome == "ok" and NOT_JUDGED.isdisjoint(all_tags):
-            for sweeping in self._sweeps:
-                measures = measures | (sweeping.taken() if sweeping.canary == canary.name else {})
+        profile = None
+        for work in self._between:
+            if work.canary == canary.name:
+                profile = profile or work.take_profile()
+                # Else a later run takes them: a sweep's result is not lost with a run that is not judged.
+                if done.outcome == "ok" and NOT_JUDGED.isdisjoint(all_tags):
+                    measures = measures | work.take_measures()
         return Run(
             sequence=self._sequence,
             canary=canary.name,
@@ -241,7 +233,7 @@ class Rounds:
             output_error=done.output_error,
             off_cpu=done.idle,
             measures=measures,
-            profile=next((p.taken() for p in self._profiles if p.canary == canary.name), None),
+            profile=profile,
             **context,
         )
 

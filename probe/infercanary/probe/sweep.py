@@ -74,15 +74,7 @@ _PUT_OFF_SECONDS = 60.0
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a canary's sweeps measure, and how much time they take. A canary without one is not swept.
-
-    ::
-
-        Probe({"resnet18": target}, sweeps={"resnet18": Sweep(batches=(1, 8, 32), concurrency=(1, 4))})
-
-    Raises:
-        ValueError: Neither batches nor concurrency is given.
-    """
+    """Points and time of a canary's sweeps: ``Sweep(batches=(1, 8, 32), concurrency=(1, 4))``."""
 
     batches: Annotated[tuple[Annotated[int, Meta(ge=1, le=4096)], ...], Meta(max_length=8)] = ()
     """Batch sizes, each with one request at a time."""
@@ -107,11 +99,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Sweeping(Background):
     """Sweeps one canary: :meth:`step` by step, each of them one point, in a thread that ends after it (or hangs).
 
-    Args:
-        interval: Seconds between sweeps at least.
-        timeout: Seconds after it was given up from which a measurement counts as hanging.
-        memory: Asked before each point, and watching it.
-        pool: The server's own; None to run in threads of its own.
+    A point counts as hanging ``timeout`` seconds after it was given up.
     """
 
     def __init__(
@@ -132,10 +120,9 @@ class Sweeping(Background):
         self._memory = memory
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
         self._throughputs: dict[str, float] = {}  # not taken yet
-        self._measurement: Measurement | None = None  # under way
+        self._measurement: Measurement | None = None  # the last one, maybe under way
         self._given_up_at: float | None = None  # a point that holds its thread, or did at the last step
         self._hangs_at = math.inf  # when that is to be reported
-        self._holds_pool = False
         self._left: list[Load] | None = None  # points of the sweep under way
         self._share = self._began = self._cost = 0.0
         self._gave_numbers = False
@@ -149,7 +136,6 @@ class Sweeping(Background):
         return self._turns.next_at
 
     def start(self, now: float) -> None:
-        """Count from ``now``, when warm-up is over."""
         self._turns = Turns(self._interval, self._sweep.seconds, now)
 
     def step(self, now: float) -> float:
@@ -166,27 +152,25 @@ class Sweeping(Background):
                 self._begin(now)
             if self._left:
                 took += self._measure_next(self._left)
-            if self._left == []:
-                trim()  # a sweep's threads are gone, and their heaps hold what requests took
         # Where requests wait in the server's pool, or did at the last run, a sweep costs more than its time too.
         self._cost += took * self._canary.crowding
         if self._left == [] and not self.is_running:
             self._left = None
+            trim()  # its threads are gone, and their heaps hold what requests took
             if self._gave_numbers:
                 self._tally.set(TIMESTAMP, time.time(), self.canary)
             self._turns.ended(self._cost, self._began)
         return took
 
-    def taken(self) -> dict[str, float]:
+    def take_measures(self) -> dict[str, float]:
         """Take the throughput (measure → samples a second) of each point measured since the last call."""
         throughputs, self._throughputs = self._throughputs, {}
         return throughputs
 
     def interrupt(self) -> None:
-        """See :meth:`Background.interrupt`."""
         super().interrupt()
-        if (measurement := self._measurement) is not None:
-            measurement.give_up()
+        if self._measurement is not None:
+            self._measurement.give_up()
 
     def _begin(self, now: float) -> None:
         for load, missing in list(self._too_much.items()):
@@ -221,14 +205,13 @@ class Sweeping(Background):
             measurement.give_up()
             return 0.0
         except DeadlineExceeded:
-            self._given_up_at, self._holds_pool = time.monotonic(), measurement.give_up()
+            measurement.give_up()
+            self._given_up_at = time.monotonic()
             self._hangs_at = self._given_up_at + self._timeout
             late = f"no end within its {self._share:.3g} s; give the sweep more seconds"
             result = Missing("timed_out", late)
         except RuntimeError as error:  # the host is out of threads
             result = Missing("raised", one_line(error))
-        finally:
-            self._measurement = None
         self._worker.rest()
         if isinstance(result, Missing) and result.reason == "busy":
             left.insert(0, load)
@@ -272,5 +255,5 @@ class Sweeping(Background):
             "on them: restart the process, and leave that point out",
             self.canary,
         )
-        if self._holds_pool and self._pool is not None:
+        if self._pool is not None and self._measurement is not None and self._measurement.give_up():
             self._pool.lost_a_thread()

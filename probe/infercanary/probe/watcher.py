@@ -85,10 +85,7 @@ class Growth:
 class Memory:
     """Memory of all canaries of a probe.
 
-    Args:
-        targets: Canary → its target; set up to ask here before it takes memory.
-        host: Memory of the host.
-        device_reserve: Bytes to leave alone of a GPU's memory; None for the default.
+    The targets are set up to ask here before they take memory.
     """
 
     def __init__(
@@ -106,26 +103,19 @@ class Memory:
         self._device_reserve = device_reserve
         self._ended: dict[tuple[str, tuple[int, int] | None], Ended] = {}
         self._sizes: dict[str, int] = {}  # canary → bytes that opening it took, while it is open
+        # Canaries may open side by side, in threads of their own: lists and dicts change in place, by one operation.
         self._growing: list[Growth] = []
         self._points: dict[str, tuple[Load, int, int]] = {}  # canary → last load, bytes of host and device
         self._passing = 0  # bytes that the last run took at its peak and gave back
         self._thread: threading.Thread | None = None
+        self._start = threading.Lock()
         self._changed, self._stopping = threading.Event(), threading.Event()
         for name, target in targets.items():
             target.ask_for_memory = partial(self.ask, name, target.device)
             target.device_memory_left = partial(self.device_bound, target.device)
 
     def ask(self, canary: str, device: str, needs: Sequence[Need]) -> None:
-        """Refuse needs that do not fit together.
-
-        Args:
-            canary: Its name.
-            device: Of its target: ``cpu`` or ``cuda[:N]``.
-            needs: All that is about to be taken.
-
-        Raises:
-            Failure: `out_of_memory`, in a line with the place in the settings, the size and the fix.
-        """
+        """Refuse needs that do not fit together: a `Failure` with the place in the settings, the size and the fix."""
         on_host = [need for need in needs if need.where == "host"]
         _require(canary, on_host, self._host.left(), "grant more memory")
         on_device = [need for need in needs if need.where == "device"]
@@ -141,11 +131,7 @@ class Memory:
         return None if left is None else left.size
 
     def lack_for_round(self, extra: int = 0) -> str:
-        """Say why a round of runs has no room; empty if it has, or if that is unknown.
-
-        Args:
-            extra: Bytes that are taken in it besides.
-        """
+        """Say why a round that takes ``extra`` bytes has no room; empty if it has, or if that is unknown."""
         left = self._host.left_for_a_moment()
         need = max(ROUND, self._passing) + extra
         if left is None or left.size >= need:
@@ -179,7 +165,7 @@ class Memory:
             finally:
                 growth.finish()
         finally:
-            self._growing = [other for other in self._growing if other is not growth]
+            self._growing.remove(growth)
             if growth.why:
                 self._note_ended(canary, growth.why)
                 raise Failure("out_of_memory", growth.why) from None
@@ -190,11 +176,6 @@ class Memory:
     @contextmanager
     def point(self, canary: str, target: Target, load: Load) -> Iterator[Growth]:
         """Watch a point of a sweep, if it fits by what the point before it took.
-
-        Args:
-            canary: Its name.
-            target: The canary's.
-            load: What is about to be run.
 
         Raises:
             Failure: `out_of_memory`: it does not fit, or was ended before for growing too large.
@@ -213,7 +194,7 @@ class Memory:
         try:
             yield growth
         finally:
-            self._growing = [other for other in self._growing if other is not growth]
+            self._growing.remove(growth)
 
     def note_point(self, growth: Growth, on_device: int) -> None:
         """Keep what a point that gave numbers took, and its bytes of the device, for the next one."""
@@ -226,7 +207,7 @@ class Memory:
         self._ended = {(work.canary, work.load): work for work in ended}
 
     def stop(self) -> None:
-        """Watch no more; callable from any thread."""
+        """Watch no more once nothing is being opened; callable from any thread."""
         self._stopping.set()
         self._changed.set()
         self.alarm.set()
@@ -237,7 +218,7 @@ class Memory:
         What the probe itself takes leaves the whole reserve alone. What others take later may go down to 64 MiB of
         it: a server that is close to its limit by day does not close canaries that had room.
         """
-        growing, sizes, began = self._growing, dict(self._sizes), self.run_began
+        growing, sizes, began = list(self._growing), dict(self._sizes), self.run_began
         if not growing and not sizes:
             return None
         if not growing and began is not None and time.monotonic() - began < _RUN_SECONDS:
@@ -258,18 +239,21 @@ class Memory:
         return min(_LONGEST_PAUSE, max(_LEAST_PAUSE, last.size / _OPEN_RATE))
 
     def _watch(self, growth: Growth) -> None:
-        self._growing = [*self._growing, growth]
+        with (
+            self._start
+        ):  # first: an interruption, which may come once the growth is listed, could leave it locked
+            if self._thread is None and not self._stopping.is_set():
+                self._thread = threading.Thread(target=self._look_on, name="infercanary-memory", daemon=True)
+                try:
+                    self._thread.start()
+                except RuntimeError as error:  # the container is out of threads
+                    self._thread = None
+                    log.warning("what is left of the memory is not watched: %s", error)
+        self._growing.append(growth)
         self._changed.set()
-        if self._thread is None and not self._stopping.is_set():
-            thread = threading.Thread(target=self._look_on, name="infercanary-memory", daemon=True)
-            try:
-                thread.start()
-                self._thread = thread
-            except RuntimeError as error:  # the container is out of threads
-                log.warning("what is left of the memory is not watched: %s", error)
 
     def _look_on(self) -> None:
-        while not self._stopping.is_set():
+        while self._growing or not self._stopping.is_set():
             try:
                 pause = self.look()
             except Exception:
@@ -304,11 +288,11 @@ class Memory:
 
     def _start_anew(self) -> None:
         if self.owns_process and not self._stopping.is_set():
-            memory.start_anew(self._ended.values())
+            memory.start_anew(list(self._ended.values()))
 
     def _note_ended(self, canary: str, why: str, load: Load | None = None) -> Ended:
         ended = Ended(canary, why, time.monotonic(), load)
-        self._ended = {**self._ended, (canary, load): ended}
+        self._ended[canary, load] = ended
         return ended
 
 

@@ -598,7 +598,7 @@ def test_a_driver_that_is_too_old_for_onnx_runtime(run: Run) -> None:
 OLD_DRIVER = """
 import torch
 from infercanary.probe.canary import Canary
-from infercanary.probe.failure_metrics import CUDA_MISSING, DETAIL
+from infercanary.probe.canary_metrics import CUDA_MISSING, DETAIL
 from infercanary.probe.histogram import Tally
 from infercanary.probe.targets.torch import TorchTarget
 torch.version.cuda = "13.0"  # the build is for CPUs, and says so otherwise

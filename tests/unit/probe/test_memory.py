@@ -297,7 +297,7 @@ import json, resource, weakref
 from infercanary.probe import HostClock
 from infercanary.probe import targets
 from infercanary.probe.canary import Canary
-from infercanary.probe.failure_metrics import DETAIL, FAILURES
+from infercanary.probe.canary_metrics import DETAIL, FAILURES
 from infercanary.probe.histogram import Tally
 
 class Held(bytearray):

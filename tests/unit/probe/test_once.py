@@ -11,11 +11,10 @@ import pytest
 from infercanary.contract.profile import NO_CUPTI, Profile, ProfileRow
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
 from infercanary.contract.vocabulary import CANARY_STATES, TAGS
-from infercanary.probe import canary_metrics, controls, failure_metrics
-from infercanary.probe.duty import INTERVAL
+from infercanary.probe import canary_metrics, controls
 from infercanary.probe.once import last_runs, profile_document, report_documents
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
-from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
+from infercanary.probe.samplers.threads import GRANTED
 from infercanary.probe.targets import matmul
 from infercanary.probe.targets.openai import BETWEEN_TOKENS, FIRST_TOKEN
 from infercanary.probe.targets.wire.timing_headers import SERVER
@@ -82,9 +81,7 @@ HEALTHY = report(
         ),
         measured("cpu", cpu_spin=0.0003124, memory_copy=0.001231, thread_wake=161e-6),
         GRANTED.family(2),
-        OVERSUBSCRIPTION.family(1),
-        INTERVAL.family(10),
-        failure_metrics.CUDA_MISSING.family({("resnet18", "no_device"): 0}),
+        canary_metrics.CUDA_MISSING.family({("resnet18", "no_device"): 0}),
     ],
     [
         run(
@@ -125,9 +122,7 @@ ALL_WRONG = report(
         *canary("frozen clock", "steady", 0.0, 0.0),
         measured("cpu", memory_copy=0.001),
         GRANTED.family(1.5),
-        OVERSUBSCRIPTION.family(64 / 1.5),
-        INTERVAL.family(6875.4),
-        failure_metrics.CUDA_MISSING.family({("wheel", "cpu_only_build"): 1, ("closed", "no_device"): 1}),
+        canary_metrics.CUDA_MISSING.family({("wheel", "cpu_only_build"): 1, ("closed", "no_device"): 1}),
     ],
     [
         run("raises", (0.5,), boot_id="an earlier one's"),
@@ -149,8 +144,6 @@ CUDA = report(
         measured("cuda", gpu_fma=0.00021, gpu_copy=0.00012, gpu_launch=2.2e-6),
         GPU_INFO.family({("0", "NVIDIA H100 80GB HBM3", "GPU-1", "00:1", "550.54.15", "12.4", "96.0"): 1}),
         GRANTED.family(16),
-        OVERSUBSCRIPTION.family(0.5),
-        INTERVAL.family(10),
     ],
     [
         run(
@@ -175,8 +168,8 @@ CUDA = report(
 )
 
 
-def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
-    return render_texts(report_documents(made, interval_seconds), width=width)
+def shown(made: Report) -> str:
+    return render_texts(report_documents(made), width=200)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +181,7 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             InferCanary: one run, 2026-07-27 14:03:11 UTC
             canary resnet18: steady
             latency median 21.4 ms, min 20.91 ms, IQR 420 µs, 12 repeats
-            phases compute 21.4 ms (100 %)
+            phases compute 21.4 ms
             cold start load 1.824 s, first run 143.2 ms, warm up 402.1 ms
             bottleneck compute 93 %, io 0.2 %, scheduling 6.8 %
             throughput 46.7 samples/s
@@ -210,24 +203,20 @@ def shown(made: Report, interval_seconds: float = 10, width: int = 200) -> str:
             raised ValueError: ?[31mred?[0m and long
             tag failing: it failed
             not finite the output holds NaN
-            com?pute 1.3 ms (108 %)
-            phases compute 0 µs\\noutput not checked: no numbers were read from it
+            com?pute 1.3 ms
+            output not checked: no numbers were read from it
             no run it was not open in time
             tag cgroup_throttled: the CPU quota held it back; raise the quota
             tag of_a_later_version: unknown
             wheel it was to run on CUDA, but its engine is a CPU-only build; install one with CUDA
             (of torch, or onnxruntime-gpu). It ran on the CPU instead (cpu_fallback)\\n
             closed it was to run on CUDA, but its engine sees no device
-            threads 42.7 computing threads for each granted CPU
-            allows a run every 6,880 s, not every 10 s as configured; raise duty_cap
             """,
         ),
         (
             CUDA,
             """
-            h2d 12 µs (2.79 %), compute 310 µs (72.1 %), d2h 8 µs (1.86 %), queue 61 µs (14.2 %), rest 39 µs (9.07 %)
-            launch 345 µs of the host's time, beside the phases
-            launch 4 µs of the host's time, beside the phases
+            phases h2d 12 µs, compute 310 µs, d2h 8 µs, launch 345 µs, queue 61 µs
             tag gpu_clock_limited (sw_thermal): the GPU's clock was held down
             gpu_fma cuda 210 µs
             cuDNN 91002
@@ -246,8 +235,8 @@ def test_every_tag_and_every_state_has_its_words() -> None:
     text = shown(report(canary("c", "failing", 1.0), [run("c", (1.0,), tags=tuple(TAGS))]))
     assert "unknown to this version" not in text
     assert text.count("  tag ") == len(TAGS)
-    for reason in failure_metrics.CUDA_MISSING_REASONS:
-        text = shown(report([failure_metrics.CUDA_MISSING.family({("c", reason): 1})], []))
+    for reason in canary_metrics.CUDA_MISSING_REASONS:
+        text = shown(report([canary_metrics.CUDA_MISSING.family({("c", reason): 1})], []))
         assert re.search(r"c +it was to run on CUDA, but its engine [^;]+; ", text)
 
 
@@ -256,12 +245,6 @@ def test_what_is_not_known_is_said_to_be_unknown() -> None:
     assert re.search(
         r"canary c: steady\n\n  no run +it was not run\n", shown(report(canary("c", "steady"), []))
     )
-
-
-def test_a_longer_interval_is_a_warning() -> None:
-    made = report([INTERVAL.family(28.35)], [])
-    assert "every 28.4 s, not every 10 s as configured; raise duty_cap," in shown(made)
-    assert "warnings: none" in shown(made, 28.35)
 
 
 def test_numbers_of_targets_and_operators() -> None:

@@ -19,11 +19,13 @@ from infercanary.probe.pool import Pool
 from infercanary.probe.profiling import (
     AGAIN_SECONDS,
     EVERY_SECONDS,
+    PROFILER_BYTES,
     SHARE,
     Profiling,
 )
 from infercanary.probe.targets import Target, Unprofiled
 from infercanary.probe.targets.engines.profiled import OperatorTimes
+from infercanary.probe.watcher import Memory
 
 NOW = 1_000.0
 
@@ -122,6 +124,20 @@ def test_it_gives_way_to_the_hosts_own_work(who: str) -> None:
     assert bench.profiling.step(NOW + 61) > 0 and target.asked == [5]
 
 
+def test_it_waits_for_the_profilers_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, memory, lack = Scripted(), Memory({}), "runs are put off"
+    monkeypatch.setattr(memory, "lack_for_round", lambda extra: lack if extra == PROFILER_BYTES else "")
+    bench = Bench(target)
+    bench.profiling._memory = memory
+    for now in (NOW, NOW + 30, NOW + 61):
+        assert bench.profiling.step(now) == 0.0 and not target.asked
+    assert caplog.text.count(lack) == 1
+    lack = ""
+    assert bench.profiling.step(NOW + 122) > 0 and target.asked == [5]
+
+
 def test_a_costly_canary_comes_more_rarely() -> None:
     slow = Bench(Scripted(), share=1e-9)  # what it took is far above its share of an hour
     slow.profiling.step(NOW)
@@ -131,10 +147,10 @@ def test_a_costly_canary_comes_more_rarely() -> None:
 def test_what_it_found_is_given_once_and_what_failed_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(Scripted())
     bench.profiling.step(NOW)
-    assert bench.profiling.taken() is not None and bench.profiling.taken() is None
+    assert bench.profiling.take_profile() is not None and bench.profiling.take_profile() is None
     target = Scripted(ValueError("no such event"))
     bench = Bench(target)
-    assert bench.profiling.step(NOW) > 0 and bench.profiling.taken() is None
+    assert bench.profiling.step(NOW) > 0 and bench.profiling.take_profile() is None
     assert "no such event" in caplog.text
     assert bench.profiling.step(NOW + 1000) > 0, "it may go well next time"
     assert caplog.text.count("no such event") == 1
@@ -175,7 +191,7 @@ def test_in_a_servers_pool_it_takes_one_turn_with_the_fewest_repeats() -> None:
     with ThreadPoolExecutor(1, "server") as executor:
         bench = Bench(target, Pool(executor, None))
         assert bench.profiling.step(NOW) > 0
-        found = bench.profiling.taken()
+        found = bench.profiling.take_profile()
         loads = Scripted()
         loads.profiler = "second_model"
         other = Bench(loads, Pool(executor, None))
@@ -185,7 +201,22 @@ def test_in_a_servers_pool_it_takes_one_turn_with_the_fewest_repeats() -> None:
     assert not loads.asked and other.profiling.step(NOW + 10_000) == 0.0
 
 
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_turn_that_is_late_is_withdrawn_and_one_that_hangs_is_reported(hangs: bool) -> None:
+    target, goes_on, lost = Scripted(), threading.Event(), list[str]()
+    with ThreadPoolExecutor(1, "server") as executor:
+        bench = Bench(target, Pool(executor, lambda: lost.append("a thread")), timeout=0.2)
+        if hangs:
+            target.hang = goes_on
+        else:
+            executor.submit(goes_on.wait, 30)
+        assert bench.profiling.step(NOW) > 0
+        goes_on.set()
+    assert (target.asked, lost) == (([3], ["a thread"]) if hangs else ([], []))
+    assert bench.profiling.close(5.0)
+
+
 def test_the_cap_is_shared_with_them_only_where_they_are_on() -> None:
     off, on = Probe({"one": Scripted()}), Probe({"one": Scripted()}, profile=True)
-    assert off._runs_cap == 0.01 and not off._profiles
-    assert on._runs_cap == pytest.approx((1 - SHARE) * 0.01) and len(on._profiles) == 1
+    assert off._runs_cap == 0.01 and not off._between
+    assert on._runs_cap == pytest.approx((1 - SHARE) * 0.01) and len(on._between) == 1

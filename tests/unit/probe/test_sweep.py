@@ -457,10 +457,10 @@ def test_each_throughput_is_given_once(swept: Any) -> None:
     one = swept(NoFours(), Sweep(batches=(1, 4), concurrency=(2,), seconds=3))
     one.step()
     rates = {"throughput@1x1": one.value(RATE, "1", "1")}
-    assert one.sweeping.taken() == rates and one.sweeping.taken() == {}
+    assert one.sweeping.take_measures() == rates and one.sweeping.take_measures() == {}
     one.whole()
-    assert one.sweeping.taken() == {"throughput@1x2": one.value(RATE, "1", "2")}
-    assert one.sweeping.taken() == {}
+    assert one.sweeping.take_measures() == {"throughput@1x2": one.value(RATE, "1", "2")}
+    assert one.sweeping.take_measures() == {}
 
 
 def test_a_sweep_goes_point_by_point(swept: Any) -> None:

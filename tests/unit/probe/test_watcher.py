@@ -17,7 +17,7 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.report import Run
 from infercanary.probe import measures, memory, watcher
 from infercanary.probe.canary import Canary
-from infercanary.probe.failure_metrics import DETAIL, FAILURES
+from infercanary.probe.canary_metrics import DETAIL, FAILURES
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load
 from infercanary.probe.loop import Probe
@@ -394,14 +394,18 @@ def test_what_was_ended_waits_an_hour(
     assert why_not(lambda: found.open("a", lambda: None)).startswith("canaries.a: opening it was ended")
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_in_a_servers_process_an_opening_is_interrupted(container: Container, late: bool) -> None:
-    """What comes too late for it does not reach what its thread does next."""
+@pytest.mark.parametrize(("late", "stopped"), [(False, False), (True, False), (False, True)])
+def test_in_a_servers_process_an_opening_is_interrupted(
+    container: Container, late: bool, stopped: bool
+) -> None:
+    """Also when the probe was stopped. What comes too late for it does not reach what its thread does next."""
     found = container.memory()
     found.owns_process, found._thread = False, None
 
     def opening() -> None:
         [growth] = found._growing
+        if stopped:
+            found.stop()
         container.process(170)
         container.uses(990)
         deadline = time.monotonic() + 10
@@ -415,6 +419,113 @@ def test_in_a_servers_process_an_opening_is_interrupted(container: Container, la
     assert why_not(lambda: found.open("a", lambda: None)) == why
     assert not why_not(lambda: found.open("b", lambda: None))
     found.stop()
+
+
+def test_canaries_may_open_side_by_side(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, watching = container.memory(), []
+    found.owns_process, found._thread = False, None
+    growing = found._growing
+    monkeypatch.setattr(found, "_look_on", lambda: watching.append("once"))
+
+    def open_often(name: str) -> None:
+        for _ in range(300):
+            found.open(name, lambda: None)
+
+    threads = [threading.Thread(target=open_often, args=(f"c{number}",)) for number in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert found._growing is growing and growing == [], "a copy could lose what another thread adds meanwhile"
+    assert len(found._sizes) == 4
+    assert watching == ["once"], "one thread watches them all"
+
+
+class Blocking(Small):
+    """A method waits for the test, once that says which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.goes_on = "", threading.Event()
+
+    def open(self) -> None:
+        assert self.blocks != "open" or self.goes_on.wait(30)
+        super().open()
+
+    def run(self, phase: Any) -> Any:
+        super().run(phase)
+        assert self.blocks != "run" or self.goes_on.wait(30)
+
+    def close(self) -> None:
+        assert self.blocks != "close" or self.goes_on.wait(30)
+        super().close()
+
+
+def blocked(blocks: str) -> tuple[Blocking, Canary]:
+    target = Blocking()
+    canary = Canary("a", target, Tally(), 0.3, 300)
+    canary.open(300)
+    assert canary.is_open
+    target.blocks = blocks
+    return target, canary
+
+
+def settled(canary: Canary) -> None:
+    """Wait until its thread is free."""
+    deadline = time.monotonic() + 10
+    while canary._execution._worker.is_busy:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_canary_whose_closing_hangs_never_runs_again() -> None:
+    """It may be closed at any moment, and an engine that was closed can end the server's process."""
+    target, canary = blocked("close")
+    repeats = target.repeats
+    canary.close_for_memory(Ended("a", "why", time.monotonic() - 3600))
+    assert (canary.is_open, canary.state) == (False, "out_of_memory")
+    canary.open(0)
+    assert canary.round(5) is None and (target.repeats, target.opened) == (repeats, 1)
+    target.goes_on.set()
+    settled(canary)
+    canary.open(10)
+    assert canary.is_open and (target.closed, target.opened) == (1, 2), "an hour later it is opened again"
+    assert canary.close(10)
+
+
+def test_a_canary_that_hangs_in_a_run_is_closed_after_it() -> None:
+    target, canary = blocked("run")
+    done = canary.round(5)
+    assert done is not None and done.outcome == "timed_out"
+    repeats = target.repeats
+    canary.close_for_memory(Ended("a", "why", time.monotonic()))
+    assert canary.is_open and not target.closed, "never beside its run"
+    target.goes_on.set()
+    settled(canary)
+    assert canary.round(5) is None
+    assert (canary.state, canary.is_open, target.closed) == ("out_of_memory", False, 1)
+    assert target.repeats <= repeats + 5, "no other run was begun"
+    assert canary.close(10) and target.closed == 1
+
+
+def test_a_canary_that_was_opened_just_now_can_be_closed(container: Container) -> None:
+    found, target = container.memory(), Blocking()
+    target.blocks = "open"
+    canary = Canary("a", target, Tally(), 30, 300, memory=found)
+    canary.open(0)
+    target.goes_on.set()
+    deadline = time.monotonic() + 10
+    while "a" not in found._sizes:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert canary.is_opening and not canary.is_open
+    canary.close_for_memory(Ended("a", "why", time.monotonic()))
+    assert (canary.state, canary.is_open, target.closed) == ("out_of_memory", False, 1)
 
 
 def test_an_interruption_may_hit_any_instruction(container: Container) -> None:

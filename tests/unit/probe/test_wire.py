@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercanary.contract.report import Metric
-from infercanary.probe.canary_metrics import CanaryMetrics
+from infercanary.probe.canary_metrics import FAILURES, CanaryMetrics
 from infercanary.probe.execution import Execution
-from infercanary.probe.failure_metrics import FAILURES
 from infercanary.probe.histogram import Tally
 from infercanary.probe.result import RunResult
 from infercanary.probe.targets import REASONS, Failure, Reading, Target
