@@ -54,7 +54,7 @@ MISTAKES = [
     ("poll_seconds: 0", "poll_seconds: expected"),
     ("poll_seconds: soon", "poll_seconds: expected"),
     ("docker: {enabled: false}", "unknown key `docker`; known keys: listen"),
-    ("discovery: podman", "discovery: invalid enum value 'podman'"),
+    ("discovery: podman", "discovery: `podman` is none of docker, kubernetes, none"),
     ("listen: true", "listen: expected text, got true or false"),
     ("listen: 9797", "listen: expected text, got a whole number"),
     ("listen: localhost", "listen: 'localhost' is not HOST:PORT; write for example [::]:9797"),

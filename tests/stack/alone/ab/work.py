@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from infercanary.probe import HostClock, Phase
+from infercanary.probe.targets import Target
 
 
 class Work:
@@ -46,10 +47,12 @@ class Work:
         pass
 
 
-class Batched(Work):
+class Batched(Work, Target):
     """The same work for each sample of a batch."""
 
-    def sized(self, batch: int) -> Work:
-        other = Work()
+    is_sweepable = True
+
+    def copy_with_batch(self, batch: int) -> Batched:
+        other = Batched()
         other._bytes = self._bytes * batch
         return other
