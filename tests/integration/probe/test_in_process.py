@@ -508,7 +508,7 @@ def model():
 try:
     infercanary.time(model)
 except KeyboardInterrupt:
-    print("interrupted")
+    print("interrupted", flush=True)
 os._exit(0)
 """
 
