@@ -6,6 +6,7 @@ See docs/testing.md.
 from __future__ import annotations
 
 import fcntl
+import re
 import resource
 import signal
 import sys
@@ -31,6 +32,19 @@ MOST_MEMORY = 1 << 30
 """Bytes that a test may take: suites run on small machines, some of which never refuse an allocation."""
 # CUDA's libraries, which PyPI's torch loads without a GPU too, and what its profiler keeps of them, are 1 to 1.8 GiB.
 MOST_BESIDE_CUDA = 3 << 30
+
+# What makes the skipped tests run, by what their reasons name: the first that fits.
+COMMANDS = {
+    r"CUDA|NVIDIA|GPU": "make gpu, on a machine with an NVIDIA GPU",
+    r"PostgreSQL|C compiler|C\+\+|openssl|OpenSSL|faketime|[Cc]hromium|assembler": (
+        "sudo apt-get install postgresql g++ openssl libfaketime chromium llvm, then make test"
+    ),
+    r"[Pp]rometheus|promtool": "sudo .ci/prometheus, then make test",
+    r"helm": "sudo .ci/helm, then make test",
+    r"npm|Node": "npm ci --prefix grafana/check, then make test",
+    r"root|rights|mount|cgroup|control group": 'sudo make test ARGS="-m root"',
+    r"Docker|docker|registry": "sudo .ci/docker, then make test-stack",
+}
 
 # One Compose stack a session, one cluster: the tests of each run in one process, in this order. What only reads goes
 # first, what restarts and replaces containers after it. Other files beside those of the cluster need none.
@@ -134,7 +148,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_configure() -> None:
-    """A shell ignores SIGINT for what it starts in the background, and so would all processes that tests start."""
+    """A shell ignores SIGINT for what it starts in the background, and so would all processes that tests start.
+
+    SIGTERM, as `timeout` sends it, ends a run as Ctrl-C does: what the tests started is stopped.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -171,6 +189,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     }
     for name in sorted(peaks, key=peaks.__getitem__, reverse=True)[: config.option.peaks]:
         terminalreporter.write_line(f"{readable(peaks[name]):>10} {name}")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+    """After all else: which commands make the skipped tests run."""
+    result = yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not hasattr(session.config, "workerinput"):
+        skipped = Counter(_command(str(report.longrepr)) for report in reporter.stats.get("skipped", ()))
+        for command, tests in skipped.most_common():
+            if command:
+                reporter.write_line(f"{tests} skipped: {command}")
+    return result
+
+
+def _command(reason: str) -> str:
+    """The command that makes a skipped test run; empty where there is none."""
+    return next((command for names, command in COMMANDS.items() if re.search(names, reason)), "")
 
 
 @pytest.hookimpl(optionalhook=True)
