@@ -264,7 +264,7 @@ def test_a_socket_on_a_shared_volume_needs_no_network(
     run("docker", "exec", exporter, "test", "!", "-e", SOCKET.removeprefix("unix://"))
 
 
-ANY = (ROOT / "docs/any-image.md").read_text()
+ANY = (ROOT / "docs/other-ways.md").read_text()
 PLAIN = "python:3.11-slim-bookworm"
 
 
