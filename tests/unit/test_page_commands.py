@@ -1,0 +1,118 @@
+"""Commands and settings in the pages: each command line of ours is one, each YAML is what its file would be."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import click
+import pytest
+import yaml
+
+from infercanary.command.cli import cli
+from infercanary.command.settings import convert
+from infercanary.exporter.config import ExporterConfig
+from infercanary.probe.config import ProbeConfig
+from tests.for_each import for_each
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "grafana/README.md"]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+class Block(NamedTuple):
+    page: str
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.text.strip().splitlines()[0]}"
+
+
+def blocks(*kinds: str) -> list[Block]:
+    fence = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+    return [
+        Block(str(page.relative_to(ROOT)), kind, text)
+        for page in PAGES
+        for _, kind, text in fence.findall(page.read_text(encoding="utf-8"))
+        if kind in kinds
+    ]
+
+
+def commands(program: str) -> list[tuple[str, list[str]]]:
+    """Place and arguments of each command line of a program in the pages' shell blocks."""
+    found = []
+    for block in blocks("sh", ""):
+        for line in re.sub(r"\\\n", " ", block.text).splitlines():
+            match = re.search(rf"(?:^|[ /]){program} (?!.*{program} )", line)
+            if not match or line.lstrip().startswith(("#", "canary")):
+                continue
+            words = shlex.split(line[match.end() :], comments=True)
+            ends = [place for place, word in enumerate(words) if re.match(r"[|&>;]|2>", word)]
+            found.append((f"{block.page}: {line.strip()}", words[: min(ends, default=len(words))]))
+    return found
+
+
+GROUP = cast(click.Group, cli)
+CONTEXT = click.Context(GROUP)
+NAMES = GROUP.list_commands(CONTEXT)
+OURS = [(place, words) for place, words in commands("infercanary") if words and words[0] in NAMES]
+
+
+@for_each(OURS, lambda command: command[0])
+def test_each_command_line_of_ours_is_one(command: tuple[str, list[str]]) -> None:
+    """Its options and arguments are known; the files that it names are not here."""
+    name, *words = command[1]
+    found = GROUP.get_command(CONTEXT, name)
+    assert found is not None
+    missing = (
+        pytest.raises(click.BadParameter, match="does not exist")
+        if names_a_file(found, words)
+        else nullcontext()
+    )
+    with missing:
+        found.make_context(name, words, parent=CONTEXT)
+
+
+def names_a_file(command: click.Command, words: Sequence[str]) -> bool:
+    """Whether an option or argument must be a file, which is not here."""
+    return any(
+        isinstance(parameter.type, click.Path)
+        and parameter.type.exists
+        and (parameter.param_type_name == "argument" or any(name in words for name in parameter.opts))
+        for parameter in command.params
+    )
+
+
+@for_each(commands("make"), lambda command: command[0])
+def test_each_target_of_make_is_there(command: tuple[str, list[str]]) -> None:
+    assert command[1][0] in TARGETS
+
+
+def read(block: Block) -> None:
+    """Read a block of YAML as the program would that reads its file."""
+    if "!override" in block.text:
+        block = block._replace(text=block.text.replace("!override ", ""))
+    found = yaml.safe_load(block.text)
+    first = block.text.partition("\n")[0]
+    if "canaries" in found or first.startswith("# probe.yaml"):
+        convert({"canaries": {"x": {"target": "torch"}}} | found, ProbeConfig, block.page)
+    elif first.startswith("# exporter.yaml"):
+        convert(found, ExporterConfig, block.page)
+
+
+@for_each(blocks("yaml"), str)
+def test_each_yaml_is_what_its_program_reads(block: Block) -> None:
+    read(block)
+
+
+@pytest.mark.parametrize(
+    "mistake", ["# probe.yaml\ncanaries: {a: {targt: torch}}", "# exporter.yaml\npol: 5"]
+)
+def test_a_mistake_is_seen(mistake: str) -> None:
+    with pytest.raises(Exception, match="unknown key"):
+        read(Block("page", "yaml", mistake))
