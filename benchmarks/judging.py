@@ -21,6 +21,7 @@ import structlog
 from infercanary.contract.measures import DEVICE_MEMORY, ENERGY, HOST_MEMORY, throughput_of
 from infercanary.contract.report import Run
 from infercanary.contract.vocabulary import CONTROLS, PHASES
+from infercanary.exporter.__main__ import settle_garbage
 from infercanary.exporter.judging.worker import Judging
 from infercanary.judge.model import Generation
 
@@ -74,6 +75,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=360, help="of a run each (default: %(default)s)")
     rounds = parser.parse_args().rounds
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    settle_garbage()  # as the exporter does
     rng = random.Random(1)
     spent = slowest = 0.0
     with tempfile.TemporaryDirectory() as folder:
