@@ -126,7 +126,7 @@ class Polls:
         Collector._poll = counted  # type: ignore[method-assign, assignment]
 
     async def done(self) -> None:
-        """Wait until all that are due were made. An answer is read every 10 ms, so the clock moves a little meanwhile."""
+        """Wait until all that are due were made; the clock moves a little, for an answer is read every 10 ms."""
         for _ in range(5):  # timers that are due, then what these begin
             await asyncio.sleep(0)
         last = CLOCK.passed + STEP - 1
