@@ -1,4 +1,4 @@
-"""Align the runs: which starts are compared with which, at each look, and with which siblings beside them."""
+"""Alignment: pairs the starts that are compared, at each look, and finds the siblings beside them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from infercanary.judge.statistics import Series
 
 
 class Alignment:
-    """Finds the starts that are compared.
+    """Pairs the starts that are compared.
 
     Args:
         pool: Which starts and runs count.
-        looks: Runs of a start at which the judge looks.
+        looks: Run counts of a start at which the judge looks.
     """
 
     def __init__(self, pool: Pool, looks: Sequence[int] = ()) -> None:
@@ -30,13 +30,9 @@ class Alignment:
         self._looks = looks
 
     def looks(self, upgrade: Upgrade) -> Iterator[tuple[int, list[Pair]]]:
-        """The looks that the new image's starts have reached, the last one first: its first runs, against the baseline.
+        """Yield each look that the new image's starts have reached, the latest first: the run count, and the pairs.
 
-        Args:
-            upgrade: With all runs of each start.
-
-        Yields:
-            Runs of a start, and the pairs; none while nothing can be compared.
+        At a look only the first runs of each new start count.
         """
         reached = max((len(start.samples) for start in upgrade.after), default=0)
         for runs in reversed(self._looks):
@@ -44,18 +40,18 @@ class Alignment:
                 yield runs, self.pairs(upgrade.before, [start.first(runs) for start in upgrade.after])
 
     def pairs(self, before: Sequence[Start], after: Sequence[Start]) -> list[Pair]:
-        """Within each class of hardware, the starts that are compared with each other: never across.
+        """Pair the starts within each class of hardware, never across classes.
 
         Args:
             before: Starts of the old image, in order of time.
-            after: Starts of the new one, in order of time.
+            after: Starts of the new image, in order of time.
 
         Returns:
-            Those of each class; none of a class that the old image did not run on.
+            No pair for a class on which the old image did not run.
         """
         after = [start for start in after if any(old.is_comparable(start.hardware) for old in before)]
         known_first = sorted((start.hardware for start in after), key=lambda hardware: hardware.count(""))
-        # A start of unknown hardware joins a class, since a baseline that several share is one measurement.
+        # A start of unknown hardware joins a class, because a shared baseline is one measurement.
         classes = grouped(after, lambda start: next(filter(start.is_comparable, known_first)))
         return [
             pair
@@ -64,10 +60,11 @@ class Alignment:
         ]
 
     def _pairs(self, before: Sequence[Start], after: Sequence[Start]) -> list[Pair]:
-        """By container, so that what differs between replicas drops out; new names have the others' baseline.
+        """Pair starts by container, which cancels differences between replicas; containers with new names share a
+        baseline.
 
-        There is one pair for each container that both images ran in, and at most one more; none where either image has
-        no start that counts, or while replicas on the old image have too few runs of the same period.
+        There is one pair for each container that ran both images, and at most one more. There is none if either image
+        has no start that counts, or while replicas on the old image have too few runs of the same period.
         """
         fewest, fewest_new, history = self._pool.fewest_runs, self._pool.fewest_new_runs, self._pool.history
         container = attrgetter("generation.container")
@@ -75,8 +72,8 @@ class Alignment:
         new = grouped((start for start in after if len(start.samples) >= fewest_new), container)
         own = [name for name in old if name in new]
         if len(own) == len(old) < len(new):
-            # Starts with new names are one pair, for the same reason. So where they have the baseline to share with
-            # those of old names, all are one.
+            # Starts with new names are one pair. If they share the baseline with containers that kept their names,
+            # all starts are one pair.
             own = []
         groups = [(old.pop(name)[-history:], new.pop(name)) for name in own]
         rest = [start for group in old.values() for start in group[-history:]]
@@ -87,18 +84,19 @@ class Alignment:
     def _pair(
         self, baseline: Sequence[Start], after: Sequence[Start], before: Sequence[Start]
     ) -> Pair | None:
-        """The runs of ``baseline`` before those of ``after``, with the starts of ``before`` that ran on beside these.
+        """Pair the baseline's runs before the new starts with these, and add the starts that ran on beside them.
 
-        Runs of the same period are compared first: None while there are too few of them yet.
+        Returns:
+            None while a start that runs on has too few runs of the same period.
         """
         ran_on = [ran for start in before if (ran := self._concurrent(start, after)) is not None]
-        # The starts that ran on for longest. Runs after the last one of ``after`` do not count, so a look stays as it
-        # was.
+        # Take the starts that ran on longest. Runs after the last new run do not count, so the result of a look is
+        # stable.
         ran_on.sort(key=lambda ran: len(ran.during.samples), reverse=True)
         near = ran_on[: self._pool.concurrent_starts]
         stays = [ran for ran in near if len(ran.during.samples) >= self._pool.concurrent_runs]
         until = max(start.times[-1] for start in after)
-        # A start that runs more seldom than every 30 s is not waited for.
+        # Do not wait for a start with an interval above 30 s.
         if not stays and any(ran.ends >= until and ran.before.pace <= 30 for ran in near):
             return None
         own = {start.boot for start in baseline}
@@ -111,11 +109,13 @@ class Alignment:
         )
 
     def _same_period(self, stays: Sequence[Concurrent], after: Sequence[Start]) -> Pair | None:
-        """Starts of the baseline that ran on, and the first starts of ``after`` while one of them goes on.
+        """Pair the baseline starts that ran on with the first new starts of the same period.
 
-        A start that ended long before the new ones did is not of their period, nor is one with fewer runs in it than a
-        baseline needs. None where less than half of the new starts have enough runs in it. The first ones stay the same
-        when others begin.
+        Excluded are starts that ended long before the new ones, or have too few runs for a baseline in that period.
+        The first new starts stay the same when others begin.
+
+        Returns:
+            None if less than half of the new starts have enough runs in the period.
         """
         last = max((ran.ends for ran in stays), default=-math.inf)
         parts = (start.until(last) for start in after)
@@ -133,37 +133,36 @@ class Alignment:
         return Pair([ran.during for ran in there], new, there, is_same_period=True) if there else None
 
     def _concurrent(self, start: Start, after: Sequence[Start]) -> Concurrent | None:
-        """The runs of ``start`` before ``after`` and meanwhile; None where too few are before, or it did not go on."""
+        """Return the runs of a start before and during the new starts; None if too few are before, or none during."""
         before = start.until(min(s.times[0] for s in after))
         if not self._pool.fewest_runs <= len(before.samples) < len(start.samples):
             return None
-        # Until its next run would be late, it goes on.
+        # A start goes on until its next run is overdue.
         ends = float(start.times[-1]) + self._pool.gone_runs * before.pace
         return Concurrent(before.latest(self._pool.baseline_runs), _meanwhile(start, after), ends)
 
     def teaching(self, starts: Sequence[Start], upgrade: Upgrade | None) -> list[Start]:
-        """The starts that show the restart variance.
+        """Select the runs that estimate the restart variance.
 
-        Of a replica that stays on the old image those are its runs before the upgrade: what the host did since is no
-        sign that starts differ, and the same runs give the same verdict again.
+        For a replica that stays on the old image these are its runs before the upgrade: later changes are the host's,
+        and the verdict must be reproducible.
 
         Args:
-            starts: Of a service, in order of time.
-            upgrade: The one that is judged; None without any.
+            starts: All starts of a service, in order of time.
         """
         old = {start.boot: start.until(upgrade.at) for start in upgrade.before} if upgrade else {}
         long = {boot: part for boot, part in old.items() if len(part.samples) >= self._pool.fewest_runs}
         return [long.get(start.boot, start) for start in starts]
 
     def beside(self, siblings: Iterable[Start], upgrade: Upgrade, pairs: Sequence[Pair]) -> list[Pair]:
-        """Siblings on a host of the new image that ran before the upgrade: their runs before and since.
-
-        There may be none since: a sibling that goes on will have some.
+        """Return the runs before and since the upgrade of each sibling on a host of the new image.
 
         Args:
             siblings: Starts of other services on the host.
-            upgrade: The one that is judged.
-            pairs: That are compared: what siblings feel days after their last run is no part of the shift.
+            pairs: The compared pairs: runs of siblings after the last compared run do not count.
+
+        Returns:
+            The second side of a pair may be empty: that sibling may have runs later.
         """
         hosts = {start.generation.host for start in upgrade.after}
         until = max((start.times[-1] for pair in pairs for start in pair.after), default=-math.inf)
@@ -177,11 +176,10 @@ class Alignment:
 
 
 def replica_of(pair: Pair, points: Callable[[Start], Series] = attrgetter("series")) -> Replica:
-    """The values of a pair's starts.
+    """Return the values of a pair's starts.
 
     Args:
-        pair: That is compared.
-        points: The values of a start, one a run; its latencies without it.
+        points: Function from a start to its values; latencies by default.
     """
     return Replica(
         [*map(points, pair.before)],
@@ -192,7 +190,7 @@ def replica_of(pair: Pair, points: Callable[[Start], Series] = attrgetter("serie
 
 
 def _meanwhile(start: Start, after: Sequence[Start]) -> Start:
-    """With the runs alone that began while one of ``after`` ran."""
+    """Keep the runs that began while a new start ran."""
     firsts, lasts = np.array([(s.times[0], s.times[-1]) for s in after]).T
     times = start.times[:, None]
     ran = ((firsts <= times) & (times <= lasts)).any(axis=1)
@@ -200,7 +198,7 @@ def _meanwhile(start: Start, after: Sequence[Start]) -> Start:
 
 
 def grouped(starts: Iterable[Start], key: Callable[[Start], Any]) -> dict[Any, list[Start]]:
-    """Key → the starts that have it, in order."""
+    """Group starts by a key; order is kept."""
     groups: dict[Any, list[Start]] = defaultdict(list)
     for start in starts:
         groups[key(start)].append(start)

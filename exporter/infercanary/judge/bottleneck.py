@@ -1,8 +1,8 @@
-"""The resource that a change went to: memory, compute, I/O or scheduling.
+"""Bottleneck: the resource that a change went to (memory, compute, I/O or scheduling).
 
-Each run's latency is divided into parts (:mod:`infercanary.contract.bottleneck`); the growth of each part is its share
-of the change. The processor's time grew for one of two reasons, which the controls of the same runs tell apart: each
-of them depends on one resource.
+The latency of each run is divided into parts (:mod:`infercanary.contract.bottleneck`); the growth of a part is its
+share of the change. Growth of processor time is memory or compute: the controls of the same runs, each of which
+depends on one resource, tell them apart.
 """
 
 from __future__ import annotations
@@ -26,18 +26,15 @@ def bottlenecks(
     clock: Shift | None,
     moved: Callable[[Shift], bool],
 ) -> dict[Limit, float]:
-    """How much of a change each resource made.
+    """Return the share of the change that each resource made, the largest first.
 
     Args:
-        before: Runs before it.
-        after: Runs after it.
-        controls: Known control → its shift.
-        clock: The part that the SM clock explains.
-        moved: Whether a shift is clear.
+        controls: Shift of each known control.
+        clock: Part of the shift that the SM clock explains.
+        moved: Function that tells whether a shift is clear.
 
     Returns:
-        Resource → its share, the largest first. Shares sum to about 1; one is below 0, and others are above 1, where a
-        part became shorter meanwhile. Empty where nothing changed.
+        Shares sum to about 1. One is below 0, and others above 1, if a part became shorter. Empty if nothing changed.
     """
     is_known = all(s.off_cpu for s in (*before, *after))
     runs = (
@@ -54,7 +51,7 @@ def bottlenecks(
         split = _split(math.log(new.processor / old.processor), of_device, clock, moved)
     whole = (level(after, LATENCY) - level(before, LATENCY)) or math.inf
     shares = {
-        # A run's parts have the processor's time, and neither compute nor memory.
+        # Parts of a run: processor time is not yet split into compute and memory.
         limit: (getattr(grown, limit, 0.0) + split.get(limit, 0.0) * grown.processor) / whole
         for limit in LIMITS
     }
@@ -65,11 +62,11 @@ def bottlenecks(
 def _split(
     growth: float, controls: Mapping[str, Shift], clock: Shift | None, moved: Callable[[Shift], bool]
 ) -> dict[Limit, float]:
-    """The reasons of the processor's growth (a logarithm), as shares of it.
+    """Split the growth of processor time (a logarithm) into shares of compute and memory.
 
-    The shift of a computing control or of the clock is compute, and what a memory control moved by beyond that is
-    memory. The rest is the program's own computing, but where a memory control moved by a quarter of the growth, or may
-    have moved as far as the rest: a program may feel more of that than the control does.
+    The shift of a computing control or of the clock is compute. A memory control's further shift is memory. The rest
+    is the program's own compute, unless a memory control moved by a quarter of the growth, or its error allows as
+    much as the rest: a program may be more sensitive to memory than the control.
     """
 
     def explained(shifts: Iterable[Shift]) -> float:

@@ -1,13 +1,13 @@
-"""Attribute a shift: to host or image, to phases, controls and versions.
+"""Causes: attribute a shift to host or image, and to phases, controls and versions.
 
-The control of an experiment is what the treatment cannot touch (difference in differences; Angrist and Pischke,
-"Mostly Harmless Econometrics", 2009, chapter 5). Here the treatment is the new image, and two things it cannot touch:
+The control of an experiment is what the treatment cannot affect (difference in differences; Angrist and Pischke,
+"Mostly Harmless Econometrics", 2009, chapter 5). Here the treatment is the new image, which cannot affect:
 
-- the controls, tiny work that is the same in every image, run in the same container after each canary run;
-- sibling containers of the same host whose image did not change.
+- controls: tiny work that is the same in every image, run in the same container after each canary run;
+- siblings: containers of other services on the host, whose image did not change.
 
-What they share with the canary is the host's part of a shift; the rest is the image's. A control depends on one
-resource alone, and a canary on several: so a control's shift bounds the host's part, it is not multiplied by anything.
+The movement that they share with the canary is the host's part of a shift; the rest is the image's. A control depends
+on one resource, a canary on several: so a control's shift bounds the host's part and is not scaled.
 """
 
 from __future__ import annotations
@@ -40,23 +40,18 @@ from infercanary.judge.shift import Shift
 
 
 class Attribution:
-    """Attributes shifts to their causes, by the numbers of a policy."""
+    """Attributes shifts to causes by the numbers of a policy."""
 
     def __init__(self, policy: Policy = LIVE) -> None:
         self._policy = policy
         self._rules = policy.attribute
 
     def of_upgrade(self, finding: Finding, beside: Sequence[Pair], canary: str) -> Causes:
-        """The causes of an upgrade's shift.
+        """Return the causes of an upgrade's shift; before the first look, only causes that need no comparison.
 
         Args:
-            finding: What is known of the shift, or that there is none yet.
-            beside: For each sibling and each replica that stays, whose image did not change, its starts before and
-                after; one without a run since may have one soon.
-            canary: Its name.
-
-        Returns:
-            Before anything can be compared, the causes that need no look.
+            beside: Starts before and after of each sibling and of each staying replica; the second side may be empty
+                still.
         """
         upgrade, look = finding.selection.upgrade, finding.unwaited or finding.look
         if upgrade is None:
@@ -64,7 +59,7 @@ class Attribution:
         known = differences(upgrade.before, upgrade.after, finding.selection.live, canary, self._rules)
         if look is None or finding.state == "equivalent":
             return known
-        # Siblings tell nothing of runs without their CPU wait, since the wait of siblings is not subtracted.
+        # Siblings say nothing about runs without CPU wait, because their own wait is not subtracted.
         beside = [] if finding.unwaited else beside
         return self.explain(look.shift, look.pairs, canary, beside=beside, known=known, awaits=True)
 
@@ -78,18 +73,17 @@ class Attribution:
         known: Causes | None = None,
         awaits: bool = False,
     ) -> Causes:
-        """The causes of a shift, such as of a drift, of two files, of an experiment.
+        """Return the causes of a shift, for example of a drift, of two files or of an experiment.
 
         Args:
-            shift: Of ``canary``, between the starts of ``compared``.
-            compared: For each replica its starts before and after.
-            canary: Its name.
-            beside: As ``compared``, of siblings, whose image did not change.
-            known: What needs no look; by the starts of ``compared`` without it.
-            awaits: Whether no cause is named while siblings will tell more soon.
+            shift: Shift of the canary between the starts of ``compared``.
+            compared: Starts before and after of each replica.
+            beside: The same for siblings, whose image did not change.
+            known: Differences that need no comparison; computed from ``compared`` if missing.
+            awaits: True if no cause is named while siblings will have enough runs soon.
 
         Returns:
-            All that the runs show; parts are None, and the cause is `unknown`, where nothing can tell.
+            Parts are None and the cause is `unknown` if the runs do not show it.
         """
         seen = Evidence(shift, compared, beside, self._policy)
         known = known or differences(seen.old, seen.new, seen.new, canary, self._rules)
@@ -98,8 +92,8 @@ class Attribution:
         blame = self._blame(seen, changed) if shift.log and not awaits else {}
         tags = seen.risen
         if blame.get("cause") in ("image", "both") and (users := seen.gpu_users):
-            # A GPU runs its processes in turns, and a control's repeat is shorter than a turn. So controls that did not
-            # move do not show that the image made the shift (docs/adr/0026). One that did still counts for the host.
+            # A GPU runs processes in turns longer than a control's repeat. So controls that did not move do not prove
+            # that the image made the shift (docs/adr/0026). A control that did move still counts for the host.
             blame, tags = {}, tags | {GPU_BUSY: users}
         return msgspec.structs.replace(
             known,
@@ -118,40 +112,41 @@ class Attribution:
         )
 
     def _blame(self, seen: Evidence, changed: Collection[str]) -> dict[str, Any]:
-        """The parts of the shift and its cause; empty where nothing tells.
+        """Return the parts of the shift and its cause; empty without evidence.
 
-        Parts are shares that add up to 1. Host or load are blamed alone only where what may be the image's is small: a
-        regression must not hide behind a neighbour. With the host an image is blamed only where its part is clear of
-        zero: a false alarm costs most.
+        Parts are shares that add up to 1. Host or load alone is the cause only if the image's possible part is small,
+        because a regression must not hide behind a neighbour. The image is named together with the host only if its
+        part is clear of zero, because a false alarm is the most expensive mistake.
         """
         rules, shift, crowd = self._rules, seen.shift, seen.crowding or Crowding()
         few, size = 1 - rules.whole_share, abs(shift.log)
         host, se, is_known = self._host(seen, changed)
         error = math.hypot(shift.se, se)
-        load = slack = 0.0  # slack is the share of the image's part that may be the host's
+        load = slack = 0.0  # slack: share of the image's part that may be the host's
         if seen.waiting is not None:
             felt = min(1.0, seen.share(seen.waiting))
             load, outside = crowd.inside * felt * (crowd.load or 0.0), (1 - crowd.inside) * felt
             if host is None or outside > min(host, rules.whole_share):
                 is_known = seen.crowding is not None or (is_known and (host or 0.0) >= rules.whole_share)
                 host = outside
-                # The wait's error has what restarts do, and not the scatter that the wait made.
+                # The error of the wait includes restart variance, but not the scatter that the wait itself made.
                 error = se = seen.waiting.se
-                # Cold caches follow a wait.
+                # Caches are cold after a wait.
                 slack = min((rules.waiting_factor - 1) * outside, 1 - felt)
         if host is None:
             return {}
         host = min(host, 1 - load)
         image = 1 - host - load
-        # Others inside, of whom too few runs know, may be requests. A canary may also wait for a lock that requests
-        # hold, such as the interpreter's. In each second they can hold it for as long as they computed.
+        # Load inside the container that too few runs know may be requests. A canary may also wait for a lock that
+        # requests hold, such as the GIL, for at most as long as they computed.
         more = (1.0 if crowd.load is None else crowd.load) * (crowd.cores[1] - crowd.cores[0])
         is_unseen = seen.crowding is None and CPU_WAIT_INSIDE in seen.risen
         may_be_load = is_unseen or (
             more * shift.log > 0 and rules.waiting_factor * math.log1p(abs(more)) > few * size
         )
         low, high = Shift(image, error / size, shift.df).interval(rules.cause_confidence)
-        # Restarts hide a quarter of a small shift: half of it, or six times the smallest effect, may be the image's.
+        # Restart variance hides part of a small shift: half of it, or six times the smallest effect, may be the
+        # image's.
         is_small = high <= max(few, min(0.5, 6 * self._policy.decide.log_effect / size))
         cause: Cause = "unknown"
         if load >= rules.whole_share and is_small:
@@ -173,20 +168,21 @@ class Attribution:
         }
 
     def _host(self, seen: Evidence, changed: Collection[str]) -> tuple[float | None, float, bool]:
-        """The share of the shift that what the image cannot touch has moved by too (None where nothing tells), its
-        standard error (a logarithm), and whether that may be blamed.
+        """Return the host's share of the shift (None if unknown), its standard error (a logarithm), and whether it
+        may be blamed.
 
-        Siblings do such work as the canary. Those or controls that stood still say that the host did not change; where
-        one moved the same way as the canary, the host's part is what it moved by: of several the largest, at most all.
+        Siblings do the same kind of work as the canary. A sibling or control that did not move shows that the host
+        did not change; one that moved with the canary gives the host's part: the largest counts, at most the whole
+        shift.
         """
         told = [s for name, s in seen.controls.items() if CONTROLS[name].in_step and seen.tells(s)]
         is_crowded = CPU_WAIT_INSIDE in seen.risen
         if is_crowded:
-            # They shared the container's CPU with others as the canary did: what moved them is not the host.
+            # They shared the container's CPU with other processes, as the canary did: that is not the host.
             told = [s._replace(log=0.0) for s in told]
         if THROTTLED in seen.risen and "cpu_quota" not in changed and any(map(seen.moved, told)):
-            # It reaches its quota more often, which nobody lowered: a control waits for the next period as the canary
-            # does, whoever made that longer.
+            # The container reaches its unchanged quota more often: a control then waits for the next period as the
+            # canary does, whoever used the quota.
             told = []
         if seen.siblings is not None and seen.tells(seen.siblings):
             told.append(seen.siblings)
@@ -194,11 +190,11 @@ class Attribution:
         if not moved:
             return 0.0 if told else None, min((s.se for s in told), default=0.0), True
         most = max(moved, key=seen.share)
-        # An engine of several threads that waits for others on the host: no other's wait is as long.
+        # A multi-threaded engine waits for other processes of the host: no sibling's wait is as long.
         is_queued = (
             not (seen.is_single or is_crowded) and CPU_WAIT_OUTSIDE in seen.risen and seen.shift.log > 0
         )
-        # One sibling may have changed by itself, or lie.
+        # One sibling may have changed by itself, or be wrong.
         is_known = len(seen.felt) > 1 or moved != [seen.siblings]
         return 1.0 if is_queued else seen.share(most), most.se, is_known
 
@@ -206,7 +202,7 @@ class Attribution:
         return Part.of(shift, self._rules.cause_confidence)
 
     def _operators(self, seen: Evidence, canary: str) -> Operators | None:
-        """What profiled repeats of both sides say; None where there is no change to explain."""
+        """Return what profiled repeats of both sides show; None without a change."""
         if abs(seen.shift.log) < self._policy.decide.log_effect:
             return None
         old, new = (

@@ -1,9 +1,10 @@
-"""Where the level of one series changed, without an event to compare around. Pure: numbers in, change points out.
+"""Change points: places where the level of one series changed, without a known event. Pure.
 
-Two views of a change must agree. The whole series: up to which price does its best segmentation keep the change? And
-the points beside it: do their medians differ by more than they scatter? Either alone errs where the other does not: by
-the price alone, bursts of noise are levels; by the medians alone, a wave has a change on each slope. Each number and
-each mechanism was chosen on series in which people marked the changes (``benchmarks/labelled.py``).
+Two criteria must agree. Globally: up to which price does the best segmentation keep the change? Locally: do the
+medians on either side differ by more than the scatter? Alone, the first takes bursts of noise for levels, and the
+second finds changes on the slopes of a wave.
+
+Each number and each mechanism was chosen on series in which people marked the changes (``benchmarks/labelled.py``).
 """
 
 from __future__ import annotations
@@ -23,22 +24,24 @@ from infercanary.judge.shift import ratio
 from infercanary.judge.statistics import Points, Series, autocorrelation, between
 
 FEWEST = 24
-"""Points without which a series is too short."""
+"""Smallest number of points of a series."""
 
 STRENGTH = 5.6
-"""Least strength of a change that is reported."""
+"""Smallest strength of a reported change."""
 
 PRICES = (128, 64, 32, 16, 8, 4, 2)
-"""Prices of a change, in units of ln(number of points). 2 is the Bayesian information criterion's where the noise is
-what it is taken for; it seldom is, so a range is tried."""
+"""Prices of a change, in units of ln(number of points).
 
-SIDE = 15  # points on either side of a change, at most, whose medians are compared
-NEAR = 5  # points on a side, without which its median has no known error; changes that are nearer are one
+2 is the Bayesian information criterion for ideal noise. Real noise differs, so a range is tried.
+"""
+
+SIDE = 15  # largest number of points on either side whose medians are compared
+NEAR = 5  # smallest number of points on a side with a known error of the median; closer changes are one
 
 
-@dataclass(frozen=True)  # no tuple, because those have a method named index
+@dataclass(frozen=True)  # not a tuple: tuples have a method named index
 class ChangePoint:
-    """The first point at a new level; the shift to it and its interval as ratios."""
+    """A change point: index of the first point at the new level, and the shift with its interval as ratios."""
 
     index: int
     shift: float
@@ -47,21 +50,21 @@ class ChangePoint:
 
 
 def scan(values: Points) -> list[ChangePoint]:
-    """Find where the level of a series steps to another and stays. Use it where no event is known.
+    """Find where the level of a series steps to another and stays. Use it if no event is known.
 
         [change.index for change in scan(latencies)]
 
-    A slow trend has no step; to see it is for ``compare``, with a baseline that is frozen.
+    A slow trend has no step; use ``compare`` with a frozen baseline for that.
 
     Args:
         values: Latencies above zero in order of time, in any unit.
 
     Returns:
-        The change points, in order. A step that the resolution may make, such as from 4 to 5 ms of a clock with whole
-        milliseconds, is none.
+        Change points in order. A step of the clock's resolution, such as from 4 to 5 ms in whole milliseconds, is
+        none.
 
     Raises:
-        ValueError: A value is no latency.
+        ValueError: A value is not a latency.
     """
     logs = Series.of(values, "values").logs
     edges = [0, *(at for at, strength in strengths(logs) if strength >= STRENGTH), logs.size]
@@ -77,28 +80,27 @@ def scan(values: Points) -> list[ChangePoint]:
 
 
 def strengths(logs: Floats) -> list[tuple[int, float]]:
-    """Weigh each place where the level might have changed by the smallest effect or more.
+    """Return index and strength of each place where the level may have changed by the smallest effect or more.
 
-    The strength is the geometric mean of the highest price at which a change is kept and of the z of the medians beside
-    it, less where the series wanders.
+    The strength is the geometric mean of the highest price at which the change is kept and of the z value of the
+    medians on either side. It is lower if the series wanders.
 
     Args:
         logs: The series, as logarithms.
 
     Returns:
-        Index of the first point at the new level, and strength (0 or more), in order of the index. Empty where the
-        series has fewer than ``FEWEST`` points.
+        Strengths of 0 or more, in order of the index. Empty for fewer than ``FEWEST`` points.
     """
     if logs.size < FEWEST:
         return []
 
-    @cache  # most prices ask for the same
+    @cache  # most prices give the same cuts
     def side(begin: int, end: int) -> tuple[float, float]:
         return _median(sorted(logs[begin:end].tolist()))
 
     @cache
     def sharpened(cut: int) -> int:
-        """Move a cut to the split near it that leaves the points nearest to the medians on either side."""
+        """Move a cut to the nearby split that leaves the points closest to the medians on either side."""
         (before, _), (after, _) = side(max(0, cut - 12), cut), side(cut, cut + 12)
         first = max(0, cut - NEAR)
         return first + split(logs[first : cut + NEAR], before, after)
@@ -118,55 +120,44 @@ def strengths(logs: Floats) -> list[tuple[int, float]]:
 
 
 def split(logs: Floats, before: float, after: float) -> int:
-    """Split a series such that its points are nearest to two levels.
-
-    Args:
-        logs: The series, as logarithms.
-        before: Level of the first part.
-        after: Level of the second part.
-
-    Returns:
-        Number of points in the first part.
-    """
+    """Return the number of points in the first part of the split closest to two given levels (logarithms)."""
     nearer = abs(logs - before) - abs(logs - after)
     return int(np.argmin(np.cumsum([0.0, *nearer])))
 
 
 def noise(logs: Floats) -> float:
-    """Estimate the SD of a point, larger by noise that lasts for some points.
+    """Estimate the SD of a point, increased if noise lasts for several points.
 
-    Most neighbouring stretches of 8 points have one level, so how much their medians typically differ is not of
-    changes, nor of outliers (Wu and Zhao, "Inference of Trends in Time Series", JRSS B 69, 2007). With a coarse clock
-    they may all be the same; means of two then show its ticks.
+    Most neighbouring stretches of 8 points share a level, so the typical difference of their medians is free of
+    changes and outliers (Wu and Zhao, "Inference of Trends in Time Series", JRSS B 69, 2007). With a coarse clock all
+    may be equal; means of two then show its ticks.
     """
-    largest = 1e-4  # a smaller one is rounding
+    largest = 1e-4  # below this it is rounding error
     for count in (2, min(8, logs.size // 10 * 2)):
         ordered = np.sort(sliding_window_view(logs, count), axis=1)
         level = ordered[:, count // 2 - 1 : count // 2 + 1].mean(axis=1)
-        # Normal noise: a median's variance is pi / 2 of the mean's, and half of the points lie within .6745 SD.
+        # For normal noise the variance of a median is pi / 2 times the mean's, and half of the points lie within
+        # .6745 SD.
         error = np.median(np.abs(level[count:] - level[:-count])) / 0.6745
         largest = max(largest, float(error) * math.sqrt(count / math.pi))
     return largest
 
 
 def segmented(logs: Floats, scale: float) -> Iterator[list[int]]:
-    """Find the cheapest segmentation for each price of a change.
+    """Yield the starts of the segments of the cheapest segmentation, without the first, last to first, for each
+    price.
 
-    A segmentation costs the sum over its points of the squared distance to their segment's level, in units of
-    ``scale`` and at most 9, and the price of each change: the biweight loss of Fearnhead and Rigaill ("Changepoint
-    Detection in the Presence of Outliers", JASA 2019). An outlier costs no more than a change of level that it is not
-    worth. Theirs prunes functions; here levels lie on a grid, so that the exact optimum on it is a few operations on an
-    array for every few points, for all prices beside each other.
+    A segmentation costs, for each point, the squared distance from its segment's level in units of ``scale``, at most
+    9, plus the price of each change: the biweight loss of Fearnhead and Rigaill ("Changepoint Detection in the
+    Presence of Outliers", JASA 2019). So an outlier costs no more than a change. Levels lie on a grid, so the optimum
+    on it takes a few array operations for all prices together.
 
     Args:
         logs: The series, as logarithms.
         scale: SD of its noise, above zero.
-
-    Yields:
-        For each price where segments begin, but for the first; from the last on.
     """
-    stride = 3  # points between the places at which the level may change
-    # Levels half of the noise apart; where those are more than 160, as many that lie where the points do.
+    stride = 3  # distance in points between possible changes
+    # Levels are half an SD of the noise apart; if that makes more than 160, use 160 quantiles of the points.
     count = int(2 * np.ptp(logs) / scale) + 2
     grid = np.quantile(logs if count > 160 else [logs.min(), logs.max()], np.linspace(0, 1, min(count, 160)))
     losses = np.minimum((logs[:, None] / scale - grid / scale) ** 2, 9)
@@ -174,14 +165,15 @@ def segmented(logs: Floats, scale: float) -> Iterator[list[int]]:
     most = math.log(logs.size) * np.array(PRICES)[:, None]
     rows = np.arange(most.size)
     costs = np.zeros((most.size, grid.size))
-    # Where the best segment of each level begins; and at each step where the one before begins, if one begins there.
+    # For each level, the start of its best segment; for each step, the start of the segment before, if one begins
+    # there.
     since = np.zeros(costs.shape, dtype=int)
     before = np.zeros((len(losses), most.size), dtype=int)
     for step, loss in enumerate(losses):
         best = costs.argmin(axis=1)
         costs -= costs[rows, best, None]
         before[step] = since[rows, best]
-        np.copyto(since, step, where=costs >= most)  # a level that costs more than a change to it
+        np.copyto(since, step, where=costs >= most)  # a level that costs more than a change to another one
         np.minimum(costs, most, out=costs)
         costs += loss
     for row, step in enumerate(since[rows, costs.argmin(axis=1)]):
@@ -195,8 +187,9 @@ def segmented(logs: Floats, scale: float) -> Iterator[list[int]]:
 def _median(ordered: Sequence[float]) -> tuple[float, float]:
     """Return the median and its standard error.
 
-    McKean and Schrader ("A Comparison of Methods for Studentizing the Sample Median", 1984) take the distance between
-    the two order statistics that enclose the median with 99 %: of two modes it sees that it may lie in either.
+    The error is the distance between the two order statistics that enclose the median with 99 % confidence (McKean
+    and Schrader, "A Comparison of Methods for Studentizing the Sample Median", 1984): with two modes it shows that
+    the median may lie in either.
     """
     count, sds = len(ordered), 2.5758
     low = max(int((count - sds * math.sqrt(count)) / 2), 0)
@@ -205,10 +198,10 @@ def _median(ordered: Sequence[float]) -> tuple[float, float]:
 
 
 def _doubt(logs: Floats, places: Sequence[int]) -> float:
-    """Return by how much to doubt the changes of a series, 1 or more.
+    """Return a factor of 1 or more that lowers the strength of changes in a series that wanders.
 
-    Where neighbours are very alike even between its changes, no level is left for long: the series wanders, as a random
-    walk or a wave does, and steps are its habit.
+    If neighbours are very alike even between changes, the series wanders like a random walk or a wave, and steps are
+    normal for it.
     """
     rest = np.concatenate([stretch - np.median(stretch) for stretch in np.split(logs, places)])
     alike = autocorrelation(rest)

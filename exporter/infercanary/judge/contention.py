@@ -1,4 +1,6 @@
-"""CPU wait caused by others on the host: starts that it made contended, and runs without it."""
+"""Contention: CPU wait caused by other processes on the host. Finds contended starts, and subtracts the wait from
+runs.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,16 @@ from infercanary.judge.policy import Pool
 
 
 def left_waiting(starts: Sequence[Start]) -> list[Start]:
-    """``starts`` after subtracting each run's CPU wait caused by others on the host.
+    """Return starts after subtracting each run's CPU wait caused by others on the host.
 
-    CPU wait caused by others in the container stays in: that is the image's doing. Cold caches after a wait stay in.
+    Wait caused inside the container stays, because the image causes it. The effect of cold caches after a wait stays,
+    too.
 
     Args:
-        starts: Of canaries with one thread; of several threads each knows only its own waiting.
+        starts: Starts of canaries with one thread: with several, each thread knows only its own wait.
 
     Returns:
-        Those in which it is known of at least half of the runs, with these runs.
+        Only starts with a known wait in at least half of the runs, with these runs.
     """
     left = []
     for start in starts:
@@ -47,18 +50,19 @@ def left_waiting(starts: Sequence[Start]) -> list[Start]:
 
 
 def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> list[Start]:
-    """``starts`` without the contended ones, of each container and image.
+    """Return the starts without the contended ones, compared within each container and image.
 
-    A contended start is no sign of the restart variance, and no baseline, while others are there. If the new image's
-    starts are contended, they are compared with starts that were contended as much; without any, with all.
+    A contended start says nothing about restart variance and is no baseline while other starts exist. If the new
+    image's starts are contended, they are compared with baseline starts that were contended as much; if there are
+    none, with all.
 
     Args:
-        starts: Of one service, in order of time.
-        new: Those of the new image, with the runs that are judged.
-        pool: From when on a start is contended.
+        starts: Starts of one service, in order of time.
+        new: Starts of the new image, with the judged runs.
+        pool: Limit from which a start is contended.
 
     Returns:
-        At least one of each container and image; those of which the waiting is not known are all among them.
+        At least one start of each container and image. Starts with unknown wait are kept.
     """
     waits = {
         start.boot: math.log(median(1 + (s.waited or 0.0) / rest for s, rest in runs))
@@ -80,6 +84,6 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> li
 
 
 def _known(start: Start) -> list[tuple[Sample, float]]:
-    """Runs whose CPU wait caused by others on the host is known, with the rest; none if fewer than half."""
+    """Return runs with known CPU wait, and their latency without it; empty if fewer than half are known."""
     known = [(s, rest) for s in start.samples if (rest := computing(s, inside=False))]
     return known if 2 * len(known) >= len(start.samples) else []

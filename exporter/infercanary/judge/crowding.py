@@ -1,11 +1,11 @@
-"""Contention for the CPU: others inside the container, others on the host, and the share that more requests explain.
+"""Crowding: CPU wait caused inside the container, caused on the host, and the share that more requests explain.
 
-A probe splits the CPU wait of each run by what its container computed meanwhile. Shares multiply: the host gives a
-container a part of a CPU, and the canary gets a part of that beside others inside (the scheduler does it so for
-cgroups). So the logarithm of a latency is that of the canary's own computing, plus log((own + inside) / own), plus
-log(latency / (own + inside)). A busy loop inside makes a canary wait twice as long for neighbours, too.
+A probe splits each run's CPU wait by what the container computed meanwhile. Shares multiply: the host gives the
+container a part of a CPU, and the canary gets a part of that beside the others inside (the scheduler works this way
+for cgroups). So the logarithm of a latency is that of the canary's own compute, plus log((own + inside) / own), plus
+log(latency / (own + inside)). A busy loop inside also doubles the wait for neighbours.
 
-A server that is always busy would be blamed for a neighbour that came: only what those inside compute *more* counts.
+Only *additional* compute inside counts. Otherwise a server that is always busy would be blamed for a new neighbour.
 """
 
 from __future__ import annotations
@@ -19,30 +19,25 @@ from typing import NamedTuple
 from infercanary.judge.model import Sample, medians
 
 LATENCY = attrgetter("median")
-"""A run's value that is judged."""
+"""Judged value of a run."""
 
 
 class Crowding(NamedTuple):
-    """Who had the CPU during the wait that came (or went) with a shift."""
+    """Origin of the CPU wait that came or went with a shift."""
 
     inside: float = 0.0
-    """Share of the wait, from 0 to 1, caused inside the container; the rest is caused by others on the host."""
+    """Share of the wait, 0 to 1, caused inside the container; the rest is caused by others on the host."""
     load: float | None = 0.0
-    """Share of the CPU time that those inside took more, from 0 to 1, that more requests explain; None if unknown."""
+    """Share of the additional CPU time inside, 0 to 1, that more requests explain; None if unknown."""
     cores: tuple[float, float] = (0.0, 0.0)
-    """Cores that those inside took while the canary ran, before and after."""
+    """Cores that others inside used while the canary ran, before and after."""
 
 
 def crowding(before: Sequence[Sample], after: Sequence[Sample], fewest: int) -> Crowding | None:
-    """Who had the CPU.
+    """Return the origin of the CPU wait; None if too few runs know the CPU use of others in their container.
 
     Args:
-        before: Runs before the shift.
-        after: Runs after it.
-        fewest: Runs that must know it, on either side.
-
-    Returns:
-        None where too few runs know what others in their container took.
+        fewest: Smallest number of runs on either side that know it.
     """
     sides = [[row for s in side if (row := _row(s))] for side in (before, after)]
     if min(map(len, sides)) < fewest:
@@ -54,20 +49,19 @@ def crowding(before: Sequence[Sample], after: Sequence[Sample], fewest: int) -> 
     inside = _share(grown["inside"] * _share(grown["cores"] * latency, grown["crowded"]), grown["longer"])
     if "received" not in grown:
         return Crowding(inside, None, cores)
-    # Polls and health checks make about one segment a second, and nobody knows what one of them costs: at least 1 % of
-    # a core is assumed. There are never quite as many as before.
+    # Polls and health checks make about one segment a second, and nobody knows their cost: assume at least 1 % of a
+    # core. Their number is never exactly the same.
     rise = grown["received"] / (1 + old["received"])
     requested = max(cores[0], 0.01) * rise * (abs(rise) >= 0.2)
     return Crowding(inside, _share(requested, grown["cores"]), cores)
 
 
 def _row(sample: Sample) -> dict[str, float] | None:
-    """What a run knows of others.
+    """Return a run's data about other processes; None if anything but the requests is unknown.
 
     Returns:
-        Logarithms by which it took longer for others ``inside``, and ``longer`` for all others; its wait for those
-        inside, their cores, its latency, and the requests since the run before, which the first run of a start may not
-        know. None where anything else is unknown.
+        Logarithms of the growth by others ``inside`` and by all others (``longer``); wait for those inside, their
+        cores, the latency, and requests since the previous run (unknown for the first run of a start).
     """
     own = computing(sample)
     if own is None or sample.median is None or sample.crowded is None or sample.inside is None:
@@ -83,14 +77,13 @@ def _row(sample: Sample) -> dict[str, float] | None:
 
 
 def computing(sample: Sample, *, inside: bool = True) -> float | None:
-    """Seconds of a run after subtracting CPU wait.
+    """Return the seconds of a run after subtracting CPU wait.
 
     Args:
-        sample: The run.
-        inside: Whether wait caused by others inside the container is subtracted, too.
+        inside: True if wait caused inside the container is subtracted, too.
 
     Returns:
-        None if the wait is unknown, or was all of it.
+        None if the wait is unknown, or is the whole run.
     """
     if sample.median is None or sample.waited is None:
         return None
@@ -99,7 +92,7 @@ def computing(sample: Sample, *, inside: bool = True) -> float | None:
 
 
 def level(samples: Sequence[Sample], value: Callable[[Sample], float | None]) -> float:
-    """The median of ``value``; 0 where no run knows it."""
+    """Return the median of a value; 0 if no run knows it."""
     values = [x for sample in samples if (x := value(sample)) is not None]
     return median(values) if values else 0.0
 

@@ -26,22 +26,21 @@ from infercanary.judge.result import Causes, Change
 def differences(
     before: Sequence[Start], after: Sequence[Start], live: Sequence[Start], canary: str, rules: Attribute
 ) -> Causes:
-    """What needs no look: whatever the runs will say, these starts differ already.
+    """Return the differences between starts that are certain whatever the runs will show.
 
-    Of each container that is ``live`` its newest start counts, against its last one ``before`` or, where that had
-    another name, the last of all: one replica alone may have come back without its GPU. A memory kill that is noted
-    with two starts of a container, as after a restart of the exporter, is one.
+    The newest live start of each container is compared with its last start before (with the last of all if that had
+    another name), because a single replica may have lost its GPU. A memory kill noted with two starts of a container,
+    as after a restart of the exporter, counts once.
 
     Args:
         before: Starts of the old image, in order of time.
-        after: Starts of the new one, in order of time.
-        live: Those of the new one that still run, in order of time.
-        canary: Its name.
-        rules: From when on a cold start is slower.
+        after: Starts of the new image, in order of time.
+        live: New starts that still run, in order of time.
+        rules: Limits of a slower cold start.
 
     Returns:
-        Changes, the largest error of an output, its tokens, whether one runs on the CPU now, memory kills and slower
-        cold starts.
+        Changes, the largest output error, its tokens, whether a start runs on the CPU now, memory kills, slower cold
+        starts.
     """
     last = before[-1].generation
     own, newest = ({s.generation.container: s.generation for s in side} for side in (before, live))
@@ -63,19 +62,18 @@ def differences(
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str], canary: str) -> tuple[Change, ...]:
-    """The components that differ and may have to do with a canary, those first that people ask for first.
+    """Return the changed components that may concern a canary, the most asked for first.
 
-    A probe has one environment for all of its canaries. What another canary measures is left out, and what follows from
-    settings alone where this canary's are the same. So is what is given to a container where a side does not say it: an
-    older probe does not report that, and what is not known is no change.
+    All canaries of a probe share one environment. Measurements of other canaries are left out, and consequences of
+    settings if this canary's settings are the same. A limit or variable that only one side reports is left out, too:
+    an older probe does not report it.
 
     Args:
-        before: Component → its value.
-        after: The same of the new image.
-        canary: Its name.
+        before: Value of each component in the old image.
+        after: The same for the new image.
 
     Returns:
-        A value is None on the side that does not have the component.
+        A value is None if that side does not have the component.
     """
     own = of_canary(MODEL, canary), (settings := of_canary(SETTINGS, canary))
     are_same = settings in before and before[settings] == after.get(settings)
@@ -92,17 +90,17 @@ def changes(before: Mapping[str, str], after: Mapping[str, str], canary: str) ->
 def _slower_starts(
     before: Sequence[Start], after: Sequence[Start], canary: str, rules: Attribute
 ) -> dict[str, tuple[float, float]]:
-    """Steps of the cold start that took much longer than ever before, by more than waiting for a CPU explains.
+    """Return the steps of the cold start that took much longer than ever before, beyond CPU wait.
 
-    One start says little: the files of a new image are in no cache yet, and what was upgraded with it starts beside it.
-    Hardware that the old image never ran on says nothing.
+    One start is not enough: files of a new image are not cached, and other upgrades start beside it. Hardware new to
+    the service says nothing.
 
     Returns:
-        Step → medians of the starts before and after, in seconds.
+        Median seconds of each step before and after.
     """
     after = [s for s in after if any(s.is_comparable(earlier.hardware) for earlier in before)]
     earlier, later = ([s.generation.cold_start.get(canary, {}) for s in side] for side in (before, after))
-    # As it waited in its first runs it will have waited as it started.
+    # CPU wait of the start is estimated from its first runs.
     waited = max(
         (
             level(s.samples[:5], lambda run: run.waited and run.waited / (run.median or math.inf))
@@ -130,6 +128,6 @@ def _tokens(starts: Sequence[Start]) -> float:
 
 
 def _devices(generation: Generation) -> set[str]:
-    """The kinds of device that its canaries ran on; several are reported as `cpu, cuda:0`."""
+    """Kinds of device that its canaries ran on, such as `cpu` or `cpu, cuda:0`."""
     reported = ",".join(generation.environment.get(component, "") for component in DEVICE_COMPONENTS)
     return {device.strip().partition(":")[0] for device in reported.split(",")} - {""}

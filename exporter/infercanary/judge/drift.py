@@ -1,8 +1,8 @@
 """Drift without an upgrade: has a container left the level of its image's first day, and since when.
 
-Block medians, not runs, are compared: a block evens out what lasts a minute. The baseline is frozen, because a rolling
-one would absorb a slow drift. Starts of the same image are one series; a restart alone can move the level, so a drift
-must be larger than restarts are.
+Medians of blocks are compared, which average out disturbances of a minute. The baseline is frozen, because a rolling
+one would absorb a slow drift. Starts of one image are one series; since a restart alone can move the level, a drift
+must exceed restart variance.
 """
 
 from __future__ import annotations
@@ -27,30 +27,28 @@ from infercanary.judge.statistics import assess
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a container's canary has left its frozen baseline."""
+    """Drift of a container's canary from its frozen baseline."""
 
     shift: float | None = None
-    """Ratio: 0.05 is 5 % slower. 0 without a drift, None while there are too few runs."""
+    """Ratio: 0.05 is 5 % slower. 0 without a drift, None with too few runs."""
     onset: float | None = None
     """Unix seconds."""
     host: Part | None = None
     changes: tuple[Change, ...] = ()
-    """Components of the environment that the container had otherwise on the first day: its limits, its variables."""
+    """Components of the environment (limits, variables) that differ from the first day."""
     operators: Operators | None = None
-    """What profiles of the first day and of the time since the onset say; None where one of both has none."""
+    """Difference between profiles of the first day and since the onset; None if either is missing."""
 
 
 def blocks(samples: Sequence[Sample], runs: int) -> list[Sample]:
-    """Medians of blocks, in order; what the store already merged stands for itself.
-
-    A block is of one time: runs that are left before a merged one are in none.
+    """Return medians of blocks, in order; runs that the store already merged are blocks by themselves.
 
     Args:
         samples: Runs of one start, in order of time.
-        runs: In a block.
+        runs: Runs in a block.
 
     Returns:
-        Of the full blocks: runs at the end that do not fill one are left out.
+        Full blocks only. A block never spans a merged run.
     """
     found: list[Sample] = []
     for is_merged, group in groupby(samples, lambda sample: sample.runs > 1):
@@ -67,38 +65,36 @@ def detect(
     restarts: Restarts,
     policy: Policy = LIVE,
 ) -> Drift:
-    """Have the last blocks left the first day's level?
+    """Detect whether the last blocks have left the first day's level.
 
     Args:
-        starts: Of one container and one image, in order of time.
+        starts: Starts of one container and one image, in order of time.
         siblings: Starts of other services on the host.
-        canary: Its name.
-        restarts: The restart variance without the last of ``starts``; none of a single start.
+        restarts: Restart variance learned without the last start; none for a single start.
 
     Returns:
-        A shift of None while there are too few blocks, of 0 while no drift is seen; otherwise the shift and its onset.
+        Shift None with too few blocks, 0 without a drift; otherwise the shift and its onset.
     """
     rules = policy.drift
     merged = [block for start in starts for block in blocks(start.samples, rules.block_runs)]
     if len(merged) < 2 * rules.blocks:
         return Drift()
     whole = Start(starts[0].generation, merged)
-    # The first day is the baseline, once it is over; before that, what there is but for the last blocks. Where runs
-    # are rare, or the container was paused, a day has too few: then it is as many as are needed. A clock that was set
-    # back adds no time.
+    # The baseline is the first day once it is over, before that everything but the last blocks. If a day has too few
+    # blocks (rare runs, a paused container), as many as needed. A clock that was set back adds no time.
     ages = np.diff(whole.times, prepend=whole.times[0]).clip(0).cumsum()
     day = max(rules.blocks, (ages < rules.first_seconds).sum())
     before = whole.first(min(day, len(merged) - rules.blocks))
     now = Start(starts[-1].generation, merged[-rules.blocks :])
     sides = [before.series], [now.series]
     shift = shift_of_starts(*sides, pool=policy.pool)
-    # A restart is one event, not one each look: what it may do is asked once, at a level of its own.
+    # A restart is one event, so its possible effect is tested once, at its own level, not at each look.
     with_restarts = shift_of_starts(*sides, restarts, policy.pool)
     looks = (shift, rules.drift_confidence), (with_restarts, 0.99)
     if any(assess(each, level, policy.decide).verdict not in CHANGED for each, level in looks):
         return Drift(shift=0.0)
     old, new = before.series.level, now.series.level
-    # At least one block is on either side.
+    # At least one block on either side.
     onset = float(whole.times[1 + split(whole.series.logs[1:-1], old, new)])
     beside = [
         Pair([s.first(earlier)], [s.latest(later)])
@@ -110,7 +106,7 @@ def detect(
     return Drift(
         shift=ratio(shift.log),
         onset=onset,
-        # One sibling alone may have changed by itself, or lie: the cause is then unknown.
+        # A single sibling may have changed by itself, or be wrong: the cause is then unknown.
         host=causes.host if causes.cause != "unknown" else None,
         changes=causes.changes,
         operators=compare_operators(

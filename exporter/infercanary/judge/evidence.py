@@ -1,4 +1,4 @@
-"""Evidence of a cause: what else moved between the runs that are compared."""
+"""Evidence of a cause: other values that moved between the compared runs."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ Value: TypeAlias = Callable[[Sample], "float | None"]
 
 
 class Evidence:
-    """What else moved with a shift.
-
-    Shifts are logarithms, without what restarts do; those of too few runs have an infinite error.
+    """Other values that moved with a shift. Shifts are logarithms without restart variance; too few runs give an
+    infinite error.
 
     Args:
-        shift: Of the canary.
-        compared: For each replica its starts before and after.
-        beside: The same of siblings, whose image did not change.
-        policy: When something has moved.
+        shift: Shift of the canary.
+        compared: Starts before and after of each replica.
+        beside: The same for siblings, whose image did not change.
+        policy: Limits from which a value has moved.
     """
 
     def __init__(
@@ -49,17 +48,17 @@ class Evidence:
         )
         self.before, self.after = _samples(self.old), _samples(self.new)
         self.is_single = all(map(is_single, (*self.old, *self.new)))
-        """Whether the engine computes with one thread: of several, one knows only its own waiting."""
+        """True if the engine computes with one thread. With several, a thread knows only its own wait."""
         self.crowding = crowding(self.before, self.after, policy.pool.fewest_new_runs)
         """Processes that caused the CPU wait: in the container, or on the host."""
         self.latencies = level(self.before, LATENCY), level(self.after, LATENCY)
         """Medians before and after, in seconds."""
         self.risen = self._risen(self.old, self.new)
-        """Tag → the share of runs that had it before and after, of the tags of clearly more runs than before."""
+        """Share of runs with a tag before and after, for tags that clearly more runs have now."""
         self._concurrent = [ran for pair in compared if not pair.is_same_period for ran in pair.concurrent]
-        """Replicas on the old image whose shift is taken off."""
-        # A sibling that its own container holds back more than before, such as by a lower quota, tells nothing. Where
-        # both images are compared in the same minutes, a host that has both is no part of the shift.
+        """Replicas on the old image whose shift is subtracted."""
+        # A sibling that its own container holds back more than before, such as by a lower quota, is no evidence. If
+        # both images are compared over the same period, a host that has both is no part of the shift.
         same = {start.generation.host for pair in compared if pair.is_same_period for start in pair.before}
         self._beside = [
             (pair, self.shift_of([pair._replace(concurrent=self._concurrent)], LATENCY))
@@ -68,31 +67,31 @@ class Evidence:
             and BY_ITSELF.isdisjoint(self._risen(pair.before, pair.after))
         ]
         self.felt = [sibling for _, sibling in self._beside if self.tells(sibling)]
-        """Shifts of the siblings that tell something, beyond that of the replicas that stay on the old image."""
+        """Shifts of siblings that are evidence, beyond the shift of replicas on the old image."""
         self.siblings = middle_of(self.felt) if self.felt else None
-        """The shift of the sibling in the middle."""
+        """Median sibling's shift."""
 
     def moved(self, shift: Shift) -> bool:
-        """Whether a shift is of the smallest effect or more, and beyond its own noise."""
+        """Return True if a shift is at least the smallest effect and beyond its own noise."""
         return abs(shift.log) >= max(
             self.policy.decide.log_effect, self.policy.attribute.moved_sigmas * shift.se
         )
 
     def tells(self, shift: Shift) -> bool:
-        """Whether a control or a sibling moved, or surely did not move as far as the canary did."""
+        """Return True if a control or sibling moved, or surely moved less than the canary."""
         room = (self.policy.attribute.whole_share - self.share(shift)) * abs(self.shift.log)
         return self.moved(shift) or 2 * shift.se <= room
 
     def share(self, part: Shift) -> float:
-        """A part of the shift over the whole, below 0 where it went the other way."""
+        """Return a part of the shift as a share; below 0 for the opposite direction."""
         return part.log / (self.shift.log or math.inf)
 
     @property
     def awaits_siblings(self) -> bool:
-        """Whether nothing beside tells anything yet, and a sibling will soon.
+        """Return True if no sibling or control is evidence yet, and a sibling soon will be.
 
-        That is one that goes on and has too few runs yet; one that tells nothing for as long as the new starts have few
-        runs, and one that is alone for as long as it tells nothing.
+        That is a sibling that goes on and has too few runs. One that is no evidence is waited for while the new
+        starts have few runs, or while it is alone.
         """
         few = len(self._beside) < 2 or max(len(start.samples) for start in self.new) < 24
         return not self.felt and any(
@@ -100,14 +99,14 @@ class Evidence:
         )
 
     def _goes_on(self, sibling: Pair) -> bool:
-        """Whether it still ran at the last run that is judged, by its pace: a new start runs more often at first."""
+        """Return True if it still ran at the last judged run, by its interval: a new start runs more often at first."""
         start = Start(sibling.before[0].generation, _samples((*sibling.before, *sibling.after)))
         next_run = start.times[-1] + self.policy.pool.gone_runs * start.pace
         return bool(next_run >= max(s.started_at for s in self.after))
 
     @cached_property
     def controls(self) -> dict[str, Shift]:
-        """Control → its shift, of those that enough runs have."""
+        """Shift of each control that enough runs have."""
         names = sorted(CONTROLS) if have_alike_controls((*self.old, *self.new)) else ()
         return {
             name: shift
@@ -117,23 +116,24 @@ class Evidence:
 
     @cached_property
     def waiting(self) -> Shift | None:
-        """The part of the shift that is CPU wait; None where that is unknown, or no part of it.
+        """Part of the shift that is CPU wait; None if unknown, or if it is no part of the shift.
 
-        No control shows it: a control is over before the scheduler takes its CPU away.
+        Controls do not show it: a control ends before the scheduler takes its CPU away.
         """
         rest = self.shift_of(self.compared, computing)
-        # Of the same runs, and weighted alike: those whose waiting a quota may have made are in neither.
+        # Both from the same runs with the same weights: runs whose wait may be due to a quota are in neither.
         whole = self.shift_of(self.compared, lambda s: s.median if computing(s) else None)
-        # Without the scatter that the waiting made, but with what restarts do.
+        # Without the scatter that the wait made, but with restart variance.
         rest = rest.widened(max(0.0, self.shift.se**2 - whole.se**2), self.shift.df)
         part = rest._replace(log=whole.log - rest.log)
         return part if self.is_single and self.moved(part) and self.share(part) > 0 else None
 
     @cached_property
     def clock(self) -> Shift | None:
-        """The part of the shift that the SM clock explains: its own shift, times the slope of latency within starts.
+        """Part of the shift that the SM clock explains: the clock's shift times the slope of latency within starts.
 
-        The slope is least squares' about each start's means, held between 0 (memory-bound) and -1 (compute-bound).
+        The slope is fitted by least squares about each start's means, and kept between 0 (memory-bound) and -1
+        (compute-bound).
         """
         clock = self.shift_of(self.compared, attrgetter("sm_clock"))
         if not math.isfinite(clock.se):
@@ -143,13 +143,13 @@ class Evidence:
             for start in (*self.old, *self.new)
         ]
         x, y = np.concatenate([points - points.mean(axis=0) for points in logs if points.size]).T
-        # Without a clock that moved within a start the canary is taken for compute-bound.
+        # If no clock moved within a start, assume that the canary is compute-bound.
         slope = float(np.clip((x @ y - 1e-9) / (x @ x + 1e-9), -1, 0))
         return Shift(slope * clock.log, abs(slope) * clock.se, clock.df)
 
     @property
     def phases(self) -> dict[str, float]:
-        """Phase → its share of the change in seconds, of those that made much of it; the largest first."""
+        """Share of the change in seconds of each important phase, the largest first."""
         old, new = (medians([s.phases for s in side]) for side in (self.before, self.after))
         grown = self.latencies[1] - self.latencies[0] or math.inf
         shares = {name: (new.get(name, 0.0) - old[name]) / grown for name in old}
@@ -162,8 +162,11 @@ class Evidence:
 
     @property
     def gpu_users(self) -> tuple[float, float] | None:
-        """Shares of runs that met others on the GPU before and after, where these may have made the shift: more runs
-        met them and took longer, or fewer did and took less, beyond what replicas on the old image met."""
+        """Return the shares of runs that met other users of the GPU before and after, if these may have made the
+        shift.
+
+        They may if more runs met them and took longer (or fewer did and took less), beyond replicas on the old image.
+        """
         stayed = [ran.before for ran in self._concurrent], [ran.during for ran in self._concurrent]
         old, new, earlier, meanwhile = (_tags(s)[GPU_BUSY] for s in (self.old, self.new, *stayed))
         more = new - old - (meanwhile - earlier)
@@ -171,7 +174,7 @@ class Evidence:
         return (old, new) if is_likely else None
 
     def shift_of(self, compared: Iterable[Pair], value: Value) -> Shift:
-        """Shift of a value of each run that restarts do not affect."""
+        """Return the shift of a value that restarts do not affect."""
 
         def points(start: Start) -> Series:
             return Series.of([x for s in start.samples if (x := value(s)) is not None and x > 0])
@@ -180,7 +183,7 @@ class Evidence:
 
 
 def is_single(start: Start) -> bool:
-    """Whether its engine computes with one thread, as far as it reports that."""
+    """Return True if the engine reports one thread."""
     return all(start.generation.environment.get(name, "1") == "1" for name in COMPUTE_THREADS)
 
 
@@ -189,7 +192,7 @@ def _samples(starts: Iterable[Start]) -> list[Sample]:
 
 
 def _tags(starts: Iterable[Start]) -> Mapping[str, float]:
-    """Tag → the share of runs that had it; 0 for any other."""
+    """Return the share of runs that had each tag; 0 for any other tag."""
     samples = _samples(starts)
     had = Counter(tag for sample in samples for tag in sample.labelled_tags)
     return defaultdict(float, {tag: count / len(samples) for tag, count in had.items()})

@@ -1,4 +1,4 @@
-"""The shift at each look, and what the looks amount to."""
+"""Finding: the shift at each look, and the state that the looks give."""
 
 from __future__ import annotations
 
@@ -19,45 +19,41 @@ from infercanary.judge.upgrade import Selection
 
 
 class Look(NamedTuple):
-    """The shift after so many runs of a start, and what it is by itself."""
+    """A look: the shift after a number of runs, and its own verdict."""
 
     pooled: Pooled
     needs_starts: bool
-    """Whether an unconfirmed change needs more starts or replicas, since more runs alone would not call it."""
+    """True if an unconfirmed change needs more starts or replicas, because more runs alone would not confirm it."""
     seen: Comparison
     runs: int
     pairs: Sequence[Pair]
-    """The starts that were compared."""
+    """The compared starts."""
     restarts: Restarts
 
     @property
     def shift(self) -> Shift:
-        """With its whole error."""
+        """Shift with its total error."""
         return self.pooled.shift
 
 
 class Finding(NamedTuple):
-    """The state of one upgrade, and the look that it rests on."""
+    """State of one upgrade, and the look that it is based on."""
 
     selection: Selection
     restarts: Restarts
     contended: int
-    """Starts that are left out because they were contended."""
+    """Number of contended starts that were excluded."""
     state: State = "no_baseline"
     look: Look | None = None
-    """The last look as it was measured; None where nothing can be compared yet."""
+    """The last look; None if nothing can be compared yet."""
     unwaited: Look | None = None
-    """The same after subtracting CPU wait, where only that is an answer."""
+    """The last look after subtracting CPU wait, if only that is conclusive."""
     own: Shift | None = None
-    """After a rollback: the shift against what the same image did before."""
+    """After a rollback: the shift from the same image's own history."""
 
 
 class Finder:
-    """Compares the starts of an upgrade.
-
-    Args:
-        policy: The numbers that decide.
-    """
+    """Compares the starts of an upgrade by the numbers of a policy."""
 
     def __init__(self, policy: Policy) -> None:
         self._pool, self._effect = policy.pool, policy.decide.log_effect
@@ -67,13 +63,10 @@ class Finder:
         self._test = SequentialTest(policy.decide)
 
     def find(self, selection: Selection) -> Finding:
-        """The shift of the selected upgrade, and what it amounts to.
-
-        Args:
-            selection: The upgrade, of which there may be none.
+        """Return the shift of the selected upgrade and its state.
 
         Returns:
-            `no_baseline` without an upgrade, or where the image before has too few runs on hardware of the same class;
+            `no_baseline` without an upgrade, or if the old image has too few runs on the same class of hardware;
             `settling` before the first look.
         """
         starts, upgrade = selection.starts, selection.upgrade
@@ -97,18 +90,17 @@ class Finder:
         if finding.state not in ("inconclusive", "unconfirmed"):
             return finding
         unwaited = self._unwaited(starts, upgrade)
-        # What is called must be seen in the runs as they are, too.
+        # A change must also be visible in the runs without subtraction.
         state = verdict_after(look.seen for look in unwaited)
         if state in CHANGED and 0.25 <= looks[-1].pooled.log / unwaited[-1].pooled.log <= 1.75:
             return finding._replace(state=state, unwaited=unwaited[-1])
         return finding
 
     def beside(self, finding: Finding, siblings: Sequence[Start]) -> list[Pair]:
-        """Siblings, and replicas that stay, beside the runs that a finding compares: their runs before the upgrade, and
-        since.
+        """Return runs before and since the upgrade of siblings and of replicas that stay, for the runs that a finding
+        compares.
 
         Args:
-            finding: Of an upgrade.
             siblings: Starts of other services on the host, in order of time.
         """
         upgrade, look = finding.selection.upgrade, finding.look
@@ -124,10 +116,10 @@ class Finder:
         )
 
     def _replayed(self, upgrade: Upgrade, restarts: Restarts) -> list[Look]:
-        """The last look, and those before it that decide what it says.
+        """Return the last look, and the looks before that its verdict depends on.
 
-        What a look says depends on earlier ones only where it is `unconfirmed`: then a change may have been called
-        before. So most judgements take one look, however many were reached.
+        Only `unconfirmed` depends on earlier looks, at which the change may have been called. So most judgements take
+        one look.
         """
         found: list[Look] = []
         for runs, reached in self._alignment.looks(upgrade):
@@ -140,9 +132,10 @@ class Finder:
         return found[::-1]
 
     def _look(self, runs: int, reached: Sequence[Pair], restarts: Restarts) -> Look | None:
-        """All runs, or those of the same period alone where each pair has some, whichever have the smaller error.
+        """Return a look at all runs, or at runs of the same period if each pair has some, whichever has the smaller
+        error.
 
-        All are of more starts, and their error has what the host did before. The choice does not see the shift.
+        All runs include more starts, but also changes of the host before. The choice does not depend on the shift.
         """
         same = [pair.meanwhile for pair in reached if pair.meanwhile is not None]
         found = [
@@ -160,9 +153,10 @@ class Finder:
         return look
 
     def _is_seen_unadjusted(self, look: Look, reached: Sequence[Pair]) -> bool:
-        """Whether the answer of a look holds without the shift of a single replica on the old image.
+        """Return whether a look's answer holds without subtracting the shift of a single replica on the old image.
 
-        A replica alone may have changed by itself, which would be attributed to the new image with the opposite sign.
+        That replica may have changed by itself, and its change would be attributed to the new image with the opposite
+        sign.
         """
         beside = {ran.during.generation.container for pair in look.pairs for ran in pair.concurrent}
         if len(beside) != 1 or look.seen.verdict == "inconclusive":
@@ -174,8 +168,9 @@ class Finder:
         return unadjusted / adjusted >= 0.5
 
     def _unwaited(self, starts: Sequence[Start], upgrade: Upgrade) -> list[Look]:
-        """Looks after subtracting the CPU wait of each run; none where the wait is unknown in a new start that counts,
-        or does not explain the scatter of the runs."""
+        """Return the looks after subtracting CPU wait; empty if the wait of a new start is unknown, or does not
+        explain the scatter of the runs.
+        """
         if not all(map(is_single, (*upgrade.before, *upgrade.after))):
             return []
         after = [start for start in upgrade.after if len(start.samples) >= self._pool.fewest_new_runs]
