@@ -1,8 +1,8 @@
-"""Which starts ran the same work: image, model, and the canary's settings, where not all of that is known.
+"""Identity: which starts ran the same work (image, model, the canary's settings), even if some of it is unknown.
 
-In Kubernetes, a node that pulled an image names it by the digest of what the registry serves (of an index, or of a
-manifest); a node into which it was loaded, by the digest of its config. No API maps one to the other. So digests of one
-form are compared; images of different forms are the same where their reference is, tag included.
+A Kubernetes node that pulled an image names it by a digest of the registry (of an index or a manifest); a node into
+which the image was loaded names it by the digest of its config. No API maps one to the other. So digests of the same
+form are compared; images of different forms are the same if their reference, with its tag, is.
 """
 
 from __future__ import annotations
@@ -19,17 +19,14 @@ _WEIGHTS = "weights-"
 
 
 def identified(starts: Sequence[Start]) -> Sequence[Start]:
-    """Fill in what a start does not report of itself from the starts near it.
+    """Fill in unknown identities of a start from neighbouring starts.
 
-    An older probe reports no digests, and a server's list may fail: a missing value is no change. The last start before
-    it counts first, then the next one. So a start keeps what it was taken for when others follow. A model is taken from
-    starts of the same image only; settings are not the image's.
+    An older probe reports no digests, and a list from a server may fail: a missing value is no change. The previous
+    start counts first, then the next one, so a start keeps its identity when others follow. A model is copied only
+    between starts of the same image; settings between any.
 
     Args:
-        starts: Of one service, with the runs of one canary, in order of time.
-
-    Returns:
-        As many, in the same order.
+        starts: Starts of one service with the runs of one canary, in order of time.
     """
     found = _of_one_image(starts)
     for component, order in product((MODEL, SETTINGS), (1, -1)):
@@ -46,14 +43,14 @@ def identified(starts: Sequence[Start]) -> Sequence[Start]:
 
 
 def comparable(starts: Sequence[Start], live: Sequence[Start]) -> tuple[Sequence[Start], float | None]:
-    """Leave out the starts with other settings of the canary than today's.
+    """Leave out the starts whose canary had other settings than now.
 
     Args:
-        starts: Of one service and canary, in order of time, identified.
-        live: The newest start of each container that still runs: each has settings of its own.
+        starts: Identified starts of one service and canary, in order of time.
+        live: Newest start of each container that still runs.
 
     Returns:
-        The others, and when the settings were edited (Unix seconds): None where runs from before that are comparable.
+        The comparable starts, and when the settings were edited (Unix seconds), or None if they were not.
     """
     own = {start.generation.container: start.settings for start in live}
     left = [
@@ -65,43 +62,33 @@ def comparable(starts: Sequence[Start], live: Sequence[Start]) -> tuple[Sequence
 
 
 def redrawn(starts: Sequence[Start]) -> int:
-    """How many starts there are, each with random weights of its own; 0 if two have the same or there are too few.
-
-    Args:
-        starts: Of one service and canary, identified.
+    """Return the number of starts that each have random weights of their own; 0 if two are the same or there are too
+    few.
     """
-    fewest = 4  # three images with other weights each are a week's work
+    fewest = 4  # three images with other weights each would be a week's work
     models = [start.model for start in starts if start.model.startswith(_WEIGHTS)]
     return len(models) if len({*models}) == len(models) >= fewest else 0
 
 
 def reference_of(image: str) -> str:
-    """The short reference, without Docker's registry, but with its tag.
-
-    Args:
-        image: As a pod names it.
-    """
+    """Return the short reference of an image, without Docker's registry but with its tag."""
     image = image.removeprefix("docker.io/").removeprefix("library/")
     return image if ":" in image.rpartition("/")[2] else f"{image}:latest"
 
 
 def image_name(generation: Generation) -> str:
-    """What people call the image: its reference, and enough of the id to distinguish two of one tag.
-
-    Args:
-        generation: A start of it.
-    """
+    """Return the name of an image for people: its reference, and enough of its id to distinguish two with one tag."""
     digest = generation.image_key.rpartition(":")[2][:12]
     name = generation.image if generation.is_known else ENVIRONMENT
     return digest if not name or name.startswith("sha256:") else f"{name} ({digest})"
 
 
 def _of_one_image(starts: Sequence[Start]) -> list[Start]:
-    """The starts with one id for each image; the form stays what the node said.
+    """Return the starts with one id for each image; the digest's form stays as the node reported it.
 
     Docker's starts have both digests and no form, and stay as they are.
     """
-    images: dict[str, str] = {}  # the first digest of an image, by each digest
+    images: dict[str, str] = {}  # first digest of an image, by each of its digests
     named: dict[str, dict[str, str]] = {}  # the same by form, for each reference
     found = []
     for start in starts:
@@ -109,7 +96,7 @@ def _of_one_image(starts: Sequence[Start]) -> list[Start]:
         if form:
             forms = named.setdefault(reference_of(start.generation.image), {})
             if digest not in images:
-                if form in forms:  # the tag moved on
+                if form in forms:  # the tag moved to another image
                     forms.clear()
                 images[digest] = next(iter(forms.values()), digest)
             image = forms[form] = images[digest]
@@ -120,18 +107,19 @@ def _of_one_image(starts: Sequence[Start]) -> list[Start]:
 
 
 def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
-    """The starts with one digest for weights that are the same but for their last bits.
+    """Return the starts with one digest for weights that differ only in their last bits.
 
-    A factory that draws its weights from a seed draws other last bits on another CPU, or with other instructions. Such
-    weights have the same layout, and give the same answer to the canary's input: last bits make relative errors of
-    1e-6 in float32 and 1e-4 in bfloat16, other weights 1. Classes, numbers of tokens and zeros are answers that other
-    weights give, too.
+    A factory that draws weights from a seed gives other last bits on another CPU. Such weights have the same layout
+    and give the same answer to the canary's input: last bits make relative errors of 1e-6 in float32 and 1e-4 in
+    bfloat16, other weights make 1. Classes, token counts and zeros are no proof, because other weights give the same.
     """
-    most = 16  # no service runs on more kinds of CPU; without a seed, weights are new at each of thousands of starts
+    most = (
+        16  # no service runs on more kinds of CPU; without a seed each of thousands of starts has new weights
+    )
     found: list[Start] = []
     drawings: dict[tuple[str, str], list[Start]] = defaultdict(
         list
-    )  # the first start of each, by layout and settings
+    )  # first start of each drawing, by layout and settings
     for start in starts:
         first = start
         if start.model.startswith(_WEIGHTS):
@@ -144,7 +132,7 @@ def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
 
 
 def _is_alike(a: Start, b: Start) -> bool:
-    """Whether both give the same answer to the canary's input, and one that other weights would not give."""
+    """Return True if both give the same answer, and other weights would not."""
     outputs = [start.generation.outputs.get(start.canary_name, ()) for start in (a, b)]
     return relative_error(*outputs) <= 1e-3 and not all(map(float.is_integer, outputs[1]))
 

@@ -1,14 +1,14 @@
-"""Verdicts on what a run is judged by beside its latency: memory, energy, throughput of a load, run-to-run spread.
+"""Measures: verdicts on memory, energy, throughput of a load, and spread of runs, beside the latency.
 
-The stages are those of latency: a start whose samples have the measure in place of their median is selected and
-aligned, and its shift is found, as any other. A measure of which more is better is inverted, so that `regressed` is
-worse for each of them. Spread is judged by :mod:`~infercanary.judge.spread`. Three things differ:
+The stages are those of latency, with the measure in place of the median. A measure of which more is better is
+inverted, so `regressed` always means worse. Spread is judged by :mod:`~infercanary.judge.spread`. Three things
+differ:
 
-- **Memory is compared at the same age.** A process grows for hours, and a leak goes on for ever: the last runs of a
-  week-old start against the first ones of a new one would call each restart an improvement.
-- **What the host did is not subtracted.** It does not change memory. Of throughput and energy, a change that controls
-  or siblings show too is `inconclusive`: no run shows what a load of its own would have felt.
-- **A measure is more often constant than a latency**: the prior of the restart variance stays in each interval.
+- **Memory is compared at the same age.** A process grows for hours, and a leak never ends: the last runs of an old
+  start against the first of a new one would make each restart an improvement.
+- **The host's part is not subtracted.** The host does not change memory. If controls or siblings moved too, a change
+  of throughput or energy is `inconclusive`.
+- **A measure is often constant**, so the prior of the restart variance stays in each interval.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from infercanary.judge.upgrade import Selection, select
 
 
 class MeasureVerdict(msgspec.Struct, frozen=True):
-    """The verdict on one measure. Shifts are ratios of the measure itself: -0.2 is 20 % less, be that good or bad."""
+    """Verdict on one measure. Shifts are ratios of the measure: -0.2 is 20 % less, whether that is better or worse."""
 
     state: State
     """`regressed` is worse: more memory, less throughput, more spread."""
     shift: float | None = None
-    """None where nothing can be compared yet."""
+    """None if nothing can be compared yet."""
     low: float | None = None
     high: float | None = None
     before: float | None = None
@@ -50,20 +50,20 @@ class MeasureVerdict(msgspec.Struct, frozen=True):
 
 
 class Measures:
-    """Judges measures by the policy that decides about latency."""
+    """Judges measures by the policy for latency."""
 
     def __init__(self, policy: Policy = LIVE) -> None:
         self._policy = policy
 
     def judge(self, starts: Sequence[Start], siblings: Sequence[Start] = ()) -> dict[str, MeasureVerdict]:
-        """Did the last upgrade of a service change what a canary is judged by beside its latency.
+        """Judge whether the last upgrade changed measures of a canary.
 
         Args:
-            starts: Of the service's containers, in order of time, with the runs of this canary.
-            siblings: Starts of other services on the host: they show what is not the image's.
+            starts: Starts of the service's containers with the runs of this canary, in order of time.
+            siblings: Starts of other services on the host.
 
         Returns:
-            By measure, of those that runs of both images have, and spread; nothing without an upgrade.
+            Verdict of each measure that both images have, and of spread; empty without an upgrade.
         """
         selection = select(starts)
         upgrade = selection.upgrade
@@ -94,15 +94,15 @@ class Measures:
         return found
 
     def compare(self, before: Sequence[Start], after: Sequence[Start]) -> dict[str, MeasureVerdict]:
-        """Do two groups of starts differ in what they are judged by beside latency: one look, at all of their runs.
+        """Compare the measures of two groups of starts, at one look at all runs.
 
         Args:
-            before: Of one side, in order of time.
-            after: Of the other side.
+            before: Starts of one side, in order of time.
+            after: Starts of the other side, in order of time.
 
         Returns:
-            By measure, of those that runs of both sides have; `inconclusive` where a side has too few values. A change
-            is called where the interval that errs in ``false_calls`` shows it; what is shown has ``confidence``.
+            Verdict of each measure that both sides have; `inconclusive` with too few values. A change is called by
+            the interval at ``false_calls``; the interval shown has ``confidence``.
         """
         found = {}
         for measure in measured(before, after):
@@ -110,7 +110,7 @@ class Measures:
             old, new = (self._derived(measure, side, (before, after)) for side in (before, after))
             seen, shift, _ = compare_starts([s.series for s in old], [s.series for s in new], policy=rules)
             state: State = seen.verdict
-            if state in CHANGED:  # at the error of live calls: several measures are asked about at once
+            if state in CHANGED:  # the error of live calls, because several measures are tested at once
                 state = assess(shift, 1 - rules.decide.false_calls, rules.decide).verdict
             found[measure.name] = self._verdict(measure, state, seen, shift, [Pair(old, new)], [])
         return found
@@ -121,8 +121,7 @@ class Measures:
     def _derived(
         self, measure: Measure, starts: Iterable[Start], sides: Iterable[Iterable[Start]]
     ) -> list[Start]:
-        """Starts with the measure; memory up to the age that some start of either side has reached, and at least as
-        many runs as count."""
+        """Return the starts with the measure as their value. Memory: only up to the age that both sides reached."""
         age = math.inf
         if measure.unit == "bytes":
             age = min(max((np.ptp(s.times) for s in side if s.samples), default=0.0) for side in sides)
@@ -141,10 +140,9 @@ class Measures:
         pairs: Sequence[Pair],
         beside: Sequence[Pair],
     ) -> MeasureVerdict:
-        """Of a comparison of what is worse if larger, in the measure's own unit and direction.
+        """Return the verdict in the measure's own unit and direction.
 
-        A change that the host or others on the GPU may have made, as far as controls and siblings show, is
-        `inconclusive`.
+        A change that the host or other GPU users may have made, by controls and siblings, is `inconclusive`.
         """
         if not math.isfinite(seen.shift):
             return MeasureVerdict(state)
@@ -162,13 +160,11 @@ class Measures:
 def measure_verdict(
     measure: Measure, state: State, seen: Comparison, medians: tuple[float, float]
 ) -> MeasureVerdict:
-    """Return the verdict of a comparison of what is worse if larger, in the measure's own unit and direction.
+    """Return the verdict in the measure's own unit and direction.
 
     Args:
-        measure: Of which more may be better.
-        state: The verdict.
-        seen: The comparison.
-        medians: Of both sides, as they were compared.
+        seen: Comparison of values that are worse if larger.
+        medians: Medians of both sides, as compared.
     """
     before, after = medians
     if not measure.more_is_better:
@@ -178,14 +174,9 @@ def measure_verdict(
 
 
 def measured(before: Iterable[Start], after: Iterable[Start]) -> list[Measure]:
-    """The measures of both sides that get a verdict.
+    """Return the judged measures that both sides have: memory and energy, then points of sweeps.
 
-    Args:
-        before: Starts of one side.
-        after: Starts of the other one.
-
-    Returns:
-        Memory and energy first, then the points of sweeps. At most 20: a probe may report any number.
+    At most 20, because a probe may report any number.
     """
     old, new = ({n for start in side for s in start.samples for n in s.measures} for side in (before, after))
     known = [m for name in old & new if (m := measure_of(name)) and m.is_judged]
@@ -193,15 +184,10 @@ def measured(before: Iterable[Start], after: Iterable[Start]) -> list[Measure]:
 
 
 def of_measure(start: Start, measure: Measure) -> Start:
-    """``start`` as the stages take it: with the measure in place of its runs' medians, worse if larger.
+    """Return the start with a measure in place of its medians, inverted if more is better.
 
-    Args:
-        start: With the runs that count.
-        measure: A probe may report any number, and the inverse of 1e-320, as the mean of several of 1e308, is infinite:
-            values that nothing can have do not count, nor does zero.
-
-    Returns:
-        A start of the runs that have it. They keep their controls, their clock and their tags.
+    A probe may report any number: impossible values (the inverse of 1e-320, a mean of several 1e308) and zero do not
+    count. Runs keep their controls, clock and tags.
     """
     samples = [
         Sample(

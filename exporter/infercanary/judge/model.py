@@ -1,4 +1,4 @@
-"""The values that the judge takes and gives: frozen, and without any I/O."""
+"""Values that the judge takes and returns: frozen, without I/O."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from infercanary.judge.statistics import Series
 
 
 class ServiceKey(NamedTuple):
-    """What tells a service from all others: a name alone may be in two namespaces."""
+    """Key of a service: the same name may be in two namespaces."""
 
     namespace: str
-    """Of Kubernetes; empty for Docker, and for what the config lists."""
+    """Namespace in Kubernetes; empty for Docker and for probes listed in the config."""
     name: str
 
     def __str__(self) -> str:
@@ -45,24 +45,24 @@ class ServiceKey(NamedTuple):
 
 
 ImageForm = Literal["", "registry", "docker", "config"]
-"""Of what a Kubernetes node's image identity is the digest: of what a registry serves, of that as Docker says it, or of
-the image's own config, where it was loaded. Empty where both id and digest are known, as Docker itself says them."""
+"""Form of a Kubernetes node's image digest: of the registry, of the registry as Docker reports it, or of the image's
+config (loaded images). Empty if both id and digest are known, as Docker reports them.
+"""
 
 
 ENVIRONMENT: Final = "environment"
-"""Stands before the digest that tells images apart where Docker does not know the container."""
+"""Prefix of the environment's digest, which identifies the image if Docker does not know the container."""
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of one container. Times are Unix seconds, by the probe's clock; cold starts are in seconds.
+    """One start of one container. Times are Unix seconds by the probe's clock; ``cold_start`` has seconds.
 
     ``outputs`` and ``cold_start`` (load, first_run, time_to_steady) are by canary.
     """
 
     service: str
     container: str
-    """What tells it from others of its service and stays the same where it is started again: in Kubernetes the pod and
-    its container."""
+    """Name of the container within its service, stable across restarts; in Kubernetes the pod and its container."""
     boot_id: str
     started_at: Moment
     namespace: str = ""
@@ -74,29 +74,29 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     outputs: dict[str, tuple[Finite, ...]] = {}
     cold_start: dict[str, dict[str, Seconds]] = {}
     origin: Origin = NOWHERE
-    """Words of the image's own labels: they decide nothing."""
+    """The image's own labels, for people only: they influence no verdict."""
     profiles: Packed = {}
-    """Of each canary, the first and last profiles, as :func:`~infercanary.judge.profiles.pack` makes them."""
+    """First and last profiles of each canary, packed by :func:`~infercanary.judge.profiles.pack`."""
     memory_kills: tuple[Moment, ...] = ()
-    """When the kernel ended its server for memory, as the exporter learned."""
+    """Times at which the kernel ended its server for memory, as far as the exporter learned."""
     ended_at: Moment = 0.0
-    """When Docker or Kubernetes had its container no more, a Unix time; 0 where it may still run."""
+    """Unix time at which Docker or Kubernetes no longer had its container; 0 if it may still run."""
     host: str = ""
-    """That it ran on; empty where a store is of one host alone."""
+    """Host that it ran on; empty if the store is of one host."""
 
     @property
     def is_known(self) -> bool:
-        """Whether Docker or Kubernetes found its container: then it is on the exporter's host."""
+        """True if Docker or Kubernetes found its container."""
         return bool(self.image_id or self.image_digest)
 
     @property
     def key(self) -> ServiceKey:
-        """Its service."""
+        """Key of its service."""
         return ServiceKey(self.namespace, self.service)
 
     @property
     def image_key(self) -> str:
-        """What tells its image from others; of a container that Docker does not know, that is its environment."""
+        """Identity of its image; for a container that Docker does not know, of its environment."""
         if self.is_known:
             return self.image_id or self.image_digest
         own = {n: x for n, x in self.environment.items() if not (is_given(n) or is_setting(n))}
@@ -104,16 +104,16 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work_key(self) -> str:
-        """Its image, and what its canaries measure: runs of two starts that differ in it are kept apart."""
+        """Image, and settings of its canaries: runs of starts with different keys are kept apart."""
         work = {name: value for name, value in self.environment.items() if is_of_canary(name)}
         return f"{self.image_key} {_digest(work)}" if work else self.image_key
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One run, or the median of ``runs`` of them: its sequence is then the last one's, its start the first one's.
+    """One run, or the median of ``runs`` runs (then with the sequence of the last and the time of the first).
 
-    Base units; what is read beyond its bounds is no sample. The order of the fields is the format of the file: new ones
-    go to the end, with a default.
+    Base units. Values out of bounds are not decoded. The order of the fields is the file format: add new ones at the
+    end, with a default.
     """
 
     sequence: Count
@@ -138,17 +138,17 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def labelled_tags(self) -> tuple[str, ...]:
-        """Its tags as people read them."""
+        """Tags for people."""
         return labelled_tags(self.tags, self.clock_reason)
 
     @property
     def is_settled(self) -> bool:
-        """Whether it counts: it ended well, and its canary was steady. Tags of trouble do not keep a run out."""
+        """True if it counts: it ended well, and its canary was steady. Tags of trouble do not exclude it."""
         return not self.failed and bool(self.median) and NOT_JUDGED.isdisjoint(self.tags)
 
     @property
     def failed(self) -> bool:
-        """Whether it has no latency to judge by."""
+        """True if it has no latency."""
         return self.outcome != "ok" or self.median is None
 
 
@@ -158,7 +158,7 @@ _BY_NAME = ("phases", "controls", "off_cpu", "measures")
 
 
 def kept(run: Run) -> Sample:
-    """``run`` as it is kept: its point is the median of its latencies, None if it has none."""
+    """Return the run as it is stored: with the median of its latencies, or None without any."""
     return Sample(
         median=median(run.latencies) if run.latencies else None,
         repeats=len(run.latencies),
@@ -167,11 +167,11 @@ def kept(run: Run) -> Sample:
 
 
 def merge(samples: Sequence[Sample]) -> Sample:
-    """One sample for ``samples`` of one canary, in order, none of which failed.
+    """Merge samples of one canary, in order, none of which failed, into one.
 
-    It is made of those that the judge counts, where there are any: it must be able to stand for them. A tag stays if at
-    least half of them have it. The error of the output is the largest one: it is rare, and what a median would hide.
-    ``runs`` counts all. What no median is of is as in the last one.
+    Only judged samples count, if there are any, so that the result can stand for them. A tag stays if at least half
+    of them have it. The output error is the largest, because it is rare and a median would hide it. ``runs`` is the
+    sum; fields without a median are the last sample's.
 
     Args:
         samples: At least one.
@@ -195,7 +195,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
 
 
 def medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Median of each name's values, over the mappings that have the name."""
+    """Return the median of each name's values over the mappings that have it."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for mapping in each:
         for name, value in mapping.items():
@@ -204,35 +204,26 @@ def medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def have_alike_controls(starts: Iterable[Start]) -> bool:
-    """Whether the controls of all starts are made of the same: machine code, or one version of Python and libc."""
+    """Return True if all starts ran the same controls: machine code, or one version of Python and libc."""
     return len({start.generation.environment.get(CONTROLS_MADE_OF) for start in starts}) == 1
 
 
 def _digest(components: dict[str, str]) -> str:
-    """The same for the same components."""
     return hashlib.sha256(msgspec.msgpack.encode(components, order="sorted")).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Start:
-    """One start of one container, with the runs of one canary that count: steady ones that ended well, in order."""
+    """One start of one container with the counted runs of one canary: steady ones that ended well, in order."""
 
     generation: Generation
     samples: Sequence[Sample]
     last: Sample | None = None
-    """Its last run, whether it counts or not; None where only those that count are known."""
+    """Last run, counted or not; None if only counted ones are known."""
 
     @classmethod
     def of(cls, generation: Generation, samples: Sequence[Sample]) -> Start:
-        """Leave out the runs that do not count.
-
-        Args:
-            generation: Which start it is.
-            samples: All its runs, in order of time.
-
-        Returns:
-            The start with its settled runs, and its last run, settled or not.
-        """
+        """Make a start of all its runs, in order of time; only settled ones are kept."""
         settled = [sample for sample in samples if sample.is_settled]
         return cls(generation, settled, samples[-1] if samples else None)
 
@@ -243,92 +234,93 @@ class Start:
 
     @property
     def boot(self) -> tuple[str, str]:
-        """The container and the boot id: which start it is."""
+        """Container and boot id, which identify the start."""
         return self.generation.container, self.generation.boot_id
 
     @property
     def last_run(self) -> Sample | None:
-        """Its last run, as far as that is known; None where there is no run."""
+        """Last known run."""
         return self.last or (self.samples[-1] if self.samples else None)
 
     @property
     def canary_name(self) -> str:
-        """The name of the canary; empty where there is no run."""
+        """Name of the canary; empty without a run."""
         return self.last_run.canary if self.last_run else ""
 
     @cached_property
     def model(self) -> str:
-        """What identifies the model of the canary; empty where that is not known."""
+        """Identity of the canary's model; empty if unknown."""
         return self.generation.environment.get(of_canary(MODEL, self.canary_name), "")
 
     @cached_property
     def settings(self) -> str:
-        """The digest of the canary's settings; empty where that is not known."""
+        """Digest of the canary's settings; empty if unknown."""
         return self.generation.environment.get(of_canary(SETTINGS, self.canary_name), "")
 
     @cached_property
     def identity(self) -> str:
-        """Image and model: a start with another one is an upgrade."""
+        """Image and model: another one is an upgrade."""
         return f"{self.generation.image_key} {self.model}".rstrip()
 
     @cached_property
     def hardware(self) -> tuple[str, str]:
-        """The models of the CPU and of the GPU of a host of a fleet; empty where they are not known, or it is one host.
+        """Models of the CPU and the GPU of the host, in a fleet; empty if unknown.
 
-        What the canary ran on is no part of it: an image that fell back to the CPU is compared with what ran on a GPU.
+        The device that the canary used is not part of it: an image that fell back to the CPU is compared with its
+        runs on a GPU.
         """
         known = self.generation.environment if self.generation.host else {}
         gpus = (known[name] for name in sorted(known) if name.endswith("_cuda_device"))
         return known.get("cpu_model", ""), next(gpus, "")
 
     def is_comparable(self, hardware: tuple[str, str]) -> bool:
-        """Whether it ran on the ``hardware`` of another start, as far as both are known."""
+        """Return True if it ran on the given hardware, as far as both are known."""
         return all(not a or not b or a == b for a, b in zip(self.hardware, hardware, strict=True))
 
     @cached_property
     def work(self) -> tuple[str, ...]:
-        """Identity, settings of the canary, hardware: starts that have the same differ in nothing that is known."""
+        """Identity, settings and hardware: starts with the same work have no known difference."""
         return self.identity, self.settings, *self.hardware
 
     @property
     def replica(self) -> tuple[str, ...]:
-        """Its container and work."""
+        """Container and work."""
         return self.generation.container, *self.work
 
     @cached_property
     def series(self) -> Series:
-        """Logarithms of the medians of its runs (seconds), one point a run, in order of time."""
+        """Logarithms of its runs' medians (seconds), in order of time."""
         return Series.of([s.median for s in self.samples if s.median])
 
     @cached_property
     def times(self) -> Floats:
-        """When each run began, in Unix seconds."""
+        """Start time of each run, in Unix seconds."""
         return np.array([s.started_at for s in self.samples])
 
     @cached_property
     def pace(self) -> float:
-        """Seconds between its last 12 runs, on average: after the burst of a start, runs are further apart."""
+        """Mean seconds between its last 12 runs: after the burst of a start, the interval is longer."""
         last = self.samples[-12:]
         return (last[-1].started_at - last[0].started_at) / (len(last) - 1) if len(last) > 1 else 0.0
 
     def reporting(self, **facts: Any) -> Start:
-        """Return the start with other facts in its generation."""
+        """Return the start with changed fields of its generation."""
         return replace(self, generation=msgspec.structs.replace(self.generation, **facts))
 
     def latest(self, runs: int) -> Start:
-        """Return the start with its last ``runs`` only: its baseline."""
+        """Return the start with its last ``runs`` runs: its baseline."""
         return self.part(len(self.samples) - runs, len(self.samples))
 
     def first(self, runs: int) -> Start:
-        """Return the start with its first ``runs`` only."""
+        """Return the start with its first ``runs`` runs."""
         return self.part(0, runs)
 
     def until(self, at: float) -> Start:
-        """Return the start with its runs that began before ``at`` (Unix seconds) only."""
+        """Return the start with the runs that began before ``at`` (Unix seconds)."""
         return self.first(int(np.searchsorted(self.times, at)))
 
     def part(self, first: int, last: int) -> Start:
-        """With the runs from ``first`` to before ``last`` only; the same object at each call, this one for all runs."""
+        """Return the start with a range of its runs: the same object at each call, and this one for all runs."""
         samples = self.samples[max(first, 0) : last]
         if len(samples) == len(self.samples):
             return self
@@ -336,34 +328,33 @@ class Start:
 
 
 class Concurrent(NamedTuple):
-    """A start of the old image that ran on: its runs before a start of the new image, and while that ran."""
+    """A start of the old image that ran on: its runs before a new start, and during it."""
 
     before: Start
     during: Start
     ends: float
-    """Until when it is known to go on (Unix seconds)."""
+    """Unix time until which it is known to run."""
 
 
 class Pair(NamedTuple):
-    """The starts of one replica before and after."""
+    """Starts of one replica before and after."""
 
     before: Sequence[Start]
     after: Sequence[Start]
     concurrent: Sequence[Concurrent] = ()
     """Replicas that stayed on the old image."""
     meanwhile: Pair | None = None
-    """The same over the same period, where starts before ran on: it has fewer starts, and nothing of what the host did
-    before."""
+    """The same over the same period, if baseline starts ran on: fewer starts, but free of the host's changes before."""
     is_same_period: bool = False
-    """Whether ``before`` are the runs of ``concurrent`` meanwhile; else what these moved by is taken off."""
+    """True if ``before`` are the runs of ``concurrent`` in the period; otherwise their shift is subtracted."""
 
 
 Changed = Literal["image", "model", "both"]
-"""What an upgrade exchanged."""
+"""Part that an upgrade exchanged."""
 
 
 class Upgrade(NamedTuple):
-    """The last change of image or model. ``own`` are starts of the new one before it: it is then a rollback."""
+    """Last change of image or model. ``own`` are earlier starts of the new image: then it is a rollback."""
 
     at: float
     before: Sequence[Start]
@@ -372,7 +363,7 @@ class Upgrade(NamedTuple):
 
     @property
     def stays(self) -> list[Start]:
-        """The newest start of each container that stays on the old image, as far as it has not ended."""
+        """Newest start of each container that stays on the old image and has not ended."""
         newest = {start.generation.container: start for start in self.before}
         for start in self.after:
             newest.pop(start.generation.container, None)
@@ -380,7 +371,7 @@ class Upgrade(NamedTuple):
 
     @property
     def changed(self) -> Changed:
-        """What was exchanged, by the last start before and after."""
+        """Exchanged part, by the last start before and after."""
         old, new = self.before[-1], self.after[-1]
         if not old.model or not new.model or old.model == new.model:
             return "image"

@@ -1,8 +1,9 @@
-"""Operators that a shift went to: profiled repeats of both sides, compared.
+"""Operators: which operators a shift went to, by profiled repeats of both sides.
 
-An operator is what the model called (``aten::conv2d``, ``Conv``), with all that it called in turn. The changes of the
-operators and of the time outside of them add up to the change of the profiled wall time. Operators are claimed only if
-the wall time changed as the timed one did, and if they make the greater part of it (docs/adr/0023-profiled-repeats.md).
+An operator is a call of the model (``aten::conv2d``, ``Conv``) with everything that it called in turn. The changes of
+all operators and of the time outside operators add up to the change of the profiled wall time. Operators are named
+only if the profiled wall time changed as the timed one did, and if they make the greater part of it
+(docs/adr/0023-profiled-repeats.md).
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from infercanary.contract.profile import Profile, ProfileRow
 Kind = Literal["grew", "shrank", "new", "gone"]
 
 State = Literal["explained", "outside", "unexplained"]
-"""``outside``: the change lies outside of operators. ``unexplained``: neither, or the profiled repeats did not change
-as the timed ones did."""
+"""``outside``: the change is outside operators. ``unexplained``: neither, or the profiled repeats did not change as
+the timed ones did.
+"""
 
 MOST = 10
 
@@ -38,56 +40,58 @@ _WORK = (
     "embedding|gather",
     "reorder|transpose|reformat|permute|shuffle",
 )
-"""Kinds of work, by words in the names that torch, ONNX Runtime, TensorRT, cuDNN and Inductor give; the first that
-matches counts. Elementwise work is no kind: a sum and a sigmoid are not the same operator."""
+"""Kinds of work, by words in the names of torch, ONNX Runtime, TensorRT, cuDNN and Inductor; the first match counts.
+Elementwise work is no kind: a sum and a sigmoid are different operators.
+"""
 
 
 class OperatorShift(msgspec.Struct, frozen=True):
-    """One operator's part of a change. Times are seconds of one inference, in profiled repeats."""
+    """One operator's part of a change. Times are seconds of one inference in profiled repeats."""
 
     operator: str
     before: float
     after: float
     share: float
-    """Of the change of the profiled wall time; below 0 where it went the other way."""
+    """Share of the change of the profiled wall time; below 0 for the opposite direction."""
     change: Kind
     detail: str = ""
-    """What changed with it, of device, kernel (or library), shapes (or types) and number of calls:
-    ``mkldnn_convolution → _slow_conv2d_forward``, ``cuda:0 → cpu``, ``8x256 float → 8x256 double``, ``5 → 9 calls``."""
+    """Other changes of it: device, kernel or library, shapes or types, number of calls, such as ``mkldnn_convolution
+    → _slow_conv2d_forward``, ``cuda:0 → cpu``, ``8x256 float → 8x256 double``, ``5 → 9 calls``.
+    """
     shapes: str = ""
-    """Of the row that changed most; empty where they are not known."""
+    """Shapes of the row that changed most; empty if unknown."""
 
 
 class Operators(msgspec.Struct, frozen=True):
-    """What profiled repeats say of a shift."""
+    """Explanation of a shift by profiled repeats."""
 
     state: State
     shifts: tuple[OperatorShift, ...] = ()
-    """Those that clearly changed, the largest part first; :data:`MOST` at most."""
+    """Operators that clearly changed, the largest part first; :data:`MOST` at most."""
     share: float = 0.0
-    """All operators' share of the change of the profiled wall time; what is missing to 1 is outside of them."""
+    """Share of all operators in the change of the profiled wall time; the rest is outside operators."""
 
 
 def compare_operators(
     before: Sequence[Profile], after: Sequence[Profile], timed: tuple[float, float]
 ) -> Operators | None:
-    """Say which operators a shift went to.
+    """Find the operators that a shift went to.
 
     Args:
         before: Profiles of the old side.
-        after: Those of the new one.
+        after: Profiles of the new side.
         timed: Medians of the timed runs of both sides, in seconds.
 
     Returns:
-        None where a side has no profile with enough repeats to show how much they scatter.
+        None if a side has no profile with enough repeats to know their scatter.
     """
     new = _nearest(after, timed[1])
-    # A profiler that sees something else, as kernels that it is refused, would find operators gone.
+    # Profilers with different rights, such as without kernels, would report operators as gone.
     old = new and _nearest([p for p in before if (p.engine, p.state) == (new.engine, new.state)], timed[0])
     if old is None or new is None:
         return None
     whole, felt = median(new.wall) - median(old.wall), timed[1] - timed[0]
-    if abs(whole - 1.25 * felt) >= 0.75 * abs(felt):  # less than half of what users feel, or more than twice
+    if abs(whole - 1.25 * felt) >= 0.75 * abs(felt):  # less than half of the timed change, or more than twice
         return Operators("unexplained")
     names = old_names(old, new)
     kinds = {row.kind: row.kind for row in new.rows + old.rows} | names
@@ -100,16 +104,16 @@ def compare_operators(
 
 
 def _nearest(profiles: Sequence[Profile], timed: float) -> Profile | None:
-    """The profile that disturbed the model least: its repeats took about as long as the timed ones."""
+    """Return the profile that disturbed the model least: its repeats took about as long as the timed ones."""
     known = [profile for profile in profiles if profile.repeats >= 3]
     return min(known, key=lambda profile: abs(median(profile.wall) - timed), default=None)
 
 
 def _shift(was: str, now: str, old: Profile, new: Profile, whole: float) -> OperatorShift | None:
-    """An operator's part of the change ``whole``; None if it is not clear.
+    """Return an operator's part of the change ``whole``; None if it is not clear.
 
-    It is clear beyond 3.5 standard errors, since each of many operators is a claim. Of more operators than rows the
-    short ones are summed: one without a row may have had as much time as that rest.
+    Clear is beyond 3.5 standard errors, because each of many operators is a claim. If a profile has more operators
+    than rows, the short ones are summed: one without a row may have had as much time as that sum.
     """
     rows = [row for row in old.rows if row.kind == was], [row for row in new.rows if row.kind == now]
     (before, error), (after, other) = map(_seconds, rows)
@@ -123,9 +127,9 @@ def _shift(was: str, now: str, old: Profile, new: Profile, whole: float) -> Oper
 
 
 def _seconds(rows: Sequence[ProfileRow]) -> tuple[float, float]:
-    """Median of an operator's seconds, and its standard error.
+    """Return the median of an operator's seconds, and its standard error.
 
-    That is 1.86 median absolute deviations over the root of the number; less by two, since of few repeats some are
+    The error is 1.86 median absolute deviations over the root of the number less two, because few repeats may be
     equal by chance.
     """
     seconds = [*map(sum, zip(*(row.seconds for row in rows), strict=True))] or 3 * [0.0]
@@ -134,9 +138,10 @@ def _seconds(rows: Sequence[ProfileRow]) -> tuple[float, float]:
 
 
 def _details(old: Sequence[ProfileRow], new: Sequence[ProfileRow]) -> tuple[str, str]:
-    """What changed in the rows of one operator, and the shapes of the row that changed most.
+    """Return the changes in the rows of one operator, and the shapes of the row that changed most.
 
-    Its work is another one if what gained most is not on the old side, and differs from what gained least.
+    Its work is different if the row that gained most is not on the old side and differs from the row that gained
+    least.
     """
     work = attrgetter("device", "name", "shapes")
     gains: dict[tuple[str, str, str], float] = defaultdict(float)
@@ -159,23 +164,18 @@ def _details(old: Sequence[ProfileRow], new: Sequence[ProfileRow]) -> tuple[str,
 
 
 def short_name(name: str) -> str:
-    """A name as a sentence has it: torch's own without their namespace, and a provider's without what it is.
+    """Return a name for a sentence, without torch's namespace or a provider's suffix.
 
     Args:
-        name: Such as ``aten::conv2d``, or ``OpenVINOExecutionProvider``.
+        name: Such as ``aten::conv2d`` or ``OpenVINOExecutionProvider``.
     """
     return name.removeprefix("aten::").removesuffix("ExecutionProvider")
 
 
 def old_names(old: Profile, new: Profile) -> dict[str, str]:
-    """Match operators whose names differ, since another engine, compiler or graph calls the same work by another name.
+    """Map names to those of the old side: another engine, compiler or graph has other names for the same work.
 
-    Args:
-        old: A profile of the old side.
-        new: One of the new side.
-
-    Returns:
-        Name → the one that it had on the old side; by kind of work and order of calls.
+    They are matched by kind of work and order of calls.
     """
     before, after = (
         dict.fromkeys(row.kind for row in sorted(profile.rows, key=attrgetter("order")))
@@ -192,5 +192,5 @@ def old_names(old: Profile, new: Profile) -> dict[str, str]:
 
 
 def _work(name: str) -> str:
-    """The kind of work, or the name where it is none."""
+    """Return the kind of work, or the name if it is of no kind."""
     return next((work for work in _WORK if re.search(work, name.lower())), name)

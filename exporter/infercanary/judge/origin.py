@@ -1,7 +1,7 @@
-"""Where an image came from, by its own labels: words and a link for people.
+"""Origin of an image by its own labels: words and a link for people.
 
-Whoever built an image, or its base image, wrote the labels. So they never decide which image it is, and they are cut,
-made printable and only linked to where they are http or https.
+Whoever built the image or its base image wrote the labels. So they never identify an image, they are cut and made
+printable, and only http and https addresses become links.
 https://github.com/opencontainers/image-spec/blob/main/annotations.md
 """
 
@@ -26,12 +26,13 @@ _COMPARES: Mapping[str, str] = {
     "gitlab": "{repository}/-/compare/{old}...{new}",
     "codeberg": "{repository}/compare/{old}...{new}",
 }
-"""Software of a host → its page on a range of commits. A host is known by the first or last but one part of its name,
-such as ``github.com`` and ``gitlab.example.com``."""
+"""Software of a code host → its page for a range of commits. A host is recognized by the first or the last but one
+part of its name, such as ``github.com`` or ``gitlab.example.com``.
+"""
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where one image came from; empty where its labels do not say so."""
+    """Origin of one image; fields without a label are empty."""
 
     revision: str = ""
     source: str = ""
@@ -40,13 +41,8 @@ class Origin(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, labels: Mapping[str, str]) -> Origin:
-        """Read an image's labels.
-
-        Args:
-            labels: Any; what is too long is cut, and a source that is no web address is left out.
-
-        Returns:
-            What they say.
+        """Read the origin from an image's labels; long values are cut, and a source that is no web address is left
+        out.
         """
         revision, version = (
             printable(labels.get(label, "").strip(), _MOST) for label in (_REVISION, _VERSION)
@@ -55,7 +51,7 @@ class Origin(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """Version and revision, such as ``1.5, 9f8e7d6c5b4a``; empty where neither is known."""
+        """Return version and revision, such as ``1.5, 9f8e7d6c5b4a``; empty if both are unknown."""
         return ", ".join(filter(None, (self.version, _short(self.revision))))
 
 
@@ -63,15 +59,9 @@ NOWHERE = Origin()
 
 
 def changed(before: Origin, after: Origin) -> str:
-    """Return what two images differ in.
+    """Return the difference of two origins, such as ``version 1.4 → 1.5, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a``.
 
-    Args:
-        before: Of the old image.
-        after: Of the new one.
-
-    Returns:
-        Such as ``version 1.4 → 1.5, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a``; empty where they are the same, as the
-        labels of a common base image are. Of an old image without labels nothing is said.
+    Empty if they are the same, as the labels of a common base image are, or if the old image has no labels.
     """
     each = (
         ("version", before.version, after.version),
@@ -83,15 +73,7 @@ def changed(before: Origin, after: Origin) -> str:
 
 
 def link(before: Origin, after: Origin) -> str:
-    """Return the web address of the commits between two images, or else that of the new one's source.
-
-    Args:
-        before: Of the old image.
-        after: Of the new one.
-
-    Returns:
-        An http or https URL; empty where no source is known.
-    """
+    """Return the URL of the commits between two images, or the new one's source; empty if no source is known."""
     commits = [_COMMIT.fullmatch(origin.revision.lower()) for origin in (before, after)]
     if (
         not after.source
@@ -117,7 +99,7 @@ def _short(revision: str) -> str:
 
 
 def _web_address(text: str) -> str:
-    """``text`` if it is an http or https URL, without a user's name or password; else empty."""
+    """Return the text if it is an http or https URL without user name and password, otherwise an empty string."""
     if (
         len(text) > _MOST_URL
         or not text.isascii()

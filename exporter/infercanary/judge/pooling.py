@@ -1,9 +1,10 @@
-"""The shift over the replicas of a service: restarts, runs, and replicas that ran on beside an upgrade. Pure.
+"""Pooling: the shift over the replicas of a service, from starts, runs, and replicas that stayed on the old image.
+Pure.
 
-A start is one replicate, whatever its number of runs. Where other replicas stayed on the old image, what they moved by
-meanwhile is taken off (difference in differences; Card and Krueger, "Minimum Wages and Employment", 1994): the host did
-that, nothing was restarted between, and what differs between replicas drops out. Those that are the baseline themselves
-may be compared over the same period instead: then nothing is taken off, and noise before is no part of the error.
+A start is one replicate, whatever its number of runs. The shift of replicas that stayed on the old image is
+subtracted (difference in differences; Card and Krueger, "Minimum Wages and Employment", 1994): it is the host's,
+without restart variance and without differences between replicas. If these replicas are the baseline themselves, they
+may be compared over the same period instead; then nothing is subtracted, and earlier noise is no part of the error.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from infercanary.judge.shift import UNKNOWN, Pooled, Restarts, Shift
 from infercanary.judge.statistics import Level, Points, Series, between, mean_of
 
 NO_RESTART = Restarts(0.0, math.inf)
-"""Restart variance of a sibling or a control: nothing was restarted between, or a restart does not affect it."""
+"""Restart variance of a sibling or a control: it was not restarted, or restarts do not affect it."""
 
 
 class Replica(NamedTuple):
-    """The starts of one replica, or of all that have new names: with the old image and with the new one."""
+    """Starts of one replica (all replicas with new names count as one) with the old image and with the new one."""
 
     old: Sequence[Series]
     new: Sequence[Series]
     beside: Sequence[tuple[Series, Series]] = ()
-    """Replicas that stayed on the old image: their runs before, and meanwhile."""
+    """Replicas that stayed on the old image: their runs before, and in the period."""
     is_same_period: bool = False
-    """Whether ``old`` are the runs of these meanwhile; else what they moved by is taken off."""
+    """True if ``old`` are their runs of the same period; otherwise their shift is subtracted."""
 
 
 class _Part(NamedTuple):
-    """Shift of one replica, and what variance its runs and starts leave."""
+    """Shift of one replica, and its variances by runs and by starts."""
 
     log: float
     sampling: float
@@ -44,38 +45,35 @@ class _Part(NamedTuple):
     """Degrees of freedom of ``sampling``, and of ``shared``."""
     starting: float
     shared: float
-    """By the runs of replicas beside it, which may be the same for all."""
+    """Variance due to runs of staying replicas, which may be common to all parts."""
     bound: float
-    """As :attr:`~infercanary.judge.shift.Pooled.bound`."""
+    """See :attr:`~infercanary.judge.shift.Pooled.bound`."""
     moved: float
-    """What replicas beside it moved by, which is taken off; NaN where nothing is."""
+    """Subtracted shift of staying replicas; NaN if nothing is subtracted."""
 
 
 class Pooling:
-    """Pools shifts by the numbers of one group.
+    """Pools shifts.
 
     Args:
-        pool: Which starts count, and how much the baseline's noise counts in a new start's.
+        pool: Which starts count, and the weight of the baseline's noise in a new start's.
     """
 
     def __init__(self, pool: Pool = LIVE.pool) -> None:
         self._pool = pool
 
     def pooled(self, replicas: Sequence[Replica], restarts: Restarts) -> Pooled | None:
-        """The shift over the replicas, with the runs' and the restarts' parts of the error apart.
+        """Return the shift over the replicas, with the errors of runs and of restarts apart; None if nothing can be
+        compared.
 
-        Over m replicas with a start each, restarts alone leave a variance of 2 sd² / m, on the degrees of freedom that
-        ``restarts`` is known on. Replicas are weighted by inverse variances, as in a random-effects meta-analysis, and
-        the restarts' part is widened where they differ by more than that (Hartung and Knapp, "A refined method for the
-        meta-analysis of controlled clinical trials with binary outcome", 2001); those that agree by chance do not
-        narrow it. Assumes that starts are independent, and that replicas shift alike.
+        Over m replicas with one start each, restarts leave a variance of 2 sd² / m, with the degrees of freedom of
+        ``restarts``. Replicas are weighted by inverse variances, as in a random-effects meta-analysis. If they differ
+        by more than their errors, the restart part is widened (Hartung and Knapp, "A refined method for the
+        meta-analysis of controlled clinical trials with binary outcome", 2001); agreement by chance does not narrow
+        it. Assumes independent starts and equal shifts of replicas.
 
         Args:
             replicas: Starts with too few runs, and replicas without a start on either side, do not count.
-            restarts: The restart variance.
-
-        Returns:
-            None where nothing can be compared.
         """
         counted = [each for replica in replicas if all((each := self._counted(replica))[:2])]
         if not counted:
@@ -83,7 +81,7 @@ class Pooling:
         parts = np.array([self._compared(replica, restarts.sd**2) for replica in counted])
         logs, sampling, dfs, starting, shared, bounds, moved = parts.T
         taken_off = moved[~np.isnan(moved)]
-        if taken_off.size:  # a replica without any beside it may have moved by as much as those beside others
+        if taken_off.size:  # a replica without staying replicas may have moved as much as those of others
             starting = starting + np.where(np.isnan(moved), np.mean(taken_off**2), 0.0)
         total = sampling + shared + starting
         weights = 1 / total if total.all() else np.ones(len(total))
@@ -112,12 +110,12 @@ class Pooling:
         )
 
     def shift(self, replicas: Sequence[Replica], restarts: Restarts) -> Shift:
-        """As :meth:`pooled`, with one error; it is infinite where nothing can be compared."""
+        """Return :meth:`pooled` with one error, which is infinite if nothing can be compared."""
         found = self.pooled(replicas, restarts)
         return UNKNOWN if found is None else found.shift
 
     def _counted(self, replica: Replica) -> Replica:
-        """Without starts, and replicas beside it, that have too few runs."""
+        """Leave out starts, and staying replicas, with too few runs."""
         fewest, least = self._pool.fewest_runs, self._pool.concurrent_runs
         return replica._replace(
             old=[start for start in replica.old if len(start) >= fewest],
@@ -126,26 +124,26 @@ class Pooling:
         )
 
     def _compared(self, replica: Replica, square: float) -> _Part:
-        """Shift of one replica, whose starts differ by the restart variance ``square``."""
+        """Return the shift of one replica; ``square`` is the restart variance."""
         old, new, beside, is_same = replica
-        # In a few minutes a level that wanders looks like one that stands: how long noise lasts is known from before.
+        # For a few minutes a wandering level looks constant, so the autocorrelation is taken from earlier runs.
         lasting = [before for before, _ in beside] if is_same else old
         old_levels = [self._level(s, [s], lasting) if is_same else s.known for s in old]
         new_levels = [self._level(s, old, lasting) for s in new]
         before, after = mean_of(old_levels), mean_of(new_levels)
-        # How much starts of the old image differ is learned, as restarts. New ones may differ by more: pods under new
-        # names are compared at once, and one that is throttled moves the mean of all.
+        # The old image's variance between starts is part of the restart variance. New starts may differ by more: pods
+        # with new names are compared at once, and a throttled one moves the mean of all.
         apart = float(np.var([level.log for level in new_levels], ddof=1)) if len(new) > 1 else 0.0
         starting = square / len(old) + max(square, apart - after.variance * len(new)) / len(new)
         shared, bound, moved = 0.0, math.inf, math.nan
         if not is_same and not beside and sum(map(len, old)) >= 200:
-            # Of fewer runs, none may have been as far off as a new start.
+            # With fewer runs, by chance none may have been as far off as a new start.
             bound = math.hypot(max(s.reach for s in old), 3 * math.sqrt(before.variance))
         runs = between(before, after)
         log, df = runs.log, runs.df
         if beside:
-            # Any of these may have changed by itself. So none is weighted by how quiet it is, and those that do not
-            # agree tell little.
+            # Each of these may have changed by itself. So quiet ones have no larger weight, and replicas that
+            # disagree are weak evidence.
             shifts = [between(a.known, self._level(b, [a])) for a, b in beside]
             others = middle_of(shifts)
             if is_same:
@@ -160,11 +158,11 @@ class Pooling:
         return _Part(log, runs.se**2, df, starting, shared, bound, moved)
 
     def _level(self, start: Series, usual: Sequence[Series], lasting: Sequence[Series] = ()) -> Level:
-        """Level of a start that may have few runs: they hardly show their own noise.
+        """Return the level of a start that may have too few runs to show its own noise.
 
-        So that of ``usual`` counts for ``noise_df`` degrees of freedom beside it, as the conjugate prior of a normal
-        variance does. It is never less than theirs: a start may be in one of two modes for all of its runs. Nor does it
-        last less long than that of ``lasting``, or of ``usual`` without any.
+        The noise of ``usual`` counts for ``noise_df`` degrees of freedom, like the conjugate prior of a normal
+        variance. The result is never below it, because a start may be in one of two modes for all its runs. Its
+        autocorrelation is at least that of ``lasting``, or of ``usual``.
         """
         noise_df = self._pool.noise_df
         if not noise_df:
@@ -181,22 +179,21 @@ class Pooling:
 def shift_of_starts(
     old: Sequence[Points], new: Sequence[Points], restarts: Restarts = NO_RESTART, pool: Pool = LIVE.pool
 ) -> Shift:
-    """The shift from the starts of one side to those of another; of infinite error where a side has none that counts.
+    """Return the shift between two sides of starts; its error is infinite if a side has no start that counts.
 
     Args:
-        old: Latencies of each start.
-        new: The same of the other side.
-        restarts: The restart variance; none without it.
-        pool: Which starts count.
+        old: Latencies of each start of one side.
+        new: Latencies of each start of the other side.
+        restarts: Restart variance; none by default.
     """
     return Pooling(pool).shift([Replica([*map(Series.of, old)], [*map(Series.of, new)])], restarts)
 
 
 def middle_of(shifts: Sequence[Shift]) -> Shift:
-    """Middle one of several shifts that should be alike, as surely as they agree.
+    """Return the median of shifts that should be alike, with the error that their agreement shows.
 
-    The error is that of a median, by their spread (1.4826 median absolute deviations are an SD of normal values, and a
-    median's error is sqrt(pi / 2) of a mean's) or by their own, whichever is larger.
+    The error is that of a median, by the spread of the shifts (1.4826 median absolute deviations are an SD of normal
+    values, and a median's error is sqrt(pi / 2) times a mean's) or by their own errors, whichever is larger.
 
     Args:
         shifts: At least one.

@@ -1,10 +1,10 @@
-"""The restart variance: by how much starts of one image differ, learned from those that there were.
+"""Restart variance: how much starts of one image differ, learned from earlier restarts.
 
-Before a service has shown its own, it is learned from all services of a store. Service variances are taken for draws of
-a scaled inverse chi-square, which is the conjugate prior of a normal variance (as in limma: Smyth, "Linear Models and
-Empirical Bayes Methods for Assessing Differential Expression in Microarray Experiments", 2004), so that a service's own
-restarts join it as they do the assumed one. Each service counts once, however often it was restarted, and the median
-counts: one in ten that is odd or lies changes the SD by less than a fifth (``benchmarks/priors.py``).
+Until a service has restarts of its own, it is learned from all services of a store. Service variances are modelled as
+draws of a scaled inverse chi-square, the conjugate prior of a normal variance (as in limma: Smyth, "Linear Models and
+Empirical Bayes Methods for Assessing Differential Expression in Microarray Experiments", 2004), so a service's own
+restarts combine with it. Each service counts once, and the median counts: one odd service in ten changes the SD by
+less than a fifth (``benchmarks/priors.py``).
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changes(self) -> dict[str, float]:
-        """The numbers of a policy with this prior."""
+        """Changes of a policy that apply this prior."""
         return {"restart_sd": self.sd, "prior": self.number}
 
 
 def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
-    """Learn from the last runs of each start, which may be a baseline.
+    """Learn the restart variance from the last runs of each start.
 
-    A replica is a container of one image or, where pods come back under new names, several: a new one takes the place
-    of one that ended before the new one's runs were enough, and that no other one replaced.
+    A replica is one container of an image. If pods come back under new names, it is several: a new one replaces one
+    that ended before the new one had enough runs and that nobody replaced yet.
 
     Args:
-        starts: Of one service, with the runs of one canary.
-        pool: The prior, and which runs of a start are a baseline.
+        starts: Starts of one service with the runs of one canary.
+        pool: Prior, and which runs of a start are a baseline.
 
     Returns:
-        The prior with what they add; the prior alone where no image was started again.
+        The prior alone if no image was started twice.
     """
     long = (start for start in starts if len(start.samples) >= pool.fewest_runs)
     replicas: list[list[Start]] = []
@@ -68,17 +68,13 @@ def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
 
 
 def restarts_before(last: Start, starts: Sequence[Start], pool: Pool) -> Restarts:
-    """Learn from the first runs of all ``starts`` but ``last``, those that began later included.
+    """Learn the restart variance from the first runs of all starts but ``last``, even of those that began later.
 
-    A drift within a start is not what restarts do: learned from, it would excuse itself.
+    A drift within a start is no restart variance: it would excuse itself.
 
     Args:
-        last: The newest start of the container whose drift is asked for.
-        starts: Of its service, with the runs of one canary.
-        pool: The prior.
-
-    Returns:
-        The prior with what they add.
+        last: Newest start of the container whose drift is tested.
+        starts: Starts of its service with the runs of one canary.
     """
     opening = 48  # runs: two to eight minutes
     others = uncontended(starts, [], pool)
@@ -86,16 +82,9 @@ def restarts_before(last: Start, starts: Sequence[Start], pool: Pool) -> Restart
 
 
 def taught_by(starts: Sequence[Start], pool: Pool) -> Restarts | None:
-    """How much the starts of one service differ, without any prior.
+    """Return the restart variance of one service without a prior; None if no image was started twice.
 
-    Contended starts are left out: a start in a contended hour is no sign that starts differ.
-
-    Args:
-        starts: Of the service, with the runs of one canary, in order of time.
-        pool: Which runs count.
-
-    Returns:
-        None where no image was started again.
+    Contended starts are left out: their difference is not due to the restart.
     """
     nothing = replace(pool, restart_df=1e-9)
     taught = restarts_of(uncontended(starts, [], pool), nothing)
@@ -103,21 +92,15 @@ def taught_by(starts: Sequence[Start], pool: Pool) -> Restarts | None:
 
 
 def learned(services: Sequence[Restarts]) -> Prior | None:
-    """The prior that these services show.
+    """Return the prior that these services teach, without a number; None for too few services.
 
-    It is a standard error wider than the fit, since few services show little. Its degrees of freedom are the policy's:
-    its tail stays heavy, however alike the services are.
-
-    Args:
-        services: What each taught by itself.
-
-    Returns:
-        The prior, without a number; None where too few services were restarted: then the policy's own holds.
+    It is one standard error wider than the fit, because few services are weak evidence. Its degrees of freedom are
+    the policy's, so its tail stays heavy.
     """
-    if len(services) < 8:  # fewer show little
+    if len(services) < 8:  # fewer are too weak
         return None
     sds, dfs = np.array(services).T
-    # A service's variance over the prior's is an F variable: each is divided by that one's median. No SD is below .2 %.
+    # A service's variance over the prior's is an F variable: divide by its median. No SD is below .2 %.
     logs = np.log(np.maximum(sds, 0.002) / np.sqrt(fdtri(dfs, LIVE.pool.restart_df, 0.5)))
     low, middle, high = np.quantile(logs, (0.25, 0.5, 0.75))
     return Prior(sd=math.exp(middle + (high - low) / math.sqrt(len(services))))

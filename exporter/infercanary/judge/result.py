@@ -1,4 +1,4 @@
-"""The result of the judge: one flat value with what it rests on. Frozen, and without any I/O."""
+"""Result of the judge: one flat value with its evidence. Frozen, without I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATES: tuple[State, ...] = get_args(State)
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A part of a shift and its confidence interval, as ratios."""
+    """Part of a shift with its confidence interval, as ratios."""
 
     shift: float
     low: float
@@ -32,21 +32,21 @@ class Part(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, shift: Shift, level: float) -> Part:
-        """Turn logarithms into ratios.
+        """Make a part from logarithms.
 
         Args:
-            shift: The part, and its error.
+            shift: The part with its error.
             level: Two-sided confidence of the interval, between 0 and 1.
 
         Returns:
-            Ratios; the bounds of an infinite error are -1 and e^700 - 1.
+            Ratios; an infinite error gives the bounds -1 and e^700 - 1.
         """
         low, high = shift.interval(level)
         return cls(*(math.expm1(min(x, 700.0)) for x in (shift.log, low, high)))
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A component of the environment that differs; None where there is none."""
+    """A component of the environment that differs; None on a side that does not have it."""
 
     component: str
     before: str | None
@@ -54,54 +54,53 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Causes(msgspec.Struct, frozen=True):
-    """What is known of why a canary's latency moved."""
+    """Causes of a shift, as far as they are known."""
 
     host: Part | None = None
-    """None where nothing can tell: no control ran and no sibling was there."""
+    """Host's part; None without controls and siblings."""
     image: Part | None = None
     load: Part | None = None
-    """What more (or fewer) requests than before took of the CPU that the canary waited for; None where that is nothing,
-    or not known."""
+    """CPU wait caused by more (or fewer) requests than before; None if there is none, or if it is unknown."""
     cause: Cause = "unknown"
     phases: dict[str, float] = {}
-    """Phase → its share of the change; those that made a quarter of it or more, the largest first."""
+    """Phase → its share of the change, from a quarter on; the largest first."""
     bottlenecks: dict[Limit, float] = {}
-    """Resource → its share of the change, the largest first; they sum to about 1. Empty where nothing changed."""
+    """Resource → its share of the change, the largest first; they sum to about 1. Empty if nothing changed."""
     controls: dict[str, float] = {}
-    """Control → its shift; empty where all were flat, or none ran."""
+    """Control → its shift; empty if all were flat, or none ran."""
     has_controls: bool = False
-    """Whether some control ran before and after."""
+    """True if some control ran before and after."""
     siblings: Part | None = None
-    """How far the containers moved whose image did not change."""
+    """Shift of the containers whose image did not change."""
     clock: Part | None = None
-    """What the SM clock explains of the shift."""
+    """Part of the shift that the SM clock explains."""
     changes: tuple[Change, ...] = ()
     tags: dict[str, tuple[float, float]] = {}
-    """Tag → the share of runs that had it before and after; those that rose."""
+    """Tag → share of runs with it before and after, for tags that rose."""
     cold_start: dict[str, tuple[float, float]] = {}
-    """Step → seconds before and after; those that became slower."""
+    """Step → seconds before and after, for steps that became slower."""
     output_error: float | None = None
-    """Relative error of the first steady output against the old image's; None where one of them is not known."""
+    """Relative error of the first steady output compared with the old image's; None if either is unknown."""
     output_tokens: tuple[float, float] | None = None
-    """Tokens of a completion before and after, where they differ: fewer take less time."""
+    """Tokens of a completion before and after, if they differ: fewer tokens take less time."""
     cpu_fallback: bool = False
-    """It ran on a GPU before, and on the CPU now."""
+    """True if it ran on a GPU before and runs on the CPU now."""
     memory_kills: tuple[int, int] = (0, 0)
-    """How often the kernel ended servers for memory, before and after."""
+    """Number of servers that the kernel ended for memory, before and after."""
     inside: tuple[float, float] | None = None
-    """Cores that others in the container took beside the canary, before and after, where that made it wait."""
+    """Cores that others in the container used beside the canary, before and after, if that made it wait."""
     operators: Operators | None = None
-    """What profiled repeats say of it; None where a side has none."""
+    """Explanation by profiled repeats; None if a side has none."""
     unknown_siblings: bool = False
-    """Siblings or replicas on the old image are there, and have too few runs yet to be compared."""
+    """True if siblings or replicas on the old image have too few runs yet."""
     unknown_waiting: bool = False
-    """It waited for CPUs, and whether others in its container or others on the host had them is not known."""
+    """True if it waited for CPUs, and it is unknown whether inside its container or outside."""
     unknown_load: bool = False
-    """Others in the container took more CPU, and whether for requests is not known."""
+    """True if others in the container used more CPU, and it is unknown whether for requests."""
 
     @property
     def output_changed(self) -> bool:
-        """Whether the same input gives another output now."""
+        """True if the same input gives another output now."""
         return (self.output_error or 0.0) > OUTPUT_TOLERANCE
 
 

@@ -1,4 +1,4 @@
-"""What is known of a shift in latency: the values that the statistics give."""
+"""Shift of a latency: the values that the statistics return."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHANGED = ("regressed", "improved")
 
 
 class Shift(NamedTuple):
-    """How much slower, as a logarithm (0.05 is about 5 %); its standard error, and that one's degrees of freedom."""
+    """A shift as a logarithm (0.05 is about 5 %), its standard error, and the error's degrees of freedom."""
 
     log: float
     se: float
@@ -22,21 +22,20 @@ class Shift(NamedTuple):
     resolution: Resolution = FINE
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Logarithms between which the shift lies.
+        """Return the confidence interval as logarithms.
 
         Args:
             level: Two-sided confidence, between 0 and 1.
 
         Returns:
-            The lower and the upper one, as far apart as the resolution leaves them at least; -inf and inf where the
-            standard error is not finite.
+            Lower and upper end, at least as far apart as the resolution; infinite if the standard error is.
         """
         if not math.isfinite(self.se):
             return -math.inf, math.inf
         return self.resolution.around(self.log, float(stdtrit(self.df, (1 + level) / 2)) * self.se)
 
     def widened(self, variance: float, df: float) -> Shift:
-        """With an independent ``variance`` on ``df`` more (Welch and Satterthwaite)."""
+        """Add an independent ``variance`` with ``df`` degrees of freedom (Welch and Satterthwaite)."""
         total = self.se**2 + variance
         if not 0 < total < math.inf:
             return self
@@ -46,10 +45,9 @@ class Shift(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """A shift over replicas (a logarithm), with the two parts of its error apart: they shrink with different things.
+    """A shift over replicas (a logarithm), with two separate standard errors.
 
-    The runs' part shrinks with every run; that of restarts with starts and replicas alone. Each is a standard error on
-    its own degrees of freedom.
+    The error of the runs shrinks with every run, the error of restarts only with starts and replicas.
     """
 
     log: float
@@ -58,25 +56,28 @@ class Pooled(NamedTuple):
     restart_se: float
     restart_df: float
     bound: float = math.inf
-    """The runs' part of an error is no larger, whatever lasts: new starts are off their level by as much as some run of
-    the baseline was, and the baseline by three of its standard errors."""
+    """Upper bound of the runs' error, whatever its cause: new starts are off their level by at most as much as some
+    baseline run was, and the baseline by three of its standard errors.
+    """
     moved: float | None = None
-    """Shift of replicas on the old image meanwhile (a logarithm), which was taken off; None where nothing was."""
+    """Subtracted shift of replicas on the old image over the same period (a logarithm); None if nothing was
+    subtracted.
+    """
     resolution: Resolution = FINE
 
     @property
     def shift(self) -> Shift:
-        """With both parts as one, on their degrees of freedom together (Welch and Satterthwaite)."""
+        """Shift with both errors combined (Welch and Satterthwaite)."""
         runs = Shift(self.log, self.runs_se, self.runs_df, self.resolution)
         return runs.widened(self.restart_se**2, self.restart_df)
 
 
 UNKNOWN = Shift(math.nan, math.inf, 0.0)
-"""Of what cannot be compared."""
+"""Nothing can be compared."""
 
 
 class Comparison(NamedTuple):
-    """A verdict, the shift and its interval as ratios: 0.05 is 5 % slower."""
+    """A verdict, and the shift with its interval as ratios: 0.05 is 5 % slower."""
 
     verdict: Verdict
     shift: float
@@ -85,16 +86,15 @@ class Comparison(NamedTuple):
 
 
 class Restarts(NamedTuple):
-    """How much starts of one image differ: an SD of logarithms (0.01 is 1 %), known on so many degrees of freedom."""
+    """Restart SD of logarithms (0.01 is 1 %), and its degrees of freedom."""
 
     sd: float
     df: float
 
 
 def ratio(log: float) -> float:
-    """A logarithm as a ratio less one: 0.05 is 5 % slower.
+    """Convert a logarithm to a ratio minus one: 0.05 is 5 % slower.
 
-    Args:
-        log: May be infinite: -inf gives -1, and what is above 700 gives inf. NaN stays NaN: nothing is known.
+    -inf gives -1, more than 700 gives inf, and NaN (unknown) stays NaN.
     """
     return math.inf if log > 700 else math.expm1(log)

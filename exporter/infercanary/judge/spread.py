@@ -1,13 +1,13 @@
-"""Run-to-run spread of a canary's latency: an image may be as fast as the one before, and less steady.
+"""Spread of a canary's runs: an image may be as fast as the one before, and less steady.
 
-The spread of 48 runs is the mean difference of neighbours, as a ratio, without the largest eighth. Slow drift hardly
-changes it. The spreads of an image's earlier starts show what restarts, noise and the host do, and so no model of the
-noise is needed. Beside a neighbour that comes and goes a doubled spread is seldom called; other ways were tried
-(``benchmarks/results/2026-11-28-spread.md``).
+The spread of 48 runs is the mean difference of neighbours, as a ratio, without the largest eighth, so slow drift
+hardly changes it. The spreads of an image's earlier starts show the effect of restarts, noise and the host; no noise
+model is needed. Beside a neighbour that comes and goes, a doubled spread is seldom called; alternatives are in
+``benchmarks/results/2026-11-28-spread.md``.
 
-Worse in simulated noise were: differences from a local median or of second order, ranks of single differences, means of
-3 to 8 of them, the plain or the winsorized mean (outliers), one value a start, and replicas that count as independent
-(a neighbour that comes and goes was then called: of 100 identical restarts 14 to 34).
+Worse in simulated noise were: differences from a local median or of second order, ranks of single differences, means
+of 3 to 8 of them, the plain or winsorized mean (outliers), one value a start, and independent replicas (with a
+neighbour that comes and goes, 14 to 34 of 100 identical restarts were called).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Spreads(NamedTuple):
     grown: float
     """Difference of the mean of its starts after."""
     apart: Sequence[float]
-    """Deviations of each stretch before."""
+    """Deviation of each stretch before."""
     starts: int
     """Number of starts before."""
 
@@ -44,27 +44,26 @@ class Spreads(NamedTuple):
 def compare_spread(
     pairs: Sequence[Pair], beside: Sequence[Pair], decide: Decide, pool: Pool
 ) -> tuple[Verdict, float, float, float, float, float] | None:
-    """Did the spread of runs change with the upgrade.
+    """Judge whether the spread of runs changed with the upgrade.
 
-    A change is five times as large as one that counts of other measures, and takes three earlier starts. The interval
-    that is shown calls it (98 %, or more if users ask for it), unless controls, or siblings and replicas on the old
-    image, spread at least half as much.
+    A change is at least five times the smallest effect of other measures, and needs three earlier starts. The
+    interval that is shown (98 % or more) calls it, unless controls, siblings or replicas on the old image spread at
+    least half as much.
 
     Args:
-        pairs: For each replica its starts before and after.
-        beside: The same of siblings.
-        decide: What counts as a change of the latency.
-        pool: What counts as a change of a measure, and the prior of the restart variance.
+        pairs: Starts before and after of each replica.
+        beside: The same for siblings.
+        decide: Smallest effect of the latency.
+        pool: Smallest effect of a measure, and the prior of the restart variance.
 
     Returns:
-        The verdict, the shift and its interval, and the spreads before and after as ratios; None without a replica that
-        has some on either side.
+        Verdict, shift, its interval, and the spreads before and after as ratios; None if no replica has both.
     """
     replicas = _spreads(pairs)
     if not replicas:
         return None
-    # Replicas share a host, and what it does from one period to the next: they count as one. The prior of the restart
-    # variance counts for four degrees of freedom.
+    # Replicas share a host and its changes, so they count as one. The prior of the restart variance counts for four
+    # degrees of freedom.
     squares = fmean(math.fsum(x * x for x in each.apart) for each in replicas)
     starts, df = fmean(each.starts for each in replicas), 3 + fmean(len(each.apart) for each in replicas)
     variance = (4 * pool.spread_restart_sd**2 + squares) / df * (1 + 1 / starts) if starts >= 3 else math.inf
@@ -82,22 +81,19 @@ def compare_spread(
 
 
 def spread(values: Sequence[float] | Floats) -> float:
-    """Mean difference of neighbours, as a ratio, without the largest eighth.
+    """Return the mean difference of neighbours as a ratio, without the largest eighth; at least .1 %.
 
     Args:
         values: At least two, above zero, in order of time.
-
-    Returns:
-        At least .1 %: nobody cares how much steadier a latency is.
     """
     steps = np.sort(np.abs(np.diff(np.log(values))))
-    # Two values that a coarse clock shows as one are a third of its tick apart, on average.
+    # Two values that a coarse clock shows as equal are on average a third of its tick apart.
     steps = np.maximum(steps, min(steps[steps > 1e-9], default=0.0) / 3)
     return math.hypot(float(steps[: steps.size - steps.size // 8].mean()), 1e-3)
 
 
 def _spreads(pairs: Iterable[Pair], control: str = "") -> list[Spreads]:
-    """Spreads of the latency or of a control, for each pair with some on either side."""
+    """Return the spreads of the latency or of a control, for each pair that has them on both sides."""
     found = []
     for pair in pairs:
         old, new = ([x for start in side if (x := _stretches(start, control))] for side in pair[:2])
@@ -109,7 +105,9 @@ def _spreads(pairs: Iterable[Pair], control: str = "") -> list[Spreads]:
 
 
 def _stretches(start: Start, control: str) -> list[float]:
-    """CPU wait that others caused is subtracted. Samples that the store merged of many runs are left out."""
+    """Return the logarithmic spreads of stretches of 48 runs, after subtracting CPU wait caused by others; without
+    merged samples.
+    """
     values = [
         value
         for s in start.samples

@@ -1,16 +1,15 @@
-"""Level of a start, shift between two levels, and restart variance. Pure statistics: numbers in, numbers out.
+"""Statistics: level of a start, shift between two levels, restart variance. Pure: numbers in, numbers out.
 
-All is done on logarithms, so that a shift is a ratio and units do not matter; a point is a run's median, in order of
-time. What each part rests on:
+All values are logarithms, so a shift is a ratio and units do not matter; a point is a run's median, in order of time.
 
-- A level is Hodges and Lehmann's ("Estimates of Location Based on Rank Tests", 1963): the median of all means of two
-  points. A few wild points do not move it.
-- Neighbours in time are alike, so that a level is known less well than from as many independent points: its variance is
-  that of a first-order autoregression, whose coefficient is estimated without the bias of short series (Marriott and
-  Pope, "Bias in the Estimation of Autocorrelations", 1954).
+- The level is that of Hodges and Lehmann ("Estimates of Location Based on Rank Tests", 1963): the median of all means
+  of two points. A few outliers do not move it.
+- Neighbouring runs are alike, so the level is known less well than from independent points: its variance is that of a
+  first-order autoregression, whose coefficient is estimated without the bias of short series (Marriott and Pope,
+  "Bias in the Estimation of Autocorrelations", 1954).
 - **A restart is one replicate** (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013): two starts of
-  the same image differ, and no number of runs within them shows by how much. :mod:`~infercanary.judge.pooling`
-  adds that variance.
+  one image differ, and no number of runs within them shows by how much. :mod:`~infercanary.judge.pooling` adds that
+  variance.
 - Verdicts are three-way, as in equivalence testing: changed, the same, or not known yet.
 
 Fourteen statistics were compared on labelled series (``benchmarks/results/2026-11-28-verdicts.md``).
@@ -34,7 +33,7 @@ Points: TypeAlias = "Sequence[float] | Floats | Series"
 
 
 class Level(NamedTuple):
-    """Level of a start (a logarithm), the variance of its error, and the degrees of freedom of that."""
+    """Level of a start (a logarithm), the variance of its error, and that variance's degrees of freedom."""
 
     log: float
     variance: float
@@ -42,7 +41,7 @@ class Level(NamedTuple):
 
 
 class Series:
-    """Points of one start in order of time, as logarithms, with their own statistics, each computed once.
+    """Points of one start in order of time, with statistics that are computed once.
 
     Args:
         logs: Logarithms, one-dimensional.
@@ -53,14 +52,11 @@ class Series:
 
     @classmethod
     def of(cls, points: Points, what: str = "points") -> Series:
-        """The series of ``points``.
+        """Make a series of latencies.
 
         Args:
             points: Latencies above zero in any unit, in order of time; a series is returned as it is.
-            what: Their name in an error.
-
-        Returns:
-            Their logarithms.
+            what: Name of the points in an error.
 
         Raises:
             ValueError: A point is not finite or not above zero, or the points are not flat.
@@ -80,22 +76,22 @@ class Series:
 
     @cached_property
     def ordered(self) -> Floats:
-        """From the smallest on."""
+        """Points in ascending order."""
         return np.sort(self.logs)
 
     @cached_property
     def level(self) -> float:
-        """Hodges and Lehmann's of one sample: the median of all means of two points, each with itself included."""
-        step = 1 + 2 * (len(self) // 1024)  # all of many points would take a matrix of their square
+        """Level by Hodges and Lehmann: median of all means of two points, each also with itself."""
+        step = 1 + 2 * (len(self) // 1024)  # all pairs of many points would need a matrix of their square
         kept = self.ordered[step // 2 :: step]
         sums = np.add.outer(kept, kept).ravel()
         middle = [(sums.size - 1) // 2, sums.size // 2]
-        sums.partition(middle)  # of few points numpy's median takes four times as long
+        sums.partition(middle)  # for few points numpy's median takes four times as long
         return float(sums[middle].sum()) / 4
 
     @cached_property
     def scatter(self) -> float:
-        """A winsorized SD: a few outliers hardly change it, and neither ties nor a second mode make it zero."""
+        """Winsorized SD: outliers hardly change it, and neither ties nor a second mode make it zero."""
         n = len(self)
         return math.sqrt(self._rest @ self._rest * (n - 1)) / (n - 2 * self._cut - 1)
 
@@ -108,26 +104,26 @@ class Series:
     def alike(self) -> float:
         """Autocorrelation of neighbours, as of a first-order process."""
         alike = autocorrelation(self._rest)
-        # Nearer to 1 no number of runs would show a level.
+        # Closer to 1, no number of runs would show a level.
         return min(max(alike + (1 + 3 * max(alike, 0.0)) / len(self), 0.0), 0.97)
 
     @cached_property
     def known(self) -> Level:
-        """Its level, as surely as its own points show it."""
+        """Level with the error that its own points show."""
         return self.level_by(self.scatter**2, self.alike, len(self) - 1.0)
 
     def level_by(self, square: float, alike: float, df: float) -> Level:
-        """Its level, whose points have the variance ``square`` on ``df`` degrees of freedom, and are so ``alike``."""
+        """Level of points with the variance ``square`` (``df`` degrees of freedom) and the autocorrelation ``alike``."""
         n = len(self)
-        # The variance of a mean over that of independent points (Anderson, "The Statistical Analysis of Time Series",
-        # 1971, section 8.3.1). Of normal noise the standard error of this level is 1.0233 times the mean's; a tenth
-        # more is for what lasts longer than such a process: then .1 % of quiet places of labelled series are called.
+        # Variance of a mean relative to independent points (Anderson, "The Statistical Analysis of Time Series",
+        # 1971, section 8.3.1). For normal noise the standard error of this level is 1.0233 times the mean's; a tenth
+        # more covers longer dependence: then .1 % of quiet places of labelled series are called.
         inflation = (1 + alike) / (1 - alike) - 2 * alike * (1 - alike**n) / (n * (1 - alike) ** 2)
         return Level(self.level, 1.14**2 * square * inflation / n, df)
 
     @cached_property
     def _rest(self) -> Floats:
-        """Distance of the points from their mean, in order of time; one in 15, at either end, is moved to the next."""
+        """Distance of the points from their mean, in order of time, after winsorizing one in 15 at either end."""
         winsorized = self.logs.clip(self.ordered[self._cut], self.ordered[-1 - self._cut])
         return winsorized - float(winsorized.sum()) / len(self)
 
@@ -137,12 +133,14 @@ class Series:
 
 
 def autocorrelation(rest: Floats) -> float:
-    """Of neighbours in a series around zero; 0 where all of it is zero."""
+    """Return the autocorrelation of neighbours in a series around zero; 0 for zeros."""
     return float(rest[1:] @ rest[:-1] / (rest @ rest + 1e-24))
 
 
 def mean_of(levels: Sequence[Level]) -> Level:
-    """Mean level of independent starts. The middle variance counts: a start throttled for a while has a large one."""
+    """Return the mean level of independent starts, with their median variance: a start throttled for a while has a
+    large one.
+    """
     return Level(
         sum(level.log for level in levels) / len(levels),
         median(level.variance for level in levels) / len(levels),
@@ -151,24 +149,24 @@ def mean_of(levels: Sequence[Level]) -> Level:
 
 
 def between(old: Level, new: Level) -> Shift:
-    """The shift from one level to another, without what a restart between does.
+    """Return the shift from one level to another, without restart variance.
 
-    Modes that last about as long as a side cannot be known from it: such a side looks like one mode, and a change of
-    mode like a change of level.
+    It cannot recognize modes that last as long as a side: such a side looks like one mode, and a change of mode like
+    a change of level.
     """
     return Shift(new.log - old.log, math.sqrt(old.variance), old.df).widened(new.variance, new.df)
 
 
 def assess(of: Shift, level: float, decide: Decide = LIVE.decide) -> Comparison:
-    """The verdict of the only look at a shift, be it of one pair or pooled: the interval that is shown also calls.
+    """Return the verdict of a single look, at which the interval that is shown also calls.
 
     Args:
-        of: The shift, whose error is about t with its degrees of freedom.
+        of: Shift with a t-distributed error.
         level: Confidence of the interval, between 0 and 1.
-        decide: What counts as a change.
+        decide: Size of a change.
 
     Returns:
-        Ratios, and the verdict, which is never `unconfirmed`.
+        Ratios, and a verdict that is never `unconfirmed`.
     """
     return decided(of, of.interval(level), decide, abs(of.log) >= decide.log_effect)
 
@@ -180,18 +178,17 @@ def decided(
     is_called: bool,
     otherwise: Verdict = "inconclusive",
 ) -> Comparison:
-    """The one rule of a verdict, by a shift and the ends of its interval (logarithms).
+    """Return the verdict for a shift and its interval (logarithms): the only rule.
 
     `equivalent` is two one-sided tests (Schuirmann, "A Comparison of the Two One-Sided Tests Procedure and the Power
     Approach for Assessing the Equivalence of Average Bioavailability", 1987): the whole interval lies within the
-    smallest effect, and not all values are the same. A change takes an interval beyond the clear zone.
+    smallest effect, and not all values are the same. A change needs an interval outside the dead band.
 
     Args:
-        of: The shift.
         ends: The interval that is shown.
-        decide: The smallest effect and the clear zone.
-        is_called: Whether an interval beyond the clear zone is a change; it is ``otherwise`` if not.
-        otherwise: The verdict on a change that is not called.
+        decide: Smallest effect and dead band.
+        is_called: True if an interval outside the dead band is a change; otherwise it is ``otherwise``.
+        otherwise: Verdict on a change that is not called.
     """
     low, high = ends
     verdict: Verdict = "inconclusive"
@@ -203,21 +200,20 @@ def decided(
 
 
 def learn(images: Iterable[Sequence[Points]], pool: Pool = LIVE.pool) -> Restarts:
-    """The restart variance: the prior, and what starts of the same image add to it; it counts as restarts seen before.
+    """Estimate the restart variance from a prior and from starts of the same image.
 
-    The scatter of the levels of k starts has k - 1 degrees of freedom; what the runs' own scatter explains of it (the
-    middle one's: that of a start which was disturbed for a while is large) is taken off, because a shift's standard
-    error already has it: the analysis-of-variance estimate of a variance component (Searle, Casella and McCulloch,
-    "Variance Components", 1992, chapter 3), not below zero. The prior joins as the conjugate one of a normal variance
-    does (Gelman et al., "Bayesian Data Analysis", 2013, section 2.6). Assumes that all images of a service have one
-    restart SD.
+    The scatter of the levels of k starts has k - 1 degrees of freedom. The part that the runs' own scatter explains
+    (the median one, because a disturbed start has a large one) is subtracted, since a shift's standard error already
+    has it: the analysis-of-variance estimate of a variance component (Searle, Casella and McCulloch, "Variance
+    Components", 1992, chapter 3), not below zero. The prior is the conjugate one of a normal variance (Gelman et al.,
+    "Bayesian Data Analysis", 2013, section 2.6). Assumes one restart SD for all images of a service.
 
     Args:
-        images: For each image the latencies of each of its starts.
-        pool: The prior, and the fewest runs of a start.
+        images: Latencies of each start of each image.
+        pool: Prior, and the smallest number of runs of a start.
 
     Returns:
-        An SD of logarithms; of an image with k starts that count it has k - 1 degrees of freedom beside the prior's.
+        SD of logarithms; each image with k counted starts adds k - 1 degrees of freedom to the prior's.
     """
     df = pool.restart_df
     squares = pool.restart_sd**2 * df

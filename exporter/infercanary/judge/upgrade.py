@@ -1,6 +1,6 @@
-"""Select the last upgrade of a service: which starts had the new image, and which the one before.
+"""Upgrade: selects the last upgrade of a service, with the starts of the new image and of the one before.
 
-An image stands for what runs: new weights in the same image are another one (:attr:`~.model.Start.identity`).
+New weights in the same image are another image here (:attr:`~.model.Start.identity`).
 """
 
 from __future__ import annotations
@@ -16,35 +16,34 @@ from infercanary.judge.policy import LIVE
 
 
 class Selection(NamedTuple):
-    """The starts of a service in order of time, and its last upgrade; None where there was none."""
+    """Starts of a service in order of time, and its last upgrade; None if there was none."""
 
     starts: Sequence[Start]
     upgrade: Upgrade | None
     live: Sequence[Start]
-    """The live starts of the new image; without an upgrade, of the service."""
+    """Live starts of the new image; without an upgrade, of the service."""
     rolled_back_image: str = ""
-    """Name of the last new image, if that was rolled back."""
+    """Name of the last new image, if it was rolled back."""
     settings_changed_at: float | None = None
-    """When the canary's settings became those of today (Unix seconds); None where it had no others."""
+    """Unix time of the last change of the canary's settings; None if there was none."""
 
 
 def select(starts: Sequence[Start]) -> Selection:
-    """Select the last change of image or model, whichever replica came first.
+    """Select the last change of image or model, in whichever replica it came first.
 
-    New weights in the same image are an upgrade as a new image is. Starts with other settings of the canary than those
-    of today are left out. A new image was rolled back if its containers are all gone, and others of the service go on:
-    then it is the change before that one. An image that is over and never had enough runs to be compared is skipped:
-    what came after it is compared with what was before.
+    Starts with other settings of the canary are left out. A new image whose containers are all gone, while others of
+    the service go on, was rolled back: then the change before it is selected. An image that is gone and never had
+    enough runs is skipped.
 
     Args:
-        starts: Of one service and canary, in order of time.
+        starts: Starts of one service and canary, in order of time.
     """
     starts = identified(starts)
     live = live_starts(starts)
     starts, settings_changed_at = comparable(starts, live)
     left = {start.identity for start in live}
     known = left | {start.identity for start in starts if len(start.samples) >= LIVE.pool.fewest_runs}
-    # Nothing was before the first start: even if it is short, what came after it is an upgrade.
+    # Nothing was before the first start, so it counts even if it is short.
     judged = [start for place, start in enumerate(starts) if not place or start.identity in known]
     replaced = _replaced(judged)
     places = [*replaced]
@@ -57,7 +56,7 @@ def select(starts: Sequence[Start]) -> Selection:
         return selection
     new = judged[places[-1]].identity
     places = [*takewhile(lambda place: judged[place].identity == new, reversed(places))]
-    # What most containers ran: one that tried another image in between is compared with what it ran before that.
+    # The image that most containers ran: one that tried another image in between is compared with its image before.
     containers = Counter(replaced[place] for place in places)
     old = max(
         containers,
@@ -74,36 +73,33 @@ def select(starts: Sequence[Start]) -> Selection:
 
 
 def live_starts(starts: Sequence[Start]) -> list[Start]:
-    """The newest start of each container that still runs, in order of time as ``starts`` are.
+    """Return the newest start of each container that still runs, in order of time.
 
-    There is no clock here: a container that still runs does not fall behind the others. Where all stand still, all of
-    them count. A start that is known to have ended does not, unless all have.
+    There is no clock here: a running container keeps up with the others, and if all stand still, all count. A start
+    that is known to have ended counts only if all have.
 
     Args:
-        starts: Of one service, in order of time.
-
-    Returns:
-        At most one start a container; none only where there are no starts.
+        starts: Starts of one service, in order of time.
     """
     newest = {start.generation.container: start for start in starts}.values()
     left = [start for start in newest if not start.generation.ended_at] or newest
-    # A start whose host's clock is behind may have ended before its last run.
+    # With a slow host clock, a start may have ended before its last run.
     now = max((min(_last_run(start), _runs_until(start)) for start in left), default=0.0)
     live = (start for start in left if _runs_until(start) >= now)
     return sorted(live, key=lambda start: start.generation.started_at)
 
 
 def _replaced(starts: Sequence[Start]) -> dict[int, str]:
-    """By the place of each start that took the place of another image: the identity of that one."""
+    """Return the replaced image's identity for each start that replaced another image, by its place."""
     found = {}
-    newest: dict[str, str] = {}  # the identity of each container's last start
-    until: dict[str, float] = {}  # how long the starts of each identity run; the newest identity last
+    newest: dict[str, str] = {}  # identity of each container's last start
+    until: dict[str, float] = {}  # end of the starts of each identity; the newest identity is last
     for place, start in enumerate(starts):
         image, container = start.identity, start.generation.container
         replaced = newest.get(container, image)
         running = [name for name, end in until.items() if end >= start.generation.started_at]
         if container not in newest and until and image not in running:
-            # Another name for a replica: new only where no start that runs has its image.
+            # A new container name: an upgrade only if no running start has its image.
             replaced = (running or sorted(until, key=until.__getitem__))[-1]
         if replaced != image:
             found[place] = replaced

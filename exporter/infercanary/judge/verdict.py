@@ -1,8 +1,8 @@
-"""The verdict on one canary of one service: since which upgrade, on which runs, after how many looks.
+"""Verdict on one canary of one service: the upgrade, the runs it is based on, and the looks.
 
-Pure, and without memory: the same records give the same verdict, so that nothing of it can be lost. The looks are
-replayed each time, with all that is known by now: a start that came later adds its first runs to each of them, and what
-restarts have taught since counts. So evidence that comes late may take back a call that was made early.
+Pure and without memory: the same records give the same verdict, so nothing can be lost. Each time the looks are
+replayed with all records: a late start adds its first runs to each look, and later restarts refine the restart
+variance. So late evidence may take back an early call.
 """
 
 from __future__ import annotations
@@ -30,22 +30,18 @@ _CONTRADICTIONS = [{"image", "host"}, {"image", "load"}, {"both", "load"}]
 
 
 class Trial(NamedTuple):
-    """The judge was tried on a restart of one image, after so many looks, and called a change or did not."""
+    """Result of an A/A test: after so many looks at a restart of one image, was a change called?"""
 
     looks: int
     called: bool
 
 
 Trials: TypeAlias = Mapping[tuple[str, str], Trial]
-"""By the container and the boot id of the start that was tried."""
+"""Trial of each start, by container and boot id."""
 
 
 class Judge:
-    """Judges upgrades by one policy.
-
-    Args:
-        policy: The numbers that decide.
-    """
+    """Judges upgrades by the numbers of one policy."""
 
     def __init__(self, policy: Policy = LIVE) -> None:
         self._policy = policy
@@ -53,23 +49,22 @@ class Judge:
         self.finder = Finder(policy)
 
     def verdict(self, starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Result:
-        """Did the last upgrade of a service change the latency of ``canary``, by how much, and why.
+        """Judge whether the last upgrade of a service changed the latency of a canary, by how much, and why.
 
         Args:
-            starts: Of the service's containers, in order of time, with the runs of this canary.
+            starts: Starts of the service's containers with the runs of this canary, in order of time.
             siblings: Starts of other services on the host, one canary each, in order of time.
-            canary: Its name.
 
         Returns:
-            `no_baseline` without an upgrade, or where the image before has too few runs; `settling` before the first
+            `no_baseline` without an upgrade, or if the image before has too few runs; `settling` before the first
             look.
         """
         selection = select(starts)
         finding, causes = self._found(selection, siblings, canary)
         upgrade, look, looks = selection.upgrade, finding.look, self._policy.decide.looks
         if upgrade and look and look.runs > looks[0] and finding.state in CHANGED:
-            # More runs may refute a cause, but one look does not: a sibling, a replica or a control that began to count
-            # may have made it. Until another look agrees, the cause is unknown.
+            # A cause needs two looks that agree: a sibling, a replica or a control that just began to count may have
+            # made it. Until then it is unknown.
             runs = max(runs for runs in looks if runs < look.runs)
             first = upgrade._replace(after=[start.first(runs) for start in upgrade.after])
             before = selection._replace(upgrade=first)
@@ -81,23 +76,21 @@ class Judge:
     def trials(
         self, starts: Sequence[Start], known: Mapping[tuple[str, str], Trial] = {}, most: float = math.inf
     ) -> Trials:
-        """Try the judge on each start of an image whose container had started it before: an A/A test.
+        """Run the A/A test on each start of an image that its container had started before: each call is a false
+        alarm.
 
-        Nothing changed there, and each call is a false alarm.
-
-        Each is tried with what was known then: an unusual restart that already counts in the restart variance would
-        excuse itself. What was known then does not change, and so a trial is made anew only where its start reached
-        another look.
+        Each start is tried with what was known then, because an unusual restart would otherwise excuse itself. So a
+        trial is repeated only when its start reached another look.
 
         Args:
-            starts: Of a service, in order of time.
+            starts: Starts of a service, in order of time.
             known: Earlier trials.
-            most: New trials in one call, because each costs as much as a judgement.
+            most: Largest number of new trials in one call: each costs as much as a judgement.
 
         Returns:
             All trials so far.
         """
-        fewest = 24  # runs of both starts: a trial of fewer seldom calls anything
+        fewest = 24  # runs of both starts: with fewer, a trial seldom calls anything
         found: dict[tuple[str, str], Trial] = {}
         earlier: dict[tuple[str, ...], int] = {}
         for place, start in enumerate(starts):
@@ -122,7 +115,7 @@ class Judge:
         return finding, self._attribution.of_upgrade(finding, beside, canary)
 
     def _result(self, finding: Finding, causes: Causes) -> Result:
-        """The finding without the runs that it rests on."""
+        """Return the flat result of a finding."""
         selection, upgrade, look = finding.selection, finding.selection.upgrade, finding.look
         answer = finding.unwaited or look
         result = Result(
@@ -135,7 +128,7 @@ class Judge:
             return _without_upgrade(result, selection)
         replaced, running = upgrade.before[-1].generation, upgrade.after[-1].generation
         forms = {replaced.image_form, running.image_form} - {""}
-        # People are shown the runs as they are.
+        # People see the runs without subtraction.
         pairs = look.pairs if look else [Pair(upgrade.before, upgrade.after)]
         old = [start for pair in pairs for start in pair.before]
         new = [start for pair in pairs for start in pair.after]
@@ -183,11 +176,11 @@ class Judge:
 
 
 def _without_upgrade(result: Result, selection: Selection) -> Result:
-    """With the runs of the image that runs now: the next baseline."""
+    """Return the result with the runs of the only image: the next baseline."""
     if not selection.live:
         return result
     last = selection.live[-1]
-    # Runs of an image that was rolled back are no part of the next baseline.
+    # Runs of a rolled-back image are no part of the next baseline.
     starts = [start for start in selection.starts if start.identity == last.identity]
     same = _runs(starts)
     return replace(
@@ -204,7 +197,7 @@ def _runs(starts: Iterable[Start]) -> list[Sample]:
 
 
 def _controls(runs: Sequence[Sample], starts: Iterable[Start]) -> dict[str, float]:
-    """Medians of the controls that the judge knows; none where those of the starts are different work."""
+    """Return medians of the known controls; empty if the controls of the starts are different work."""
     if not have_alike_controls(starts):
         return {}
     return {name: x for name, x in medians([s.controls for s in _some(runs)]).items() if name in CONTROLS}
@@ -215,5 +208,5 @@ def _picture(runs: Sequence[Sample]) -> list[float]:
 
 
 def _some(runs: Sequence[Sample]) -> Sequence[Sample]:
-    """At most 120 of the runs, evenly spread over time."""
+    """Return at most 120 runs, evenly spread over time."""
     return runs[:: 1 + len(runs) // 120]
