@@ -113,7 +113,7 @@ class Series:
         return self.level_by(self.scatter**2, self.alike, len(self) - 1.0)
 
     def level_by(self, square: float, alike: float, df: float) -> Level:
-        """Level of points with the variance ``square`` (``df`` degrees of freedom) and the autocorrelation ``alike``."""
+        """Level of points with variance ``square`` (``df`` degrees of freedom) and autocorrelation ``alike``."""
         n = len(self)
         # Variance of a mean relative to independent points (Anderson, "The Statistical Analysis of Time Series",
         # 1971, section 8.3.1). For normal noise the standard error of this level is 1.0233 times the mean's; a tenth
