@@ -1,4 +1,4 @@
-"""Two samples, or two lists of starts, compared at one look: the one path of ``judge.compare`` and of files."""
+"""Samples: compares two samples, or two lists of starts, at one look. ``judge.compare`` and files share this path."""
 
 from __future__ import annotations
 
@@ -61,20 +61,18 @@ def compare_starts(
     restart_sd: float | None = None,
     policy: Policy = FILES,
 ) -> tuple[Comparison, Shift, Restarts]:
-    """Are the starts of ``candidate`` slower than those of ``baseline``? The one path of ``compare``, here and in
-    files.
+    """Compare the starts of two sides.
 
     Args:
-        baseline: For each start its latencies in order of time; those that are too short do not count, nor do more than
-            ``policy.pool.history`` of a side: the latest count.
+        baseline: Latencies of each start in order of time. Short starts do not count, and only the latest
+            ``policy.pool.history`` of a side.
         candidate: The same, after the event.
-        restart_sd: SD of logarithms by which two starts of one image differ; learned from these starts without it.
-        policy: What counts as a change.
+        restart_sd: Restart SD of logarithms; learned from these starts if missing.
+        policy: Size of a change.
 
     Returns:
-        The comparison (ratios), its shift (a logarithm), and the restart variance that it counts on. Where a side has
-        no start that counts, the comparison is inconclusive, of a shift that is NaN unless each side is one start with
-        points.
+        The comparison (ratios), its shift (a logarithm), and its restart variance. If a side has no start that
+        counts, the comparison is inconclusive, and the shift is NaN unless each side is one start with points.
     """
     pool = policy.pool
     sides = [
