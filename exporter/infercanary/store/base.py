@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from infercanary.store.session import Session
 
 HISTORY = 100
-"""Documents of a kind that are kept for each service and canary."""
+"""Documents of one kind kept for each service and canary."""
 GONE_SECONDS = 300.0
-"""A container without a run for so long, while others of its service have some, is gone."""
+"""A container is gone after so many seconds without a run, while others of its service have some."""
 
 
 class StoreError(Exception):
-    """The store could not do it, and is as before. One line, for people."""
+    """The store failed and is unchanged. One line, for people."""
 
     def __str__(self) -> str:
         return masked(" ".join(super().__str__().split()))
 
 
 class StoreAway(StoreError):
-    """The store cannot do it now, and may later: offer the same again."""
+    """The store is unavailable now: offer the same again later."""
 
 
 class LeaseLost(StoreError):
@@ -39,7 +39,7 @@ class LeaseLost(StoreError):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A document, and the Unix time that was saved with it."""
+    """A document with its Unix time."""
 
     at: float
     body: bytes
@@ -52,27 +52,28 @@ class LastRun(NamedTuple):
     container: str
     canary: str
     at: float
-    """A Unix time, by the probe's clock."""
+    """Unix time by the probe's clock."""
 
 
 class Database:
-    """A kind of database: how a connection to it is opened, and what its errors mean. It holds no connection."""
+    """A kind of database: opens connections and explains errors. It holds no connection."""
 
     engine: Engine
     shown: str
-    """Its name for people, without secrets: each error begins with it."""
+    """Name for people, without secrets; each error begins with it."""
     advice: ClassVar[Mapping[str, str]] = {}
-    """Part of an error's text → what to do."""
+    """Part of an error's text → its fix."""
     set_aside_at: float | None = None
-    """When the last corrupt file was set aside, a Unix time; None where none was."""
+    """Unix time at which the last corrupt file was set aside; None if there was none."""
     retention = Retention()
-    """How much is kept unless the caller says so."""
+    """Default windows of what is kept."""
     upgrades = False
-    """Whether older tables of a shared database are brought up to date: by their owner's command alone."""
+    """True if old tables of a shared database may be upgraded: only by their owner's command."""
 
     def connect(self) -> Connection:
-        """Open a connection in the driver's autocommit mode, with the tables of :mod:`.schema`; errors of SQLAlchemy
-        and of the system pass."""
+        """Open a connection in the driver's autocommit mode, with the tables of :mod:`.schema`; raises errors of
+        SQLAlchemy and of the system.
+        """
         connection = self.engine.connect()
         try:
             self.prepare(connection)
@@ -82,40 +83,36 @@ class Database:
         return connection
 
     def prepare(self, connection: Connection) -> None:
-        """Check a new connection, and see that the tables are those of today."""
+        """Check a new connection, and bring the tables to the current schema."""
         raise NotImplementedError
 
     def begin(self, connection: Connection) -> None:
-        """Begin a transaction. A connection that is of no use any more is invalidated, with an error."""
+        """Begin a transaction. An unusable connection is invalidated, with an error."""
         connection.exec_driver_sql("BEGIN")
 
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
-        """Return what went wrong in one line, with the fix: a :class:`StoreAway` where the same may succeed later.
+        """Return the error in one line with its fix: :class:`StoreAway` if the same may succeed later.
 
-        A connection that is of no use any more is invalidated; a corrupt file is set aside.
+        An unusable connection is invalidated; a corrupt file is set aside.
         """
         raise NotImplementedError
 
     def size(self, connection: Connection) -> int | None:
-        """Return the bytes of what is kept; None where its disk is another administrator's."""
+        """Return the stored bytes; None if another administrator owns the disk."""
 
     def age(self, connection: Connection, now: float | None = None) -> float:
-        """Return the age of the store in seconds: how long exporters have watched, or the Unix time of its own clock.
+        """Return the store's age in seconds: the time that exporters watched, or the Unix time of its own clock.
 
         Args:
             connection: Within a transaction if ``now`` is given.
-            now: The Unix time by this machine's clock; None to read only.
+            now: Unix time by this machine's clock; None to read only.
         """
         raise NotImplementedError
 
     def fleet(self, session: Session) -> Fleet | None:
-        """Return the leases and findings of exporters that share the database; None if it has one owner.
-
-        Args:
-            session: The store's.
-        """
+        """Return leases and findings of exporters that share the database; None if it has one owner."""
 
     def explained(self, text: str, code: str = "") -> str:
-        """Return an error's text with what to do about it, and where."""
+        """Return an error's text with its place and fix."""
         found = (f"{fix} ({text})" for part, fix in self.advice.items() if part in text or part == code)
         return f"{self.shown}: {next(found, text)}"

@@ -1,4 +1,4 @@
-"""Leases and findings: which of the exporters that share a database judges a service, and what it found."""
+"""Fleet: leases, which decide which of the exporters that share a database judges a service, and their findings."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _Body: TypeAlias = tuple[ServiceKey, str, bytes]
 class Fleet:
     """This process among those that share the database. Every method may raise :class:`.StoreError`.
 
-    One thread at a time, but for :meth:`renew`. A service's lease has one holder. It ends after ``lease_seconds``, by
-    the database's clock, unless it is renewed.
+    Not thread-safe, except for :meth:`renew`. A lease has one holder. It ends after ``lease_seconds``, by the
+    database's clock, unless it is renewed.
 
     Args:
-        session: The store's.
+        session: The store's connection.
         renewing: Another connection, for renewals alone.
-        lease_seconds: Until a lease ends that is not renewed.
+        lease_seconds: Length of a lease without renewal.
     """
 
     def __init__(self, session: Session, renewing: Session, lease_seconds: float) -> None:
@@ -36,66 +36,54 @@ class Fleet:
         self.holder = uuid.uuid4().hex
         """Name of this process."""
         self.held: dict[ServiceKey, int] = {}
-        """Service → the fencing number of its lease, as far as this process knows."""
+        """Service → fencing number of its lease, as far as this process knows."""
         self._session = session
         self._renewing = renewing
         self._counts: dict[_Canary, Any] = {}
         self._numbers: dict[_Canary, Any] = {}
 
     def hold(self, wanted: _Services) -> set[ServiceKey]:
-        """Renew the leases of these services, and take those that nobody has; leases of others are left to end.
-
-        Returns:
-            The services whose lease this process has now.
-        """
+        """Renew the leases of these services and take free ones; return those held now."""
         self.held = self._lease(self._session, wanted, self.lease_seconds, takes=True)
         return {*self.held}
 
     def renew(self, services: _Services) -> set[ServiceKey]:
-        """Renew leases that this process holds; by a connection of its own, from another thread than all other methods.
-
-        Returns:
-            The services whose lease goes on.
+        """Renew held leases on a separate connection, from another thread than the other methods; return those that
+        go on.
         """
         return {*self._lease(self._renewing, services, self.lease_seconds)}
 
     def give_back(self, services: _Services) -> None:
-        """End those of these leases that this process holds, so that another process may take them at once."""
+        """End held leases of these services, so that another process may take them at once."""
         if ended := self.held.keys() & services:
             self.held = {service: fence for service, fence in self.held.items() if service not in ended}
             self._lease(self._session, ended, 0.0)
 
     def claim(self, connection: Connection, service: ServiceKey) -> None:
-        """Lock a service's lease until the transaction ends, for a write about the service.
+        """Lock a service's lease until the transaction ends, before a write about the service.
 
         Raises:
-            LeaseLost: Another process has the lease by now.
+            LeaseLost: Another process has the lease.
         """
         if connection.execute(queries.CLAIM, self._mine(service)).first() is None:
             raise self._lost(service)
 
     def refresh(self, services: _Services) -> set[_Canary]:
-        """Compare the counts of these services with those of the call before; all other services are forgotten.
-
-        Returns:
-            Service and canary of each canary of which a start, or its runs, changed since.
-        """
+        """Return the canaries whose starts or runs changed since the last call; other services are forgotten."""
         before, self._counts = self._counts, self._by_canary(queries.COUNTS, services)
         both = self._counts.keys() | before.keys()
         return {key for key in both if key[0] in services and self._counts.get(key) != before.get(key)}
 
     def put_finding(self, service: ServiceKey, canary: str, at: float, body: bytes, taught: bytes) -> None:
-        """Keep the finding about a canary.
+        """Store the finding on a canary of a service whose lease this process has.
 
         Args:
-            service: A service whose lease this process has.
-            canary: Its name.
             at: A Unix time.
             body: The finding.
-            taught: What its restarts teach about other services; empty for nothing.
+            taught: Restart variance that it teaches other services; empty for none.
 
         Raises:
-            LeaseLost: Another process has the lease by now.
+            LeaseLost: Another process has the lease.
         """
         given = self._mine(service, canary=canary, at=at, body=body, taught=taught)
         rows = self._session.keyed(queries.PUT_FINDING, given)
@@ -104,7 +92,7 @@ class Fleet:
         self._numbers[service, canary] = [*rows[0][1:]]
 
     def findings(self, services: _Services) -> list[_Body]:
-        """Read the findings about these services that changed since the call before; forget all other services."""
+        """Return the findings on these services that changed since the last call; other services are forgotten."""
         numbers = self._by_canary(queries.FINDING_NUMBERS, services)
         changed = [key for key in numbers if numbers[key] != self._numbers.get(key)]
         keys = [(*service, canary) for service, canary in changed]
@@ -113,22 +101,20 @@ class Fleet:
         return findings
 
     def running(self, service: ServiceKey) -> list[Generation]:
-        """Read the newest start of each container that still runs, as far as runs and their ends show.
+        """Return the newest start of each running container, ordered by container.
 
-        Returns:
-            Starts, in order of their containers' names; none where nobody has the service's lease, for then no exporter
-            sees what runs.
+        Empty if nobody has the service's lease, because then no exporter knows what runs.
         """
         rows = self._session.rows(queries.RUNNING, queries.named(service, gone=GONE_SECONDS))
         newest = {start.container: start for start in decode_starts(rows)}
         return [start for _, start in sorted(newest.items()) if not start.ended_at]
 
     def services(self) -> set[ServiceKey]:
-        """Read which services are judged: somebody holds their lease."""
+        """Return the services with a lease holder."""
         return {service for (service,) in self._session.keyed(queries.SERVICES)}
 
     def taught(self) -> list[_Body]:
-        """Read what each canary of all services teaches, where that is anything."""
+        """Return the restart variance that each canary of all services teaches, if any."""
         return self._session.keyed(queries.TAUGHT)
 
     def close(self) -> None:

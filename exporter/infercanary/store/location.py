@@ -1,4 +1,4 @@
-"""Where a PostgreSQL database is: the URL of `store:`, and the password beside it."""
+"""Location of a PostgreSQL database: the URL of `store:`, and its separate password."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEFAULTS: Mapping[str, str] = {
     "client_encoding": "utf8",
     "connect_timeout": "5",
     "application_name": "infercanary-exporter",
-    "target_session_attrs": "read-write",  # of several hosts the one that is the primary now
+    "target_session_attrs": "read-write",  # of several hosts the current primary
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "2",
@@ -25,11 +25,11 @@ _DEFAULTS: Mapping[str, str] = {
 
 
 class Location(msgspec.Struct, frozen=True):
-    """Where a database is, without the password."""
+    """Location of a database, without the password."""
 
     conninfo: str
     shown: str
-    """For people: without any parameter."""
+    """Name for people, without parameters."""
     password_file: str | None
     lease_seconds: float
 
@@ -45,7 +45,7 @@ class Location(msgspec.Struct, frozen=True):
         base, _, text = url.partition("?")
         query = dict(parse_qsl(text, keep_blank_values=True))
         role, _, place = base.partition("//")[2].rpartition("@")
-        is_cut = "@" in text  # a `?` in a password, not percent-encoded, began the parameters
+        is_cut = "@" in text  # a `?` in an unescaped password looks like the start of the parameters
         shown = f"postgresql://{'…' if is_cut else place}"
         if "password" in query or ":" in role or is_cut:
             raise StoreError(
@@ -70,10 +70,10 @@ class Location(msgspec.Struct, frozen=True):
         return cls(conninfo, shown, file, seconds)
 
     def password(self) -> dict[str, str]:
-        """Read the password's file, for one connection.
+        """Read the password file for one connection.
 
         Returns:
-            Nothing where no file is named: libpq finds a password by itself, or needs none.
+            Nothing if no file is named: libpq finds a password itself, or needs none.
 
         Raises:
             StoreError: The file cannot be read.

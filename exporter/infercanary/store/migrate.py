@@ -14,10 +14,10 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 
 
 def read_version(connection: Connection, shown: str) -> str | None:
-    """Return the revision of the tables; None where there are none.
+    """Return the revision of the tables; None if there are none.
 
     Raises:
-        StoreError: They are newer than those of :mod:`.schema`, or of an unknown revision.
+        StoreError: They are newer than :mod:`.schema`, or of an unknown revision.
     """
     from sqlalchemy import inspect
 
@@ -36,7 +36,7 @@ def read_version(connection: Connection, shown: str) -> str | None:
 
 
 def update(connection: Connection, version: str | None) -> None:
-    """Make the tables of :mod:`.schema`, or bring those of an older revision up to date, within a transaction."""
+    """Create the tables of :mod:`.schema`, or upgrade older ones, within a transaction."""
     from infercanary.store import schema
 
     if version is None:
@@ -56,13 +56,13 @@ def update(connection: Connection, version: str | None) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Make the tables of a store, or bring them up to date.
+    """Create or upgrade the tables of a store.
 
     Args:
         arguments: The location alone.
 
     Returns:
-        An exit code: 0, or 2 with one line on the standard error.
+        Exit code: 0, or 2 with one line on standard error.
     """
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m infercanary.store.migrate postgresql://OWNER@HOST/DATABASE", file=sys.stderr)

@@ -18,8 +18,8 @@ from infercanary.store.location import Location
 from infercanary.store.session import Session
 
 _CALL_SECONDS = 15.0
-_TABLES_LOCK = 0x1CA9A12  # of pg_advisory_xact_lock: only one exporter at a time makes or changes tables
-_ADVICE: Mapping[str, str] = {  # by SQLSTATE, or by a part of the text where the server gave no answer
+_TABLES_LOCK = 0x1CA9A12  # for pg_advisory_xact_lock: one exporter at a time creates or changes tables
+_ADVICE: Mapping[str, str] = {  # by SQLSTATE, or by a part of the text if the server gave no answer
     "53100": "the database's disk is full; what was kept is not lost, and it goes on once there is room",
     "53300": "the database has no connection left; raise max_connections, or use a pooler in session mode",
     "42501": "the role lacks a right; docs/fleet.md has the grants",
@@ -41,14 +41,14 @@ _ADVICE: Mapping[str, str] = {  # by SQLSTATE, or by a part of the text where th
 
 
 class PostgresDatabase(Database):
-    """The database of a URL.
+    """Database of a URL.
 
     Args:
-        url: As :meth:`.Location.of` reads it.
-        call_seconds: A call that takes longer is given up.
+        url: See :meth:`.Location.of`.
+        call_seconds: Deadline of a call.
 
     Raises:
-        StoreError: The URL cannot be right.
+        StoreError: The URL is wrong.
     """
 
     advice = _ADVICE
@@ -71,19 +71,19 @@ class PostgresDatabase(Database):
         return Fleet(session, Session(renewing), seconds)
 
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
-        """Return what went wrong; a value that no database takes is refused for good, all else may do better later."""
+        """Explain an error; only a value that no database takes is final, everything else may succeed later."""
         cause = getattr(error, "orig", None) or error
         is_refused = isinstance(
             cause, (self.engine.dialect.loaded_dbapi.DataError, UnicodeError, OverflowError)
         )
         text = self.explained(str(cause) or type(cause).__name__, getattr(cause, "sqlstate", None) or "")
         if connection is not None and not is_refused:
-            connection.invalidate()  # whatever state it is in: the next work begins anew
+            connection.invalidate()  # in whatever state it is: the next work reconnects
         return (StoreError if is_refused else StoreAway)(text)
 
     @cached_property
     def engine(self) -> Engine:  # type: ignore[override]
-        """Connects by psycopg; each statement is a transaction of its own, unless one is begun."""
+        """psycopg engine; each statement is its own transaction unless one is begun."""
         try:
             import psycopg
             from psycopg.conninfo import make_conninfo
@@ -94,7 +94,7 @@ class PostgresDatabase(Database):
         seconds = math.inf if self.upgrades else self._call_seconds
 
         class Impatient(psycopg.Connection[Any]):
-            """Gives up a call that takes too long: a paused server obeys no statement_timeout and no cancellation."""
+            """Gives up a call that takes too long: a paused server ignores statement_timeout and cancellation."""
 
             def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
                 return super().wait(self._limited(gen), *args, **options)
@@ -121,7 +121,7 @@ class PostgresDatabase(Database):
         )
 
     def prepare(self, connection: Connection) -> None:
-        """See that the tables are those of today; of several exporters on an empty database one makes them."""
+        """Bring the tables to the current schema; of several exporters on an empty database one creates them."""
         version = migrate.read_version(connection, self.shown)
         if version == schema.SCHEMA:
             return
@@ -132,7 +132,7 @@ class PostgresDatabase(Database):
             )
         self.begin(connection)
         connection.execute(select(func.pg_advisory_xact_lock(_TABLES_LOCK)))
-        if migrate.read_version(connection, self.shown) == version:  # else another one was faster
+        if migrate.read_version(connection, self.shown) == version:  # unless another exporter was faster
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             migrate.update(connection, version)
         connection.commit()

@@ -22,7 +22,7 @@ def named(service: ServiceKey, **more: Any) -> dict[str, Any]:
 
 
 def among(services: Collection[ServiceKey] | None) -> dict[str, Any]:
-    """Return the parameters of a statement about these services; about all, for None."""
+    """Return the parameters for a statement about these services, or about all for None."""
     return {"everything": services is None, "services": [*map(tuple, services or ())]}
 
 
@@ -39,7 +39,7 @@ RESET_CLOCK = text(
     "UPDATE clock SET now = NULL, age = 0.0 "
     "WHERE typeof(age) <> 'real' OR typeof(now) NOT IN ('real', 'null') OR NOT abs(age) < 1e15"
 )
-"""A failing disk may have made it anything; 1e15 s are more than a store can have been watched."""
+"""Repair a value that a failing disk changed: 1e15 s are longer than any store was watched."""
 NOW = text("SELECT extract(epoch FROM now())")
 """The database's own clock, in PostgreSQL."""
 
@@ -51,7 +51,7 @@ KNOWN = text(
     "FROM start LEFT JOIN series ON series.start = start.id "
     "WHERE namespace = :namespace AND service = :service AND container = :container"
 )
-"""When the last start of a container began or, if later, its last run, 0 without a start; and what is kept of one."""
+"""Time of the last start of a container or, if later, of its last run (0 without a start), and one start's row."""
 PUT_START = text(
     "INSERT INTO start (namespace, service, container, boot_id, began, seen, host, image_id, image_digest, image_key, "
     "body) VALUES (:namespace, :service, :container, :boot_id, :began, :seen, :host, :image_id, :image_digest, "
@@ -84,7 +84,7 @@ ADD_SERIES = text("INSERT INTO series (start, canary) VALUES (:start, :canary) R
 KNOWN_SEQUENCES = text(
     "SELECT sequence FROM sample WHERE series = :series AND sequence BETWEEN :first AND :last"
 )
-# Under the lock of the series nothing is doubled; a failing disk may have lowered `last` in SQLite's file.
+# The lock of the series prevents duplicates; a failing disk may have lowered `last` in SQLite's file.
 ADD_SAMPLES = text(
     "INSERT INTO sample (series, sequence, tier, body) VALUES (:series, :sequence, :tier, :body) "
     "ON CONFLICT DO NOTHING"
@@ -119,7 +119,7 @@ ENDS = text(
     "sum(length(body)) OVER (PARTITION BY series) AS total FROM sample WHERE series IN :ids) AS sizes "
     "USING (series, sequence) WHERE size <= :half OR size > total - :half ORDER BY series, sequence"
 ).bindparams(_IDS)
-"""The first and the last rows of each series, so many bytes of either: what a start began with and what it came to."""
+"""First and last rows of each series up to so many bytes each: its beginning and its latest state."""
 
 CANARIES = text(
     "SELECT DISTINCT namespace, service, canary FROM start JOIN series ON series.start = start.id "
@@ -195,16 +195,16 @@ LEASE = text(
     "WHERE CASE WHEN lease.expires > extract(epoch FROM now()) THEN lease.holder = excluded.holder ELSE :takes END "
     "RETURNING namespace, service, fence"
 )
-"""Leases these services for some seconds: those that this process holds and, if ``takes``, those that nobody holds.
+"""Lease services for some seconds: those that this process holds and, if ``takes``, free ones.
 
-In one order, since the two connections of a process do it at the same time. A statement by itself: now() is when it
-began, so one that waited for a row's lock finds less expired, not more. Rows of other holders are not even locked.
+In a fixed order, because the two connections of a process do it at the same time. A single statement: now() is its
+beginning, so waiting for a lock finds fewer expired leases, not more. Rows of other holders are not locked.
 """
 CLAIM = text(
     "SELECT fence FROM lease WHERE namespace = :namespace AND service = :service AND holder = :holder "
     "AND fence = :fence AND expires > extract(epoch FROM now()) FOR UPDATE"
 )
-"""Locks a lease: whoever wants to take it waits until the transaction ends."""
+"""Locks a lease: another process that wants it waits until the transaction ends."""
 PUT_FINDING = text(
     "INSERT INTO finding (namespace, service, canary, number, at, body, taught) "
     "SELECT namespace, service, :canary, 1, :at, :body, :taught FROM lease "
@@ -213,7 +213,7 @@ PUT_FINDING = text(
     "ON CONFLICT (namespace, service, canary) DO UPDATE SET number = finding.number + 1, at = excluded.at, "
     "body = excluded.body, taught = excluded.taught RETURNING namespace, service, number"
 )
-"""Locks the lease too; no row without it. The number changes with the finding."""
+"""Also locks the lease; returns no row without it. The number changes with the finding."""
 TAUGHT = text("SELECT namespace, service, canary, taught FROM finding WHERE length(taught) > 0")
 RUNNING = text(
     "SELECT body FROM start WHERE namespace = :namespace AND service = :service "
@@ -233,8 +233,6 @@ COUNTS = text(
     "FROM start JOIN series ON series.start = start.id "
     "WHERE (:everything OR (namespace, service) IN :services) GROUP BY namespace, service, canary"
 ).bindparams(_SERVICES)
-"""Sums for each canary, of which one changes whenever its starts or runs change.
-
-Of a start or a series each of these numbers only grows (but ``failed``: then ``thinned`` does), and new ones have
-larger ids than those that were dropped.
+"""Sums for each canary that change whenever its starts or runs change. Each number of a start or series only grows
+(except ``failed``: then ``thinned`` grows), and new rows have larger ids than dropped ones.
 """

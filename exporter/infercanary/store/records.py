@@ -1,4 +1,4 @@
-"""How starts and runs are written into a store, and read again."""
+"""Records: encoding of starts and runs in the store."""
 
 from __future__ import annotations
 
@@ -19,22 +19,18 @@ MAX_CANARIES = 32
 """Limit for one start: a probe that invents names must not fill the disk."""
 
 _MAX_KILLS = 64  # a crash loop of a server that never reports must not fill the disk
-_MAX_CACHED = 512  # decoded starts
+_MAX_CACHED = 512  # number of cached decoded starts
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Sample)
 # The next judgement of a service reads the same starts, with environments of hundreds of names.
 _decoded = lru_cache(_MAX_CACHED)(msgspec.msgpack.Decoder(Generation).decode)
-# What a flipped byte makes of a row: another form, numbers that cannot be, text that is not UTF-8, another type.
+# Errors of a row with flipped bits: wrong form, impossible numbers, invalid UTF-8, wrong type.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, TypeError)
 
 
 def encode(sample: Sample) -> bytes:
-    """Encode a run for the store; without its maps and tags if a probe invented hundreds of them.
-
-    Args:
-        sample: A run, or the median of several.
-    """
+    """Encode a run, or the median of several, for the store; without maps and tags if they are too large."""
     body = _encoder.encode(sample)
     if len(body) > MAX_BYTES:
         body = _encoder.encode(
@@ -46,14 +42,7 @@ def encode(sample: Sample) -> bytes:
 
 
 def decode(bodies: Iterable[bytes]) -> list[Sample]:
-    """Decode runs, and leave out those that a failing disk made unreadable.
-
-    Args:
-        bodies: As :func:`encode` made them.
-
-    Returns:
-        Samples in the same order; shorter than ``bodies`` if one was unreadable.
-    """
+    """Decode runs in order, without those that a failing disk made unreadable."""
     samples, unreadable = [], 0
     for body in bodies:
         try:
@@ -71,7 +60,7 @@ def encode_start(generation: Generation) -> bytes:
 
 
 def decode_start(body: bytes) -> Generation | None:
-    """Read a start of :func:`encode_start`, which nobody may change; None if a failing disk made it unreadable."""
+    """Decode a start (cached: do not change it); None if a failing disk made it unreadable."""
     try:
         return _decoded(body)
     except _UNREADABLE:
@@ -80,21 +69,18 @@ def decode_start(body: bytes) -> Generation | None:
 
 
 def decode_starts(rows: Iterable[Iterable[bytes]]) -> Iterator[Generation]:
-    """Yield the readable starts of rows that have nothing but a start's body."""
+    """Yield the readable starts of rows with one column."""
     for (body,) in rows:
         if (start := decode_start(body)) is not None:
             yield start
 
 
 def with_known(generation: Generation, body: bytes) -> Generation:
-    """Add what is kept of a start to what is known now: when it began, its profiles, and the ends of its server.
+    """Add the stored facts of a start to what is known now: its start time, profiles, and memory kills.
 
     Args:
-        generation: The start, as it is known now.
-        body: The start as it is kept.
-
-    Returns:
-        The start; of many ends, and of many profiles, it has the last.
+        generation: The start as known now.
+        body: The start as stored.
     """
     known = decode_start(body)
     if known is None:

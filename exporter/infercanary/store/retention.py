@@ -28,16 +28,16 @@ BLOCK = LIVE.drift.block_runs
 """Runs in a block median."""
 
 HOUR = 30
-"""Block medians in an hour's: at a run in 10 s it is one."""
+"""Block medians in an hour's median, at a run every 10 s."""
 
 DAY_SECONDS = 86_400.0
 
 OPENING, RAW, FAILED, FIRST, BLOCKS, HOURS = range(6)
 TIERS = ("opening", "raw", "failed", "first", "blocks", "hours")
-"""The column of a series with the number of its rows, by tier."""
+"""Column of a series with its number of rows, by tier."""
 
-_SEEN_SECONDS = 7_200.0  # `seen` is written each hour only: what differs by less was seen at the same time
-_RUNS_SECONDS = 2 * DAY_SECONDS  # since it was seen; the store's age may grow by one in a step
+_SEEN_SECONDS = 7_200.0  # `seen` is written once an hour: smaller differences are the same time
+_RUNS_SECONDS = 2 * DAY_SECONDS  # seconds since it was seen; the store's age may grow by one in a step
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,15 +51,15 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
     opening: int = (
         3 * LIVE.decide.looks[-1] // 2
-    )  # half as many more than the last look, since some do not count
-    """The first runs of each of an image's last ``opening_starts`` starts, unmerged."""
+    )  # half as many more than the last look, because some runs do not count
+    """First runs of each of an image's last ``opening_starts`` starts, unmerged."""
     opening_starts: int = 8
     raw: int = 960
-    """The newest runs of each image after those, unmerged."""
+    """Newest runs of each image after those, unmerged."""
     slack: int = 120
-    """More raw runs before so many are merged at once, a multiple of ``BLOCK``: few large writes cost less."""
+    """Additional raw runs before they are merged at once, a multiple of ``BLOCK``: few large writes cost less."""
     first: int = 8_640
-    """The first runs of each image (a day), whose block medians stay as long as the image does."""
+    """First runs of each image (a day), whose block medians stay as long as the image."""
     blocks: int = 5_040
     """Block medians after the first, of all images (a week)."""
     hours: int = 2_160
@@ -67,41 +67,39 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 240
     """Failed runs of all images."""
     starts: int = 64
-    """Starts of each image: the first ``first_starts``, and the newest; as many without runs."""
+    """Starts of each image: the first ``first_starts`` and the newest; as many without runs."""
     first_starts: int = 8
     images: int = 8
-    """Of each service, unless more run at the same time. Also of each container: models of an image with windows of
-    their own."""
+    """Images of each service, unless more run at the same time. Also models with windows of their own in each
+    container.
+    """
     image_seconds: float = 90 * DAY_SECONDS
-    """Since it was seen; an image goes then, unless it is one of the newest two."""
+    """Seconds since an image was seen after which it is dropped, unless it is one of the newest two."""
     containers: int = 4_000
-    """In all: those that were seen last, and those that run."""
+    """Containers in all: the ones seen last, and those that run."""
 
 
 IN_MEMORY = Retention(opening_starts=2, raw=240, blocks=240, hours=240, failed=120, starts=16, images=3)
-"""For a store that is lost at exit anyway: 0.4 MB for a canary of a container after a day."""
+"""For a store that is lost at exit: .4 MB for a canary of a container after a day."""
 
 
 def image_of(key: str) -> str:
-    """Return the image alone of a :attr:`~infercanary.judge.model.Generation.work_key`."""
+    """Return the image of a :attr:`~infercanary.judge.model.Generation.work_key`."""
     return key.partition(" ")[0]
 
 
 def expired(starts: Iterable[Any], age: float, keep: Retention) -> list[int]:
-    """Return the ids of the starts whose time is over.
+    """Return the ids of expired starts.
 
     Args:
-        starts: Rows of :func:`.queries.records`, the oldest first.
-        age: The store's, in seconds.
-        keep: How much is kept.
+        starts: Rows of :func:`.queries.records`, oldest first.
+        age: Age of the store in seconds.
     """
     containers: dict[object, bool] = {}  # whether it stays
-    ranks: defaultdict[object, dict[object, int]] = defaultdict(
-        dict
-    )  # of a service's images, the newest first
+    ranks: defaultdict[object, dict[object, int]] = defaultdict(dict)  # images of a service, newest first
     kept: set[object] = set()  # images
     groups: defaultdict[tuple[object, object, bool], list[int]] = defaultdict(list)
-    newest_first = [*starts][::-1]  # also of those that were seen at the same time
+    newest_first = [*starts][::-1]  # includes images seen at the same time
     newest_first.sort(key=lambda start: min(start.seen, age - _SEEN_SECONDS), reverse=True)
     for start in newest_first:
         service = start.namespace, start.service

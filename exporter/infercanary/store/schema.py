@@ -24,7 +24,7 @@ from sqlalchemy.types import TypeEngine
 from infercanary.store.retention import TIERS
 
 SCHEMA = "0001"
-"""The newest of the Alembic revisions beside this file: what the tables below are."""
+"""Newest Alembic revision beside this file: the tables below."""
 
 
 _ID = BigInteger().with_variant(
@@ -42,10 +42,10 @@ def _id_of(table: str, **more: Any) -> Column[int]:
     return Column(table, _ID, ForeignKey(f"{table}.id", ondelete="CASCADE"), nullable=False, **more)
 
 
-# Which revision the tables are in; by Alembic's name, for it reads and writes it.
+# Revision of the tables, under the name that Alembic reads and writes.
 schema = Table("infercanary_schema", metadata, Column("version_num", Text, primary_key=True))
 
-# One row, which SQLite alone uses: the last time that was given, and how long exporters have watched by then.
+# One row, for SQLite alone: the last given time, and how long exporters had watched by then.
 clock = Table("clock", metadata, Column("now", Double), Column("age", Double, nullable=False))
 
 # began: when it started, or later than all that is known of the container's start before. seen: an age of the store, in
@@ -99,7 +99,7 @@ document = Table(
     sqlite_with_rowid=False,
 )
 
-# The next two are for exporters that share a database. taught: what a canary's restarts teach about others.
+# The next two tables are for exporters that share a database. taught: restart variance that a canary teaches others.
 finding = Table(
     "finding",
     metadata,
@@ -109,7 +109,7 @@ finding = Table(
     *_columns(LargeBinary, "body", "taught"),
 )
 
-# fence is counted up at each change of holder; expires is a Unix time by the database's clock.
+# fence grows at each change of holder; expires is a Unix time by the database's clock.
 lease = Table(
     "lease",
     metadata,

@@ -1,4 +1,4 @@
-"""A connection to a database: opened at first use and again after it broke, with transactions."""
+"""Session: a database connection that opens at first use and again after it broke, with transactions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from infercanary.store.base import Database
 
 
 class Session:
-    """One connection, in the driver's autocommit mode: a read by itself costs one round trip.
+    """One connection in the driver's autocommit mode: a single read costs one round trip.
 
     Args:
-        database: The kind of database, and where it is.
-        reset: Called for each new connection, and after each transaction that was not kept.
+        database: Kind and location of the database.
+        reset: Called for each new connection, and after each failed transaction.
     """
 
     def __init__(self, database: Database, reset: Callable[[], None] = lambda: None) -> None:
         self.size_bytes: int | None = None
-        """Size of what is kept, as of the last transaction."""
+        """Stored bytes, as of the last transaction."""
         self._database = database
         self._reset = reset
         self._connection: Connection | None = None
@@ -33,10 +33,10 @@ class Session:
 
     @contextmanager
     def work(self) -> Iterator[Connection]:
-        """The connection, for reads by themselves or as a part of the open transaction.
+        """Yield the connection, for single reads or as part of the open transaction.
 
         Raises:
-            StoreError: In one line, with the fix.
+            StoreError: One line with the fix.
         """
         try:
             if self._connection is None:
@@ -46,13 +46,13 @@ class Session:
             raise self._database.error(error, self._connection) from error
         finally:
             if self._connection is not None and self._connection.invalidated:
-                self._connection = None  # the next work begins anew
+                self._connection = None  # the next work reconnects
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Keep what is done within it as a whole or, after an exception, not at all; within another one, join that.
+        """Commit everything done within, or nothing after an exception; joins an open transaction.
 
-        An exception within it must leave the outermost one: nothing more may be written.
+        An exception must leave the outermost transaction: nothing more may be written.
 
         Raises:
             StoreError: It cannot be begun or ended.
@@ -68,7 +68,7 @@ class Session:
                 self.size_bytes = self._database.size(connection)
                 connection.commit()
             except BaseException:
-                with suppress(Exception):  # nothing is kept either where the connection broke
+                with suppress(Exception):  # a broken connection commits nothing either
                     connection.rollback()
                 self._reset()
                 raise
@@ -88,8 +88,8 @@ class Session:
         """Run a statement by the driver alone: SQLAlchemy takes longer than SQLite itself.
 
         Args:
-            statement: A constant, whose parameters are all given and need no conversion.
-            given: Parameters; of several, the statement returns nothing.
+            statement: A constant; its parameters need no conversion.
+            given: Parameters; with several sets the statement returns nothing.
         """
         with (
             self.work() as connection,
@@ -103,7 +103,7 @@ class Session:
             return list(cursor.fetchall()) if cursor.description else []
 
     def close(self) -> None:
-        """Let go of the database. Never raises."""
+        """Close the connection. Never raises."""
         if self._connection is not None:
             self._connection.invalidate()
             self._connection = None

@@ -1,8 +1,8 @@
-"""SQLite: one file for one exporter, how it is opened, and what is done where it cannot be used.
+"""SQLite: one file for one exporter; opening it, and handling files that cannot be used.
 
-The file is in WAL mode with ``synchronous = NORMAL``: what is committed outlives the process, however that ends. A
-loss of power may cost what the kernel had not written yet (half a minute, by Linux's defaults), but not the file, which
-then holds all transactions up to one; the rest is still in the rings of probes that went on.
+The file is in WAL mode with ``synchronous = NORMAL``: committed data outlives the process. A loss of power may cost
+what the kernel had not written yet (half a minute with Linux's defaults), but not the file; probes that went on still
+have the rest in their buffers.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from infercanary.store.retention import DAY_SECONDS, IN_MEMORY, Retention
 
 log = structlog.get_logger(__name__)
 
-_LOCK_SECONDS = 2.0  # an exporter that is just ending lets go of the file within it
-_MAX_CHECKED_BYTES = 256 << 20  # are checked as a whole when opened; reading them takes about a second
+_LOCK_SECONDS = 2.0  # seconds; an exporter that is ending releases the file within them
+_MAX_CHECKED_BYTES = 256 << 20  # bytes of a file that is checked as a whole when opened: about a second
 _MAX_SET_ASIDE = 3
 _CACHE_KIB = 16 << 10
-_WAL_PAGES = 4_000  # 16 MB: a page that was written often meanwhile goes into the file once
-_APPLICATION_ID = 0x1CA9A12  # in the file's header: no other program's database is taken for ours
+_WAL_PAGES = 4_000  # 16 MB: a page written often meanwhile goes into the file once
+_APPLICATION_ID = (
+    0x1CA9A12  # in the file's header, so that another program's database is not mistaken for ours
+)
 _CORRUPT = ".corrupt-%Y%m%dT%H%M%S.%f%z"
 _CORRUPT_FILES = ".corrupt-????????T??????.??????+0000"
 _NOT_WRITABLE = f"cannot be written; make its folder, or make both writable for this user (uid {os.getuid()})"
@@ -53,7 +55,7 @@ class SqliteDatabase(Database):
         path: The file; None for memory.
 
     Raises:
-        StoreError: The path is of a folder or a device.
+        StoreError: The path is a folder or a device.
     """
 
     advice = _ADVICE
@@ -66,8 +68,8 @@ class SqliteDatabase(Database):
         self._path = path
         self.engine = create_engine(
             URL.create("sqlite", database=str(path or ":memory:")),
-            paramstyle="named",  # as psycopg's: what Session.fast is given goes to the driver as it is
-            # Transactions begin and end where it is written that they do.
+            paramstyle="named",  # as psycopg does: parameters of Session.fast reach the driver unchanged
+            # Only explicit statements begin and end transactions.
             connect_args={"timeout": _LOCK_SECONDS, "isolation_level": None, "check_same_thread": False},
             poolclass=NullPool,
         )
@@ -83,19 +85,19 @@ class SqliteDatabase(Database):
             self._set_aside(error.orig)
             connection = super().connect()
         for file in self._corrupt_files()[-1:]:
-            self.set_aside_at = os.stat(file).st_ctime  # when it was renamed
+            self.set_aside_at = os.stat(file).st_ctime  # time of the rename
         self._inodes = self._find_inodes()
         return connection
 
     def begin(self, connection: Connection) -> None:
-        """Begin a transaction, unless the file or its log was removed: what is written to it then is lost."""
+        """Begin a transaction, unless the file or its log was removed: writes would be lost."""
         if self._find_inodes() != self._inodes:
             connection.invalidate()
             raise StoreAway(f"{self.shown}: was removed while in use; it is begun anew")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
-        """Return what went wrong; a corrupt file is set aside, for the next work to begin anew."""
+        """Explain an error; a corrupt file is set aside, and the next work begins a new one."""
         cause = getattr(error, "orig", None) or error
         if _is_corrupt(cause):
             if connection is not None:
@@ -108,29 +110,29 @@ class SqliteDatabase(Database):
         return kind(self.explained(str(cause), "" if is_writable else "readonly"))
 
     def size(self, connection: Connection) -> int:
-        """Return the bytes of the database, without what still is in its log."""
+        """Return the bytes of the database without its log."""
         pages = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
         return int(connection.exec_driver_sql(pages).scalar_one())
 
     def age(self, connection: Connection, now: float | None = None) -> float:
-        """Return how long exporters have watched, in seconds, and count on to the Unix time ``now``."""
+        """Return how long exporters have watched, in seconds, and advance it to the Unix time ``now``."""
         if now is not None:
             connection.execute(queries.ADVANCE_CLOCK, {"now": now, "day": DAY_SECONDS})
         return connection.scalar(queries.AGE) or 0.0
 
     def _find_inodes(self) -> list[int]:
-        """Return which files lie where the store's do; none if one of them is missing."""
+        """Return the inodes of the store's files; none if one is missing."""
         try:
             return [os.stat(f"{self._path}{end}").st_ino for end in ("", "-wal") if self._path]
         except FileNotFoundError:
             return []
 
     def prepare(self, connection: Connection) -> None:
-        """Hold the file from the first read on, and bring its tables up to date."""
+        """Lock the file at the first read, and bring its tables to the current schema."""
         driver: Any = connection.connection.driver_connection
-        # One flipped byte in a name must not cost the rows beside it.
+        # A flipped byte in a name must cost only its own row.
         driver.text_factory = lambda text: text.decode(errors="replace")
-        # From the first read on: so no shared memory is needed beside the file.
+        # Exclusive from the first read on: no shared-memory file is needed.
         connection.exec_driver_sql("PRAGMA locking_mode = EXCLUSIVE")
         version = self._check(connection)
         for pragma in (
@@ -154,7 +156,7 @@ class SqliteDatabase(Database):
         """Return the revision of the tables; None for an empty file."""
         application = connection.exec_driver_sql("PRAGMA application_id").scalar()
         names = connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars().all()
-        # A view may never end, a trigger may do anything, and a generated column may be of any size.
+        # Refuse views (which may never end), triggers, and generated columns (which may be of any size).
         odd = connection.exec_driver_sql(
             "SELECT name FROM sqlite_master m WHERE type NOT IN ('table', 'index') OR sql LIKE '%VIRTUAL%' "
             "OR EXISTS (SELECT 1 FROM pragma_table_xinfo(m.name) WHERE hidden > 1)"
@@ -175,9 +177,9 @@ class SqliteDatabase(Database):
         return migrate.read_version(connection, self.shown)
 
     def _set_aside(self, error: object) -> None:
-        """Rename the file with its log, for a new one to be begun; the last three corrupt ones are kept."""
+        """Rename the file with its log, so that a new one is begun; the last three corrupt files are kept."""
         renamed = f"{self._path}{datetime.now(timezone.utc).strftime(_CORRUPT)}"
-        # The file itself last: until then the same would be found again.
+        # The file itself comes last: until then it would be found again.
         for suffix in ("-wal", "-shm", "-journal", ""):
             with suppress(FileNotFoundError):
                 os.replace(f"{self._path}{suffix}", f"{renamed}{suffix}")
@@ -186,15 +188,15 @@ class SqliteDatabase(Database):
         log.warning("store set aside, and a new one begun", path=renamed, error=str(error))
 
     def _corrupt_files(self) -> list[str]:
-        """Return the corrupt files beside the file, the oldest first."""
+        """Return the corrupt files beside the file, oldest first."""
         return sorted(glob.glob(f"{glob.escape(self.shown)}{_CORRUPT_FILES}")) if self._path else []
 
 
 def _drop_unreadable(connection: Connection) -> None:
-    """Drop the rows of which a value is not of its column's type: SQLite does not hold values to their types.
+    """Drop rows with a value that is not of its column's type: SQLite does not enforce types.
 
-    One flipped bit of a row's header makes a text a blob or a number another one, and whoever reads it would have to
-    expect that. Runs are read as what they are, whatever they became: their table is the large one, and is left out.
+    One flipped bit of a row's header turns a text into a blob or changes a number, which no reader expects. Encoded
+    runs are left out: their table is large, and their decoder checks them.
     """
     for table in (schema.start, schema.series, schema.document):
         kinds = {column.name: _KINDS[column.type.python_type] for column in table.columns}
@@ -204,5 +206,5 @@ def _drop_unreadable(connection: Connection) -> None:
 
 
 def _is_corrupt(error: object) -> bool:
-    """Return whether the file is at fault: Python has a class of its own for each other error of SQLite."""
+    """Return True if the file is at fault: each other error has its own Python class."""
     return type(error) is sqlite3.DatabaseError

@@ -1,6 +1,6 @@
-"""The store: each run once, thinned as :mod:`.retention` says, and the judge's documents; in SQLite or PostgreSQL.
+"""Store: keeps each run once, thinned as :mod:`.retention` says, and the judge's documents, in SQLite or PostgreSQL.
 
-Its size is bounded, whatever comes and whatever the clocks say: :class:`.retention.Retention` has the windows.
+Its size is bounded whatever comes, and whatever the clocks say: :class:`.retention.Retention` has the windows.
 """
 
 from __future__ import annotations
@@ -49,36 +49,35 @@ _FILE = re.compile(r"(?!\s*\w+\s*[=:])[^\0]+")  # neither libpq's other form nor
 class Store:
     """Keeps each run once, thinner with age. Every method but :meth:`close` may raise :class:`StoreError`.
 
-    Synchronous, and for one thread at a time: a worker's, never the event loop's. The properties may be read from any
-    thread. A caller of :meth:`take` moves its cursor only after the transaction; what it then offers again after an
-    error, or after a restart, is not taken twice.
+    Synchronous and single-threaded: use it in a worker, never in the event loop. Properties may be read from any
+    thread. A caller of :meth:`take` moves its cursor after the transaction; runs offered twice are taken once.
 
     Args:
-        database: Where; it is opened at first use.
-        keep: How much is kept; None for the database's default.
+        database: Opened at first use.
+        keep: Windows of what is kept; None for the database's default.
     """
 
     def __init__(self, database: Database, keep: Retention | None = None) -> None:
-        # The last start of each container that was taken from since it was thinned, and the start's id.
+        # Last start of each container that took runs since the last thinning, with the start's id.
         self._written: dict[tuple[ServiceKey, str], tuple[Generation, int]] = {}
         self.session = Session(database, self._written.clear)
         self.fleet = database.fleet(self.session)
-        """Leases and findings of exporters that share the store; None for one that has one owner."""
+        """Leases and findings of exporters that share the store; None if it has one owner."""
         self.database = database
         self._keep = keep or database.retention
 
     def close(self) -> None:
-        """Let go of the store. Never raises."""
+        """Close the store. Never raises."""
         self.session.close()
         if self.fleet is not None:
             self.fleet.close()
 
     def take(self, generation: Generation, samples: Iterable[Sample]) -> int:
-        """Keep ``samples``, in any order, of ``generation``, and return how many of them are new.
+        """Store samples of a start, in any order, and return how many are new.
 
-        Each is taken once, by namespace, service, container, boot id and sequence; one that comes after later runs were
-        merged is left out. Of ``generation`` the last values are kept, but for ``started_at``. A container's earlier
-        start is to be taken before its later one: where the clock was set back, only this order tells which came first.
+        A sample is identified by namespace, service, container, boot id and sequence; one that comes after later runs
+        were merged is left out. Of the start the last values are kept, except ``started_at``. Take a container's
+        earlier start before its later one: if the clock was set back, only this order tells which came first.
         """
         several: dict[str, list[Sample]] = {}
         for sample in sorted(samples, key=attrgetter("sequence")):
@@ -88,7 +87,7 @@ class Store:
             return self._insert(start, generation, several)
 
     def canaries(self, services: Collection[ServiceKey] | None = None) -> list[tuple[ServiceKey, str]]:
-        """Return service and canary of each canary that ran, sorted; of these services alone, or of all."""
+        """Return service and canary of each canary that ran, sorted; for these services or for all."""
         return sorted(self.session.keyed(queries.CANARIES, queries.among(services)))
 
     def last_runs(self, host: str) -> list[LastRun]:
@@ -96,14 +95,14 @@ class Store:
         return [LastRun(*row) for row in self.session.keyed(queries.LAST_RUNS, {"host": host})]
 
     def taken(self, service: ServiceKey, canary: str) -> dict[tuple[str, str], int]:
-        """Return container and boot id → runs that were taken and had not failed, also those merged since."""
+        """Return the number of taken runs (without failed ones, with merged ones) by container and boot id."""
         rows = self.session.fast(
             queries.TAKEN, named(service, canary=canary)
         )  # for each canary, once a second
         return {(container, boot_id): runs for container, boot_id, runs in rows}
 
     def start_of(self, service: ServiceKey, container: str, boot_id: str) -> Generation | None:
-        """Return what is known of a start; None where it was never seen, or its row cannot be read."""
+        """Return a start; None if it is unknown or its row is unreadable."""
         rows = self.session.rows(queries.START, named(service, container=container, boot_id=boot_id))
         return next(decode_starts(rows), None)
 
@@ -121,19 +120,18 @@ class Store:
         since: float = -math.inf,
         most_bytes: int | None = None,
     ) -> list[tuple[Generation, list[Sample]]]:
-        """Return each start in which the canary ran, with its runs (failed ones too) and the medians of earlier ones.
+        """Return each start in which the canary ran, with its runs (also failed ones) and the medians of earlier
+        ones.
 
         Args:
-            service: Its key.
-            canary: Its name.
             container: Starts of this container alone.
-            since: Starts of that Unix time and later.
-            most_bytes: For a judgement: the starts that it needs (:func:`.reading.to_judge`), so many bytes of them,
-                and of their runs. Beyond it the oldest starts are left out, and of those that have more runs than an
-                equal share the ones between their first and last. None for all.
+            since: Only starts from this Unix time on.
+            most_bytes: Limit for a judgement: the starts that it needs (:func:`.reading.to_judge`) and their runs, so
+                many bytes each. Beyond it the oldest starts are left out, and of starts with more than an equal share
+                the runs between the first and last. None for all.
 
         Returns:
-            Starts, and samples of each, in order of time; of starts that began at the same time, by container.
+            Starts with their samples in order of time; starts at the same time ordered by container.
         """
         key = named(service, canary=canary, container=container, since=since)
         rows = self.session.rows(queries.SERIES_OF_CANARY, key)
@@ -148,13 +146,13 @@ class Store:
         return [(start, samples) for start, samples in read if start and samples]
 
     def thin(self, now: float) -> None:
-        """Merge and drop what is no longer to be kept; to be called every few minutes.
+        """Merge and drop old rows; call it every few minutes.
 
-        Of a shared store: the containers whose runs this process took, and the services that it judges.
+        In a shared store: of containers whose runs this process took, and of services that it judges.
 
         Args:
-            now: A Unix time, for a store without a clock of its own. Only its steps matter, as the time that exporters
-                watched: one back, or of more than a day, does not count.
+            now: Unix time, for a store without a clock of its own. Only its steps matter: a step back, or of more
+                than a day, does not count.
         """
         with self.session.transaction() as connection:
             age = self.database.age(connection, now)
@@ -165,9 +163,9 @@ class Store:
         self._sweep(age)
 
     def save(self, service: ServiceKey, canary: str, kind: str, at: float, body: bytes) -> None:
-        """Keep a document; of a service, canary and kind the last ``HISTORY`` are kept.
+        """Store a document with a Unix time; the last ``HISTORY`` of a service, canary and kind are kept.
 
-        ``at`` is a Unix time. The documents go when the store no longer knows the canary.
+        They are dropped when the store no longer knows the canary.
 
         Raises:
             LeaseLost: The store is shared, and this process does not judge the service.
@@ -180,12 +178,12 @@ class Store:
                 self.fleet.claim(connection, service)
 
     def history(self, service: ServiceKey, canary: str, kind: str) -> list[Document]:
-        """Return what was saved, the oldest first; at most ``HISTORY`` documents."""
+        """Return the documents of a kind, oldest first; at most ``HISTORY``."""
         rows = self.session.rows(queries.HISTORY, named(service, canary=canary, kind=kind))
         return [Document(*row) for row in rows]
 
     def _write_start(self, connection: Connection, generation: Generation) -> int:
-        """Add the start or bring it up to date, and return its id."""
+        """Add or update the start, and return its id."""
         container = generation.key, generation.container
         known, start = self._written.get(container, (None, 0))
         if known == generation:
@@ -193,7 +191,7 @@ class Store:
         values: dict[str, Any] = {name: getattr(generation, name) for name in _OF_START}
         latest, body = connection.execute(queries.KNOWN, values).one()
         kept = generation if body is None else with_known(generation, body)
-        # Where the clock was set back a start comes after all that is known of the container's start before.
+        # If the clock was set back, a start still comes after everything known of the container's start before.
         began = max(kept.started_at, latest + _AFTER_SECONDS)
         seen = self.database.age(connection)
         values |= {"began": began, "seen": seen, "image_key": kept.work_key, "body": encode_start(kept)}
@@ -202,7 +200,7 @@ class Store:
         return start
 
     def _insert(self, start: int, generation: Generation, several: Mapping[str, Sequence[Sample]]) -> int:
-        """Return how many of the runs, in order, were new; the first ones of the start are its opening."""
+        """Insert runs in order and return how many are new; the first runs of a start are its opening."""
         run = self.session.fast
         known = {canary: counted for canary, *counted in run(queries.LOCK_SERIES, {"start": start})}
         added, counts, refused = [], [], []
@@ -241,7 +239,7 @@ class Store:
         return len(added)
 
     def _sweep(self, age: float) -> None:
-        """Drop images and containers whose time is over, and what belongs to nothing any more."""
+        """Drop expired images and containers, and rows that belong to nothing."""
         services = queries.among(None if self.fleet is None else self.fleet.held)
         records = self.session.rows(queries.RECORDS, services)
         expired = retention.expired(records, age, self._keep)
@@ -253,7 +251,7 @@ class Store:
                 connection.execute(statement, services)
 
     def _bodies(self, rows: Sequence[Any], most_bytes: int | None) -> Mapping[int, list[bytes]]:
-        """Return the runs of each series as they are kept: all or, where they are too many, its first and last."""
+        """Return the stored runs of each series: all or, if they are too many, the first and last."""
         statement: Executable = queries.BODIES
         given: dict[str, Any] = {"ids": [row.id for row in rows]}
         if most_bytes is not None and sum(row.rows for row in rows) * MAX_BYTES > most_bytes:
@@ -282,7 +280,7 @@ def check(location: str | os.PathLike[str] | None) -> Database:
         from infercanary.store.postgres import PostgresDatabase
 
         return PostgresDatabase(text)
-    if "://" in text or not _FILE.fullmatch(text):  # not shown: it may have a password
+    if "://" in text or not _FILE.fullmatch(text):  # not shown: it may contain a password
         raise StoreError("the location is no name of a file; begin a URL with postgresql://")
     return SqliteDatabase(Path(text))
 
@@ -302,5 +300,5 @@ def open_store(location: str | os.PathLike[str] | None, keep: Retention | None =
 
 
 def is_shared(location: str | None) -> bool:
-    """Return whether the store is one that several exporters can share."""
+    """Return True if exporters can share the store."""
     return (location or "").startswith("postgresql://")

@@ -1,4 +1,4 @@
-"""Merging and dropping rows, such that what :mod:`.retention` says is what stays."""
+"""Thinning: merges and drops rows by the windows of :mod:`.retention`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from infercanary.store.retention import (
 )
 
 _MERGED = {OPENING: (BLOCK, BLOCKS), RAW: (BLOCK, BLOCKS), BLOCKS: (HOUR, HOURS)}
-"""Number of rows that are merged into one, and its tier, by tier; rows of other tiers are dropped."""
+"""Number of rows merged into one, and its tier, by tier; rows of other tiers are dropped."""
 
 
 def thin(connection: Connection, service: ServiceKey, container: str, keep: Retention) -> None:
-    """Merge and drop the rows of one container, within a transaction; its series are locked until that ends."""
+    """Merge and drop the rows of one container, within a transaction that locks its series."""
     key = queries.named(service, container=container)
     several = connection.execute(queries.SERIES_OF_CONTAINER, key).all()
     for _, group in groupby(several, attrgetter("canary")):
@@ -45,9 +45,9 @@ def thin(connection: Connection, service: ServiceKey, container: str, keep: Rete
             surplus = [
                 *_surplus(window, RAW, keep.raw, keep.slack),
                 *_surplus(older, OPENING, max(0, openings)),
-                *_surplus(window[::-1], FIRST, first),  # windows that became one have more of them
+                *_surplus(window[::-1], FIRST, first),  # joined windows have more rows
             ]
-            for one, tier, count in reversed(surplus):  # the oldest first: its runs are the image's first
+            for one, tier, count in reversed(surplus):  # oldest first: its runs are the image's first
                 room -= _replace(connection, one, tier, count, room)
         surplus = [
             *_surplus(series, BLOCKS, keep.blocks, HOUR),
@@ -61,9 +61,9 @@ def thin(connection: Connection, service: ServiceKey, container: str, keep: Rete
 def _windows(series: Sequence[Any], models: int) -> Collection[list[Any]]:
     """Group the series that share the windows of an image.
 
-    New weights in an image are an upgrade: the last few models have windows of their own, as images have; an image's
-    models before those share one. A start's key has the models of all canaries, but another canary's new weights must
-    not drop this one's history.
+    New weights are an upgrade, so the last few models of an image have windows of their own; earlier models share
+    one. A start's key has the models of all canaries, but new weights of another canary must not drop this one's
+    history.
     """
     own = [*dict.fromkeys(one.image_key for one in series)][:models]
     windows: dict[str, list[Any]] = {}
@@ -88,7 +88,7 @@ def _replace(connection: Connection, one: Any, tier: int, count: int, room: int 
     """Merge the oldest rows of a tier, or drop them.
 
     Returns:
-        Number of new rows, of which the first ``room`` are of the image's first runs.
+        Number of new rows, the first ``room`` of which are of the image's first runs.
     """
     given = {"series": one.id, "tier": tier}
     rows = connection.execute(queries.OLDEST, {**given, "count": count}).all()

@@ -1,7 +1,8 @@
-"""Metrics of the judge's findings. Each container of a service shows the service's verdict, so that the verdict joins
-with the other series of the container.
+"""Metrics of the judge's findings.
 
-`measure` is ``latency``, the name of another measure, or ``cold_start_`` and a step of the cold start.
+Each container of a service shows the service's verdict, so the verdict can be joined with the container's other
+series. The label `measure` is ``latency``, the name of another measure, or ``cold_start_`` and a step of the cold
+start.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from infercanary.judge.shift import CHANGED
 from infercanary.pages.sentence import SENTENCE_BYTES, distinct, listed, measure_words, operators_words
 
 LATENCY = "latency"
-_NAMED = 3  # containers of a service: an alert is read on a phone
-_COMPONENTS = 20  # of an upgrade, the most interesting ones
+_NAMED = 3  # containers of a service in one text: alerts are read on a phone
+_COMPONENTS = 20  # components of an upgrade that are shown, the most interesting ones
 _DRIFT_RUNS = 2 * LIVE.drift.block_runs * LIVE.drift.blocks
 _CANARY = ("canary",)
 _MEASURE = ("canary", "measure")
@@ -299,15 +300,12 @@ METRICS = (*_OF_FINDING, *_OF_RESULT, *_OF_UPGRADE, *_OF_CHANGE, *_OF_DRIFT)
 
 
 def families(findings: Findings, container: str, *, publishes: bool = True) -> list[Family]:
-    """Families of a service's findings, as one of its containers shows them.
+    """Return all families of a service's findings, as one of its containers shows them; some may have no points.
 
     Args:
         findings: Findings on the service.
         container: Stable name of the container, whose own drift is shown.
         publishes: False if another exporter judges the service: then only the drift is shown.
-
-    Returns:
-        Every family, also those without points.
     """
     points: dict[Metric, dict[tuple[str, ...], float]] = {metric: {} for metric in METRICS}
     for canary, finding in findings.items():
@@ -320,7 +318,7 @@ def families(findings: Findings, container: str, *, publishes: bool = True) -> l
 
 
 def _shown(finding: Finding, container: str, *, publishes: bool) -> Iterator[tuple[_Table[Any], object]]:
-    """Tables of the metrics that a container shows, each with the argument of its functions."""
+    """Yield the tables of the metrics that a container shows, with the arguments of their functions."""
     result = finding.result
     if container in finding.drifts:
         yield _OF_DRIFT, finding.drifts[container]
@@ -334,7 +332,7 @@ def _shown(finding: Finding, container: str, *, publishes: bool) -> Iterator[tup
 
 
 def _both(finding: Finding) -> dict[str, Result | MeasureVerdict]:
-    """The verdicts on the latency and on the other measures."""
+    """Yield the verdicts on the latency and on the other measures."""
     return {LATENCY: finding.result, **finding.measures}
 
 
@@ -343,7 +341,7 @@ def _labelled(values: Mapping[str, float]) -> _Points:
 
 
 def _new_containers(finding: Finding) -> str:
-    """Names of the containers with the new image; only a few, since each name makes a new series."""
+    """Return the names of containers with the new image; only a few, because each name makes a new series."""
     names = sorted({container for container, _ in finding.sides.new})
     return label_text(", ".join(names) if len(names) <= _NAMED else f"more than {_NAMED} containers")
 
@@ -359,5 +357,4 @@ def label_text(text: str) -> str:
 
 
 def _changes(drift: Drift) -> str:
-    """Differences from the first day."""
     return "; ".join(filter(None, (listed(drift.changes), operators_words(drift.operators))))

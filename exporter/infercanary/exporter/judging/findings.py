@@ -1,4 +1,4 @@
-"""Findings on a canary: the verdict on its service, and what is judged beside it."""
+"""Findings on a canary: the verdict on its service, with its drifts, trials and measures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from infercanary.judge.upgrade import select
 from infercanary.judge.verdict import Judge, Trials
 from infercanary.pages.sentence import measure_words, sentence
 
-_TRIALS = 2  # in one judgement: after a restart of the exporter all of them are to be made again
+_TRIALS = 2  # trials in one judgement: after a restart of the exporter all are due at once
 
 
 class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Sides(NamedTuple):
     old: frozenset[Boot] = frozenset()
     """Starts of the image that it is compared with."""
     others: frozenset[Boot] = frozenset()
-    """Starts of any other image; without an upgrade, all of them."""
+    """Starts of any other image; all starts if there was no upgrade."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,12 +66,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     """The verdict in words, for the log, the status page and the metrics."""
     drifts: Mapping[str, Drift] = {}
-    """By container."""
+    """Container → its drift."""
     answers: tuple[PastVerdict, ...] = ()
     trials: Trials = {}
     """The judge's own A/A tests."""
     measures: Mapping[str, MeasureVerdict] = {}
-    """By measure: memory, energy, the throughput of a load."""
+    """Measure (memory, energy, throughput of a load) → its verdict."""
     sides: Sides = Sides()
     taught: Restarts | None = None
     """Restart variance of the service, learned without a prior; None if no image was restarted."""
@@ -106,16 +106,15 @@ def judge_canary(
     policy: Policy,
     due: Due = "all",
 ) -> Finding:
-    """Judge a canary on all that is known of it.
+    """Judge a canary on all its records.
 
     Args:
-        canary: Its name.
-        before: The last finding.
-        starts: Starts of its service, in order of time, with its runs.
-        siblings: Starts of other services, on the hosts of these.
-        policy: The numbers that decide.
-        due: With ``drift`` the last verdicts stand, unless they are about another upgrade than the last one is now: an
-            image may have been rolled back. With ``upgrade`` the last drifts stand.
+        before: Last finding.
+        starts: Starts of its service with its runs, in order of time.
+        siblings: Starts of other services on the same hosts.
+        policy: Numbers that decide.
+        due: With ``drift`` the last verdicts stay, unless they are about another upgrade than the last one now (an
+            image may have been rolled back). With ``upgrade`` the last drifts stay.
     """
     judge, upgrade = Judge(policy), select(starts).upgrade
     upgraded_at = upgrade.at if upgrade else None
@@ -145,7 +144,7 @@ def _drifts(
     drifts = {}
     for container, own in grouped(starts, attrgetter("generation.container")).items():
         same = [s for s in own if s.work == own[-1].work]
-        # With one start alone, nothing was restarted in between.
+        # A single start has no restart variance.
         restarts = restarts_before(own[-1], starts, policy.pool) if len(same) > 1 else NO_RESTART
         beside = [s for s in siblings if s.generation.host == own[-1].generation.host]
         drifts[container] = drift.detect(same, beside, canary, restarts, policy)
@@ -153,7 +152,7 @@ def _drifts(
 
 
 def _sides(starts: Sequence[Start], upgrade: Upgrade | None) -> Sides:
-    """Sides of a canary. A start that made no run for long is among them: it may be busy."""
+    """Return the starts on each side of the upgrade. Starts without recent runs are included: they may be busy."""
     boots: defaultdict[str, set[Boot]] = defaultdict(set)
     for start in {start.generation.container: start for start in starts}.values():
         if not start.generation.ended_at:

@@ -1,4 +1,4 @@
-"""Storing of reports, in one transaction: a report that cannot be stored costs itself alone."""
+"""Intake: stores reports in one transaction. A report that cannot be stored costs only itself."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def take(store: Store, reports: Iterable[StartReport]) -> Counter[Metric]:
     """Store reports, those of one container in order.
 
     Returns:
-        Growth of three counters: new runs, runs whose start is unknown, and reports that cannot be stored.
+        Growth of three counters: new runs, runs with an unknown start, reports that cannot be stored.
 
     Raises:
-        StoreAway: The store cannot do it now: offer all reports again.
+        StoreAway: The store is unavailable now: offer all reports again.
     """
-    # Exporters that have the same containers lock them in the same order.
+    # Exporters with the same containers must lock them in the same order.
     ordered = sorted(reports, key=lambda report: report.container)
     taken: Counter[Metric] = Counter()
     try:
@@ -36,7 +36,7 @@ def take(store: Store, reports: Iterable[StartReport]) -> Counter[Metric]:
     except StoreAway:
         raise
     except Exception as error:
-        if len(ordered) > 1:  # one that cannot be stored must not hold up the rest
+        if len(ordered) > 1:  # one that cannot be stored must not delay the others
             return sum((take(store, [report]) for report in ordered), Counter())
         [report] = ordered
         log.error("runs not stored", service=str(report.generation.key), container=report.generation.container,

@@ -1,4 +1,4 @@
-"""Which services this exporter judges, where several share a store."""
+"""Ownership: which services this exporter judges, if several exporters share a store."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 PRIORS = ServiceKey("", "")
-"""No service has this name: who has its lease learns the priors."""
-_SHARE_SECONDS = 5.0  # a lease is renewed, and what others wrote is read, so often
-_ASKED_SECONDS = 900.0  # so long a service is followed after somebody asked about it
-_MOST_ASKED = 200  # services; a rollout asks about one
-_AWAY_SECONDS = 600.0  # so long a holder that cannot reach the store shows what it found
+"""Key without a service: the exporter with this lease learns the priors."""
+_SHARE_SECONDS = 5.0  # seconds between renewals of a lease, and between reads of other exporters' writes
+_ASKED_SECONDS = 900.0  # seconds for which a service is followed after somebody asked about it
+_MOST_ASKED = 200  # services that somebody asked about; a rollout asks about one
+_AWAY_SECONDS = 600.0  # seconds for which a holder that cannot reach the store still shows its findings
 
 
 class Ownership:
-    """The leases of this exporter.
+    """Leases of this exporter.
 
-    Written by the judge's thread, and by the one that calls :meth:`keep`; :meth:`publishes` may be asked from any.
+    Written by the judge's thread and by the thread that calls :meth:`keep`; :meth:`publishes` may be called from any
+    thread.
 
     Args:
         is_alone: True if the store has one owner.
@@ -38,41 +39,42 @@ class Ownership:
 
     def __init__(self, is_alone: bool = True) -> None:
         self.is_away = False
-        """True if the store could not be reached the last time."""
+        """True if the store could not be reached last time."""
         self._is_alone = is_alone
-        self._until: dict[
-            ServiceKey, float
-        ] = {}  # end of each lease that it has, reckoned from before the call
+        self._until: dict[ServiceKey, float] = {}  # end of each lease, measured from before the call
         self._changing = threading.Lock()
         self._shared_at = -math.inf
-        self._names: Collection[ServiceKey] = ()  # of all services
-        self._asked: dict[ServiceKey, float] = {}  # until when it is followed
-        self._running: dict[ServiceKey, list[Generation]] = {}  # of services that somebody asked about
+        self._names: Collection[ServiceKey] = ()  # all judged services
+        self._asked: dict[ServiceKey, float] = {}  # end of following, by service
+        self._running: dict[
+            ServiceKey, list[Generation]
+        ] = {}  # running starts of services that somebody asked about
         self._running_until = 0.0
 
     @property
     def held(self) -> frozenset[ServiceKey]:
-        """The services whose lease this exporter has, as far as it knows."""
+        """Services whose lease this exporter has, as far as it knows."""
         return frozenset(self._until)
 
     def publishes(self, service: ServiceKey) -> bool:
-        """True if this exporter shows the verdicts on a service: it judges it, and its lease has not ended.
+        """Return True if this exporter shows the verdicts on a service: it judges it, and its lease has not ended.
 
-        An exporter that cannot reach the store goes on for a while: no other one may know that it is to take over.
+        An exporter that cannot reach the store goes on for a while, because no other exporter may know that it should
+        take over.
         """
         until = self._until.get(service, -math.inf) + (_AWAY_SECONDS if self.is_away else 0.0)
         return self._is_alone or _clock() < until
 
     def ask(self, service: ServiceKey) -> None:
-        """Follow a service for a while that may have no container here; from the event loop.
+        """Follow a service for a while that may have no container here; called from the event loop.
 
-        Anybody may ask about any name: one that no service has is not followed.
+        Anybody may ask about any name: an unknown service is not followed.
         """
         if service in self._asked or (service in self._names and len(self._asked) < _MOST_ASKED):
             self._asked[service] = _clock() + _ASKED_SECONDS
 
     def read_asked(self, fleet: Fleet) -> set[ServiceKey]:
-        """Read which starts run of the services that somebody asked about, and return these services."""
+        """Read the running starts of services that somebody asked about, and return these services."""
         now = _clock()
         self._names = fleet.services()
         self._asked = {service: until for service, until in self._asked.copy().items() if until >= now}
@@ -81,25 +83,24 @@ class Ownership:
         return {*self._running}
 
     def running(self, service: ServiceKey) -> Sequence[Generation]:
-        """The starts of a service that run, on any host, in order of their containers' names.
+        """Return the running starts of a service on any host, ordered by container.
 
-        None if they were read longer ago than a lease lasts, or nobody asked about the service before.
+        None if they were read longer ago than a lease lasts, or if nobody asked about the service before.
         """
         return self._running.get(service, ()) if _clock() < self._running_until else ()
 
     def is_due(self, fleet: Fleet) -> bool:
-        """True if the leases are to be renewed now."""
+        """Return True if the leases must be renewed now."""
         return _clock() - self._shared_at >= min(_SHARE_SECONDS, fleet.lease_seconds / 4)
 
     def renew(self, fleet: Fleet, watched: Collection[ServiceKey]) -> frozenset[ServiceKey]:
-        """Renew the leases, take those that are free, and give back those of services that are not here any more.
+        """Renew the leases, take free ones, and give back those of services that have left.
 
         Args:
-            fleet: What shares the store.
-            watched: Services that this exporter has containers of.
+            watched: Services with containers here.
 
         Returns:
-            Services that it holds since now.
+            Newly held services.
 
         Raises:
             StoreError: The store cannot be reached.
@@ -117,7 +118,7 @@ class Ownership:
         return new
 
     def keep(self, fleet: Fleet) -> None:
-        """Renew the leases of this exporter alone, as a turn of judging may take longer. Never raises."""
+        """Only renew leases, because a turn of judging may take long. Never raises."""
         before, until = self.held, _clock() + fleet.lease_seconds
         try:
             held = fleet.renew(before) if before else before
@@ -125,12 +126,12 @@ class Ownership:
             self.is_away = True
             return
         self.lose(before - held)
-        with self._changing:  # a lease that the other thread gave back meanwhile stays so
+        with self._changing:  # keeps a lease ended that the other thread gave back meanwhile
             self._until |= dict.fromkeys(self._until.keys() & held, until)
         self.is_away = False
 
     def lose(self, services: Collection[ServiceKey]) -> None:
-        """Note that this exporter judges these services no more."""
+        """Note that this exporter no longer judges these services."""
         with self._changing:
             self._until = {service: end for service, end in self._until.items() if service not in services}
 
@@ -143,5 +144,5 @@ class Ownership:
 
 
 def _clock() -> float:
-    """Seconds that go on while the machine sleeps, as the store's clock does."""
+    """Return seconds of a clock that goes on while the machine sleeps, as the store's clock does."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -1,4 +1,4 @@
-"""Verdicts on earlier upgrades: the store keeps each, and the last one on each upgrade counts."""
+"""Past verdicts: the store keeps each verdict, and the last one on each upgrade counts."""
 
 from __future__ import annotations
 
@@ -20,26 +20,21 @@ log = structlog.get_logger(__name__)
 
 _KIND = "verdict"
 _SHOWN = (
-    16  # the page shows eight upgrades and the last one, which may have measures; each takes 2 KB and more
+    16  # documents: the page shows eight upgrades and the last one, with measures; each takes 2 KB or more
 )
-_OPEN: frozenset[State] = frozenset(
-    {"settling", "no_baseline"}
-)  # also of all that is judged without an upgrade
+_OPEN: frozenset[State] = frozenset({"settling", "no_baseline"})  # includes verdicts without an upgrade
 
 
 def record(store: Store, service: ServiceKey, canary: str, before: Finding | None, after: Finding) -> Finding:
-    """Log the verdicts that are new, and keep them in the store.
+    """Log new verdicts and keep them in the store.
 
     Args:
-        store: Keeps the verdicts.
-        service: The canary's service.
-        canary: Its name.
-        before: The last finding; if it is on another upgrade, its numbers are the last ones on that.
-        after: The finding now.
+        before: Last finding; if it is about another upgrade, its numbers are final for that one.
+        after: Finding now.
 
     Returns:
-        The finding with the last verdict on each of the last upgrades, in order of time, each followed by those on its
-        measures.
+        The finding with the last verdict on each of the last upgrades, in order of time, each followed by those on
+        its measures.
     """
     result = after.result
     same = before if before is not None and before.result.upgraded_at == result.upgraded_at else None
@@ -85,9 +80,9 @@ def _past(finding: Finding, measure: str) -> PastVerdict:
 
 
 def _calls(finding: Finding) -> dict[str, str]:
-    """Measure ("" is the latency) → its verdict, which is logged when it changes; of other measures only changes.
+    """Return each measure's verdict ("" is the latency), which is logged on change; of other measures only changes.
 
-    Who reads the log at night must see that the host is blamed now, too.
+    The log must also show that the cause changed, for example to the host.
     """
     changes = {name: v.state for name, v in finding.measures.items() if v.state in CHANGED}
     return {"": f"{finding.result.state} {finding.result.causes.cause}", **changes}

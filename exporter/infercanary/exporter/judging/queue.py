@@ -1,4 +1,4 @@
-"""Reports of probes that the worker has not stored yet: bounded, and put there from any thread."""
+"""Queue of probes' reports that the worker has not stored yet: bounded, filled from any thread."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from infercanary.contract.report import Run
 from infercanary.judge.model import Generation, ServiceKey
 
 _encoder = msgspec.msgpack.Encoder()
-_START_BYTES, _RUN_BYTES = 2_000, 600  # of objects, beside what they hold
-_EXPANDED = 3.5  # bytes of numbers in memory for each that is encoded; of texts that is too many
+_START_BYTES, _RUN_BYTES = 2_000, 600  # bytes of an object, without its contents
+_EXPANDED = 3.5  # bytes in memory for each encoded byte of numbers; more than for texts
 
 
 @dataclass(eq=False)
@@ -26,11 +26,13 @@ class StartReport:
     generation: Generation
     runs: Sequence[Run]
     is_found: bool = False
-    """The runs come out of the journal of a start that this exporter did not see: only the store may know its image."""
+    """True if the runs come from the journal of a start that this exporter did not see: only the store may know its
+    image.
+    """
 
     @property
     def container(self) -> tuple[ServiceKey, str]:
-        """Service and container."""
+        """Key of service and container."""
         return self.generation.key, self.generation.container
 
     @cached_property
@@ -71,12 +73,12 @@ class ReportQueue:
                 self._remove(oldest)
 
     def waiting(self) -> list[StartReport]:
-        """All reports, those of one container in order; they stay until :meth:`done`."""
+        """Return all reports, those of one container in order; they stay until :meth:`done`."""
         with self._lock:
             return [*chain.from_iterable(self._reports.values())]
 
     def done(self, reports: Iterable[StartReport]) -> None:
-        """Remove these reports of :meth:`waiting`; :meth:`put` may have dropped some meanwhile."""
+        """Remove reports of :meth:`waiting`; :meth:`put` may have dropped some meanwhile."""
         with self._lock:
             for report in reports:
                 if report in self._reports.get(report.container, ()):

@@ -1,4 +1,4 @@
-"""Prior of the restart variance: learned from all services of the store, kept in it as numbered documents."""
+"""Prior of the restart variance: learned from all services of the store, and kept there as numbered documents."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from infercanary.judge.shift import Restarts
 from infercanary.store.store import Store
 
 LEARN_SECONDS = 3600.0
-"""Least time between two priors, and from the start of an exporter to the first: then all services were judged."""
+"""Smallest time between two priors, and from an exporter's start to its first prior: by then all services are judged.
+"""
 
 _KIND = "restart_prior"
-_KNOWN_SECONDS = 1800.0  # after which all that share a store have read a prior
+_KNOWN_SECONDS = 1800.0  # seconds after which all exporters of a store have read a prior
 
 
 class RestartPrior:
     """Priors learned from the restart variances of all services.
 
-    An upgrade is judged by the last prior that was there when it began, also after a later one was learned: the same
-    runs give the same verdict again.
+    An upgrade keeps the prior that was the last one when it began, so the same runs give the same verdict again.
     """
 
     def __init__(self) -> None:
@@ -38,33 +38,32 @@ class RestartPrior:
         self._kept = None
 
     def at(self, store: Store, time: float | None) -> Prior:
-        """The prior for an upgrade that began at a Unix ``time``; None is the last one.
-
-        Number 0, the policy's own, if none was learned before.
+        """Return the prior for an upgrade that began at a Unix ``time`` (None: now). Number 0, the policy's own, if
+        none was learned before.
         """
         before = [prior for since, prior in self._read(store) if time is None or since <= time]
         return before[-1] if before else Prior()
 
     def learn(self, store: Store, now: float, findings: Mapping[ServiceKey, Findings]) -> None:
-        """Learn a prior if it is time, and keep it where it differs from the last one, or from the policy's own.
+        """Learn a prior if it is due, and store it if it differs from the last one (or from the policy's own).
 
         Args:
-            store: Keeps the priors; of a shared one, what all exporters found is read.
+            store: Keeps the priors; if it is shared, the findings of all exporters are read.
             now: A Unix time.
-            findings: By service.
+            findings: Findings by service.
         """
         self._learned_at = min(self._learned_at, now)
         if now - self._learned_at < LEARN_SECONDS:
             return
         self._learned_at = since = now
-        # One canary of each service, since its canaries share the starts.
+        # One canary of each service, because its canaries share the starts.
         taught = {
             service: finding.taught
             for service, found in findings.items()
             for finding in found.values()
             if finding.taught is not None
         }
-        if store.fleet is not None:  # each exporter judges a part of the services
+        if store.fleet is not None:  # each exporter judges only some services
             self.read_again()
             since += _KNOWN_SECONDS
             taught = {

@@ -13,13 +13,13 @@ from infercanary.judge.policy import Policy
 Boot: TypeAlias = tuple[str, str]
 """Container and boot id."""
 Due: TypeAlias = Literal["", "upgrade", "drift", "all"]
-"""What is to be judged: nothing, the upgrade, the drift, or both."""
+"""Judgements that are due: none, the upgrade, the drift, or both."""
 
 REMOVED_SECONDS = 7200.0
-"""A canary that has not run for so long, while others of its service did, was removed."""
+"""A canary without a run for so long, while others of its service ran, was removed."""
 CANARIES = 64
-"""Of a service: names that change each time must not fill the memory with verdicts."""
-_BLOCKS = 10  # of a start between two looks at the drift
+"""Largest number of canaries of a service: changing names must not fill the memory with verdicts."""
+_BLOCKS = 10  # blocks of a start between two looks at the drift
 
 
 class SeenStart(NamedTuple):
@@ -32,11 +32,11 @@ class SeenStart(NamedTuple):
 
 
 def due(seen: Mapping[Boot, SeenStart], taken: Mapping[Boot, int], policy: Policy) -> Due:
-    """What is to be judged of a canary.
+    """Return the judgements of a canary that are due.
 
     Args:
-        seen: Its starts when it was judged last.
-        taken: Runs of each start in the store now. All those since the last judgement are assumed to count.
+        seen: Its starts at the last judgement.
+        taken: Runs of each start in the store now; new ones are assumed to count.
         policy: The looks.
     """
     if not taken.keys() <= seen.keys():
@@ -53,7 +53,7 @@ def due(seen: Mapping[Boot, SeenStart], taken: Mapping[Boot, int], policy: Polic
 
 
 def seen_now(starts: Sequence[Start], taken: Mapping[Boot, int]) -> dict[Boot, SeenStart]:
-    """State of a canary's starts that is judged now on ``starts``, each with its runs that count."""
+    """Return the state of a canary's starts at a judgement."""
     counted = {start.boot: len(start.samples) for start in starts}
     return {boot: SeenStart(count, counted.get(boot, 0)) for boot, count in taken.items()}
 
@@ -65,15 +65,15 @@ class ServiceState:
     newest: dict[str, Generation] = field(default_factory=dict)
     """Newest start of each container."""
     ran_at: dict[str, float] = field(default_factory=dict)
-    """Canary → monotonic time when its last run came."""
+    """Canary → monotonic time of its last run."""
     seen: dict[str, Mapping[Boot, SeenStart]] = field(default_factory=dict)
     """Canary → its starts when it was judged last."""
 
     def note(self, start: Generation) -> None:
-        """Take the report of a start about itself."""
+        """Take a start's own report."""
         known = self.newest.get(start.container, start)
         self.newest[start.container] = start
-        # Docker may name its image late, and a probe its output: these wait for no look.
+        # Docker may report the image late, and a probe its output: judge then without waiting for a look.
         if known.boot_id == start.boot_id and known != start:
             self.seen.clear()
 

@@ -17,23 +17,23 @@ from infercanary.store.base import LastRun
 from infercanary.store.store import Store
 
 _MOST = 8
-"""Siblings on a host."""
+"""Largest number of siblings on a host."""
 _MOST_IN_ALL = 64
 _MOST_RUNS = 6_000
-"""Of a sibling: 17 hours at a run in 10 s, and of most of it block medians are kept."""
+"""Newest runs of a sibling: 17 hours at a run every 10 s, most of it as block medians."""
 _ASKED = tuple(sorted(NOT_JUDGED | BY_ITSELF))
-"""Tags that a sibling's runs are asked for; a hostile one has many others."""
-_READ_SECONDS = 30.0  # those of a host are read from the store so often at most
-_RECENT_SECONDS = 600.0  # between two runs: which of two that run ran last is chance
+"""Tags that are kept of a sibling's runs; a hostile one has many others."""
+_READ_SECONDS = 30.0  # seconds for which the siblings of a host are cached
+_RECENT_SECONDS = 600.0  # seconds between two runs within which their order is chance
 
 
 class Siblings:
-    """A canary in one container of each other service of a host, of those that were found: one start for each image.
+    """Finds one canary in one container of each other service of a host: one start for each image.
 
-    Restarts of one image are joined, so that a sibling that was restarted still has runs on either side of an upgrade.
+    Restarts of one image are joined, so a sibling that was restarted still has runs on both sides of an upgrade.
 
     Args:
-        most_bytes: That are read of one at once, as :meth:`Store.generations` counts them.
+        most_bytes: Bytes read of one sibling at once, as :meth:`Store.generations` counts them.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -42,15 +42,12 @@ class Siblings:
         self._cleared_at = -math.inf
 
     def of(self, service: ServiceKey, hosts: Iterable[str], store: Store) -> list[Start]:
-        """The starts of the siblings of ``service``.
+        """Return the starts of the siblings of ``service`` with their counted runs; starts of one sibling are
+        adjacent.
 
         Args:
-            service: The one that is judged.
-            hosts: Those that its starts ran on. Of many hosts each has fewer siblings, and the last ones by name none.
-            store: Where the starts are read; not at each call.
-
-        Returns:
-            Starts with their runs that count; those of one sibling follow each other.
+            hosts: Hosts of its starts. With many hosts each has fewer siblings, and the last ones by name none.
+            store: Read if the cache is too old.
         """
         hosts = sorted({*hosts})[:_MOST_IN_ALL]
         most = min(_MOST, _MOST_IN_ALL // max(1, len(hosts)))
@@ -78,14 +75,7 @@ class Siblings:
 
 
 def joined(starts: Iterable[Start]) -> list[Start]:
-    """The starts of one container, of each image as one: what a sibling is.
-
-    Args:
-        starts: In order of time.
-
-    Returns:
-        One for each image, with all its runs and the latest start's generation.
-    """
+    """Join the starts of one container by image, in order of time; each has all runs and the latest generation."""
     return [
         Start(group[-1].generation, [sample for start in group for sample in start.samples])
         for group in grouped(starts, attrgetter("identity")).values()
@@ -93,14 +83,10 @@ def joined(starts: Iterable[Start]) -> list[Start]:
 
 
 def newest(starts: Sequence[Start]) -> list[Start]:
-    """The newest runs of a sibling, with what they are asked for alone: they are held for a while, and of many.
-
-    Args:
-        starts: Of one sibling, in order of time.
+    """Keep the newest runs of a sibling with only the needed fields, because many are cached for a while.
 
     Returns:
-        Starts without their environment, and runs with their times, medians and the tags that count; none of a start
-        that has none of the newest runs.
+        Starts without environment; runs with time, median and counted tags. Starts without such runs are left out.
     """
     left, found = _MOST_RUNS, []
     for start in reversed(starts):
@@ -130,14 +116,14 @@ def newest(starts: Sequence[Start]) -> list[Start]:
 
 
 def chosen(runs: Iterable[LastRun], now: float) -> list[LastRun]:
-    """A canary in one container of each service: of those that run, the first ones by name, and so the same each time.
+    """Choose a canary in one container of each service: of those that run the first by name, so always the same.
 
     Args:
-        runs: What ran on one host.
-        now: A Unix time. A run that claims a later one ran now: a wrong clock makes no other one old.
+        runs: Last runs on one host.
+        now: A Unix time. A later run counts as now: a wrong clock makes no other run old.
 
     Returns:
-        One for each service, by name. Those that run come first.
+        One for each service by name, running ones first.
     """
     runs = [run._replace(at=min(run.at, now)) for run in runs]
     recent = max((run.at for run in runs), default=0.0) - _RECENT_SECONDS

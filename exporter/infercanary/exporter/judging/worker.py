@@ -1,16 +1,16 @@
-"""The worker that stores and judges runs: a thread, to which the event loop only hands over.
+"""Worker: the thread that stores and judges runs; the event loop only hands over.
 
 A report takes these steps:
 
 1. :meth:`Judging.submit` puts it into a bounded queue, from the event loop;
-2. once a second :meth:`Judging.turn` stores what is queued, in one transaction (:mod:`.intake`); of a store that
-   several exporters share it also reads what the others stored for services whose lease it has (:mod:`.ownership`);
-3. :func:`.schedule.due` says for each canary that ran what is to be judged: the upgrade, its drift as well, nothing;
-4. :func:`.findings.judge_canary` judges: the verdict, the measures, the drift, the A/A trials, the sentence;
-5. a new verdict is logged, and recorded in the store (:mod:`.past_verdicts`);
+2. once a second :meth:`Judging.turn` stores the queue in one transaction (:mod:`.intake`); if exporters share the
+store, it also reads what the others stored for services whose lease it has (:mod:`.ownership`);
+3. :func:`.schedule.due` says for each canary that ran what is due: the upgrade, the drift, or nothing;
+4. :func:`.findings.judge_canary` judges: verdict, measures, drift, A/A trials, sentence;
+5. a new verdict is logged and recorded (:mod:`.past_verdicts`);
 6. the event loop shows the findings (:mod:`.families`, the status page).
 
-A store that fails costs verdicts, never a scrape: what is queued waits for it.
+A store that fails costs verdicts, never a scrape: the queue waits for it.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Judging:
     """The thread.
 
     Args:
-        location: Of the store; None keeps the runs in memory, until the exporter ends.
-        policy: The numbers that decide.
-        host: Host of the containers; it tells hosts apart where several exporters share the store.
-        queue_bytes: Limit of what waits for the store.
-        read_bytes: Limit of what is read of the store for one judgement, as :meth:`Store.generations` counts it.
+        location: Location of the store; None keeps the runs in memory until the exporter ends.
+        policy: Numbers that decide.
+        host: Host of the containers, if exporters of several hosts share the store.
+        queue_bytes: Limit of the queue.
+        read_bytes: Limit of one judgement's reads, as :meth:`Store.generations` counts them.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Judging:
         self.watched: frozenset[ServiceKey] = frozenset()
         """Services that have containers here; replaced as a whole."""
         self.up = True
-        """True if the store took what it was last given."""
+        """True if the store took the last queue."""
         self._host = host
         self._location = location
         self._policy = policy
@@ -106,25 +106,25 @@ class Judging:
         self._keeper.start()
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Store what is queued, and end; what is not stored after ``seconds`` is lost."""
+        """Store the queue and end; what is not stored after ``seconds`` is lost."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(seconds)
 
     def submit(self, generation: Generation, runs: Sequence[Run], *, is_found: bool = False) -> None:
-        """Hand over a start, and its new runs.
+        """Hand over a start and its new runs.
 
         Args:
-            generation: The start.
-            runs: In order, each once.
-            is_found: True for a start that this exporter did not see: its runs are taken if the store knows the start.
+            runs: New runs, in order.
+            is_found: True for a start that this exporter did not see: its runs are taken if the store knows the
+                start.
         """
         generation = msgspec.structs.replace(generation, host=self._host)
         self._queue.put(StartReport(generation, runs, is_found))
 
     @property
     def set_aside_at(self) -> float | None:
-        """Unix time when a corrupt file that still lies beside the store's was set aside; None without one."""
+        """Unix time at which a corrupt store file was set aside that still exists; None without one."""
         return self._store.database.set_aside_at if self._store is not None else None
 
     def families(self) -> list[Family]:
@@ -147,13 +147,13 @@ class Judging:
         while not self._stopping.wait(0.0 if self._due and self.up else _TURN_SECONDS):
             self.turn()
         self.turn()
-        self._keeper.join()  # a lease that is given back stays so
+        self._keeper.join()  # so a lease that is given back is not renewed
         if self._store is not None:
             self.ownership.end(self._store.fleet)
             self._store.close()
 
     def _keep_leases(self) -> None:
-        """Renew the leases whatever a turn does: a verdict is shown for as long as its lease lasts."""
+        """Renew the leases independently of turns: a verdict is shown as long as its lease lasts."""
         seconds = _TURN_SECONDS
         while not self._stopping.wait(seconds):
             if self._store is not None and (fleet := self._store.fleet) is not None:
@@ -161,7 +161,7 @@ class Judging:
                 self.ownership.keep(fleet)
 
     def turn(self) -> None:
-        """Store what is queued, and judge what is due; in the thread that does this, alone."""
+        """Store the queue and judge what is due. Only the thread calls this."""
         begin = time.thread_time()
         try:
             store = self._opened()
@@ -177,7 +177,7 @@ class Judging:
             self.ownership.is_away = True
             self._fail("store unavailable: buffering runs in memory", error)
         except Exception as error:
-            # Until a fault of ours is fixed verdicts are not updated, and scrapes go on.
+            # Until the fault is fixed verdicts are not updated, but scrapes go on.
             self._fail("judging failed by a fault of the exporter", error)
         self._seconds += time.thread_time() - begin
 
@@ -195,14 +195,14 @@ class Judging:
         return self._store
 
     def _must_exchange(self, store: Store) -> bool:
-        """True if reports and leases must not wait for long judgements.
+        """Return True if reports and leases must not wait for long judgements.
 
-        After a restart of the exporter all probes hand over their rings while all canaries are to be judged.
+        After a restart of the exporter, all probes hand over their buffers while all canaries must be judged.
         """
         return self._queue.is_half_full or (store.fleet is not None and self.ownership.is_due(store.fleet))
 
     def _exchange(self, store: Store) -> None:
-        """Store what is queued, and read what others stored."""
+        """Store the queue, and read what other exporters stored."""
         if reports := self._queue.waiting():
             self._counts.update(take(store, reports))
             self._queue.done(reports)
@@ -210,7 +210,7 @@ class Judging:
             start = report.generation
             if store.fleet is None:
                 self._services[start.key].note(start)
-            # The end of a start is judged though it never runs again.
+            # The end of a start is judged, even if it never runs again.
             self._ran(start.key, {run.canary for run in report.runs} or self.findings.get(start.key, NOTHING))
         if store.fleet is not None and not self._stopping.is_set():
             self._share(store, store.fleet)
@@ -223,9 +223,9 @@ class Judging:
                 self._due[service, canary] = None
 
     def _share(self, store: Store, fleet: Fleet) -> None:
-        """Renew the leases, and read what other exporters wrote."""
+        """Renew the leases, and read the writes of other exporters."""
         for service in self.ownership.renew(fleet, self.watched):
-            self._services[service].seen.clear()  # it is judged anew
+            self._services[service].seen.clear()  # judge it anew
         followed = self.watched | self.ownership.read_asked(fleet)
         for service in self.findings.keys() - followed:
             del self.findings[service]
@@ -242,7 +242,7 @@ class Judging:
             self._services[service].newest = newest
 
     def _act(self, store: Store) -> None:
-        """Judge what is due, as far as a turn goes; the rest is first in the next."""
+        """Judge what is due for at most one turn; the rest comes first in the next turn."""
         end = time.thread_time() + _TURN_SECONDS
         for service, canary in [*self._due]:
             if self._must_exchange(store):
@@ -254,17 +254,17 @@ class Judging:
                 break
 
     def _look_at(self, store: Store, service: ServiceKey, canary: str) -> None:
-        """Judge what is due of a canary."""
+        """Judge one canary, if anything is due."""
         try:
             self._judge(store, service, canary)
         except LeaseLost:
             self.ownership.lose([service])
         except StoreError:
             self._services[service].seen.pop(canary, None)
-            self._due[service, canary] = None  # it is judged again once the store works, after the others
+            self._due[service, canary] = None  # judge it again once the store works, after the others
             raise
         except Exception:
-            # A fault of ours: until it is fixed it must cost this canary only.
+            # A fault of ours must cost only this canary until it is fixed.
             self._counts[store_metrics.STORE_ERRORS] += 1
             log.exception("not judged by a fault of the exporter", service=str(service), canary=canary)
 
