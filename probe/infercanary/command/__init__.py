@@ -1,1 +1,1 @@
-"""The command line, exit codes, and settings files with their check. Every part may use it."""
+"""Command line, exit codes, and settings files with their check. Every part may use it."""

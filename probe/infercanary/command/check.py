@@ -13,7 +13,7 @@ from infercanary.command.extras import needed_by
 from infercanary.command.interpreter import libraries_first
 from infercanary.command.settings import UsageError
 
-# A file that is not readable is for `read` to report, in one line.
+# `read` reports an unreadable file in one line.
 _FILE = click.Path(readable=False)
 
 

@@ -89,7 +89,7 @@ def _in_one_line(error: click.ClickException) -> UsageError:
 
 
 def main() -> None:
-    """Run the command line and exit. A user's mistake is one line on standard error, and exit code 2."""
+    """Run the command line and exit. A user's mistake is one line on standard error and exit code 2."""
     try:
         code = cli(prog_name="infercanary", standalone_mode=False)
     except UsageError as error:

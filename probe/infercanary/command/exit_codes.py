@@ -1,4 +1,4 @@
-"""The exit codes of every command. A pipeline decides on them, so one code has one meaning everywhere."""
+"""Exit codes of every command. Pipelines decide on them, so one code has one meaning everywhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a command ends with; of a command that a signal ends, see :func:`of_signal`."""
+    """Exit code of a command; for a command that a signal ends see :func:`of_signal`."""
 
     FINE = 0
     REGRESSED = 1
@@ -32,10 +32,10 @@ COMPARED: Mapping[ExitCode, str] = {
     ExitCode.REGRESSED: "regressed",
     ExitCode.INCONCLUSIVE: "inconclusive",
 }
-"""What the codes mean where two sides are compared."""
+"""Meaning of the codes when two sides are compared."""
 
 CLAIMED = "With --expect: 0 the claim holds, 1 it is refuted, 3 that is not known."
-"""What the codes of an answer mean where a claim is checked."""
+"""Meaning of the codes when a claim is checked."""
 
 OF_VERDICT: Mapping[str, ExitCode] = {
     # compare and ab
@@ -50,7 +50,7 @@ OF_VERDICT: Mapping[str, ExitCode] = {
     "changed": ExitCode.FINE,
     "slower": ExitCode.REGRESSED,
 }
-"""Verdict → the exit code of a command whose answer it is."""
+"""Verdict → exit code."""
 
 SEVERAL = "Of several canaries, 1 outweighs 3, and 3 outweighs 0."
 
@@ -61,36 +61,26 @@ def worst(codes: Iterable[int]) -> ExitCode:
     """Return the exit code of several answers: a regression outweighs an unknown, and both outweigh "fine".
 
     Args:
-        codes: Values of ``ExitCode`` that an answer may have: 0, 1 or 3.
-
-    Returns:
-        The code for all of them.
+        codes: Codes of answers: 0, 1 or 3.
 
     Raises:
-        ValueError: There are no answers, or a code is none of an answer.
+        ValueError: There are no answers, or a code is not one of an answer.
     """
     return min(map(ExitCode, codes), key=_WORST_FIRST.index)
 
 
 def of_signal(number: int) -> int:
-    """The exit code of a command that signal ``number`` ended, as shells report it: 128 more.
-
-    Args:
-        number: Of the signal, such as 15 for SIGTERM.
-    """
+    """Return the exit code for a command ended by a signal, as shells report it: 128 more than its number."""
     return 128 + number
 
 
 def epilog(meanings: Mapping[ExitCode, str] | None = None, *notes: str) -> str:
-    """Return the lines on exit codes for a command's help.
+    """Return a paragraph on exit codes for a command's help.
 
     Args:
-        meanings: What a code says of this command in particular, such as "too short a series" for INCONCLUSIVE.
-            Without it, the general meaning of every code is listed.
+        meanings: Meanings in this command, such as "too short a series" for INCONCLUSIVE; without it the general
+            ones.
         notes: Sentences that follow.
-
-    Returns:
-        One paragraph; its codes are in order.
     """
     named = dict(MEANINGS) if meanings is None else {ExitCode.USAGE: MEANINGS[ExitCode.USAGE], **meanings}
     codes = ", ".join(f"{code:d} {meaning}" for code, meaning in sorted(named.items()))

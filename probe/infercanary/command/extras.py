@@ -1,4 +1,4 @@
-"""What to install for a part that needs more than the bare package has."""
+"""Advice for parts that need more than the bare package."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from infercanary.command.settings import UsageError
 
 @contextmanager
 def needed_by(what: str, extra: str) -> Iterator[None]:
-    """Around imports: what is not installed is one line.
+    """Turn a missing module during imports into one line.
 
     Args:
-        what: Needs them, as the user calls it.
-        extra: What brings them, as of :func:`advice`.
-
-    Yields:
-        Nothing.
+        what: Part that needs the modules, in the user's words.
+        extra: Extra that has them (:func:`advice`).
 
     Raises:
         UsageError: A module is missing.
@@ -29,12 +26,7 @@ def needed_by(what: str, extra: str) -> Iterator[None]:
 
 
 def advice(extra: str) -> str:
-    """Say how to install an extra. There is no release on PyPI yet, so it names what works in a checkout.
-
-    Args:
-        extra: Its name in pyproject.toml.
-
-    Returns:
-        Such as ``in a checkout: pip install '.[exporter]'``.
+    """Return how to install an extra, such as ``in a checkout: pip install '.[exporter]'``. There is no release on
+    PyPI yet.
     """
     return f"in a checkout: pip install '.[{extra}]'"

@@ -1,4 +1,4 @@
-"""Handles Ctrl-C and SIGTERM at the next safe place, in a command that has containers or processes to end."""
+"""Handles Ctrl-C and SIGTERM at the next safe place, in commands that must end containers or processes."""
 
 from __future__ import annotations
 
@@ -16,23 +16,19 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """Records a signal; ``number`` is the signal's, 0 for none. A second signal ends the process immediately."""
+    """Records a signal in ``number`` (0 for none). A second signal ends the process at once."""
 
     number = 0
 
     def check(self) -> None:
-        """Stop here if a signal came.
-
-        Raises:
-            Interrupted: One did.
-        """
+        """Raise :class:`Interrupted` if a signal came."""
         if self.number:
             raise Interrupted
 
     def pause(self, seconds: float) -> None:
-        """Sleep in slices, which a signal ends by :class:`Interrupted`.
+        """Sleep in slices, until a signal comes (:class:`Interrupted`).
 
-        An event instead could deadlock: a handler that sets it may interrupt the owner of the event's lock.
+        An event could deadlock: a handler that sets it may interrupt the owner of its lock.
         """
         deadline = time.monotonic() + seconds
         self.check()
@@ -42,13 +38,13 @@ class Interruption:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle signals within the block; afterwards restore the handlers of before."""
+        """Handle signals within the block, then restore the previous handlers."""
         before = {
             number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
         try:
             for number, handler in before.items():
-                # What the parent ignores stays ignored, so that `nohup` lets a command outlive its terminal.
+                # A signal that the parent ignores stays ignored: `nohup` lets a command outlive its terminal.
                 if handler is not signal.SIG_IGN:
                     signal.signal(number, self._take)
             yield

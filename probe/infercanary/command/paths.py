@@ -1,6 +1,6 @@
-"""Why a file that a person named cannot be read or written: words for one line, and nothing raises.
+"""Reasons why a file that a person named cannot be read or written, in words for one line. Never raises.
 
-Methods of :class:`pathlib.Path` such as ``is_file`` raise where a folder may not be searched, or a name is too long.
+Methods of :class:`pathlib.Path` such as ``is_file`` raise for folders without permission and for long names.
 """
 
 from __future__ import annotations
@@ -10,14 +10,7 @@ import os
 
 
 def unreadable(path: str | os.PathLike[str]) -> str:
-    """Why ``path`` cannot be read.
-
-    Args:
-        path: As a person gave it.
-
-    Returns:
-        Such as ``no file `x` ``; empty where it is a file that can be read.
-    """
+    """Return why a file cannot be read, such as ``no file `x` ``; empty if it can."""
     try:
         with open(path, "rb"):
             return ""
@@ -25,19 +18,12 @@ def unreadable(path: str | os.PathLike[str]) -> str:
         if error.errno == errno.ENOENT:
             return f"no file `{path}`"
         return f"`{path}` cannot be read ({error.strerror})"
-    except ValueError as error:  # a NUL in it
+    except ValueError as error:  # a NUL in the name
         return f"`{path}` is no path ({error})"
 
 
 def unwritable(path: str | os.PathLike[str]) -> str:
-    """Why a file cannot be written, asked before minutes are spent: nothing is opened.
-
-    Args:
-        path: The file; it need not exist.
-
-    Returns:
-        With the fix; empty where it can be.
-    """
+    """Return why a file, which need not exist, cannot be written, with the fix; empty if it can. Nothing is opened."""
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         return f"`{path}` is a folder; name a file in it"

@@ -1,4 +1,4 @@
-"""Settings files: YAML into typed structs. Every mistake is reported in one line, with its place and the fix."""
+"""Settings files: YAML to typed structs. Every mistake is one line with its place and the fix."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from infercanary.contract.text import masked, printable
 T = TypeVar("T")
 
 _MAX_BYTES = 1_000_000
-_LONGEST_KEY = 64  # characters that are compared with known keys
-_HEAD, _TAIL = 1_500, 500  # of an error: where it is, and the fix; between them may be all of a value
+_LONGEST_KEY = 64  # characters of an unknown key that are compared with known keys
+_HEAD, _TAIL = 1_500, 500  # characters of an error's place and fix; a long value may be between them
 
 
 class UsageError(Exception):
-    """A mistake in what a person wrote. Its text is one printable line: the place, what is wrong, and the fix."""
+    """A user's mistake. Its text is one printable line: the place, what is wrong, and the fix."""
 
     def __str__(self) -> str:
         text = printable(masked(" ".join(super().__str__().split())))
@@ -32,14 +32,11 @@ class UsageError(Exception):
 
 
 def load(path: str | os.PathLike[str], kind: type[T]) -> T:
-    """Read the YAML file ``path``.
+    """Read a YAML file.
 
     Args:
-        path: The file.
-        kind: What to return, such as a :class:`msgspec.Struct` that forbids unknown keys.
-
-    Returns:
-        The converted document; of an empty file, what an empty mapping converts to.
+        kind: Type to return, such as a :class:`msgspec.Struct` that forbids unknown keys. An empty file is an empty
+            mapping.
 
     Raises:
         UsageError: The file cannot be read, is not YAML, or does not fit ``kind``.
@@ -67,15 +64,10 @@ def load(path: str | os.PathLike[str], kind: type[T]) -> T:
 
 
 def convert(document: object, kind: type[T], place: str) -> T:
-    """Convert ``document`` to ``kind``.
+    """Convert a YAML or JSON document to ``kind``, with defaults filled in.
 
     Args:
-        document: What a YAML or JSON file holds.
-        kind: What to return.
-        place: The file's name, for messages.
-
-    Returns:
-        A value of ``kind``, defaults filled in.
+        place: Name of the file, for messages.
 
     Raises:
         UsageError: It does not fit; the text says where.
@@ -87,15 +79,7 @@ def convert(document: object, kind: type[T], place: str) -> T:
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """What is wrong with a key that is not known.
-
-    Args:
-        key: As it was written.
-        known: Those that are.
-
-    Returns:
-        One line with the key that may be meant, and all.
-    """
+    """Return a line about an unknown key, with the key that may be meant and all known keys."""
     near = get_close_matches(key[:_LONGEST_KEY], known, 1)
     meant = f"did you mean `{near[0]}`? " if near else ""
     return f"unknown key `{key}`; {meant}known keys: {', '.join(known) or 'none'}"
@@ -158,9 +142,7 @@ def _validation_line(place: str, kind: object, message: str, document: object) -
         text = f"`{invalid[1]}` is none of {', '.join(choices)}"
     elif path.startswith("key` in"):
         text = f"{text} as a key; put it in quotes"
-    text = text.replace(
-        " | null`", "`"
-    )  # a wrong value is there, so it does not help that it may be left out
+    text = text.replace(" | null`", "`")  # the value is there, so that it may be left out does not help
     for word, readable in _READABLE.items():
         text = text.replace(word, readable)
     text = re.sub(r"of length >= (\d+)", r"with at least \1 in it", text)
@@ -194,7 +176,8 @@ _READABLE = {
 
 
 def _name_entry(document: object, kind: object, where: str, message: str) -> str | None:
-    """Return ``where`` with its first ``[...]`` replaced by a key: msgspec does not name the entry of a mapping.
+    """Return ``where`` with its first ``[...]`` replaced by a key, because msgspec does not name the entry of a
+    mapping.
 
     The document is converted with one entry of that mapping at a time, until the message is the same.
     """
@@ -205,7 +188,7 @@ def _name_entry(document: object, kind: object, where: str, message: str) -> str
     try:
         for step in steps:
             entries = entries[step]
-    except LookupError:  # a key with a dot in it
+    except LookupError:  # a key with a dot
         return None
     whole = dict(entries)
     for key, value in whole.items():

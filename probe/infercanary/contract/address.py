@@ -1,4 +1,4 @@
-"""Addresses of both kinds, IPv4 and IPv6: where a server listens, and how an address is written and counted."""
+"""Addresses, IPv4 and IPv6: parsing, listening, and counting callers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 EVERY_ADDRESS = "::"
-"""A socket that listens here takes IPv4 and IPv6."""
+"""A socket on this address takes IPv4 and IPv6."""
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT)
 
 
 def listen_address(listen: str) -> tuple[str, int]:
-    """Split ``HOST:PORT``; without a host, the address is every one of IPv4 and IPv6.
+    """Split ``HOST:PORT``; without a host, listen on every address of IPv4 and IPv6.
 
     Args:
-        listen: As given; an IPv6 address is in brackets. A port alone is allowed.
+        listen: IPv6 addresses are in brackets; a port alone is allowed.
 
     Returns:
         Host without brackets, and port.
@@ -34,7 +34,7 @@ def listen_address(listen: str) -> tuple[str, int]:
 
 
 def listen_place(listen: str) -> Path | tuple[str, int]:
-    """Return the path of ``unix:///path``, or host and port as :func:`listen_address` has them.
+    """Return the path of ``unix:///path``, or host and port as :func:`listen_address` does.
 
     Raises:
         ValueError: The text is neither.
@@ -50,14 +50,14 @@ def listen_place(listen: str) -> Path | tuple[str, int]:
 def listening_socket(
     host: str, port: int, *, backlog: int, receive_bytes: int = 0, send_bytes: int = 0
 ) -> socket.socket:
-    """Listen on TCP. ``::`` is every address of both kinds; where the kernel has no IPv6, every IPv4 address.
+    """Listen on TCP. ``::`` is every address of both kinds; on a kernel without IPv6, every IPv4 address.
 
     Args:
         host: Name or address, without brackets.
         port: 0 for a free one.
         backlog: Connections that the kernel keeps until they are accepted.
-        receive_bytes: The kernel's receive buffer of each connection; 0 for the kernel's default.
-        send_bytes: The kernel's send buffer of each connection; 0 for the kernel's default.
+        receive_bytes: Kernel's receive buffer of each connection; 0 for the default.
+        send_bytes: Kernel's send buffer of each connection; 0 for the default.
 
     Raises:
         OSError: It cannot listen there.
@@ -95,14 +95,15 @@ def _listen(
 
 
 def counted_as(host: str) -> str:
-    """The caller that an address belongs to: an IPv4 address, or an IPv6 network of 64 bits, which one host may have.
+    """Return the caller that an address counts for: the IPv4 address, or the IPv6 network of 64 bits, which one host
+    may own.
 
     Args:
-        host: An address as a socket names it; a mapped one (``::ffff:192.0.2.1``) is its IPv4 address.
+        host: Address as a socket names it; a mapped one (``::ffff:192.0.2.1``) is its IPv4 address.
     """
     if ":" not in host:
         return host
-    if host.startswith("::ffff:") and "." in host:  # as each IPv4 caller of a socket of both kinds
+    if host.startswith("::ffff:") and "." in host:  # the form of IPv4 callers on a socket of both kinds
         return host[7:]
     try:
         ip = ipaddress.ip_address(host.partition("%")[0])
@@ -112,9 +113,5 @@ def counted_as(host: str) -> str:
 
 
 def in_url(host: str) -> str:
-    """The host as URLs have it: an IPv6 address in brackets.
-
-    Args:
-        host: Name or address, with or without brackets.
-    """
+    """Return a host for a URL: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -1,7 +1,8 @@
-"""Which resource a run's time went to: memory, compute, I/O (transfers, page cache, sockets) or scheduling. Pure.
+"""Bottleneck of a run: the share of memory, compute, I/O (transfers, page cache, sockets) and scheduling in its time.
+Pure.
 
-Seconds come from phases and from what the kernel counts of the thread. A clock cannot see whether a processor computes
-or waits for memory: both are `processor` time, and only a change can split them, by the controls
+Seconds come from phases and from the kernel's counters of the thread. A clock cannot see whether a processor computes
+or waits for memory: both are `processor` time, and only a change can be split, by the controls
 (docs/adr/0014-bottlenecks-by-name.md).
 """
 
@@ -13,7 +14,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from infercanary.contract.vocabulary import OF_SERVER, PHASES, Bottleneck
 
 Limit = Literal[Bottleneck, "unknown"]
-"""What a part of a run's time depended on."""
+"""Resource that a part of a run's time depended on."""
 LIMITS: tuple[Limit, ...] = ("compute", "memory", "io", "scheduling", "unknown")
 assert set(LIMITS) == {*get_args(Bottleneck), "unknown"}
 
@@ -22,11 +23,9 @@ BLOCKED: Final = "blocked"
 READING: Final = "reading"
 ASLEEP: Final = "asleep"
 OFF_CPU = (QUEUED, BLOCKED, READING, ASLEEP)
-"""Why a canary's thread did not compute.
-
-``queued``: ready, it waited for a CPU, whoever had it; its own quota, or threads that its engine computes with, too.
-``blocked``: asleep without I/O, as for a lock. ``reading``: asleep while blocks were read for it. ``asleep``: one of
-these, where the kernel does not count the queue.
+"""Reasons why a canary's thread did not compute. ``queued``: ready, waiting for a CPU (CPU wait, its own quota, or
+its engine's other threads). ``blocked``: asleep without I/O, for example for a lock. ``reading``: asleep while
+blocks were read for it. ``asleep``: any of these, if the kernel does not count the queue.
 """
 
 _LAUNCH, _COMPUTE = "launch", "compute"
@@ -35,19 +34,19 @@ _TRANSFERS = [phase.name for phase in PHASES.values() if phase.is_transfer]
 
 
 class Parts(NamedTuple):
-    """What a run's median latency is made of, in seconds."""
+    """Parts of a run's median latency, in seconds."""
 
     processor: float
-    """On the CPU or the device: computing, or waiting for memory."""
+    """Time on the CPU or the device: computing, or waiting for memory."""
     io: float
     scheduling: float
     unknown: float
     launch: float = 0.0
-    """Time of the host to launch what the device computes; not in the sum, for both work side by side."""
+    """Host time to launch the device's work; not in the sum, because both overlap."""
 
     @property
     def is_launched_slowly(self) -> bool:
-        """Whether the device waits for the host's launches: those take as long as all that it computes."""
+        """True if the device waits for launches: they take as long as all its compute."""
         return self.launch >= self.processor > 0
 
 
@@ -57,7 +56,7 @@ def parts(latency: float, phases: Mapping[str, float], off_cpu: Mapping[str, flo
     Args:
         latency: Median seconds of a repeat.
         phases: Phase → its median seconds.
-        off_cpu: Reason (of ``OFF_CPU``) → seconds of the latency; empty where that is not known.
+        off_cpu: Reason (of ``OFF_CPU``) → seconds of the latency; empty if unknown.
 
     Returns:
         Parts of 0 or more, whose sum is the latency.
@@ -67,25 +66,22 @@ def parts(latency: float, phases: Mapping[str, float], off_cpu: Mapping[str, flo
     queued = off_cpu.get(QUEUED, 0.0)
     if _LAUNCH in phases:  # timed by a device's clock: the thread sleeps while the device works
         return _bounded(latency, phases.get(_COMPUTE, 0.0), io, waiting, phases[_LAUNCH])
-    if not OF_SERVER.isdisjoint(phases):  # seen from the client: what the server does meanwhile is not
+    if not OF_SERVER.isdisjoint(phases):  # timed by the client: the server's own work is not visible
         return _bounded(latency, 0.0, io, waiting + queued)
     reading, unknown = off_cpu.get(READING, 0.0), off_cpu.get(ASLEEP, 0.0)
     scheduling = queued + off_cpu.get(BLOCKED, 0.0)
-    # A target's own phase may be the same waiting, or the same reading, by its own name.
+    # A target's own phase may be the same waiting or reading under its own name.
     io, scheduling = max(io, reading), max(waiting, scheduling)
     processor = max(0.0, latency - io - scheduling - unknown) if off_cpu else 0.0
     return _bounded(latency, processor, io, scheduling)
 
 
 def shares(of: Parts) -> dict[Limit, float]:
-    """The share of each resource in a run's time.
-
-    Args:
-        of: A run's parts.
+    """Return the share of each resource in a run's time.
 
     Returns:
-        Ratios whose sum is 1; empty where the latency is 0. ``compute`` is all of the processor's time, and ``memory``
-        is missing: one run cannot tell them apart.
+        Ratios with sum 1; empty if the latency is 0. ``compute`` is all processor time, and ``memory`` is missing: a
+        single run cannot tell them apart.
     """
     processor, io, scheduling, unknown, _ = of
     whole = processor + io + scheduling + unknown
@@ -103,7 +99,7 @@ def shares(of: Parts) -> dict[Limit, float]:
 
 
 def _bounded(latency: float, processor: float, io: float, scheduling: float, launch: float = 0.0) -> Parts:
-    """Medians of parts may sum to more than the median of the whole; what is missing to it is unknown."""
+    """Medians of parts may sum to more than the median of the whole; a missing rest is unknown."""
     found = processor + io + scheduling
     scale = latency / found if found > latency else 1.0
     return Parts(processor * scale, io * scale, scheduling * scale, max(0.0, latency - found), launch * scale)

@@ -1,4 +1,4 @@
-"""Which numbers a run can have. Who reads one from a probe or from a file asks here, so that no sum overflows later."""
+"""Bounds of a run's numbers, checked when they are read from a probe or a file, so that no sum overflows later."""
 
 from __future__ import annotations
 
@@ -10,37 +10,28 @@ import msgspec
 from infercanary.contract.report import Run
 
 LEAST_SECONDS: Final = 1e-15
-"""Of what is compared with another: a ratio of both must be a number."""
+"""Smallest compared value: the ratio of two must be finite."""
 MOST_SECONDS: Final = 1e6
-"""Of a latency, a phase or a wait: eleven days."""
+"""Longest latency, phase or wait: eleven days."""
 LATEST: Final = 2.0**33
-"""The latest time that is taken, in Unix seconds: in the year 2242."""
+"""Latest accepted time in Unix seconds: the year 2242."""
 MOST_LATENCIES: Final = 10_000
-"""Repeats of one run; a probe makes 50 at most, a target of one's own may make more."""
+"""Repeats of one run; a probe makes 50 at most, a custom target may make more."""
 MOST_COUNT: Final = 2**53
-"""Beyond it a float skips integers."""
+"""Above this a float skips integers."""
 MOST_AMOUNT: Final = 1e18
-"""Of what is counted in bytes, hertz, joules or segments a second."""
+"""Largest number of bytes, hertz, joules, or segments a second."""
 
-# What is decoded into these types is within the bounds: msgspec refuses anything else, NaN too.
+# msgspec enforces these bounds when it decodes; it refuses NaN, too.
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]
-Moment: TypeAlias = Annotated[
-    float, msgspec.Meta(ge=-1e12, le=1e12)
-]  # a clock may be wrong by any number of years
+Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # a clock may be wrong by years
 Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=MOST_AMOUNT)]
 Finite: TypeAlias = Annotated[float, msgspec.Meta(ge=-MOST_AMOUNT, le=MOST_AMOUNT)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
 
 
 def fault(run: Run) -> str:
-    """Why a run's numbers cannot be.
-
-    Args:
-        run: As it was decoded: of the right types.
-
-    Returns:
-        What is wrong, with its name; empty where nothing is.
-    """
+    """Return the name and mistake of an impossible number in a decoded run; empty if there is none."""
     times = {"scheduled_at": run.scheduled_at, "started_at": run.started_at}
     for name, at in times.items():
         if not 0 <= at <= LATEST:
@@ -68,9 +59,5 @@ def fault(run: Run) -> str:
 
 
 def are_seconds(values: Iterable[float]) -> bool:
-    """Whether all of them can be durations.
-
-    Args:
-        values: Seconds.
-    """
+    """Return True if all values can be durations in seconds."""
     return all(0 <= value <= MOST_SECONDS for value in values)

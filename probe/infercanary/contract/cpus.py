@@ -1,26 +1,26 @@
-"""The kernel's lists of CPUs, such as ``0-3,8``, as cpusets and Docker's ``--cpuset-cpus`` write them."""
+"""CPU lists of the kernel, such as ``0-3,8``, as in cpusets and Docker's ``--cpuset-cpus``."""
 
 from __future__ import annotations
 
 import re
 
 MAX_CPUS = 8192
-"""The most that Linux can be built for (NR_CPUS, arch/x86/Kconfig)."""
+"""Largest number of CPUs of a Linux kernel (NR_CPUS, arch/x86/Kconfig)."""
 
 _PART = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?", re.ASCII)
 
 
 def parse_cpus(text: str) -> int:
-    """Parse a list of CPUs, which may come from an untrusted source: the work is bounded by the length of ``text``.
+    """Parse a CPU list, which may be untrusted: the work is bounded by the length of the text.
 
     Args:
         text: Such as ``0-3,8``; an empty text names no CPU.
 
     Returns:
-        The set of CPUs as an integer with a bit for each, so that sets are compared and counted quickly.
+        Integer with a bit for each CPU, which is quick to compare and count.
 
     Raises:
-        ValueError: ``text`` is no such list, or names a CPU that no Linux has.
+        ValueError: The text is no such list, or names a CPU that no Linux has.
     """
     bits = 0
     for part in text.split(",") if text else ():
@@ -33,12 +33,5 @@ def parse_cpus(text: str) -> int:
 
 
 def numbers(bits: int) -> frozenset[int]:
-    """The numbers of the CPUs in ``bits``, as :func:`parse_cpus` returns them.
-
-    Args:
-        bits: A bit for each CPU; 0 is the empty set.
-
-    Returns:
-        Numbers of CPUs, from 0 on.
-    """
+    """Return the CPU numbers of a set of :func:`parse_cpus`, in ascending order."""
     return frozenset(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1)

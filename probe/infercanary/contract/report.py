@@ -1,8 +1,8 @@
-"""The contract between a probe and the exporter: what ``GET /report?since=<cursor>`` answers.
+"""Report: the contract between probe and exporter, the answer to ``GET /report?since=<cursor>``.
 
 A report is self-describing: a new metric is one :class:`Metric` beside the code that fills it, and the exporter does
 not change. Everything in a report is cumulative since the probe started (``boot_id``), except ``runs``: the raw runs
-after the caller's cursor. Who stores them takes each exactly once by (``boot_id``, ``Run.sequence``).
+after the caller's cursor. A store takes each once, by (``boot_id``, ``Run.sequence``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ LADDER: tuple[float, ...] = tuple(float(f"{50e-6 * 2 ** (k / 4):.6g}") for k in 
 
 
 class HistogramValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Observations so far: ``counts`` per rung of :data:`LADDER` plus one beyond it (not cumulative), ``sum`` in s."""
+    """Observations so far: ``counts`` for each rung of :data:`LADDER` and one beyond it (not cumulative), ``sum`` in
+    s.
+    """
 
     counts: tuple[int, ...]
     sum: float
@@ -43,7 +45,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Family(msgspec.Struct, frozen=True, gc=False):
-    """A metric and its points. Counters' names end in ``_total``; units are base units."""
+    """A metric with its points. Names of counters end in ``_total``; units are base units."""
 
     name: str
     kind: Kind
@@ -53,7 +55,7 @@ class Family(msgspec.Struct, frozen=True, gc=False):
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """The declaration of one metric: kept beside the code that fills it, and read by the documentation.
+    """Declaration of one metric, beside the code that fills it; the documentation reads it.
 
     ``reading`` is for docs/metrics.md only: what is healthy, what a change means, where to look next.
     """
@@ -67,14 +69,11 @@ class Metric(msgspec.Struct, frozen=True):
     def family(
         self, points: Mapping[tuple[str, ...], float | HistogramValue] | float | HistogramValue
     ) -> Family:
-        """Make the family of these points.
+        """Make a family of points.
 
         Args:
-            points: Label values → value; the value alone where there are no labels. Values that are not finite are left
-                out: what is not known is a missing point, never a NaN or a zero.
-
-        Returns:
-            The family, without those points.
+            points: Label values → value, or a single value without labels. Values that are not finite are left out:
+                an unknown value is a missing point, never NaN or zero.
         """
         if not isinstance(points, Mapping):
             points = {(): points}
@@ -110,13 +109,8 @@ PHASE = Metric(
 
 
 def joined(families: Iterable[Family]) -> tuple[Family, ...]:
-    """Make one family of those that are alike: a metric may have points from several places.
-
-    Args:
-        families: In any order.
-
-    Returns:
-        Each name, kind and labels once, in the order in which they came.
+    """Merge families with the same name, kind and labels, because a metric may have points from several places; order
+    is kept.
     """
     found: dict[tuple[str, Kind, tuple[str, ...]], Family] = {}
     for family in families:
@@ -128,21 +122,23 @@ def joined(families: Iterable[Family]) -> tuple[Family, ...]:
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
-    """One scheduled round of one canary.
+    """One scheduled round of one canary. Times are Unix seconds, durations are seconds.
 
-    ``latencies`` are the wall seconds of each repeat, ``phases`` the median seconds of each phase over them, and
-    ``controls`` those of each control that ran after it. Times are Unix seconds; ``scheduled_at`` is the intended
-    start, ``started_at`` the actual one. ``output_error`` is the relative error of the output against the first
-    steady one. ``sm_clock`` (Hz) is the SM clock of its GPU right after. ``waited`` is how much of
-    the median latency was waiting for CPUs that others had, outside the container as far as ``crowded`` is known: that
-    is how much of it was waiting for CPUs that others inside the container had (other threads of the process, other
-    processes). ``inside`` is how many cores those took meanwhile, and ``received`` how many TCP segments the container
-    received a second since the run before. ``off_cpu`` is why the thread did not compute in the median latency: reason
-    (of :data:`~infercanary.contract.bottleneck.OFF_CPU`) → seconds. ``measures`` are what it is judged by beside the
-    latency: name (:mod:`infercanary.contract.measures`) → value, those of sweeps since the run before among them.
-    ``profile`` is what repeats showed that were profiled since the run before. ``clock_reason`` is what held down the
-    GPU's clock, where the run is tagged ``gpu_clock_limited``.
-    ``boot_id`` is empty, or that of an earlier probe of this container whose journal was found.
+    - ``scheduled_at``, ``started_at``: intended and actual start.
+    - ``latencies``: wall time of each repeat; ``phases``: median of each phase over the repeats.
+    - ``controls``: median of each control that ran after it.
+    - ``output_error``: relative error of the output from the first steady one.
+    - ``boot_id``: empty, or that of an earlier probe of this container whose journal was found.
+    - ``sm_clock``: SM clock of its GPU right after the run, in Hz; ``clock_reason``: cause of a low clock, with the
+      tag ``gpu_clock_limited``.
+    - ``waited``: CPU wait in the median latency caused outside the container (by anybody if ``crowded`` is None);
+      ``crowded``: CPU wait caused inside it, by other threads and processes; ``inside``: cores that these used
+      meanwhile.
+    - ``received``: TCP segments a second that the container received since the previous run.
+    - ``off_cpu``: reason (:data:`~infercanary.contract.bottleneck.OFF_CPU`) → part of the median latency without
+      compute.
+    - ``measures``: name (:mod:`infercanary.contract.measures`) → value, with those of sweeps since the previous run.
+    - ``profile``: profiled repeats since the previous run.
     """
 
     sequence: int
@@ -169,11 +165,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 
 def with_current_tags(run: Run) -> Run:
-    """The run with today's tags (:func:`~infercanary.contract.vocabulary.current_tags`).
-
-    Args:
-        run: As it was written, by 0.1.0 or later.
-    """
+    """Return the run with current tags (:func:`~infercanary.contract.vocabulary.current_tags`)."""
     tags, reason = current_tags(run.tags, run.clock_reason)
     return run if tags is run.tags else msgspec.structs.replace(run, tags=tags, clock_reason=reason)
 
@@ -181,11 +173,12 @@ def with_current_tags(run: Run) -> Run:
 class Report(msgspec.Struct, frozen=True):
     """A probe's whole answer.
 
-    ``cursor`` is opaque: pass it as ``since`` next time. A cursor of another boot, or none, begins with
-    the oldest run that is still in the ring; an answer holds 512 at most, and the next cursor goes on from there.
-    ``lost_runs`` counts those after the cursor that fell out of the ring meanwhile.
-    ``environment`` is the fingerprint: component → version or setting. ``outputs`` has for each canary some fixed
-    places of its first steady output: where an upgrade changes them, it changed the answers.
+    - ``cursor``: opaque; pass it as ``since`` next time. Without one, or with one of another boot, the answer begins
+      with the oldest kept run. An answer holds 512 runs at most.
+    - ``lost_runs``: runs after the cursor that were dropped meanwhile.
+    - ``environment``: component → version or setting.
+    - ``outputs``: some fixed places of each canary's first steady output; an upgrade that changes them changed the
+      answers.
     """
 
     schema_version: int
@@ -200,23 +193,20 @@ class Report(msgspec.Struct, frozen=True):
 
 
 OUTPUT_TOLERANCE = 0.01
-"""Relative error from which on an output counts as another one: far above what another library's rounding does to
-float32 (about 1e-6) or bfloat16 (about 4e-3) results, far below what other weights or inputs do."""
+"""Relative error from which an output counts as changed: far above the rounding of another library in float32 (about
+1e-6) or bfloat16 (about 4e-3), far below the effect of other weights or inputs.
+"""
 
 
 def relative_error(values: Sequence[float], reference: Sequence[float]) -> float:
-    """How far an output is from another: ‖values - reference‖₂ / ‖reference‖₂.
-
-    Args:
-        values: The output.
-        reference: What it is compared with.
+    """Return the relative error of an output: ‖values - reference‖₂ / ‖reference‖₂.
 
     Returns:
-        From 0 to 1; 1 also where they differ in length, or are not finite.
+        From 0 to 1; 1 also for different lengths or values that are not finite.
     """
     if len(values) != len(reference):
         return 1.0
-    # hypot and dist do not overflow, as squares of a target's numbers may.
+    # hypot and dist do not overflow, unlike squares of a target's numbers.
     scale = math.hypot(*reference) if all(map(math.isfinite, reference)) else math.nan
     apart = math.dist(values, reference)
     if apart == 0.0:
@@ -230,22 +220,12 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(report: Report) -> bytes:
-    """The report as JSON.
-
-    Args:
-        report: Numbers in it that are not finite become ``null``.
-    """
+    """Encode a report as JSON; numbers that are not finite become ``null``."""
     return _encoder.encode(report)
 
 
 def decode(body: bytes) -> Report:
-    """Read a report. A probe is untrusted: sizes, names and label values are checked by the caller.
-
-    Args:
-        body: JSON.
-
-    Returns:
-        The report, of the types that it declares and otherwise unchecked.
+    """Decode a report. A probe is untrusted: the caller checks sizes, names and label values.
 
     Raises:
         msgspec.DecodeError: It is no report (``ValidationError`` is one of these).
@@ -254,6 +234,6 @@ def decode(body: bytes) -> Report:
         report = _decoder.decode(body)
     except RecursionError:
         raise msgspec.DecodeError("nested too deeply") from None
-    except UnicodeDecodeError:  # msgspec checks texts only as it makes them
+    except UnicodeDecodeError:  # msgspec checks UTF-8 only when it makes the text
         raise msgspec.DecodeError("a text that is not UTF-8") from None
     return msgspec.structs.replace(report, runs=tuple(map(with_current_tags, report.runs)))

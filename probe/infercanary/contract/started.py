@@ -1,4 +1,4 @@
-"""When a process started: part of its identity, and the begin of a cold start."""
+"""Start time of a process: part of its identity, and the beginning of a cold start."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import psutil
 
 
 def started(pid: int) -> float:
-    """Return when a process started, as seconds from the machine's boot.
+    """Return when a process started, in seconds since the machine's boot.
 
-    psutil's times of the wall clock would do for neither use: a step of that clock moves them. Their difference is what
-    the kernel counted, to a hundredth of a second (proc_pid_stat(5), field 22).
+    psutil's wall-clock times move with a step of the clock. Their difference is the kernel's counter, to a hundredth
+    of a second (proc_pid_stat(5), field 22).
 
     Args:
-        pid: Of a process that this one sees.
+        pid: A visible process.
 
     Returns:
         Seconds on CLOCK_BOOTTIME.
@@ -21,5 +21,5 @@ def started(pid: int) -> float:
         psutil.Error: It does not run, or is hidden from this user.
         OSError: There is no procfs.
     """
-    boot = psutil.boot_time()  # first: psutil before 7 goes on with the boot time of the last call
+    boot = psutil.boot_time()  # first, because psutil before 7 caches the boot time
     return psutil.Process(pid).create_time() - boot

@@ -1,4 +1,4 @@
-"""Text of other people's code, for a label, a log or a terminal."""
+"""Text of other people's code, made safe for a label, a log or a terminal."""
 
 from __future__ import annotations
 
@@ -8,36 +8,32 @@ from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _HIDDEN = "***"
-# `scheme://user:password@`; where the text begins with it also if the password has a blank in it.
+# `scheme://user:password@`; at the beginning of the text the password may have a blank.
 _IN_TEXT = re.compile(r"(://[^\s/?#@:]{0,200}:)\S{0,1000}@")
 _IN_URL = re.compile(r"(\A[\w+.-]+://[^/?#@:]*:)(?!\d+\b).*@", re.DOTALL)
-# `password=secret` of a query or of libpq's key=value form, where it may be quoted; `password_file=` is no secret.
+# `password=secret` in a query or in libpq's key=value form, maybe quoted; `password_file=` is no secret.
 _ASSIGNED = re.compile(
     r"((?:password|passwd|pwd|secret|token|api[_-]?key)\s*=\s*)('(?:[^'\\]|\\.)*'?|[^\s&]+)", re.IGNORECASE
 )
 
 
 def printable(text: str, most: int | None = None, replacement: str = "?") -> str:
-    """Replace every character that a terminal, a log or a browser might act on: line ends, escapes, bidi controls.
+    """Replace every character that a terminal, a log or a browser may act on: line ends, escapes, bidi controls.
 
     Args:
         text: Anything.
         most: Characters to keep; None for all.
-        replacement: One character, that stands for each such character.
+        replacement: One character that replaces each of them.
 
     Returns:
-        One line of printable text, of the same length unless it was cut.
+        One printable line, of the same length unless it was cut.
     """
     text = text[:most]
     return text if text.isprintable() else "".join(c if c.isprintable() else replacement for c in text)
 
 
 def all_printable(value: Any) -> Any:
-    """A value of JSON with each text in it as :func:`printable` makes it: `jq -r` prints texts as they are.
-
-    Args:
-        value: Of mappings, lists, texts and numbers.
-    """
+    """Make all texts of a JSON value :func:`printable`: `jq -r` prints them as they are."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
@@ -48,21 +44,12 @@ def all_printable(value: Any) -> Any:
 
 
 def shortened(text: str, most: int) -> str:
-    """``text``, or where it is longer than ``most`` characters its beginning with ``…`` as its last character.
-
-    Args:
-        text: Anything.
-        most: Characters; 1 or more.
-    """
+    """Cut a text to ``most`` characters (at least 1); a cut text ends with ``…``."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def masked(text: str) -> str:
-    """Replace passwords in URLs and in libpq's ``key=value`` form by ``***``, for a message, a log, a page or a label.
-
-    Args:
-        text: A URL, or a text with URLs in it.
-    """
+    """Replace passwords in URLs and in libpq's ``key=value`` form by ``***``."""
     if "://" in text:
         for pattern in (_IN_URL, _IN_TEXT):
             text = pattern.sub(rf"\1{_HIDDEN}@", text)

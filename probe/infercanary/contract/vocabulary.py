@@ -1,8 +1,7 @@
-"""Every word that probe and exporter both know, each with what the judge needs to know of it.
+"""Vocabulary: every word that probe and exporter both know, with its meaning for the judge.
 
-A new tag, control or component is one entry here, with its classification where that is not the default. The probe
-asserts where it emits a word that this module has it. Names stay plain strings: they travel as JSON, and an exporter
-must be able to read the report of a newer probe.
+A new tag, control or component is one entry here. The probe asserts that this module has each word that it emits.
+Names are plain strings in JSON, because an exporter must read the reports of newer probes.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ WATCHED_BY_LABEL = "infercanary.watched-by"
 
 Outcome = Literal["ok", "raised", "timed_out", "not_finite", "busy"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-"""How a run ended; only ``ok`` is judged."""
+"""Outcomes of a run; only ``ok`` is judged."""
 
 CanaryState = Literal["opening", "warming", "steady", "failing", "out_of_memory", "busy"]
 CANARY_STATES: tuple[CanaryState, ...] = get_args(CanaryState)
 
 Bottleneck = Literal["compute", "memory", "io", "scheduling"]
-"""The one resource that a control's time depends on."""
+"""Resource that a control's time depends on."""
 
 
 class _Named(Protocol):
@@ -47,15 +46,15 @@ def _table(words: Iterable[_Word]) -> Mapping[str, _Word]:
 
 @dataclass(frozen=True)
 class PhaseKind:
-    """A phase of a repeat that the built-in targets time. A user's own target may name others."""
+    """A phase of a repeat that built-in targets time; custom targets may have others."""
 
     name: str
     is_waiting: bool = False
-    """Neither computing nor moving bytes: the host enqueues, or something else has the device."""
+    """True if it neither computes nor moves bytes: the host enqueues, or another user has the device."""
     of_server: bool = False
-    """A phase of a request to a server, seen from the client."""
+    """True for a phase of a request to a server, seen from the client."""
     is_transfer: bool = False
-    """Moving bytes: over a bus, or through a socket."""
+    """True if it moves bytes over a bus or through a socket."""
 
 
 PHASES: Mapping[str, PhaseKind] = _table(
@@ -76,22 +75,22 @@ PHASES: Mapping[str, PhaseKind] = _table(
 
 
 OF_SERVER: frozenset[str] = frozenset(phase.name for phase in PHASES.values() if phase.of_server)
-"""Phases of a request: a canary that has one waits for a server, whose threads do its work."""
+"""Phases of a request: a canary with one of these waits for a server, whose threads do the work."""
 
 
 @dataclass(frozen=True)
 class Tag:
-    """A condition under which a run was made."""
+    """A condition of a run."""
 
     name: str
     meaning: str
-    """What happened, and what to do about it."""
+    """Meaning, and what to do about it."""
     is_judged: bool = True
-    """Whether the judge counts a run that has it: an image may cause its own throttling, so most are counted."""
+    """True if the judge counts runs with it. Most tags count, because an image may cause its own throttling."""
     by_others: bool = False
-    """Whether other processes of the host cause it. ``ab`` may leave such runs out."""
+    """True if other processes of the host cause it. ``ab`` may leave such runs out."""
     by_itself: bool = False
-    """Whether its own container causes it, by its limits or by what else runs in it: no other container feels that."""
+    """True if its own container causes it, by a limit or by other processes inside: no other container is affected."""
 
 
 WARMING: Final = "warming"
@@ -167,7 +166,7 @@ TAGS: Mapping[str, Tag] = _table(
         Tag("output_changed", "the output is not that of the first steady run; look for random layers"),
     )
 )
-"""In the order in which a run lists them."""
+"""Tags in the order in which a run lists them."""
 
 NOT_JUDGED: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if not tag.is_judged)
 """Tags of runs that the judge leaves out."""
@@ -176,10 +175,10 @@ BY_ITSELF: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if tag.b
 """Tags of runs that their own container slowed."""
 
 BY_OTHERS: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if tag.by_others)
-"""Tags of contended runs; a container's own limits and the heat are not among them."""
+"""Tags of contended runs, without a container's own limits and heat."""
 
 LOW_CLOCK: Final = "low_clock"
-"""Reason of a clock that is low although the driver counted none: a lock, for example."""
+"""Reason of a low clock for which the driver counted no reason: a lock, for example."""
 
 _OLD_TAGS: Mapping[str, tuple[str, str]] = {
     "busy": (FAILING, ""),
@@ -197,15 +196,15 @@ _OLD_TAGS: Mapping[str, tuple[str, str]] = {
     "gpu_clock_low": (GPU_CLOCK_LIMITED, LOW_CLOCK),
     "gpu_xid": ("", ""),
 }
-"""Tag of 0.1.0 → its name now, empty if it is gone; and the clock's reason."""
+"""Tag of 0.1.0 → current name (empty if it is gone) and clock reason."""
 
 
 def current_tags(tags: tuple[str, ...], clock_reason: str = "") -> tuple[tuple[str, ...], str]:
-    """Tags and clock reason of a run in today's names.
+    """Return tags and clock reason in current names.
 
     Args:
-        tags: As they were written, by 0.1.0 or later; unknown ones stay.
-        clock_reason: As it was written.
+        tags: Tags written by 0.1.0 or later; unknown ones stay.
+        clock_reason: Clock reason as written.
     """
     if _OLD_TAGS.keys().isdisjoint(tags):
         return tags, clock_reason
@@ -215,12 +214,7 @@ def current_tags(tags: tuple[str, ...], clock_reason: str = "") -> tuple[tuple[s
 
 
 def labelled_tags(tags: tuple[str, ...], clock_reason: str) -> tuple[str, ...]:
-    """Tags as people read them: ``gpu_clock_limited (sw_thermal)``.
-
-    Args:
-        tags: Of a run.
-        clock_reason: Of the same run; empty where it is not known.
-    """
+    """Return tags for people: ``gpu_clock_limited (sw_thermal)``."""
     if not clock_reason:
         return tags
     return tuple(f"{tag} ({clock_reason})" if tag == GPU_CLOCK_LIMITED else tag for tag in tags)
@@ -228,20 +222,19 @@ def labelled_tags(tags: tuple[str, ...], clock_reason: str) -> tuple[str, ...]:
 
 Cause = Literal["image", "host", "both", "load", "unknown"]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
-"""What made a shift: ``both`` is image and host, ``load`` is more or fewer requests than before."""
+"""Causes of a shift: ``both`` is image and host, ``load`` is more or fewer requests than before."""
 
 
 @dataclass(frozen=True)
 class ControlKind:
-    """What is known of a control: tiny work that is the same in every image."""
+    """A control: tiny work that is the same in every image."""
 
     name: str
     bottleneck: Bottleneck
     in_step: bool
-    """Whether a canary becomes slower in the same ratio, so that its shift counts as the host's part.
-
-    Waking a thread, launching a kernel and crossing the bus are parts of a run, in proportions that differ: their
-    shifts are shown, and no share of the canary's shift is attributed to them.
+    """True if a canary slows down by the same ratio, so that the control's shift counts as the host's part. Waking a
+    thread, launching a kernel and crossing the bus are parts of a run of unknown size: their shifts are shown, but
+    not attributed.
     """
 
 
@@ -261,38 +254,39 @@ CONTROLS: Mapping[str, ControlKind] = _table(
 
 @dataclass(frozen=True)
 class Component:
-    """A component of the environment fingerprint. Others (libraries, variables) have only their name."""
+    """A component of the environment. Others (libraries, variables) have only their name."""
 
     name: str
     title: str
     """Its name in a sentence."""
     is_first: bool = True
-    """Whether people ask for it first; those that do are listed in the table's order, the others by name after them."""
+    """True if it comes first in lists, in the table's order; others follow by name."""
     names_device: bool = False
-    """Its value is the device that a canary runs on, such as ``cuda:0``."""
+    """True if its value is a canary's device, such as ``cuda:0``."""
     is_given: bool = False
-    """It comes from outside the image: another value is no other image, also where nobody but the environment says
-    which image a container has."""
+    """True if it comes from outside the image: a change is no other image, even if only the environment identifies
+    the image.
+    """
     is_setting: bool = False
-    """It follows from a canary's settings alone: where those are the same, another value is another canary's."""
+    """True if it follows from a canary's settings alone: with equal settings, a difference is due to another canary."""
 
 
 MODEL: Final = "model"
 SETTINGS: Final = "settings"
 GPU_SHARED_WITH: Final = "gpu_shared_with"
-"""Set by the exporter: the other containers on a container's GPUs, or ``NOBODY``."""
+"""Set by the exporter: other containers on a container's GPUs, or ``NOBODY``."""
 NOBODY: Final = "nobody"
 CONTROLS_MADE_OF: Final = "controls_made_of"
-"""Versions of Python and libc, where the controls are no machine code; missing where they are. Starts that differ in it
-are not compared by their controls."""
+"""Versions of Python and libc, if the controls are no machine code; otherwise missing. Starts with different values
+are not compared by their controls.
+"""
 
 
 def of_canary(component: str, canary: str) -> str:
-    """The name of a component that each canary has for itself, such as ``model:resnet18``.
+    """Return the name of a canary's own component, such as ``model:resnet18``.
 
     Args:
         component: ``MODEL`` or ``SETTINGS``.
-        canary: The canary's name.
     """
     return f"{component}:{canary}"
 
@@ -348,46 +342,27 @@ COMPONENTS: Mapping[str, Component] = _table(
 
 DEVICE_COMPONENTS: tuple[str, ...] = tuple(c.name for c in COMPONENTS.values() if c.names_device)
 COMPUTE_THREADS: tuple[str, ...] = ("torch_intra_op_threads", "onnx_intra_op_threads")
-"""Components that say how many threads an engine computes with."""
+"""Components with the number of an engine's compute threads."""
 
 
 def known_component(name: str) -> Component | None:
-    """What is known of a component of the environment.
-
-    Args:
-        name: As it is reported; that of a canary's own component has the canary's name in it.
-
-    Returns:
-        None of one that has only its name.
-    """
+    """Return the known facts of a component; None if it has only its name."""
     return COMPONENTS.get(name) or COMPONENTS.get(name.partition(":")[0])
 
 
 def is_of_canary(name: str) -> bool:
-    """Whether a component is one of those that each canary has for itself.
-
-    Args:
-        name: As it is reported.
-    """
+    """Return True for a canary's own component."""
     return name.partition(":")[0] in (MODEL, SETTINGS)
 
 
 def is_given(name: str) -> bool:
-    """Whether a component comes from outside the image (:attr:`Component.is_given`).
-
-    Args:
-        name: As it is reported.
-    """
+    """Return True if a component comes from outside the image (:attr:`Component.is_given`)."""
     known = known_component(name)
     return known is not None and known.is_given
 
 
 def is_setting(name: str) -> bool:
-    """Whether a component follows from a canary's settings alone (:attr:`Component.is_setting`).
-
-    Args:
-        name: As it is reported.
-    """
+    """Return True if a component follows from a canary's settings alone (:attr:`Component.is_setting`)."""
     known = known_component(name)
     return known is not None and known.is_setting
 
@@ -396,19 +371,16 @@ _RANKS = {name: i for i, name in enumerate(c.name for c in COMPONENTS.values() i
 
 
 def order_of_interest(component: str) -> tuple[int, str]:
-    """The key that sorts components as people ask for them.
+    """Return the sort key that puts the components first that people ask for.
 
     Args:
-        component: Its name; it need not be in ``COMPONENTS``.
-
-    Returns:
-        The rank among those that people ask for first (all others share the last rank), and the name.
+        component: Name; unknown ones share the last rank.
     """
     known = known_component(component)
     return _RANKS.get(component if known is None else known.name, len(_RANKS)), component
 
 
 COLD_START_METRIC: Final = "infercanary_cold_start_seconds"
-"""The probe's gauge of a cold start, with the labels ``canary`` and ``step``."""
+"""Gauge of the probe's cold start, with the labels ``canary`` and ``step``."""
 COLD_START: tuple[str, ...] = ("load", "first_run", "time_to_steady")
-"""Steps of a canary's cold start that are compared."""
+"""Compared steps of a canary's cold start."""

@@ -1,1 +1,1 @@
-"""Documents and their plain renderers: text and JSON. HTML and the other formats are in ``infercanary.pages``."""
+"""Documents, and their renderers to text and JSON. HTML and the other formats are in ``infercanary.pages``."""

@@ -15,15 +15,15 @@ class Fact(msgspec.Struct, frozen=True):
 
     label: str
     value: str | float | None
-    """Text, or a number in ``unit``; None and "" are left out by every renderer."""
+    """Text, or a number in ``unit``; renderers leave out None and ""."""
     unit: str = ""
-    """Of a number: "s", "bytes", "joules" or "ratio"; "" shows the number as it is."""
+    """Unit of a number: "s", "bytes", "joules" or "ratio"; "" shows it unchanged."""
     link: str = ""
     """An http or https address; renderers without links show it behind the value."""
 
     @property
     def text(self) -> str:
-        """The value with its unit; empty for None."""
+        """Value with its unit; empty for None."""
         return self.value or "" if isinstance(self.value, str | None) else quantity(self.value, self.unit)
 
 
@@ -40,20 +40,20 @@ class Series(msgspec.Struct, frozen=True):
 
     label: str
     values: Sequence[float | None]
-    """All series of a chart share one axis of time; None leaves a place empty."""
+    """Values on the chart's common axis of time; None leaves a place empty."""
     style: Literal["old", "new"] = "new"
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """Series in order of time (`points`), or one distribution for each series, on one scale."""
+    """Series over time (`points`), or one distribution for each series on one scale."""
 
     title: str
     kind: Literal["points", "distributions"]
     series: Sequence[Series]
     unit: str = "s"
-    """"s", or "" where the unit is not known."""
+    """"s", or "" for an unknown unit."""
     marks: Sequence[int] = ()
-    """Places on the axis of time where something changed: an upgrade, a change of level."""
+    """Places on the axis of time with a change: an upgrade, a change of level."""
     misses: Sequence[int] = ()
     """Places of failed runs."""
     levels: Sequence[tuple[int, int, float]] = ()
@@ -64,11 +64,11 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """The content of one result."""
 
     name: str = ""
-    """Canary, or what else the document is about."""
+    """Canary, or another subject of the document."""
     verdict: str = ""
-    """Word with which the sentence begins; it decides the colour."""
+    """First word of the sentence; it decides the colour."""
     sentence: str = ""
-    """The result in one sentence without a full stop; it begins with the verdict where there is one."""
+    """Result in one sentence without a full stop; it begins with the verdict, if any."""
     exit_code: int = 0
     actions: Sequence[str] = ()
     """Next actions, as sentences."""

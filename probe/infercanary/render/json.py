@@ -12,16 +12,16 @@ from infercanary.contract.text import all_printable
 from infercanary.render.document import Document
 
 VERSION = 1
-"""Version of the output. New fields keep it; a field that is removed or means something else changes it."""
+"""Version of the output. New fields keep it; a field that is removed or changes its meaning raises it."""
 
 _WORST_FIRST = (1, 3, 0)  # exit codes: regressed, inconclusive, fine
 
 
 def render_json(documents: Sequence[Document], notes: Sequence[str] = (), **more: Any) -> str:
-    """Return the worst document's data, with the data of all under `canaries`.
+    """Return the worst document's data as JSON, with the data of all documents under `canaries`.
 
     Args:
-        documents: None at all is inconclusive.
+        documents: No document is inconclusive.
         notes: Remarks on all of them.
         more: Further fields, which replace those of the worst document.
     """
@@ -44,5 +44,5 @@ def json_line(value: object) -> str:
 
 
 def plain_values(value: object) -> Any:
-    """Return structs and collections as plain values; a number that is not finite is None."""
+    """Convert structs and collections to plain values; a number that is not finite is None."""
     return msgspec.json.decode(msgspec.json.encode(value))

@@ -1,4 +1,4 @@
-"""Documents as text for a terminal, without their charts."""
+"""Documents as text for a terminal, without charts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from infercanary.contract.text import printable, shortened
 from infercanary.render.document import Document, Table
 
-_LABEL, _MOST_CELL = 11, 28  # columns of a label at least, and of a cell at most
+_LABEL, _MOST_CELL = 11, 28  # columns: least of a label, most of a cell
 _TEXT = 2000  # characters of one text
 _ASCII = str.maketrans(
     {"→": "->", "×": "x", "∞": "inf", "µ": "u", "μ": "u", "…": "...", "–": "-", "±": "+/-", "·": "-"}
@@ -18,7 +18,7 @@ _UNBROKEN = re.compile(r"(?<=\d) (?=(?:µs|ms|s|[kMG]?B|J)\b|%)|(?<=,) (?=[^][ ]
 
 
 def render_texts(documents: Sequence[Document], notes: Sequence[str] = (), width: int = 80) -> str:
-    """Return documents, a blank line between them, and the notes on all of them."""
+    """Return documents separated by blank lines, and the notes on all of them."""
     last = [Document(notes=notes)] if notes else []
     return "\n".join(render_text(document, width) for document in [*documents, *last])
 
@@ -39,13 +39,12 @@ def render_text(document: Document, width: int = 80) -> str:
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    """Return the lines of a text; a number, its unit and its interval stay in one line.
+    """Wrap a text; a number, its unit and its interval stay in one line.
 
     Args:
-        text: However long.
         width: Columns.
-        first: What the first line begins with.
-        rest: What the others begin with.
+        first: Beginning of the first line.
+        rest: Beginning of the other lines.
     """
     joined = _UNBROKEN.sub("\xa0", shortened(text, _TEXT))
     lines = textwrap.wrap(joined, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
@@ -53,7 +52,7 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]
 
 
 def plain(text: str) -> str:
-    """Return the nearest ASCII of ``text``, for a terminal that shows nothing else."""
+    """Return the nearest ASCII of a text, for a terminal without UTF-8."""
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 

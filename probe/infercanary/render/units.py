@@ -7,15 +7,15 @@ from datetime import datetime, timezone
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 _BYTES = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
-_FACTORS = 10.0  # from this ratio on a shift is written as a factor
+_FACTORS = 10.0  # a shift from this ratio on is written as a factor
 
 
 def value(number: float | None, unit: str | None) -> str:
-    """Return a latency in four digits, such as ``57.5 ms``; a count in all of its digits.
+    """Return a latency in four digits, such as ``57.5 ms``, or a count in all digits.
 
     Args:
-        number: In ``unit``; None is "unknown".
-        unit: "s", or "" or None where the unit is not known.
+        number: Number in ``unit``; None is "unknown".
+        unit: "s", or "" or None for an unknown unit.
     """
     if number is None:
         return "unknown"
@@ -28,8 +28,8 @@ def quantity(number: float, unit: str) -> str:
     """Return a number with its unit: a latency in four digits, a measure in three.
 
     Args:
-        number: In ``unit``.
-        unit: Of a :class:`~infercanary.render.document.Fact`, or ``measure.unit or "ratio"`` of a measure.
+        number: Number in ``unit``.
+        unit: Unit of a :class:`~infercanary.render.document.Fact`, or ``measure.unit or "ratio"`` of a measure.
     """
     if unit in ("", "s"):
         return value(number, unit)
@@ -40,16 +40,12 @@ def quantity(number: float, unit: str) -> str:
 
 
 def quantities(numbers: Mapping[str, float], unit: str) -> str:
-    """Return named quantities without those that are 0 in one line, such as ``load 1.8 s, first run 143 ms``."""
+    """Return named quantities in one line, without zeros, such as ``load 1.8 s, first run 143 ms``."""
     return ", ".join(f"{name} {quantity(number, unit)}" for name, number in numbers.items() if number)
 
 
 def size(number: float) -> str:
-    """Return a size in decimal units, as Docker does.
-
-    Args:
-        number: Bytes.
-    """
+    """Return bytes in decimal units, as Docker does."""
     return _scaled(number, 3, _BYTES)
 
 
@@ -64,7 +60,9 @@ def count(number: float, noun: str) -> str:
 
 
 def when(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC", unknown: str = "at an unknown time") -> str:
-    """Return date and time (UTC) of Unix seconds, or ``unknown`` outside the calendar: a probe's clock may be wrong."""
+    """Return date and time (UTC) of Unix seconds; ``unknown`` outside the calendar, because a probe's clock may be
+    wrong.
+    """
     try:
         return datetime.fromtimestamp(seconds, timezone.utc).strftime(form)
     except (ValueError, OverflowError, OSError):
@@ -72,7 +70,7 @@ def when(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC", unknown: str = "at
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the largest unit of which there are two, such as ``3 h``."""
+    """Return a time in the largest unit with a value of two or more, such as ``3 h``."""
     for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -80,11 +78,11 @@ def duration(seconds: float) -> str:
 
 
 def percent(ratio: float, is_factor: bool = False) -> str:
-    """Return a shift, such as ``+12.4 %`` or ``+178 %``; from ten times more on a factor, such as ``×11``.
+    """Return a shift, such as ``+12.4 %`` or ``+178 %``; large ones as a factor, such as ``×11``.
 
     Args:
         ratio: 0.05 is 5 %.
-        is_factor: Write a factor, however small the shift.
+        is_factor: Write any shift as a factor.
     """
     if is_factor or ratio >= _FACTORS:
         return f"×{short(1 + ratio, 3)}".replace("inf", "∞")
@@ -92,20 +90,14 @@ def percent(ratio: float, is_factor: bool = False) -> str:
 
 
 def interval(shift: float, low: float, high: float) -> str:
-    """Return a shift with its interval: ``+12.4 % [+10.9, +13.8]``, or all as factors: ``×9.2 [×7.5, ×11.3]``.
-
-    Args:
-        shift: A ratio.
-        low: Lower end of its interval.
-        high: Upper end.
-    """
+    """Return a shift with its interval (ratios): ``+12.4 % [+10.9, +13.8]``, or as factors: ``×9.2 [×7.5, ×11.3]``."""
     is_factor = max(shift, low, high) >= _FACTORS
     text, *ends = (percent(ratio, is_factor) for ratio in (shift, low, high))
     return f"{text} [{', '.join(end.removesuffix(' %') for end in ends)}]"
 
 
 def _scaled(number: float, digits: int, units: Mapping[str, float]) -> str:
-    """Return a number in the largest unit of which there is one, as rounded to ``digits``; else in the last one."""
+    """Return a number in the largest unit with a value of one or more after rounding; else in the smallest."""
     rounded = abs(number) / (1 - 0.5 / 10**digits)
     name = next((name for name, factor in units.items() if rounded >= factor), [*units][-1])
     return f"{short(number / units[name], digits)} {name}"
