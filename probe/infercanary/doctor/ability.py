@@ -1,4 +1,4 @@
-"""The answer of a check, and the table of all checks.
+"""Abilities: the answer of a check, and the table of all checks.
 
 A check is a function that takes the :class:`Machine` and returns an :class:`Ability`. It registers itself::
 
@@ -6,7 +6,7 @@ A check is a function that takes the :class:`Machine` and returns an :class:`Abi
     def _clock_source(machine: Machine) -> Ability:
         return ok("tsc")
 
-:func:`answered` turns its exceptions into answers, too. :mod:`.asking` gives it a process and a deadline.
+:func:`answered` also turns its exceptions into answers. :mod:`.asking` gives it a process and a deadline.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ MODULES = {
 
 
 class Ability(msgspec.Struct, frozen=True, kw_only=True):
-    """One line: what a probe can do here."""
+    """One line: an ability of a probe here."""
 
     section: str = ""
     name: str = ""
     state: State
-    """`absent` is no fault: the machine has no such thing, such as a GPU."""
+    """`absent` is no fault: the machine has no such thing, for example no GPU."""
     found: str = ""
-    """Present state; empty where there is nothing."""
+    """Present state; empty if there is none."""
     why: str = ""
     """Reason why it is not OK."""
     fix: str = ""
-    """Next action; empty where there is none."""
+    """Next action; empty if there is none."""
     seconds: float | None = None
     """Duration of the check; None without an answer in time."""
 
@@ -63,7 +63,7 @@ class Machine(NamedTuple):
     sysfs: Path = Path("/sys")
     devices: Path = Path("/dev")
     device: int = 0
-    """CUDA's number of the GPU on which events, graphs and CUPTI are tried."""
+    """CUDA's number of the GPU for checks of events, graphs and CUPTI."""
 
 
 class Check(NamedTuple):
@@ -75,7 +75,7 @@ class Check(NamedTuple):
     seconds: float
     """Deadline. 5 s by default: a GPU that nothing uses may take seconds to wake up."""
     needs: str
-    """Check of the same section that must be OK or limited before this one is made; empty for none."""
+    """Check of the same section that must be OK or limited first; empty for none."""
 
 
 _checks: list[Check] = []
@@ -101,7 +101,7 @@ def checks() -> list[Check]:
 
 
 class Refusal(Exception):
-    """The answer "refused", raised: reason and, optionally, fix."""
+    """Answer "refused" as an exception: reason and, optionally, fix."""
 
 
 def ok(found: str) -> Ability:

@@ -1,4 +1,4 @@
-"""The process in which checks are made. It is killed where a driver hangs, and a crash of a library ends only it."""
+"""Process in which checks are made: it is killed if a driver hangs, and a crash of a library ends only it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main() -> None:
     """Receive the machine, then checks, and send answers. Argument: the file descriptor of the connection."""
     connection = Connection(int(sys.argv[1]))
     machine = connection.recv()
-    checks()  # import their modules: a deadline is for the check alone
+    checks()  # imports their modules first, because a deadline is for the check alone
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # libraries print
     connection.send("ready")
     with suppress(EOFError):

@@ -1,4 +1,4 @@
-"""Makes one check after the other in a process of their own, which is killed where a driver hangs."""
+"""Makes checks one after the other in a separate process, which is killed if a driver hangs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MOST_LOST = 2
 
 
 class NotAsked(Exception):
-    """No check can be made; this says nothing of the machine."""
+    """No check can be made; this says nothing about the machine."""
 
 
 class _Answering:
-    """One process that makes checks."""
+    """A process that makes checks."""
 
     def __init__(self, machine: Machine) -> None:
         self.has_ended = False
@@ -46,7 +46,7 @@ class _Answering:
             raise NotAsked(ready.why)
 
     def ask(self, check: Check) -> Ability:
-        """The answer, or what the lack of one means: then the process has ended."""
+        """Return the answer, or an answer for a hang or crash; the process has then ended."""
         with suppress(BrokenPipeError):  # it crashed after its last answer
             self._connection.send(check)
         return self._answer(check.seconds)
@@ -68,7 +68,7 @@ class _Answering:
         return answer
 
     def end(self) -> None:
-        """Kill the process; one that hangs in the kernel is not waited for."""
+        """Kill the process without waiting: it may hang in the kernel."""
         self.has_ended = True
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):
@@ -77,10 +77,7 @@ class _Answering:
 
 
 def ask(table: Iterable[Check], machine: Machine) -> Iterator[Ability]:
-    """Make the checks.
-
-    Yields:
-        An answer for each check that was made, as soon as it is there.
+    """Make the checks, and yield each answer as soon as it is there.
 
     Raises:
         NotAsked: The process for them does not start.

@@ -23,7 +23,7 @@ VERSION = 1
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``--json`` prints."""
+    """Output of ``--json``."""
 
     schema_version: int = VERSION
     infercanary: str
@@ -44,7 +44,9 @@ def schema() -> dict[str, Any]:
 
 
 def answer_document(answer: Ability) -> Document:
-    """Return one answer, whose label is its state. Names of NVML's functions would not fit into a column."""
+    """Return the document of one answer, with its state as label: names of NVML's functions would not fit into a
+    column.
+    """
     finding = "; ".join(filter(None, (answer.found, answer.why))) + (answer.fix and f" → {answer.fix}")
     return Document(facts=[Fact(answer.state, f"{answer.name}: {finding}")])
 

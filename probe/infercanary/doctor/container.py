@@ -1,4 +1,4 @@
-"""The container: its cgroup, pressure (PSI), and what its permissions allow."""
+"""Checks of the container: its cgroup, pressure (PSI), and permissions."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _perf(machine: Machine) -> Ability:
 
 
 def _perf_error() -> int:
-    """Open a counter of this process's instructions, which never counts, and return the error; 0 for none."""
+    """Open a disabled counter of this process's instructions, and return the error; 0 for none."""
     number = _PERF_EVENT_OPEN.get(platform.machine())
     if number is None:
         return errno.ENOSYS

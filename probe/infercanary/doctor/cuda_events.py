@@ -1,4 +1,4 @@
-"""CUDA by the driver alone: events against the host's clock, streams, and graphs."""
+"""Checks of CUDA through the driver alone: events compared with the host's clock, streams, graphs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from infercanary.probe.targets.controls.cuda import PTX
 _PAIRS = 200
 _TRIES = 15
 _MOST_OVERHEAD = 20e-6
-"""Seconds of an empty pair; 1.5 to 6 µs on the GPUs seen. Work is batched to 100 µs, of which this is a fifth."""
+"""Seconds of an empty pair of events; 1.5 to 6 µs on the GPUs seen. It is a fifth of a batch of 100 µs."""
 _DRIFT_SECONDS = 2.0
-"""Both anchors are known within some 10 µs, so that the drift is known within 5 ppm."""
+"""Both anchors are known within about 10 µs, so the drift is known within 5 ppm."""
 _MOST_DRIFT = 100e-6
-"""The most that the crystals of two clocks may differ by. The probe renews its anchor each second."""
+"""Largest difference between the crystals of two clocks. The probe renews its anchor each second."""
 _GLOBAL_CAPTURE = 0  # CU_STREAM_CAPTURE_MODE_GLOBAL
 _WORDS = 256
 
 
 @cache
 def device(ordinal: int) -> Device:
-    """The GPU with a context of this process, which ends with the process; the same at each call.
+    """Return the GPU with a context of this process, which ends with the process; the same at each call.
 
     Raises:
         Refusal: A context would take memory that a server there may need.
@@ -78,7 +78,7 @@ def _anchor(gpu: Device) -> tuple[int, int, Event]:
     """Record events on the idle stream, and keep the one whose time the host knows best.
 
     Returns:
-        Nanoseconds in which it happened, the host's time in their middle, and the event.
+        Nanoseconds within which it happened, the host's time in their middle, and the event.
     """
     anchors = []
     with gpu.current():
@@ -123,10 +123,10 @@ def _priority(machine: Machine) -> Ability:
 
 
 def kernel(gpu: Device) -> tuple[Callable[[], None], c_uint64]:
-    """A kernel that writes its thread's number; call inside ``with gpu.current()``.
+    """Make a kernel that writes its thread's number; call it inside ``with gpu.current()``.
 
     Returns:
-        Its launch, and the device memory into which it writes ``_WORDS`` numbers of 4 bytes.
+        Its launch, and the device memory with its ``_WORDS`` numbers of 4 bytes.
     """
     function = gpu.kernels(PTX)("fill")
     memory = gpu.allocate(4 * _WORDS)
@@ -141,7 +141,7 @@ def kernel(gpu: Device) -> tuple[Callable[[], None], c_uint64]:
 
 @check("CUDA", "graph capture", needs="context")
 def _graph(machine: Machine) -> Ability:
-    """A kernel is captured, the graph is launched, and what it wrote is read."""
+    """Capture a kernel, launch the graph, and read the kernel's result."""
     gpu = device(machine.device)
     call = gpu.driver.call
     graph, executable = c_void_p(), c_void_p()

@@ -1,4 +1,4 @@
-"""NVIDIA's driver: the kernel's module, the device files that a container is given, and the two libraries."""
+"""Checks of NVIDIA's driver: kernel module, the container's device files, and the two libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONTROL_FILES = ("nvidiactl", "nvidia-uvm")
 
 
 def _nvml_driver() -> str:
-    """The version that NVML gives; empty where it does not answer."""
+    """Return the driver version by NVML; empty without an answer."""
     try:
         nvml, _ = opened()
         return versions(nvml).driver
@@ -64,7 +64,7 @@ def _device_files(machine: Machine) -> Ability:
 
 
 def _may_open(path: Path) -> bool:
-    """Open it, as NVML and CUDA do: its mode says nothing of the cgroup's list of devices."""
+    """Try to open it, as NVML and CUDA do: its mode does not show the cgroup's list of devices."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError:

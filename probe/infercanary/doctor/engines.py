@@ -1,4 +1,4 @@
-"""The engines in this Python, and what each needs. Each is imported, as a probe would."""
+"""Checks of the engines in this Python, each imported as a probe would."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _imported(name: str, needed: str) -> Any:
 
 
 def _fitting(engine: str, built: str, found: str) -> Ability:
-    """OK, unless the driver does not run the CUDA that the engine was built for; "" is none."""
+    """Answer OK, unless the driver does not run the CUDA that the engine was built for ("" for none)."""
     why = unfit_driver(engine, built) if built else ""
     return refused(why, found=found) if why else ok(found)
 

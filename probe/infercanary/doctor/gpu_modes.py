@@ -1,4 +1,4 @@
-"""The modes of the GPUs, their memory and NUMA nodes, and who else computes there."""
+"""Checks of the GPUs: modes, memory, NUMA nodes, and other users."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _numa(machine: Machine) -> Ability:
 
 @check("GPU", "tenants now", seconds=10.0, needs="GPUs")
 def _tenants(machine: Machine) -> Ability:
-    """Listed once; it takes milliseconds under a lock of the driver, so the probe never does it around a run."""
+    """List processes once: it takes milliseconds under the driver's lock, so the probe never does it around a run."""
     nvml, found = opened()
     tenants = [
         f"GPU {gpu.label}: PID {process.pid}"

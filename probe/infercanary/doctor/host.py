@@ -1,4 +1,4 @@
-"""The host: its clock, its cores and NUMA nodes, and what the kernel says of threads."""
+"""Checks of the host: clock, cores, NUMA nodes, and the kernel's counters of threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infercanary.probe.samplers.cgroup.files import text
 from infercanary.probe.targets.controls.machine_code import Refused, mapped_code
 
 _SLOW_CLOCK_NS = 500.0
-"""A reading of tsc takes 20 to 50 ns by the vDSO; one that needs a system call, or asks hpet, a microsecond."""
+"""Reading tsc takes 20 to 50 ns by the vDSO; a system call or hpet takes a microsecond."""
 _READINGS = 1000
 
 

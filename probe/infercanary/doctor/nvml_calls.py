@@ -1,4 +1,4 @@
-"""NVML: each function that the probe calls, one by one, on every GPU that is visible."""
+"""Checks of NVML: each function that the probe calls, on every visible GPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CALLS = {
     "nvmlDeviceGetMigMode": "whether it is split (MIG)",
     "nvmlDeviceRegisterEvents": "XID errors",
 }
-"""Function → what the probe has of it. What MIG devices, and processes, are asked is in :mod:`.gpu_modes`."""
+"""Function → use in the probe. Functions for MIG devices and processes are in :mod:`.gpu_modes`."""
 
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "nvmlDeviceGetClockInfo": (pynvml.NVML_CLOCK_SM,),
@@ -56,7 +56,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 @cache
 def opened() -> tuple[Nvml, tuple[Gpu, ...]]:
-    """NVML, initialised, and the GPUs that it shows, without their MIG devices; the same at each call.
+    """Return the initialised NVML and its GPUs, without MIG devices; the same at each call.
 
     Raises:
         Unavailable: There is no driver.
@@ -90,7 +90,7 @@ def _call(nvml: Nvml, name: str, handle: Any) -> None:
 
 
 def _tried(name: str, machine: Machine) -> Ability:
-    """One function on every GPU."""
+    """Try one function on every GPU."""
     nvml, found = opened()
     gives = CALLS[name]
     begin = perf_counter()

@@ -1,4 +1,4 @@
-"""A target that is any function: what a cell of a notebook does, timed as a canary is."""
+"""Target for any function: times a notebook's cell as a canary."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ _COMPONENTS = ("torch", "tensorflow")  # the probe itself reports the other libr
 
 
 class FunctionTarget(Target):
-    """Calls a function with these arguments; on CUDA between two events of the stream that it runs on.
+    """Calls a function with fixed arguments; on CUDA between two events of its stream.
 
     Args:
-        function: What is timed.
-        arguments: Its arguments.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
     """
 
@@ -45,10 +43,10 @@ class FunctionTarget(Target):
             return self._function(*self._arguments)
 
     def values(self, result: Any) -> Sequence[float]:
-        """Return evenly spread places of all numbers in the result, and NaN if any of them is not finite."""
+        """Return evenly spread numbers of the result, and NaN if any of its numbers is not finite."""
         return outputs.values(result)
 
     def environment(self) -> Mapping[str, str]:
-        """The versions of what was imported, as far as they change latency."""
+        """Return the versions of imported libraries that may change latency."""
         versions = {name: getattr(sys.modules.get(name), "__version__", "") for name in _COMPONENTS}
         return {name: str(version) for name, version in versions.items() if version}

@@ -1,4 +1,4 @@
-"""``%canary`` and ``%%canary``: as ``%timeit``, with warm-up until steady, and CUDA events on a GPU."""
+"""``%canary`` and ``%%canary``: ``%timeit`` with warm-up until steady, and CUDA events on a GPU."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ _OPTION = re.compile(r"\s*--(device|name|runs)[ =]\s*(\S+)")
 
 
 def load(shell: Any) -> None:
-    """Register the magics.
-
-    Args:
-        shell: IPython's ``InteractiveShell``.
-    """
+    """Register the magics in IPython's ``InteractiveShell``."""
 
     def canary(line: str, cell: str | None = None) -> TimingResult | None:
         """Time a statement (%canary) or the whole cell (%%canary), after a warm-up until it is steady.

@@ -18,12 +18,11 @@ def read(path: str | os.PathLike[str], *, canary: str = "") -> TimingResult:
     """Read the runs of one canary.
 
     Args:
-        path: A journal of a probe (``PATH.1``, the file before it, is read first), or the file of
-            :meth:`TimingResult.save`.
-        canary: Its name; empty where there is one only.
+        path: A probe's journal (its older file, ``PATH.1``, is read first), or a file of :meth:`TimingResult.save`.
+        canary: Its name; empty if there is only one.
 
     Returns:
-        All of its runs, also those that failed; the environment is the last one.
+        All of its runs, also failed ones, with the last environment.
 
     Raises:
         UsageError: The file cannot be read, is no journal, or has several canaries or none.

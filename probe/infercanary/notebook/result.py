@@ -1,4 +1,4 @@
-"""What was measured, or read out of a journal: numbers, a table for a notebook, and a journal again."""
+"""Results: measured or read runs, as numbers, as a table for a notebook, and as a journal."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ _SHOWN = ("torch", "onnxruntime", "numpy", "cuda", "driver", "gpu", "cpu", "pyth
 
 @dataclass(frozen=True)
 class TimingResult:
-    """The runs of one canary by one process. Times are seconds.
+    """Runs of one canary in one process. Times are seconds.
 
     Args:
-        canary: Its name.
-        boot_id: Of the probe that ran it.
-        runs: In order of time, each with its repeats.
+        boot_id: Id of the probe that ran it.
+        runs: Runs in order of time, with their repeats.
         environment: Component → version or setting.
-        outputs: Canary → the fingerprint of its output.
-        process: The id of the process that measured it; 0 where it was read from a file.
+        outputs: Canary → fingerprint of its output.
+        process: Process that measured it; 0 if it was read from a file.
     """
 
     canary: str
@@ -49,18 +48,19 @@ class TimingResult:
 
     @property
     def medians(self) -> list[float]:
-        """The median of each run."""
+        """Median of each run."""
         return [median(run.latencies) for run in self.runs if run.latencies]
 
     @property
     def median(self) -> float:
-        """The median of the runs' medians."""
+        """Median of the runs' medians."""
         return median(self.medians)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Two runs' medians between which the true median lies with 95 % confidence at least, whatever its
-        distribution; None of fewer than 8 runs. It takes runs as independent: see `compare` for a verdict.
+        """Two runs' medians that enclose the true median with at least 95 % confidence; None for fewer than 8 runs.
+
+        It makes no assumption on the distribution, but takes runs as independent: use `compare` for a verdict.
         """
         ordered = sorted(self.medians)
         # Ranks by the binomial distribution; two standard deviations cover 95 % for every number of runs.
@@ -75,21 +75,15 @@ class TimingResult:
 
     @property
     def tags(self) -> dict[str, float]:
-        """Tag, such as ``cpu_wait_outside`` → the share of the runs that have it."""
+        """Tag, such as ``cpu_wait_outside`` → share of the runs with it."""
         counts = Counter(tag for run in self.runs for tag in labelled_tags(run.tags, run.clock_reason))
         return {tag: count / len(self.runs) for tag, count in counts.most_common()}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a journal, which ``infercanary compare`` and :func:`infercanary.read` read.
-
-        Args:
-            path: A file that is not there yet.
-
-        Returns:
-            The path.
+        """Write a journal, for ``infercanary compare`` and :func:`infercanary.read`, and return its path.
 
         Raises:
-            UsageError: It is there, or cannot be written.
+            UsageError: The file exists already, or cannot be written.
         """
         environment = environment_id(self.environment)
         first = JournalEntry(
@@ -108,9 +102,9 @@ class TimingResult:
         """Judge another result against this one.
 
         Args:
-            candidate: What is new.
-            restart_sd: How much two starts of one thing differ, as a ratio (SD). By default 0 where one process
-                measured both, else as the judge estimates it.
+            candidate: The new result.
+            restart_sd: Restart SD as a ratio. Default: 0 if one process measured both, otherwise estimated by the
+                judge.
 
         Returns:
             The verdict with its sentence; in a notebook also pictures.
@@ -122,17 +116,15 @@ class TimingResult:
             from infercanary.compare.notebook import answer
         if restart_sd is None and self.process and self.process == candidate.process:
             restart_sd = 0.0
-        # What was measured here is no image's, as a file of a probe's may be.
+        # A measurement here is about no image, unlike a probe's file.
         subject = "code" if self.process or candidate.process else "image"
         with tempfile.TemporaryDirectory(prefix="infercanary-") as folder:
             old, new = self.save(Path(folder) / "old"), candidate.save(Path(folder) / "new")
             return answer(old, new, (self.canary, candidate.canary), restart_sd, subject)
 
     def to_pandas(self) -> Any:
-        """A row for each run: its time (UTC), median, minimum and maximum, phases in seconds, and tags.
-
-        Returns:
-            A ``pandas.DataFrame``.
+        """Return a ``pandas.DataFrame`` with a row for each run: time (UTC), median, minimum, maximum, phases in
+        seconds, tags.
 
         Raises:
             UsageError: There is no pandas.
@@ -157,7 +149,7 @@ class TimingResult:
 
     @property
     def document(self) -> Document:
-        """The result as every renderer shows it."""
+        """Return the document for renderers."""
         repeats = sum(len(run.latencies) for run in self.runs)
         latency = f"median {value(self.median, 's')}" if self.medians else "no median"
         environment = (f"{name} {self.environment[name]}" for name in _SHOWN if name in self.environment)
@@ -180,7 +172,7 @@ class TimingResult:
     def _repr_html_(self) -> str | None:
         try:
             from infercanary.pages.html import environment
-        except ModuleNotFoundError:  # the bare install, where the text is shown
+        except ModuleNotFoundError:  # the bare install shows text
             return None
         parts: Any = environment().get_template("document.html").module
         return str(parts.document(self.document))

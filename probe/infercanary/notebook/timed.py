@@ -1,4 +1,4 @@
-"""``infercanary.time``: what a probe measures of a model, measured now, in this process."""
+"""``infercanary.time``: measures a model now, in this process, as a probe does."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from infercanary.notebook.result import TimingResult
 from infercanary.probe import Probe, Target, TorchTarget
 
 RUNS = 12
-"""As many as the first looks of the judge take; with fewer than 8, a start does not count for it."""
+"""As many runs as the judge's first looks need; with fewer than 8, a start does not count."""
 
-_MOST_RUNS = 512  # in one report
+_MOST_RUNS = 512  # runs in one report
 
 _PROBE_LOG = logging.getLogger("infercanary.probe")
 
@@ -30,25 +30,25 @@ def time(
     name: str = "model",
     runs: int = RUNS,
 ) -> TimingResult:
-    """Time a model or a function as a canary is timed: warmed up until it is steady, by CUDA events on a GPU.
+    """Time a model or a function as a canary: warmed up until it is steady, with CUDA events on a GPU.
 
     Args:
         model: A torch module, any function, a target, or text as in probe.yaml (``package.module:factory``, a file).
-        inputs: Its arguments. Of a torch model also specifications, such as ``{"shape": [1, 3, 224, 224]}``.
-        device: ``cpu``, ``cuda`` or ``cuda:N``. By default that of the model's first parameter, else the CPU.
-        name: Of the canary, in the result and in a journal.
-        runs: How many, of 5 to 50 repeats each.
+        inputs: Its arguments; for a torch model also specifications, such as ``{"shape": [1, 3, 224, 224]}``.
+        device: ``cpu``, ``cuda`` or ``cuda:N``. Default: device of the model's first parameter, else the CPU.
+        name: Name of the canary, in the result and in a journal.
+        runs: Number of runs, of 5 to 50 repeats each.
 
     Returns:
         Latency, phases, tags and environment.
 
     Raises:
-        UsageError: An argument cannot be meant, or the model fails; one line says which and why.
+        UsageError: An argument is wrong, or the model fails; one line says which and why.
     """
     if not 1 <= runs <= _MOST_RUNS:
         raise UsageError(f"runs: `{runs}` is not a whole number from 1 to {_MOST_RUNS}")
     target = _target(model, inputs, device)
-    # A run has as many repeats as fit into the second, from 5 to 50.
+    # A run has as many repeats as fit into a second, from 5 to 50.
     probe = Probe({name: target}, interval_seconds=1.0, duty_cap=1.0)
     _PROBE_LOG.addFilter(_is_no_failure)
     try:
@@ -57,7 +57,7 @@ def time(
     finally:
         _PROBE_LOG.removeFilter(_is_no_failure)
         probe.close()
-    assert report is not None  # only a stop in the meantime ends it without one
+    assert report is not None  # only a stop in the meantime ends it without a run
     failed = [run for run in report.runs if run.outcome != "ok"]
     if failed:
         raise UsageError(f"{name}: {failed[-1].detail}")
@@ -72,14 +72,14 @@ def time(
 
 
 def _is_no_failure(line: logging.LogRecord) -> bool:
-    """A failure is raised: its line in the log would be a second one in the cell."""
+    """Filter out failures, which are raised: their log line would repeat them in the cell."""
     return line.levelno < logging.ERROR
 
 
 def _target(model: Any, inputs: Sequence[Any], device: str | None) -> Target:
     if isinstance(model, str):
         return TorchTarget(model, inputs, device=device or "cpu")
-    torch = sys.modules.get("torch")  # a model of torch's is there only where torch is
+    torch = sys.modules.get("torch")  # a torch model exists only if torch does
     if torch is not None and isinstance(model, torch.nn.Module):
         parameter = next(model.parameters(), None)
         own = "cpu" if parameter is None else str(parameter.device)
@@ -92,7 +92,7 @@ def _target(model: Any, inputs: Sequence[Any], device: str | None) -> Target:
     if is_target:
         target: Target = model
         return target
-    if hasattr(inputs, "dtype"):  # an array has a length too: it is one argument, as of a torch model
+    if hasattr(inputs, "dtype"):  # an array has a length, too, but is one argument, as for a torch model
         inputs = [inputs]
     if not isinstance(inputs, list | tuple):
         raise UsageError("inputs: a list is needed, one entry for each argument, such as [x]")

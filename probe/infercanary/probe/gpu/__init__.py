@@ -1,1 +1,1 @@
-"""What the probe asks of GPUs by CUDA's driver alone, without any framework."""
+"""GPU access by CUDA's driver alone, without any framework."""

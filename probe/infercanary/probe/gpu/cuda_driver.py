@@ -1,7 +1,7 @@
-"""CUDA's driver API by ctypes: the part that the controls, and the targets without torch, need.
+"""CUDA's driver API by ctypes: the part that controls, and targets without torch, need.
 
-``libcuda.so.1`` comes with the host's driver, not with the image (except in images that carry ``cuda-compat``); so
-does the compiler that it uses for PTX. Names and types: https://docs.nvidia.com/cuda/cuda-driver-api/.
+``libcuda.so.1`` and its PTX compiler come with the host's driver, not with the image (except in images with
+``cuda-compat``). Names and types: https://docs.nvidia.com/cuda/cuda-driver-api/.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from infercanary.probe.timing import CudaClock
 
 _LIBRARY = "libcuda.so.1"
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: the default stream, which the host may use, is not waited for
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: do not wait for the default stream, which the host may use
 _TEXT_BYTES = 256  # longest name of a GPU, and more than its PCI address has
 _HANDLE = c_void_p
 _OUT = c_void_p  # address of a result, by `byref`
 
-# CUdeviceptr is an integer of 64 bits; a name with _v2 is what cuda.h gives to a name without.
+# CUdeviceptr is an integer of 64 bits; names with _v2 are what cuda.h defines for the names without.
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (_OUT,),
@@ -68,12 +68,12 @@ class NoSuchGpu(Unavailable):
 
 
 class CudaError(Exception):
-    """A call of the driver failed: its name, and CUDA's for the error, in one line.
+    """A call of the driver failed: one line with the function and CUDA's name of the error.
 
     Args:
-        function: The one that failed, such as ``cuInit``.
+        function: Failed function, such as ``cuInit``.
         code: A ``CUresult``.
-        name: CUDA's of the code.
+        name: CUDA's name of the code.
     """
 
     def __init__(self, function: str, code: int, name: str) -> None:
@@ -82,9 +82,10 @@ class CudaError(Exception):
 
 
 class Driver:
-    """The library's functions, with each call checked. After a failure only :meth:`end` still calls the library.
+    """The library's functions, with each call checked.
 
-    A failure in a kernel makes every later call fail as well, until the process ends.
+    After a failure only :meth:`end` still calls the library, because a failure in a kernel makes every later call
+    fail until the process ends.
 
     Raises:
         Unavailable: The library lacks a function.
@@ -104,10 +105,10 @@ class Driver:
 
         Args:
             function: Its name, such as ``cuInit``.
-            arguments: As :mod:`ctypes` takes them.
+            arguments: Values for :mod:`ctypes`.
 
         Raises:
-            CudaError: It failed, or one did before.
+            CudaError: It failed, or an earlier call did.
         """
         if self._failed is not None:
             raise CudaError(*self._failed)
@@ -118,11 +119,7 @@ class Driver:
         return not getattr(self._library, function)(*arguments)
 
     def check(self, function: str, code: int) -> None:
-        """Check the ``CUresult`` that a function returned.
-
-        Raises:
-            CudaError: The code is not CUDA_SUCCESS.
-        """
+        """Raise :class:`CudaError` unless the ``CUresult`` of a function is CUDA_SUCCESS."""
         if code:
             name = c_char_p()
             self._library.cuGetErrorName(code, ctypes.byref(name))
@@ -130,7 +127,7 @@ class Driver:
             raise CudaError(*self._failed)
 
     def number(self, function: str, *arguments: Any) -> int:
-        """Call a function whose first argument is the address of the integer that it returns."""
+        """Call a function whose first argument is the address of its integer result."""
         found = c_int()
         self.call(function, ctypes.byref(found), *arguments)
         return found.value
@@ -147,9 +144,9 @@ class Driver:
 
 
 class Device:
-    """One GPU: its primary context, which the host's frameworks use too, and a stream of the lowest priority in it.
+    """One GPU: its primary context, shared with the host's frameworks, and a stream of the lowest priority.
 
-    All methods but :meth:`close` are called inside ``with current()``.
+    Call all methods but :meth:`close` inside ``with current()``.
     """
 
     def __init__(self, ordinal: int) -> None:
@@ -160,7 +157,7 @@ class Device:
 
         Raises:
             Unavailable: There is no driver, or no GPU.
-            NoSuchGpu: There are GPUs, and none has this number.
+            NoSuchGpu: There are GPUs, but not this number.
             CudaError: Anything else failed.
         """
         try:
@@ -171,7 +168,7 @@ class Device:
             if error.code == _INVALID_DEVICE:
                 raise NoSuchGpu(f"no GPU {ordinal} here ({error})") from None
             raise
-        self._held = ExitStack()  # what is to be released inside the context
+        self._held = ExitStack()  # to be released inside the context
         self._closed = False
         self._in_use = threading.Lock()
         self.name = self.driver.text("cuDeviceGetName", self._device)
@@ -192,10 +189,7 @@ class Device:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the context this thread's current one; afterwards the one before is current again.
-
-        Yields:
-            Nothing; other threads wait until it ends.
+        """Make the context current in this thread, and the previous one afterwards; other threads wait meanwhile.
 
         Raises:
             RuntimeError: The device is closed.
@@ -210,16 +204,16 @@ class Device:
                 self.driver.end("cuCtxPopCurrent_v2", ctypes.byref(c_void_p()))
 
     def close(self) -> None:
-        """Release everything, unless a call that its caller has given up on still uses it.
+        """Release everything, unless an abandoned call still uses it.
 
-        Freeing memory may wait for the device, also where the host keeps it busy.
+        Freeing memory may wait for the device, even if the host keeps it busy.
         """
         if not self._in_use.acquire(blocking=False):
             return
         self._closed = True
         self._in_use.release()
         if self.driver.end("cuCtxPushCurrent_v2", self._context):
-            # A failure may have left copies under way; no stream at all would be the host's default one.
+            # A failure may have left copies under way; without a stream this would be the host's default one.
             if self.stream:
                 self.driver.end("cuStreamSynchronize", self.stream)
             self._held.close()
@@ -228,7 +222,7 @@ class Device:
         self.driver.end("cuDevicePrimaryCtxRelease_v2", self._device)
 
     def kernels(self, ptx: str) -> Callable[[str], c_void_p]:
-        """Compile and load a module; return a function that looks up its kernels by name, until :meth:`close`."""
+        """Compile and load a module; return a function that finds its kernels by name, until :meth:`close`."""
         module = self._made("cuModuleLoadData", "cuModuleUnload", ptx.encode())
 
         def kernel(name: str) -> c_void_p:
@@ -246,29 +240,29 @@ class Device:
         return memory
 
     def pinned(self, size: int) -> c_void_p:
-        """Allocate host memory, in bytes, that the device reads and writes by itself, until :meth:`close`."""
+        """Allocate host memory, in bytes, that the device can access, until :meth:`close`."""
         return self._made("cuMemHostAlloc", "cuMemFreeHost", size, 0)
 
     def read(self, memory: int, size: int) -> bytes:
-        """Copy bytes from device memory, after the work that is on the stream."""
+        """Copy bytes from device memory, after the stream's pending work."""
         found = ctypes.create_string_buffer(size)
         self.driver.call("cuMemcpyDtoHAsync_v2", ctypes.addressof(found), memory, size, self.stream)
         self.driver.call("cuStreamSynchronize", self.stream)
         return found.raw
 
     def before_close(self, function: Callable[[], object]) -> None:
-        """Have :meth:`close` call a function inside the context, before it releases what was made until now."""
+        """Let :meth:`close` call a function inside the context, before it releases what was made before."""
         self._held.callback(function)
 
     def event(self) -> Event:
-        """Make an event that keeps the time, until :meth:`close`."""
+        """Make an event with timing, until :meth:`close`."""
         return Event(self.driver, self._made("cuEventCreate", "cuEventDestroy_v2", 0))
 
     def clock(self, is_inside: bool = True) -> CudaClock:
-        """Make the clock that PyTorch targets have, with this device's events and stream in place of torch's.
+        """Make the clock of PyTorch targets with this device's events and stream.
 
         Args:
-            is_inside: Whether it is called inside ``with current()``; otherwise it enters that itself.
+            is_inside: True if it is called inside ``with current()``; otherwise it enters that itself.
         """
         cuda = SimpleNamespace(
             Stream=lambda device, priority: self.stream,
@@ -278,7 +272,7 @@ class Device:
         return CudaClock(cuda, self)
 
     def _made(self, function: str, end: str, *arguments: Any) -> c_void_p:
-        """Call a function that makes something, and have :meth:`close` call the one that releases it."""
+        """Call a function that makes something, and let :meth:`close` call the one that releases it."""
         made = c_void_p()
         self.driver.call(function, ctypes.byref(made), *arguments)
         self._held.callback(self.driver.end, end, made)
@@ -286,14 +280,14 @@ class Device:
 
 
 class Event:
-    """An event, with the methods of torch's that :class:`~infercanary.probe.timing.CudaClock` calls."""
+    """An event with the methods of torch's that :class:`~infercanary.probe.timing.CudaClock` calls."""
 
     def __init__(self, driver: Driver, event: c_void_p) -> None:
         self._driver = driver
         self._event = event
 
     def record(self, stream: c_void_p) -> None:
-        """Enqueue the event: it happens when the stream has come this far."""
+        """Enqueue the event: it happens when the stream reaches it."""
         self._driver.call("cuEventRecord", self._event, stream)
 
     def synchronize(self) -> None:
@@ -309,13 +303,10 @@ class Event:
 
 @cache
 def pci_bus_id(ordinal: int) -> str:
-    """Return the PCI address of a GPU: CUDA and NVML may number GPUs differently.
+    """Return the PCI address of a GPU, such as ``0000:3B:00.0``: CUDA and NVML may number GPUs differently.
 
     Args:
         ordinal: CUDA's number of it.
-
-    Returns:
-        An address such as ``0000:3B:00.0``.
 
     Raises:
         Unavailable: There is no driver.
@@ -326,7 +317,7 @@ def pci_bus_id(ordinal: int) -> str:
 
 
 def has_context(ordinal: int) -> bool:
-    """Whether this process has a context on a GPU already, which takes hundreds of megabytes of it.
+    """Return True if this process has a context on a GPU, which takes hundreds of megabytes of it.
 
     Args:
         ordinal: CUDA's number of it.
@@ -342,7 +333,7 @@ def has_context(ordinal: int) -> bool:
 
 
 def _found(ordinal: int) -> tuple[Driver, int]:
-    """The driver, and a GPU in it; no context is made."""
+    """Return the driver and a GPU; no context is made."""
     if (library := cuda_library()) is None:
         raise Unavailable(f"no {_LIBRARY} here")
     driver = Driver(library)
@@ -352,11 +343,7 @@ def _found(ordinal: int) -> tuple[Driver, int]:
 
 @cache
 def cuda_library() -> ctypes.CDLL | None:
-    """Load the driver's library without calling it; None where the container has none.
-
-    Returns:
-        The library, or None.
-    """
+    """Load the driver's library without calling it; None if the container has none."""
     try:
         return ctypes.CDLL(_LIBRARY)
     except OSError:

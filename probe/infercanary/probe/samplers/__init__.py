@@ -1,6 +1,6 @@
-"""Samplers: what the container, its threads and its GPUs were doing around a run.
+"""Samplers: what the container, its threads and its GPUs did around a run.
 
-A sampler is one module of this package, which registers it by name::
+A sampler is one module of this package, which registers its class by name::
 
     @register
     class LoadSampler(Sampler):
@@ -9,8 +9,8 @@ A sampler is one module of this package, which registers it by name::
         def sample(self) -> Iterable[Family]:
             yield LOAD.family(os.getloadavg()[0])
 
-It then has its switch in ``probe.yaml`` (``samplers: {load: false}``), its metric of success and a deadline,
-and its failures touch no other sampler (:mod:`infercanary.probe.sampling`).
+It then has a switch in ``probe.yaml`` (``samplers: {load: false}``), a metric of success and a deadline, and its
+failures affect no other sampler (:mod:`infercanary.probe.sampling`).
 """
 
 from __future__ import annotations
@@ -33,32 +33,30 @@ class Sampler:
 
     name: str
     is_slow = False
-    """It may take long, and is sampled after the others: they share what a run waits for."""
+    """True if it may take long: then it is sampled after the others."""
     hanging: tuple[Family, ...] = ()
-    """Shown while it hangs."""
+    """Families that are shown while it hangs."""
 
     def sample(self) -> Iterable[Family]:
-        """The families now. Counters are cumulative; what cannot be known is left out. May raise, may hang.
-
-        Returns:
-            Families; they may be yielded one by one.
+        """Return or yield the current families. Counters are cumulative; unknown values are left out. May raise, may
+        hang.
         """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release what it holds. Called once, in the sampler's own thread, in the end."""
+        """Release resources. Called once at the end, in the sampler's own thread."""
 
 
 class Unavailable(Exception):
-    """What the sampler watches is not here (no GPU, no driver): expected on some hosts, so it is only logged once."""
+    """The sampled thing is not here (no GPU, no driver): expected on some hosts, so it is logged once."""
 
 
 class SampleFailed(Exception):
-    """The sample failed, and the sampler knows why: ``families`` say so in metrics, and are not stale.
+    """The sample failed for a known reason, which its ``families`` show.
 
     Args:
-        why: One line, for the log.
-        families: What is shown in place of the sample.
+        why: One line for the log.
+        families: Families in place of the sample.
     """
 
     def __init__(self, why: str, families: Iterable[Family]) -> None:
@@ -72,13 +70,13 @@ _registered: dict[str, type[Sampler]] = {}
 
 
 def register(kind: K) -> K:
-    """Make a class of samplers known by its ``name``."""
+    """Register a class of samplers under its ``name``."""
     _registered[kind.name] = kind
     return kind
 
 
 def registered() -> dict[str, type[Sampler]]:
-    """Every built-in sampler by name, in the order in which they are sampled: the slow ones come last."""
+    """Return the built-in samplers by name, in order of sampling: slow ones last."""
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(module.name)
     return dict(sorted(_registered.items(), key=lambda pair: (pair[1].is_slow, pair[0])))
@@ -90,18 +88,15 @@ def make_samplers(
     compute_threads: Callable[[], int | None] = lambda: None,
     places: Callable[[], Mapping[str, Place]] = dict,
 ) -> list[Sampler]:
-    """Make the samplers of a probe.
+    """Make the samplers of a probe, in order of sampling.
 
     Args:
-        switches: Name → whether it is on, which is the default.
-        compute_threads: How many threads the canaries' engines compute with; None while that is not known.
-        places: Canary → where the thread of its last run was; without those that are not known.
-
-    Returns:
-        Those that are on, in the order in which they are to be sampled.
+        switches: Name → whether it is on (the default).
+        compute_threads: Function that returns the compute threads of the canaries' engines; None while unknown.
+        places: Function that returns the known place of each canary's thread in its last run.
 
     Raises:
-        UsageError: A name that no sampler has.
+        UsageError: No sampler has such a name.
     """
     from infercanary.probe.samplers.nvml import NvmlSampler
     from infercanary.probe.samplers.threads import ThreadSampler

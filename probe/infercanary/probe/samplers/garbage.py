@@ -1,4 +1,4 @@
-"""Time in which Python's garbage collector stopped the whole process, and so the canaries."""
+"""Garbage: time in which Python's garbage collector stopped the whole process, and so the canaries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _pauses = _Pauses()
 
 @register
 class GarbageSampler(Sampler):
-    """Reads what the collector did since the first sample. It neither switches it off nor calls it."""
+    """Reads the collector's pauses since the first sample. It neither switches the collector off nor calls it."""
 
     name = "garbage"
 

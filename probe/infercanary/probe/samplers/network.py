@@ -1,4 +1,4 @@
-"""How much the container is asked over TCP: the sign of requests that needs nothing from the server."""
+"""Network: requests to the container, by its TCP counters, without help from the server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NetworkSampler(Sampler):
         self._interfaces = interfaces
 
     def sample(self) -> Iterable[Family]:
-        # Only the host's namespace has interfaces that belong to a device; a container's is one end of a pair.
+        # Only the host's namespace has interfaces of a device; a container's are ends of pairs.
         names = list(self._interfaces.glob("*"))
         if not names or any((name / "device").exists() for name in names):
             raise Unavailable("the container has no network of its own, so its requests are not known")

@@ -1,8 +1,8 @@
-"""The memory of the host process, and what runs beside it in its container, by psutil.
+"""Processes: memory of the host process, and other processes in its container, by psutil.
 
-psutil is used where a fact is read a few times in a round: docs/adr/0015-psutil.md has what that costs, and why threads
-are read by hand. Processes are summed by the name of their command, since a process's id means nothing later. Reading
-one takes about 40 µs, so one sample reads at most :data:`MOST` of them, those with the lowest ids.
+psutil reads facts that are needed a few times in a round: docs/adr/0015-psutil.md has the cost, and the reason why
+threads are read by hand. Processes are summed by command name, because an id means nothing later. Reading one takes
+about 40 µs, so a sample reads at most :data:`MOST` of them, lowest ids first.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ class _Read(NamedTuple):
 
 @register
 class ProcessSampler(Sampler):
-    """Asks psutil.
+    """Reads processes by psutil.
 
     Args:
-        is_contained: Whether the processes that this one sees are those of a container.
+        is_contained: True if the visible processes are those of a container.
     """
 
     name = "processes"
 
     def __init__(self, is_contained: Callable[[], bool] = in_container) -> None:
         self._is_contained = is_contained
-        self._last: dict[int, float] = {}  # process → its CPU seconds when it was last read
+        self._last: dict[int, float] = {}  # process → CPU seconds at its last reading
         self._seconds: dict[str, float] = defaultdict(
             float
-        )  # command → CPU seconds, those of ended processes too
+        )  # command → CPU seconds, including ended processes
 
     def sample(self) -> Iterable[Family]:
-        # Not kept: a server may fork, and the probe then runs in the child.
+        # Not cached: a server may fork, and the probe then runs in the child.
         own: dict[tuple[str, ...], float] = {(scopes.PROCESS, ""): psutil.Process().memory_info().rss}
         if not self._is_contained():
             yield scopes.RESIDENT.family(own)
@@ -63,7 +63,7 @@ class ProcessSampler(Sampler):
             known = command in self._seconds or len(self._seconds) < COMMANDS
             command = command if known else OTHERS
             before = self._last.get(pid, 0.0)
-            # The increase of each is added: a new sum would shrink when one ends. An id may be used again.
+            # Sum the increases: a new total would shrink when a process ends. An id may be used again.
             self._seconds[command] += seconds - before if seconds >= before else seconds
             self._last[pid] = seconds
             memory[command] += resident
@@ -73,7 +73,7 @@ class ProcessSampler(Sampler):
 
 
 def _others() -> Iterator[_Read]:
-    """Every other process that can be read, the lowest id first."""
+    """Yield the other readable processes, lowest ids first."""
     for process in psutil.process_iter(["name", "cpu_times", "memory_info"]):
         name, cpu, memory = (process.info[fact] for fact in ("name", "cpu_times", "memory_info"))
         if process.pid != os.getpid() and cpu is not None and memory is not None:

@@ -1,8 +1,8 @@
-"""Time in which this process stood still: stopped or frozen, its machine paused, or one thread held the interpreter.
+"""Stalls: time in which the whole process stood still (stopped, frozen, a paused machine, or one thread with the
+GIL).
 
-The kernel does not count that. But a thread that sleeps for a quarter of a second and wakes up after two was stopped
-for the rest. How much of its sleep had passed before is not known: up to a quarter of a second is missing from each
-gap.
+The kernel does not count that. A thread that sleeps for a quarter of a second and wakes after two was stopped for the
+rest. The sleep before the stop is unknown, so up to a quarter of a second of each gap is missing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ STALLED = Metric(
 )
 
 _TICK_SECONDS = 0.25
-_STALL_SECONDS = 0.5  # far above what a CPU quota (100 ms periods) or a full run queue adds to a sleep
+_STALL_SECONDS = 0.5  # far above the delay of a sleep by a CPU quota (100 ms periods) or a full run queue
 
 
 @register
 class StallSampler(Sampler):
-    """Has a thread that wakes up four times a second, from the first sample on until :meth:`close`."""
+    """Runs a thread that wakes up four times a second, from the first sample until :meth:`close`."""
 
     name = "stalls"
 

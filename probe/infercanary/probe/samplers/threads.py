@@ -1,13 +1,11 @@
-"""Threads of the host process: how many, where they may run, and how often they are moved and preempted.
+"""Threads of the host process: their number, allowed CPUs, migrations and preemptions.
 
-Counts only: a series per thread would be a new series with every thread (and a thread's id means nothing later).
+Counts only: a series for each thread would be a new series with every thread. Read by hand: psutil takes five times
+as long and does not read CPU wait (docs/adr/0015-psutil.md).
 
-Read by hand: psutil takes five times as long, and does not read how long a thread waited (docs/adr/0015-psutil.md).
-
-Reading a thread takes about 20 µs. So one sample reads at most :data:`DETAILED` threads, new ones first, then those
-that were read longest ago; for the others the last values stay. In a process with more threads a sample takes no
-longer: its gauges are a few samples old for some threads, its counters catch up when a thread is read again, and what a
-thread did after it was last read is lost when it ends.
+Reading a thread takes about 20 µs. So a sample reads at most :data:`DETAILED` threads, new ones first, then those
+read longest ago; others keep their last values. In a process with more threads, gauges are a few samples old for some
+threads, counters catch up later, and the last part of an ended thread is lost.
 """
 
 from __future__ import annotations
@@ -54,16 +52,16 @@ DETAILED = 128
 
 _MOVES = re.compile(rb"\n\S*nr_migrations\s*:\s*(\d+)")  # not on the first line, which has the thread's name
 _LAST_CPU = 36  # field 39 of stat (proc_pid_stat(5)), counted from the one after the name
-# Nanoseconds that it computed and was queued, and its time slices (Documentation/scheduler/sched-stats.rst). The file
-# is absent without CONFIG_SCHED_INFO, and all zeros where the kernel was built to count, but counting is off
-# (delayacct): a thread that ever ran has a time slice.
+# Nanoseconds of compute and of CPU wait, and time slices (Documentation/scheduler/sched-stats.rst). The file is
+# missing without CONFIG_SCHED_INFO, and all zeros if counting is built in but off (delayacct): a thread that ever ran
+# has a time slice.
 _SCHEDSTAT = re.compile(rb"(\d+) (\d+) [1-9]\d*\s*")
 
 
 class ThreadUsage(NamedTuple):
-    """What one thread used: so far, between two readings (``after - before``), or in several such spans (``+``).
+    """Use of one thread: so far, or between two readings (``after - before``), or summed (``+``).
 
-    None is what the kernel does not count, and stays None in every sum.
+    None means that the kernel does not count it, and stays None in every sum.
     """
 
     cpu_seconds: float = 0.0
@@ -72,18 +70,18 @@ class ThreadUsage(NamedTuple):
     involuntary: int = 0
     migrations: int | None = 0
     process_cpu_seconds: float = 0.0
-    """Of all threads of the process, this one included."""
+    """CPU seconds of all threads of the process, including this one."""
     blocks_read: int = 0
     """Blocks that the kernel read from a disk for it, and page faults that needed one."""
 
     @property
     def waited(self) -> float | None:
-        """Seconds in the run queue while other processes had the CPU, without what its own other threads computed."""
+        """Seconds in the run queue while other processes had the CPU, not its own other threads."""
         if self.run_queue_seconds is None:
             return None
         return max(0.0, self.run_queue_seconds - max(0.0, self.process_cpu_seconds - self.cpu_seconds))
 
-    def __add__(self, other: ThreadUsage) -> ThreadUsage:  # type: ignore[override] # a tuple's + would join the two
+    def __add__(self, other: ThreadUsage) -> ThreadUsage:  # a tuple's + would join both
         return self._with(other, add)
 
     def __sub__(self, before: ThreadUsage) -> ThreadUsage:
@@ -95,22 +93,19 @@ class ThreadUsage(NamedTuple):
 
 
 def thread_usage(proc: str = "/proc/thread-self", *, before: bool = False) -> ThreadUsage:
-    """What the calling thread used so far; never raises. Takes about 12 µs.
+    """Return the use of the calling thread since its start; never raises. Takes about 12 µs.
 
     Args:
         proc: The thread's folder in ``/proc``.
-        before: Whether what is measured begins after it; else it has just ended.
-
-    Returns:
-        Seconds and counts since the thread started.
+        before: True if the measured work begins after it; False if it has just ended.
     """
-    # Reading a clock of CPU time may cost the CPU: the scheduler counts up then, and finds that the slice was over
-    # (update_curr, Linux 6.6 and later). That wait is neither the work's before nor the work's after.
+    # Reading a CPU clock may cost the CPU: the scheduler then updates its counts and may end the slice (update_curr,
+    # Linux 6.6 and later). That wait belongs to neither side of the measured work.
     if before:
         computed, of_process = time.thread_time(), time.process_time()
     usage = resource.getrusage(resource.RUSAGE_THREAD)
     moves, queued = _moves(f"{proc}/sched"), _queued(f"{proc}/schedstat")
-    # Those of rusage are as old as the last tick of the scheduler, up to 4 ms.
+    # rusage is up to 4 ms old (the scheduler's last tick).
     if not before:
         of_process, computed = time.process_time(), time.thread_time()
     return ThreadUsage(
@@ -125,54 +120,54 @@ def thread_usage(proc: str = "/proc/thread-self", *, before: bool = False) -> Th
 
 
 class OnCpu(NamedTuple):
-    """How a thread fared. In seconds."""
+    """Compute and CPU wait of a thread, in seconds."""
 
     computed: float
     queued: float
-    """In which it waited for a CPU."""
+    """CPU wait."""
 
 
 def threads_beside() -> dict[str, OnCpu]:
-    """How each other thread of this process fared so far; never raises. Takes about 7 µs a thread.
+    """Return the compute and CPU wait of the other threads of this process; never raises. Takes about 7 µs a thread.
 
     Returns:
-        The thread's number → what it did, of :data:`DETAILED` threads at most; without those that are not counted.
+        By thread number, for :data:`DETAILED` threads at most; uncounted ones are left out.
     """
     own = str(threading.get_native_id())
     try:
         tids = [tid for tid in os.listdir("/proc/self/task") if tid != own]
     except OSError:
         return {}
-    # The newest: an engine's threads come with the thread that calls it.
+    # The newest threads: those of an engine come with the thread that calls it.
     tids.sort(key=int)
     found = {tid: _SCHEDSTAT.fullmatch(_read(f"/proc/self/task/{tid}/schedstat")) for tid in tids[-DETAILED:]}
     return {tid: OnCpu(int(on[1]) / 1e9, int(on[2]) / 1e9) for tid, on in found.items() if on}
 
 
 class Place(NamedTuple):
-    """Where a thread may run, and the CPU that it last ran on; None is what is not known."""
+    """Allowed CPUs of a thread, and the CPU of its last run; None if unknown."""
 
     cpus: frozenset[int] | None = None
     last_cpu: int | None = None
     gpus: frozenset[str] | None = None
-    """NVML's indexes of the GPUs that it worked for: none for one that computes on the CPU."""
+    """NVML's indexes of the GPUs that it worked for; empty if it computes on the CPU."""
 
 
 def thread_place(tid: int, proc: str = "/proc/self") -> Place:
-    """Where a thread of this process is; never raises. Takes about 6 µs.
+    """Return the place of a thread of this process; never raises. Takes about 6 µs.
 
     Args:
         tid: The kernel's number of the thread.
         proc: The process's folder in ``/proc``.
 
     Returns:
-        The place; its fields are None where the thread has ended.
+        Fields are None if the thread has ended.
     """
     return Place(_affinity(tid), _last_cpu(f"{proc}/task/{tid}/stat"))
 
 
 class _Seen(NamedTuple):
-    """A thread when it was last read. None is what could not be read, then or ever."""
+    """A thread at its last reading; None if a value could not be read."""
 
     cpus: frozenset[int] | None = None
     last_cpu: int | None = None
@@ -195,21 +190,19 @@ class ThreadSampler(Sampler):
         places: Callable[[], Mapping[str, Place]] = dict,
         cgroup_cpus: Callable[[], float | None] = granted_cpus,
     ) -> None:
-        """Make one; nothing is read yet.
-
-        Args:
-            proc: The process's folder in /proc.
-            local_cpus: GPU → the CPUs on its NUMA node; without those that are not known.
-            compute_threads: How many threads the canary's engine computes with; None while that is not known.
-            places: Canary → where the thread of its last run was; without those that are not known.
-            cgroup_cpus: Cores that the cgroup grants; None where it sets no limit.
+        """Args:
+        proc: The process's folder in /proc.
+        local_cpus: Function that returns the CPUs on each GPU's NUMA node, as far as known.
+        compute_threads: Function that returns the compute threads of the canary's engine; None while unknown.
+        places: Function that returns the known place of each canary's thread in its last run.
+        cgroup_cpus: Function that returns the cores that the cgroup grants; None without a limit.
         """
         self._task = f"{proc}/task"
         self._local_cpus = local_cpus
         self._compute_threads = compute_threads
         self._places = places
         self._cgroup_cpus = cgroup_cpus
-        self._seen: dict[str, _Seen] = {}  # the one read longest ago comes first
+        self._seen: dict[str, _Seen] = {}  # read longest ago first
         self._queued = 0.0
         self._moves = 0.0
         self._warned = False
@@ -224,9 +217,9 @@ class ThreadSampler(Sampler):
         self._look(tids, with_last_cpu=bool(local))
         seen = self._seen.values()
         masks = Counter(thread.cpus for thread in seen if thread.cpus is not None)
-        # Not the mask of the main thread, nor of this one: OpenMP may have pinned either.
+        # Neither the main thread's mask nor this one's: OpenMP may have pinned either.
         allowed = _union(masks)
-        # Of the whole process, ended threads included; /proc/self/status has the main thread's switches only.
+        # Of the whole process with ended threads; /proc/self/status has only the main thread's switches.
         usage = resource.getrusage(resource.RUSAGE_SELF)
         off_node: dict[tuple[str, ...], float] = {}
         if local:
@@ -258,16 +251,16 @@ class ThreadSampler(Sampler):
         if granted is not None:
             yield GRANTED.family(granted)
             if computing := self._compute_threads():
-                ratio = computing / max(1.0, granted)  # one alone waits for no other
+                ratio = computing / max(1.0, granted)  # a single thread waits for no other
                 if ratio > 1 and not self._warned:
                     log.warning("%g computing threads share %g CPUs; set OMP_NUM_THREADS", computing, granted)
                 self._warned = ratio > 1
                 yield OVERSUBSCRIPTION.family(ratio)
 
     def _look(self, tids: Iterable[str], *, with_last_cpu: bool) -> None:
-        """Read those threads whose turn it is, and add what they did meanwhile to the counters.
+        """Read the threads whose turn it is, and add their increases to the counters.
 
-        The increase of each thread is added. A new sum over all would shrink when a thread ends.
+        A new sum over all threads would shrink when one ends.
         """
         alive = set(tids)
         known = {tid: thread for tid, thread in self._seen.items() if tid in alive}
@@ -277,13 +270,13 @@ class ThreadSampler(Sampler):
             now = _one(f"{self._task}/{tid}", tid, before, with_last_cpu=with_last_cpu)
             self._queued += _increase(before.queued, now.queued)
             self._moves += _increase(before.moves, now.moves)
-            # Most threads have the same mask: one object for all of them, as there may be many of both.
+            # Most threads have the same mask: share one object.
             known[tid] = now._replace(cpus=masks.setdefault(now.cpus, now.cpus))
         self._seen = known
 
 
 def _one(folder: str, tid: str, before: _Seen, *, with_last_cpu: bool) -> _Seen:
-    """Read the thread. What cannot be read stays as it was: it ended, or the process is out of descriptors."""
+    """Read a thread. Unreadable values stay: it ended, or the process is out of descriptors."""
     now = _Seen(
         _affinity(int(tid)),
         _last_cpu(f"{folder}/stat") if with_last_cpu else None,
@@ -330,7 +323,7 @@ def _moves(sched: str) -> int | None:
 
 
 def _read(path: str) -> bytes:
-    """Its beginning; empty where it cannot be read. A third of what pathlib costs: this runs for every thread."""
+    """Return the beginning of a file; empty if it cannot be read. A third of pathlib's cost, for every thread."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:

@@ -1,11 +1,11 @@
-"""What the container is granted, and how often it ran into that limit: cgroup v2 and v1, read by hand.
+"""Cgroup: limits of the container, and how often it reached them (cgroup v2 and v1), read by hand.
 
 Files: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the kernel. A container sees its own cgroup at the
-mount point (a private cgroup namespace, Docker's default on v2) or at the path that /proc/self/cgroup gives. What is
-above it binds it too: where ancestors are visible, the tightest limit counts. How often a limit was run into is counted
-by the kernel in the cgroup that has it, and summed here.
+mount point (a private cgroup namespace, Docker's default on v2) or at the path in /proc/self/cgroup. Limits of
+ancestors bind it, too: of the visible ones the tightest counts. The kernel counts reached limits in the cgroup that
+has the limit; they are summed here.
 
-A file that is not there, is switched off or holds what it should not leaves its metric out, and nothing else.
+A missing, disabled or malformed file only leaves out its metric.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from infercanary.probe.samplers.cgroup.metrics import CPUSET, CPUSET_INFO, MEMOR
 
 _ROOT = Path("/sys/fs/cgroup")
 _PROC = Path("/proc/self")
-_MAX_LABEL = 256  # longest label that the exporter takes: it would refuse a longer list, and count that
+_MAX_LABEL = 256  # longest label that the exporter takes: a longer list would be refused and counted
 
 
 @register
 class CgroupSampler(Sampler):
-    """Reads this process's cgroup; found anew at each sample, since a container may be moved.
+    """Reads this process's cgroup, found anew at each sample, because a container may be moved.
 
     Args:
-        root: Where cgroups are mounted.
+        root: Mount point of cgroups.
         proc: The process's folder in ``/proc``.
     """
 
@@ -52,10 +52,10 @@ class CgroupSampler(Sampler):
 
 
 class ContainerCpu:
-    """CPU time and memory of this process's cgroup, for callers that ask often: the cgroup is found once.
+    """CPU time and memory of this process's cgroup, for frequent callers: the cgroup is found once.
 
     Args:
-        root: Where cgroups are mounted.
+        root: Mount point of cgroups.
         proc: The process's folder in ``/proc``.
     """
 
@@ -66,23 +66,20 @@ class ContainerCpu:
             self._cgroup = None
 
     def seconds(self) -> float | None:
-        """The CPU seconds so far of all that is in the container; None where the process has no cgroup of its own."""
+        """Return the CPU seconds of everything in the container; None if the process has no cgroup of its own."""
         return None if self._cgroup is None else self._cgroup.cpu_seconds()
 
     def resident(self) -> int | None:
-        """The bytes that processes in the container have mapped; None where it has no cgroup of its own."""
+        """Return the bytes mapped by processes in the container; None if it has no cgroup of its own."""
         return None if self._cgroup is None else self._cgroup.resident()
 
 
 def granted_cpus(root: Path = _ROOT, proc: Path = _PROC) -> float | None:
-    """Cores that the cgroup grants: the less of quota and cpuset. None where it limits neither, or is not visible.
+    """Return the cores that quota and cpuset grant, such as 1.5; None without a visible limit.
 
     Args:
-        root: Where cgroups are mounted.
+        root: Mount point of cgroups.
         proc: The process's folder in ``/proc``.
-
-    Returns:
-        Cores, such as 1.5; or None.
     """
     try:
         cgroup = own_cgroup(root, proc)
@@ -93,14 +90,14 @@ def granted_cpus(root: Path = _ROOT, proc: Path = _PROC) -> float | None:
 
 
 def limits(root: Path = _ROOT, proc: Path = _PROC) -> dict[str, str]:
-    """What whoever started the container gave it, as components of the environment.
+    """Return the limits of the container, as components of the environment.
 
     Args:
-        root: Where cgroups are mounted.
+        root: Mount point of cgroups.
         proc: The process's folder in ``/proc``.
 
     Returns:
-        Component → number with its unit, ``none`` where there is no limit, ``unknown`` where none could be seen.
+        Component → number with its unit; ``none`` without a limit, ``unknown`` if none is visible.
     """
     try:
         cgroup = own_cgroup(root, proc)
@@ -116,5 +113,5 @@ def limits(root: Path = _ROOT, proc: Path = _PROC) -> dict[str, str]:
 
 
 def _bytes(number: float) -> str:
-    """As people give it to ``--memory``, such as ``1.5 GiB``."""
+    """Return a size as for ``--memory``, such as ``1.5 GiB``."""
     return f"{number / 2**30:.6g} GiB" if number >= 1 << 30 else f"{number / 2**20:.6g} MiB"

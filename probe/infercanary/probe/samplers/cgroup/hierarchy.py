@@ -1,4 +1,4 @@
-"""The cgroup that this process is in, in the one hierarchy of v2 or in those of v1."""
+"""Hierarchy: the cgroup of this process, in the one hierarchy of v2 or in those of v1."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from infercanary.probe.samplers.cgroup.metrics import (
 
 N = TypeVar("N", int, float)
 
-_V1_UNLIMITED = 1 << 60  # v1 says "no limit" with a page-rounded 2^63
+_V1_UNLIMITED = 1 << 60  # v1 writes "no limit" as a page-rounded 2^63
 _V1_CONTROLLERS = ("cpu", "cpuset", "memory", "cpuacct")
 
 Lineage = list[Path]
-"""A cgroup and its ancestors, as far as they are visible."""
+"""A cgroup and its visible ancestors."""
 
 
 class MemoryLimit(NamedTuple):
-    """A limit on the memory of a cgroup that this process is in. In bytes."""
+    """Memory limit of a cgroup that this process is in, in bytes."""
 
     above: str
-    """The path of that cgroup below the mount point; empty for the process's own."""
+    """Path of that cgroup below the mount point; empty for the process's own."""
     limit: int
     used: int
     inactive: int
-    """Page cache in it that was not used lately, and is given back first."""
+    """Its page cache that was not used lately, which the kernel reclaims first."""
     active: int = 0
-    """Page cache that was, and is given back where that does not suffice."""
+    """Its page cache that was used lately, which the kernel reclaims next."""
 
 
 class _Names(NamedTuple):
@@ -63,7 +63,7 @@ class _Names(NamedTuple):
     memory_limit: str
     kills: str
     below: str
-    """The prefix of keys in memory.stat that count the cgroups below, too."""
+    """Prefix of the keys in memory.stat that include the cgroups below."""
     anonymous: str
     mapped: str
 
@@ -97,7 +97,7 @@ _V1 = _Names(
 
 
 class Cgroup(NamedTuple):
-    """The own cgroup in the hierarchy of each controller, which is one and the same in v2."""
+    """The process's cgroup in the hierarchy of each controller; v2 has only one."""
 
     names: _Names
     cpu: Lineage
@@ -111,29 +111,25 @@ class Cgroup(NamedTuple):
         return self.names.version
 
     def facts(self) -> Mapping[Metric, float | None]:
-        """What the container is granted and has used. Times are in seconds, memory is in bytes.
-
-        Returns:
-            Metric → value; None where the kernel does not say it, or there is no limit.
-        """
+        """Return limits and use of the container in seconds and bytes; None if unknown or unlimited."""
         names = self.names
         time: Counter[str] = Counter()
         for folder in self.cpu:
-            time.update(table(folder / "cpu.stat"))  # it adds
+            time.update(table(folder / "cpu.stat"))  # the counters of all levels add up
         own, *above = _controlled(self.memory, names.memory_used)
         if self.version == 1:
-            above = []  # the own memory.stat has the limit of those that bind
+            above = []  # the own memory.stat has the limit that binds
         pages, events = table(own / "memory.stat"), table(own / names.kills)
         used, inactive = number(own / names.memory_used), pages.get(f"{names.below}inactive_file")
         hits = events.get("max") if self.version == 2 else number(own / "memory.failcnt")
         if hits is not None:
-            # The own file counts what is below too; an ancestor's would count us again, and all beside us.
+            # The own file includes the cgroups below; an ancestor's would count us twice, with all others beside us.
             hits += sum(table(folder / "memory.events.local").get("max", 0) for folder in above)
         return {
             PERIODS: time.get("nr_periods"),
             THROTTLED: time.get("nr_throttled"),
             THROTTLED_SECONDS: _over(time.get(names.throttled), names.throttled_unit),
-            # The two are read one after the other.
+            # Both are read one after the other.
             WORKING_SET: None if used is None or inactive is None else max(0, used - inactive),
             MEMORY_LIMIT: _least([self._limit(own, pages), *(self._limit(folder, {}) for folder in above)]),
             LIMIT_HITS: hits,
@@ -142,17 +138,13 @@ class Cgroup(NamedTuple):
         }
 
     def quota(self) -> float | None:
-        """The CPU quota that binds: the least of the cgroup's and its ancestors'.
-
-        Returns:
-            Cores; None where none has a quota.
-        """
+        """Return the binding CPU quota in cores: the least of the cgroup's and its ancestors'; None without one."""
         return _least(
             _cores(" ".join(text(folder / name) for name in self.names.quota)) for folder in self.cpu
         )
 
     def cpu_seconds(self) -> float | None:
-        """The CPU seconds of the own cgroup and those below; None in the root, whose time is the whole host's."""
+        """Return the CPU seconds of the own cgroup with those below; None for the root, which is the whole host."""
         own = self.cpuacct[0]
         if self._is_root(own):
             return None
@@ -161,7 +153,7 @@ class Cgroup(NamedTuple):
         return _over(number(own / "cpuacct.usage"), 1e9)
 
     def resident(self) -> int | None:
-        """The bytes that processes of the own cgroup and those below have mapped, of files too; None in the root."""
+        """Return the mapped bytes of the own cgroup with those below, including files; None for the root."""
         own = self.memory[0]
         pages = {} if self._is_root(own) else table(own / "memory.stat")
         anonymous = pages.get(self.names.anonymous)
@@ -169,11 +161,7 @@ class Cgroup(NamedTuple):
         return None if anonymous is None else anonymous + mapped
 
     def memory_limits(self) -> list[MemoryLimit]:
-        """The limits on memory of the own cgroup and of those above it, each with what is used there.
-
-        Returns:
-            The own one first; without the cgroups that have none.
-        """
+        """Return the memory limits of the own cgroup and its ancestors with their use, the own one first."""
         own, *above = self.memory
         if self.version == 1:
             above = [folder for folder in above if number(folder / "memory.use_hierarchy") == 1]
@@ -189,17 +177,18 @@ class Cgroup(NamedTuple):
         return found
 
     def cpuset(self) -> tuple[str, int]:
-        """The CPUs that the container may use, as the kernel lists them, and how many; 0 where that is not known."""
+        """Return the kernel's list of allowed CPUs, and their number; 0 if unknown."""
         cpus = text(_controlled(self.cpusets, self.names.cpuset)[0] / self.names.cpuset)
         with suppress(ValueError):
             return cpus, parse_cpus(cpus).bit_count()
         return "", 0
 
     def pressure(self) -> Mapping[Metric, Mapping[tuple[str, ...], float]]:
-        """How long tasks waited for each resource (PSI), from lines such as ``some avg10=0.00 … total=123`` (µs).
+        """Return how long tasks waited for each resource (PSI), from lines such as ``some avg10=0.00 … total=123``
+        (µs).
 
         Returns:
-            Metric → labels → seconds since the cgroup was made; empty where the kernel has no PSI, and in v1.
+            Metric → labels → seconds since the cgroup was made; empty for a kernel without PSI, and for v1.
         """
         found: dict[Metric, dict[tuple[str, ...], float]] = {WAITING: {}, STALLED: {}}
         for resource in RESOURCES if self.version == 2 else ():
@@ -211,26 +200,23 @@ class Cgroup(NamedTuple):
         return found
 
     def _limit(self, folder: Path, pages: Mapping[str, int]) -> int | None:
-        """The limit on memory; in v1, memory.stat has that of an ancestor that binds and may not be visible."""
+        """Return the memory limit; in v1 memory.stat also has that of an invisible ancestor."""
         limits = (number(folder / self.names.memory_limit), pages.get("hierarchical_memory_limit"))
         limit = _least(limits)
         return None if limit is None or limit >= _V1_UNLIMITED else limit
 
     def _is_root(self, folder: Path) -> bool:
         if self.version == 2:
-            return not os.path.exists(folder / "cgroup.events")  # every other cgroup has it
-        return os.path.exists(folder / "release_agent")  # no other cgroup has it
+            return not os.path.exists(folder / "cgroup.events")  # present in every cgroup but the root
+        return os.path.exists(folder / "release_agent")  # present in the root alone
 
 
 def own_cgroup(root: Path, proc: Path) -> Cgroup:
-    """Find the cgroup of this process.
+    """Find the cgroup of this process, in whichever version is mounted.
 
     Args:
-        root: Where cgroups are mounted.
+        root: Mount point of cgroups.
         proc: The process's folder in ``/proc``.
-
-    Returns:
-        The cgroup, in whichever version is mounted.
 
     Raises:
         Unavailable: No cgroup is mounted there.
@@ -246,7 +232,7 @@ def own_cgroup(root: Path, proc: Path) -> Cgroup:
 
 
 def _v1_mount(root: Path, controller: str) -> Path:
-    """The folder or link of its name, else a folder of several controllers, such as ``cpu,cpuacct``."""
+    """Return the folder or link of a controller, else the folder of several, such as ``cpu,cpuacct``."""
     named = root / controller
     if os.path.isdir(named):
         return named
@@ -254,7 +240,7 @@ def _v1_mount(root: Path, controller: str) -> Path:
 
 
 def _own_paths(file: Path) -> dict[str, str]:
-    """Controller → path from /proc/self/cgroup; v2's single line has the controller ""."""
+    """Map controllers to paths from /proc/self/cgroup; v2's single line has the controller ""."""
     try:
         lines = file.read_text(errors="replace").splitlines()
     except OSError as error:
@@ -267,17 +253,19 @@ def _own_paths(file: Path) -> dict[str, str]:
 
 
 def _lineage(mount: Path, path: str) -> Lineage:
-    """The own cgroup: under a private namespace, or a container's bind mount, it is the mount point itself."""
+    """Return the own cgroup with its ancestors. In a private namespace, or behind a bind mount, it is the mount
+    point.
+    """
     names = [name for name in path.split("/") if name]
-    # "/.." is how a cgroup outside the namespace is written; it is no path here.
+    # A cgroup outside the namespace is written with "/..", which is no path here.
     if ".." in names or not os.path.isdir(mount.joinpath(*names)):
         return [mount]
     return [mount.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
 
 
 def _controlled(lineage: Lineage, file: str) -> Lineage:
-    """From where the controller of ``file`` counts: a cgroup for which it is not enabled is counted in its parent."""
-    if len(lineage) == 1:  # nothing to choose, and one look less
+    """Return the cgroups from which the controller of a file counts: where it is not enabled, the parent counts."""
+    if len(lineage) == 1:  # nothing to choose: saves one look
         return lineage
     return next((lineage[i:] for i, folder in enumerate(lineage) if os.path.exists(folder / file)), lineage)
 

@@ -1,11 +1,11 @@
-"""The metrics of the container's cgroup."""
+"""Metrics of the container's cgroup."""
 
 from __future__ import annotations
 
 from infercanary.contract.report import Metric
 
 RESOURCES = ("cpu", "io", "memory")
-"""Those that the kernel keeps pressure of."""
+"""Resources with pressure in the kernel."""
 
 PERIODS = Metric(
     "infercanary_cgroup_cpu_periods_total",

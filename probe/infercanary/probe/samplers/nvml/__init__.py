@@ -1,9 +1,8 @@
-"""The GPUs that the container sees, by NVML: clocks and what holds them back, heat, energy, errors, place.
+"""The container's GPUs by NVML: clocks and what limits them, heat, energy, errors, place.
 
-It makes only calls that read, and cheap ones: a process list (milliseconds, under a lock of the whole driver) once a
-minute, never ``GetPcieThroughput`` (20 ms for each direction). A call may fail on one GPU or driver and work on the
-next, so each value is read by itself: what changes at each sample in :mod:`.fast`, the rest once a minute in
-:mod:`.slow`.
+Only cheap reading calls are made: a process list (milliseconds, under a lock of the whole driver) once a minute,
+never ``GetPcieThroughput`` (20 ms for each direction). A call may fail on one GPU or driver and work on the next, so
+each value is read separately: changing ones in :mod:`.fast`, the others once a minute in :mod:`.slow`.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ T = TypeVar("T")
 class NvmlSampler(Sampler):
     """Initialises NVML at the first sample, and again after a failure (a driver may be reloaded).
 
-    A host without a driver is no failure: the state shows it. Where there is a driver and no GPU answers, the sample
-    fails, and its families are the state, the GPUs that are not up, and the XIDs, which often show why.
+    A host without a driver is no failure: the state shows it. If there is a driver and no GPU answers, the sample
+    fails; its families are the state, the GPUs that are down, and the XIDs, which often show why.
 
     Args:
-        sysfs: Where it is mounted.
-        proc: Where that is.
-        monotonic: The clock, in seconds, that says when the slow values are read again.
+        sysfs: Mount point of sysfs.
+        proc: Mount point of procfs.
+        monotonic: Clock in seconds, for the slow values.
     """
 
     name = "nvml"
@@ -108,12 +107,12 @@ class NvmlSampler(Sampler):
             raise
 
     def close(self) -> None:
-        """Let go of NVML; a later sample initialises it again."""
+        """Shut NVML down; a later sample initialises it again."""
         self._xids.close(self._nvml)
         self._known_until = 0.0
         if self._open:
             self._open = False
-            with suppress(pynvml.NVMLError):  # of a lost GPU's driver, that fails too
+            with suppress(pynvml.NVMLError):  # fails, too, for the driver of a lost GPU
                 self._nvml.nvmlShutdown()
 
     def _sample(self) -> list[Family]:
@@ -136,7 +135,7 @@ class NvmlSampler(Sampler):
         return [now, *_families(values)]
 
     def _refresh(self) -> None:
-        """Forget once a minute what hardly changes, and the handles, since MIG devices come and go."""
+        """Once a minute, forget slow values and handles, because MIG devices come and go."""
         count = self._nvml.nvmlDeviceGetCount()
         if count != self._count or self._monotonic() >= self._known_until:
             self._known, self._count = {}, count
@@ -153,18 +152,18 @@ class NvmlSampler(Sampler):
         for gpu, constant in known:
             with self._alone(index, gpu.label):
                 current = fast.sample(self._nvml, gpu, self._events)
-                if fresh:  # not again for a minute: a remembered value confirms nothing
+                if fresh:  # not again for a minute: a cached value confirms nothing
                     self._totals.keep(constant)
                 for metric, points in (constant | self._totals.keep(current)).items():
                     self._values.setdefault(metric, {}).update(points)
 
     @contextmanager
     def _alone(self, index: int, label: str) -> Iterator[None]:
-        """Whether this GPU is up; that it fails leaves the others alone."""
+        """Return whether this GPU is up; its failure does not affect the others."""
         try:
             yield
         except pynvml.NVMLError as error:
-            self._known.pop(index, None)  # and look it up again: a lost GPU's handle stays lost
+            self._known.pop(index, None)  # look it up again: a lost GPU's handle stays lost
             self._failures[label] = error
         self._values[UP][(label,)] = float(label not in self._failures)
 
@@ -178,14 +177,14 @@ class NvmlSampler(Sampler):
                 except pynvml.NVMLError:
                     if not gpu.is_mig:
                         raise
-                    continue  # another container's
+                    continue  # of another container
                 if not gpu.is_mig:
                     with suppress(pynvml.NVMLError):
                         if cpus := local_cpus(self._nvml, gpu.handle):
                             near[gpu.label] = cpus
                     self._xids.watch(self._nvml, gpu.handle, gpu.label)
             self._known[index] = known
-            self.local_cpus = {**self.local_cpus, **near}  # never changed: another thread reads it
+            self.local_cpus = {**self.local_cpus, **near}  # replaced, never changed: another thread reads it
         return self._known[index]
 
 
@@ -194,30 +193,23 @@ def _families(values: Found) -> Iterable[Family]:
 
 
 def visible_gpus() -> list[str]:
-    """The names of the GPUs that NVML shows; none where there is no driver, or none that answers in time.
-
-    Returns:
-        Names such as ``NVIDIA H100``, in NVML's order.
-    """
+    """Return the names of NVML's GPUs, such as ``NVIDIA H100``; empty without a driver or an answer in time."""
     return _asked(_names) or []
 
 
 def memory_of(bus_id: str) -> tuple[int, int] | None:
-    """The memory of a GPU, or of the one part of it (MIG) that is visible.
+    """Return the used and total memory in bytes of a GPU, or of its only visible MIG part.
 
-    It is None where there is no driver, none that answers in time, or more than one part.
+    None without a driver, without an answer in time, or with several parts.
 
     Args:
         bus_id: Its PCI address.
-
-    Returns:
-        Bytes in use, and all that there are.
     """
     return _asked(lambda: _memory(bus_id))
 
 
 def _asked(function: Callable[[], T]) -> T | None:
-    """What NVML answers in a thread of its own: ``nvmlInit`` can hang."""
+    """Return NVML's answer from a separate thread, because ``nvmlInit`` can hang."""
 
     def ask() -> T:
         pynvml.nvmlInit()

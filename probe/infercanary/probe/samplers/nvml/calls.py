@@ -1,4 +1,4 @@
-"""Calls of pynvml, and how to read its answers: not offered, not available, gone."""
+"""Calls of pynvml, and their answers: not offered, not available, gone."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pynvml
 from infercanary.contract.report import Metric
 
 Found: TypeAlias = "dict[Metric, dict[tuple[str, ...], float]]"
-"""What was read: metric → label values → value."""
+"""Read values: metric → label values → value."""
 
 
 class Gpu(NamedTuple):
     """One GPU or MIG device."""
 
     label: str
-    """Its index; a MIG device's is ``<gpu>:<index>``, as in ``docker run --gpus device=0:1``."""
+    """Index; for a MIG device ``<gpu>:<index>``, as in ``docker run --gpus device=0:1``."""
     handle: Any
     is_mig: bool = False
     is_split: bool = False
-    """Whether it is a GPU in MIG mode: some of its values exist only for its MIG devices, or not at all."""
+    """True for a GPU in MIG mode: some values exist only for its MIG devices, or not at all."""
 
 
 GPU_GONE = frozenset(
@@ -43,7 +43,7 @@ _NOT_OFFERED = frozenset(
     }
 )
 
-# NVML_VALUE_NOT_AVAILABLE is -1; a counter or a size that is all ones is that, and not a measurement.
+# NVML_VALUE_NOT_AVAILABLE is -1: a counter or size of all ones is that, not a measurement.
 _NOT_AVAILABLE = frozenset({2**32 - 1, 2**64 - 1})
 
 _MEMBERS = {  # nvmlValueType_t → member of the union nvmlValue_t
@@ -58,13 +58,13 @@ _MEMBERS = {  # nvmlValueType_t → member of the union nvmlValue_t
 
 
 class Nvml:
-    """Every function of pynvml by its own name; one that this pynvml lacks, or that has no answer, is not supported."""
+    """Functions of pynvml by their own names; a missing function, or one without an answer, is not supported."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         function = getattr(pynvml, name, None)
 
         def call(*arguments: Any) -> Any:
-            if function is None:  # an older pynvml, which is treated as an older driver
+            if function is None:  # an older pynvml is treated as an older driver
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
             answer = function(*arguments)
             if type(answer) is int and answer in _NOT_AVAILABLE:
@@ -80,14 +80,14 @@ class Nvml:
         The call may succeed and a field in it fail: each has its own code.
 
         Args:
-            handle: Of the GPU, from NVML.
+            handle: The GPU's handle.
             fields: Field ids.
 
         Returns:
-            Field id → value, in the unit that NVML documents for it.
+            Field id → value, in the unit that NVML documents.
 
         Raises:
-            pynvml.NVMLError: The GPU is gone, or the call failed as a whole.
+            pynvml.NVMLError: The GPU is gone, or the whole call failed.
         """
         found: dict[int, float] = {}
         for each in self.nvmlDeviceGetFieldValues(handle, list(fields)):
@@ -102,19 +102,16 @@ class Nvml:
 
 
 Reading: TypeAlias = "Callable[[Nvml, Gpu], Found]"
-"""Takes one or a few metrics of a GPU."""
+"""Reads one or several metrics of a GPU."""
 
 
 def value(metric: Metric, function: Callable[[Nvml, Any], float]) -> Reading:
-    """The reading of a metric by a function of NVML and the GPU's handle."""
+    """Make the reading of a metric by a function of NVML with the GPU's handle."""
     return lambda nvml, gpu: {metric: {(gpu.label,): function(nvml, gpu.handle)}}
 
 
 def read(nvml: Nvml, gpu: Gpu, readings: Iterable[Reading]) -> Found:
-    """Take several readings of a GPU together; those that it does not offer are left out.
-
-    Returns:
-        All that was read; a metric in two readings has the points of both.
+    """Take several readings of a GPU; unsupported ones are left out, and points of the same metric are merged.
 
     Raises:
         pynvml.NVMLError: The GPU is gone: an answer says so, or every answer is an error.
@@ -136,9 +133,5 @@ def read(nvml: Nvml, gpu: Gpu, readings: Iterable[Reading]) -> Found:
 
 
 def text(value: str | bytes) -> str:
-    """A string of pynvml, which decodes some and leaves others as bytes.
-
-    Args:
-        value: UTF-8, if it is bytes.
-    """
+    """Return a string of pynvml, which decodes some and leaves others as UTF-8 bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,4 +1,4 @@
-"""What is read of each GPU at each sample: clocks and what holds them back, heat, energy, use, the PCIe link."""
+"""Values of each GPU at each sample: clocks and what limits them, heat, energy, use, the PCIe link."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ LINK = Metric(
 )
 
 MOST_PER_SECOND = {
-    EVENT_SECONDS: 1.0,  # a reason cannot hold back for longer than the time that passed
+    EVENT_SECONDS: 1.0,  # a reason cannot last longer than the time that passed
     PCIE_BYTES: 512e9,  # twice 16 lanes of generation 7
     ENERGY: 10e3,  # several times the largest GPU's power
     REPLAYS: ERRORS_PER_SECOND,
 }
-"""The driver's running totals, and the most that each can grow by in a second."""
+"""The driver's running totals, and the largest increase of each in a second."""
 
 _EVENT_FIELDS = {74: "sw_power_cap", 76: "sync_boost"}
 _SLOWDOWN_FIELDS = {269: "sw_thermal", 270: "hw_thermal", 271: "hw_power_brake"}
@@ -104,18 +104,15 @@ _PCIE_FIELDS = {197: "tx", 198: "rx"}
 
 
 def event_fields(driver: str) -> dict[int, str]:
-    """The field ids of the clock-event counters (ns) in this driver → reason.
+    """Return the field ids of the clock-event counters (ns) in this driver, with their reasons.
 
-    By number: the constants of pynvml are those of its own release, and three ids moved. Drivers 575 to 580.65 have
-    the slowdowns at 251 to 253, later ones at 269 to 271, where those had power smoothing
-    (https://docs.nvidia.com/deploy/nvml-api/change-log.html, "between v575 and v580"). Earlier ones have none, but
-    the counter of the thermal policy, which is the nearest to the software slowdown.
+    By number, because pynvml's constants are those of its own release, and three ids moved. Drivers 575 to 580.65
+    have the slowdowns at 251 to 253, later ones at 269 to 271, which were power smoothing before
+    (https://docs.nvidia.com/deploy/nvml-api/change-log.html, "between v575 and v580"). Earlier drivers have only the
+    counter of the thermal policy, the nearest to the software slowdown.
 
     Args:
         driver: Its version, such as ``550.54.15``.
-
-    Returns:
-        Field id → the reason that it counts.
     """
     version = tuple(int(part) for part in driver.split(".") if part.isdecimal())
     if version < (575,):
@@ -124,13 +121,13 @@ def event_fields(driver: str) -> dict[int, str]:
 
 
 def _fields(nvml: Nvml, gpu: Gpu, *, events: dict[int, str]) -> Found:
-    """One call for all fields: cumulative counters, so that nothing is lost between samples."""
+    """Read all fields in one call: cumulative counters, so nothing is lost between samples."""
     values = nvml.field_values(gpu.handle, [*events, *_PCIE_FIELDS, _MEMORY_TEMPERATURE])
     found: Found = {
-        # Where a driver has both counters of a reason, the later one in the table counts.
+        # If a driver has both counters of a reason, the later one in the table counts.
         EVENT_SECONDS: {(gpu.label, reason): values[i] / 1e9 for i, reason in events.items() if i in values},
         PCIE_BYTES: {(gpu.label, way): values[i] for i, way in _PCIE_FIELDS.items() if i in values},
-        # Memory without a sensor is 0 °C with some drivers.
+        # Some drivers report 0 °C for memory without a sensor.
         TEMPERATURE: {(gpu.label, "memory"): celsius} if (celsius := values.get(_MEMORY_TEMPERATURE)) else {},
     }
     return {metric: points for metric, points in found.items() if points}
@@ -148,7 +145,7 @@ def _link(nvml: Nvml, gpu: Gpu) -> Found:
 
 
 def _temperature(nvml: Nvml, gpu: Gpu) -> Found:
-    """The old function is deprecated, and the new one is not in every driver (nor in every pynvml)."""
+    """The old function is deprecated, and the new one is missing in some drivers and versions of pynvml."""
     try:
         celsius = nvml.nvmlDeviceGetTemperatureV(gpu.handle, pynvml.NVML_TEMPERATURE_GPU)
     except pynvml.NVMLError_FunctionNotFound:
@@ -169,16 +166,16 @@ _READINGS = (
 
 
 def sample(nvml: Nvml, gpu: Gpu, events: dict[int, str]) -> Found:
-    """One GPU's values, in the base units of their metrics.
+    """Return the values of one GPU, in the base units of their metrics.
 
     Args:
         nvml: An initialised NVML.
-        gpu: The GPU or MIG device.
-        events: Its driver's :func:`event_fields`.
+        gpu: GPU or MIG device.
+        events: The driver's :func:`event_fields`.
 
     Raises:
         pynvml.NVMLError: The GPU is gone.
     """
-    # The driver offers no more of a MIG device than its memory; the rest is its GPU's.
+    # For a MIG device the driver offers only its memory; other values are its GPU's.
     whole = () if gpu.is_mig else (partial(_fields, events=events), *_READINGS)
     return read(nvml, gpu, (_MEMORY, *whole))

@@ -1,4 +1,4 @@
-"""What NVML's errors mean, and what to do about them."""
+"""Meaning of NVML's errors, and what to do about them."""
 
 from __future__ import annotations
 
@@ -42,24 +42,22 @@ _ADVICE = {
 
 
 def state_of(error: pynvml.NVMLError, opening: bool = False) -> str:
-    """The state that an error puts NVML in; ``opening`` where ``nvmlInit`` raised it.
+    """Return NVML's state after an error.
 
     Args:
-        error: What NVML raised.
-        opening: Whether ``nvmlInit`` raised it.
+        opening: True if ``nvmlInit`` raised it.
     """
     if opening and error.value == pynvml.NVML_ERROR_UNKNOWN:
-        # "Failed to initialize NVML: Unknown Error" is how a container sees that systemd took its devices away.
+        # A container sees "Failed to initialize NVML: Unknown Error" if systemd took its devices away.
         return "no_permission"
     return _STATES.get(error.value, "failing")
 
 
 def advice(error: pynvml.NVMLError, opening: bool = False) -> str:
-    """One line for the log: what is wrong, and how to fix it.
+    """Return a log line: what is wrong, and how to fix it.
 
     Args:
-        error: What NVML raised.
-        opening: Whether ``nvmlInit`` raised it.
+        opening: True if ``nvmlInit`` raised it.
     """
     line = _ADVICE[state_of(error, opening)].format(error)
     if error.value == pynvml.NVML_ERROR_UNINITIALIZED:
@@ -70,12 +68,5 @@ def advice(error: pynvml.NVMLError, opening: bool = False) -> str:
 
 
 def state(now: str) -> Family:
-    """The state set.
-
-    Args:
-        now: One of ``STATES``: its point is 1, those of the others 0.
-
-    Returns:
-        The family of ``STATE``.
-    """
+    """Return the family of ``STATE``: 1 for the current state, 0 for the others."""
     return STATE.family({(each,): float(each == now) for each in STATES})

@@ -1,4 +1,4 @@
-"""The GPUs and MIG devices that NVML shows to the container, and the CPUs that are near them."""
+"""GPUs and MIG devices that NVML shows to the container, and the CPUs near them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,8 @@ from infercanary.probe.samplers.nvml.calls import Gpu, Nvml
 
 
 def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
-    """The GPU with this index, then its MIG devices. Keep them: a look-up takes milliseconds on some drivers.
-
-    Args:
-        nvml: An initialised NVML.
-        index: NVML's, from 0 on.
-
-    Yields:
-        Devices; a MIG device is labelled ``GPU:place``.
+    """Yield the GPU with this index, then its MIG devices (labelled ``GPU:place``). Cache them: a look-up may take
+    milliseconds.
 
     Raises:
         pynvml.NVMLError: The GPU is gone.
@@ -34,37 +28,28 @@ def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
     yield Gpu(str(index), handle, is_split=bool(places))
     for place in places:
         part = None
-        with suppress(pynvml.NVMLError):  # there may be none in this place, or it is another container's
+        with suppress(
+            pynvml.NVMLError
+        ):  # there may be none in this place, or it belongs to another container
             part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
         if part is not None:
             yield Gpu(f"{index}:{place}", part, is_mig=True)
 
 
 def local_cpus(nvml: Nvml, handle: Any) -> frozenset[int]:
-    """The host's CPUs on the GPU's NUMA node; all of them where there is one node.
-
-    Args:
-        nvml: An initialised NVML.
-        handle: Of the GPU, from NVML.
-
-    Returns:
-        Numbers of CPUs.
-    """
+    """Return the numbers of the host's CPUs on the GPU's NUMA node; all CPUs of a host with one node."""
     words = nvml.nvmlDeviceGetCpuAffinity(handle, max(16, -(-os.sysconf("SC_NPROCESSORS_CONF") // 64)))
     return frozenset(64 * i + bit for i, word in enumerate(words) for bit in range(64) if word >> bit & 1)
 
 
 def numa_node(pci_bus_id: str, sysfs: Path) -> int | None:
-    """The GPU's NUMA node as the kernel has it; None where there is none, or where it cannot be read.
+    """Return the GPU's NUMA node; None if there is none, or if it cannot be read.
 
-    NVML writes the domain with 8 digits, sysfs with 4 (or more if it must).
+    NVML writes the PCI domain with 8 digits, sysfs with 4 (or more if needed).
 
     Args:
-        pci_bus_id: As NVML writes it, such as ``00000000:3B:00.0``.
+        pci_bus_id: NVML's form, such as ``00000000:3B:00.0``.
         sysfs: Usually ``/sys``.
-
-    Returns:
-        The node's number.
     """
     domain, _, place = pci_bus_id.lower().partition(":")
     try:

@@ -1,4 +1,4 @@
-"""What is read of each GPU once a minute: identity, limits, modes, errors of its memory, its place in the host."""
+"""Values of each GPU once a minute: identity, limits, modes, memory errors, its place in the host."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ROW_REMAP = Metric(
 )
 
 MOST_PER_SECOND = dict.fromkeys((ECC_ERRORS, REMAPPED_ROWS), ERRORS_PER_SECOND)
-"""The driver's running totals, and the most that each can grow by in a second."""
+"""The driver's running totals, and the largest increase of each in a second."""
 
 _RECOVERY_ACTION = 230
 _SEVERITIES = {
@@ -97,24 +97,18 @@ _SEVERITIES = {
 
 
 class Versions(NamedTuple):
-    """What all GPUs have in common."""
+    """Versions that all GPUs share."""
 
     driver: str
     cuda: str
-    """The highest that the driver can do."""
+    """Newest CUDA that the driver runs, such as ``12.4``; empty if unknown."""
 
 
 def versions(nvml: Nvml) -> Versions:
-    """The versions of the driver.
-
-    Args:
-        nvml: An initialised NVML.
-
-    Returns:
-        The driver's own, and the newest CUDA that it runs, such as ``12.4`` (empty where it does not say).
+    """Return the versions of the driver.
 
     Raises:
-        pynvml.NVMLError: There is no driver any more.
+        pynvml.NVMLError: The driver is gone.
     """
     driver = text(nvml.nvmlSystemGetDriverVersion())
     try:
@@ -125,12 +119,12 @@ def versions(nvml: Nvml) -> Versions:
 
 
 def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path, proc: Path) -> Found:
-    """One GPU's values, in the base units of their metrics.
+    """Return the values of one GPU, in the base units of their metrics.
 
     Args:
         nvml: An initialised NVML.
-        gpu: The GPU or MIG device.
-        common: The driver's versions.
+        gpu: GPU or MIG device.
+        common: Versions of the driver.
         sysfs: Usually ``/sys``.
         proc: Usually ``/proc``.
 
@@ -143,7 +137,7 @@ def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path, proc: Path) -> F
     bus_id = _text(lambda handle: nvml.nvmlDeviceGetPciInfo(handle).busId, gpu)
     vbios = _text(nvml.nvmlDeviceGetVbiosVersion, gpu)
     found[INFO] = {(gpu.label, name, uuid, bus_id, common.driver, common.cuda, vbios): 1.0}
-    if not gpu.is_split:  # what runs on a GPU in MIG mode runs on its MIG devices
+    if not gpu.is_split:  # processes on a GPU in MIG mode run on its MIG devices
         with suppress(pynvml.NVMLError):
             found |= users.sample(nvml, gpu, proc)
     if not gpu.is_mig and (node := numa_node(bus_id, sysfs)) is not None:

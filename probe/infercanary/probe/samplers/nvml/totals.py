@@ -1,9 +1,9 @@
-"""The driver's running totals, made fit for Prometheus.
+"""Totals: the driver's running totals, made monotonic for Prometheus.
 
-Prometheus takes a counter that goes back for one that restarted at zero, and counts all of its new value as an
-increase. The driver's totals do go back (the driver is reloaded, 32 bits overflow), and some drivers give one wrong
-answer now and then. So the sampler keeps its own totals: they begin at the driver's, never go back, and never grow by
-more than is possible in the time that passed. An answer that goes back or leaps is accepted if the next one does too.
+Prometheus takes a decreasing counter for a restart at zero, and counts its whole new value as an increase. The
+driver's totals do decrease (the driver is reloaded, 32 bits overflow), and some drivers give a wrong answer now and
+then. So the sampler keeps its own totals: they begin at the driver's, never decrease, and never grow by more than is
+possible in the time that passed. An answer that goes back or leaps is accepted if the next one does, too.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ from infercanary.contract.report import Metric
 from infercanary.probe.samplers.nvml.calls import Found
 
 ERRORS_PER_SECOND = 1e6
-"""A bound for what a GPU counts one by one (errors, rows, packets sent again): no GPU that has so many still works, and
-wrong answers are mostly far above. It also fits what was counted in its life, before the host booted."""
+"""Limit for counted events (errors, rows, packets sent again): no GPU with so many still works, and wrong answers are
+mostly far above. It also allows what was counted before the host booted.
+"""
 
-_SLACK_SECONDS = 1.0  # the driver updates its totals every 100 ms, and not all together
+_SLACK_SECONDS = 1.0  # the driver updates its totals every 100 ms, not all together
 
 
 class _Known(NamedTuple):
     value: float
-    """The driver's last accepted one."""
+    """Last accepted value of the driver."""
     at: float
     total: float
     doubt: str = ""
-    """Why the driver's last answer was not accepted: it went "back", or was a "leap"; empty where it was."""
+    """Why the driver's last answer was refused: it went "back", or was a "leap"; empty if it was accepted."""
 
 
 class Totals:
     """Keeps a total for each metric and labels.
 
     Args:
-        most: Metric → its largest possible increase per second; other metrics are left alone.
+        most: Metric → largest possible increase per second; other metrics are unchanged.
         clock: Seconds since the host booted.
     """
 
     def __init__(
         self,
         most: Mapping[Metric, float],
-        # Since the host booted, suspended or not: no total that the driver keeps can be older.
+        # Since the host's boot, suspended or not: no total of the driver is older.
         clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         self._most = most
@@ -50,13 +51,11 @@ class Totals:
         self._known: dict[tuple[Metric, tuple[str, ...]], _Known] = {}
 
     def keep(self, found: Found) -> Found:
-        """Replace the driver's totals by ours. Call it once for each reading: a second one confirms the first.
+        """Replace the driver's totals by ours, in place, and return the mapping. Call it once for each reading: a
+        second call confirms the first.
 
         Args:
-            found: One reading, which is changed in place; metrics without a bound stay as they are.
-
-        Returns:
-            The same mapping.
+            found: One reading; metrics without a limit are unchanged.
         """
         now = self._clock()
         for metric in self._most.keys() & found.keys():
@@ -74,7 +73,7 @@ class Totals:
             doubt = "back" if value < before.value else "" if possible else "leap"
             if doubt and doubt != before.doubt:
                 known = before._replace(doubt=doubt)
-            else:  # it is possible, or was confirmed: go on from there
+            else:  # it is possible, or was confirmed
                 known = _Known(value, now, before.total + (increase if possible else 0))
         self._known[metric, labels] = known
         return known.total

@@ -1,8 +1,8 @@
-"""How many processes compute on a GPU, and how many of them are the container's own: what is left are others.
+"""Users of a GPU: the number of processes on it, and how many are the container's own; the rest are others.
 
-By number alone. Whether NVML gives host PIDs or the container's depends on the driver, so none is looked up: its own
-are those that hold the device files which CUDA opens. NVML lists milliseconds long, under a lock of the driver, so it
-is asked once a minute.
+Only numbers, because it depends on the driver whether NVML gives PIDs of the host or of the container. Its own
+processes are those with open device files of CUDA. A list takes milliseconds under a lock of the driver, so it is
+read once a minute.
 """
 
 from __future__ import annotations
@@ -32,15 +32,12 @@ OWN = Metric(
     reading="Missing if the probe may not read the files of a process that runs as another user.",
 )
 
-_MOST_FILES = 4096  # of all processes together: to look them up holds the interpreter for milliseconds
+_MOST_FILES = 4096  # of all processes together: the search holds the GIL for milliseconds
 _OF_CUDA = "/dev/nvidia-uvm"
 
 
 def sample(nvml: Nvml, gpu: Gpu, proc: Path) -> Found:
-    """Both numbers.
-
-    Returns:
-        Metric → its point; without that which is not known.
+    """Return both numbers, as far as they are known.
 
     Raises:
         pynvml.NVMLError: NVML does not list processes, or the GPU is gone.
@@ -56,14 +53,11 @@ def sample(nvml: Nvml, gpu: Gpu, proc: Path) -> Found:
 
 
 def own_processes(device: str, proc: Path = Path("/proc")) -> int | None:
-    """Count the processes of this container that have opened a GPU for CUDA.
+    """Count the container's processes that have opened a GPU for CUDA; None if a process cannot be inspected.
 
     Args:
         device: The GPU's device file.
         proc: Usually ``/proc``.
-
-    Returns:
-        A number; None where some process cannot be looked into.
     """
     count = files = 0
     try:
@@ -73,7 +67,7 @@ def own_processes(device: str, proc: Path = Path("/proc")) -> int | None:
         return None
     for pid in pids:
         try:
-            # In the host's PID namespace there are others' processes too.
+            # The host's PID namespace also has processes of others.
             if (proc / pid / "cgroup").read_bytes() != container:
                 continue
             opened = os.listdir(proc / pid / "fd")

@@ -1,4 +1,4 @@
-"""XIDs: the driver's reports of GPU errors, as NVML's events report them (docs.nvidia.com/deploy/xid-errors)."""
+"""XIDs: the driver's reports of GPU errors, by NVML's events (docs.nvidia.com/deploy/xid-errors)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ EVENTS = Metric(
     reading="Any increase is an alert; `infercanary_gpu_xid_errors_total` has the number.",
 )
 
-_MOST_EVENTS = 100  # in one sample: an error storm must not delay it, and the rest waits for the next
+_MOST_EVENTS = 100  # events in one sample: an error storm must not delay it; the rest waits for the next
 _NUMBERS = 1000  # each label value is a series: numbers far above any XID share one
 
 
 class Xids:
-    """Listens for the XIDs of the GPUs that it was given; its counts stay when NVML is lost and comes back."""
+    """Listens for the XIDs of GPUs; its counts survive when NVML is lost and returns."""
 
     def __init__(self) -> None:
         self._set: Any = None
@@ -42,12 +42,10 @@ class Xids:
         self._events: Counter[tuple[str, ...]] = Counter()
 
     def watch(self, nvml: Nvml, handle: Any, label: str) -> None:
-        """Listen for this GPU's too, where that is offered: permission, MIG or an old driver may be in the way.
+        """Listen for a GPU, too, if permission, MIG and driver allow it.
 
         Args:
-            nvml: An initialised NVML.
-            handle: Of the GPU, from NVML.
-            label: The GPU's index, as metrics have it.
+            label: The GPU's index in metrics.
         """
         if _address(handle) in self._labels:
             return
@@ -56,17 +54,13 @@ class Xids:
                 self._set = nvml.nvmlEventSetCreate()
             nvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
             self._labels[_address(handle)] = label
-            self._events[(label,)] += 0  # none so far is not the same as unknown
+            self._events[(label,)] += 0  # zero is not the same as unknown
 
     def take(self, nvml: Nvml) -> None:
-        """Count what has happened since; never waits.
-
-        Args:
-            nvml: The one that :meth:`watch` was given.
-        """
+        """Count new events; never waits."""
         if self._set is None:
             return
-        # A time-out: there is no more; or the GPU is lost, which its readings show.
+        # A time-out means no more events; a lost GPU shows in its readings.
         with suppress(pynvml.NVMLError):
             for _ in range(_MOST_EVENTS):
                 event = nvml.nvmlEventSetWait_v2(self._set, 0)
@@ -76,19 +70,11 @@ class Xids:
                     self._events[(label,)] += 1
 
     def counts(self) -> Found:
-        """The counts so far.
-
-        Returns:
-            XIDs by GPU, and by GPU and number; a GPU that is watched and had none has a 0.
-        """
+        """Return XIDs by GPU, and by GPU and number; a watched GPU without XIDs has a 0."""
         return {EVENTS: {**self._events}, XIDS: {**self._counts}}
 
     def close(self, nvml: Nvml) -> None:
-        """Let go of the events; before NVML is shut down.
-
-        Args:
-            nvml: The one that :meth:`watch` was given.
-        """
+        """Release the events, before NVML is shut down."""
         with suppress(pynvml.NVMLError):
             if self._set is not None:
                 nvml.nvmlEventSetFree(self._set)
