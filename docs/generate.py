@@ -266,9 +266,8 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "for `0%` below +{effect} %",
     ),
     "docs/adr/0009-the-judge.md": (
-        "the looks from {first_look} to {last_look} runs again each time",
+        "the looks from {first_look} to {last_look} runs again",
         "the latest {baseline_runs} runs of the last {history} starts of each container",
-        "`equivalent` where the interval lies within ±{effect} %",
         "compares blocks of {block_runs} runs with the image's first day, or its first {drift_blocks} blocks",
     ),
     "docs/exporter.md": (
