@@ -266,9 +266,8 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "for `0%` below +{effect} %",
     ),
     "docs/adr/0009-the-judge.md": (
-        "the looks from {first_look} to {last_look} runs again each time",
+        "the looks from {first_look} to {last_look} runs again",
         "the latest {baseline_runs} runs of the last {history} starts of each container",
-        "`equivalent` where the interval lies within ±{effect} %",
         "compares blocks of {block_runs} runs with the image's first day, or its first {drift_blocks} blocks",
     ),
     "docs/exporter.md": (
@@ -277,12 +276,10 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
     ),
     "docs/runbooks.md": (
         "at most {some} % of it (50 % of a small shift), or under {effect} %",
-        "has less throughput, by {measure_effect} % or more",
-        "An early verdict rests on {first_look} runs or a few more",
-        "its verdict follows after {first_look} runs or more",
-        "it takes {gone_minutes} minutes without a run of it",
-        "or each start of the new image, {cold_starts} or more, took longer "
-        "than in every start of the old image, by {cold_start} % and {cold_start_seconds} s",
+        "is worse, by {measure_effect} % or more",
+        "a verdict after {first_look} runs may be taken back",
+        "the new one is gone for {gone_minutes} minutes",
+        "{cold_starts} or more, took longer than every old start, by {cold_start} % and {cold_start_seconds} s",
     ),
     "docs/verdicts.md": (
         "from {first_look} to {last_look} runs of a start",
