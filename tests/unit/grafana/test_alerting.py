@@ -174,15 +174,6 @@ def test_a_template(given: str, made: str) -> None:
     assert alerting.template(given, {}) == f"{{{{ with $values.A }}}}{made}{{{{ end }}}}"
 
 
-def test_what_a_text_asks_is_joined_to_the_alert() -> None:
-    queries: dict[str, str] = {}
-    text = LABELS + '{{ . | first | label "s" }}{{ end }}' + VALUE + "{{ end }}"
-    alerting.template(text, queries)
-    labels, value = (alerting.joined("up == 0", query, text) for query in queries)
-    assert labels == '(\nup == 0\n) * on (x) group_left (s) topk by (x) (1, timestamp(a{z="1"})) ^ 0'
-    assert value == "(\nup == 0\n) * 0 + on (x, y) group_left () 60 * (max by (x, y) (b) - 1)"
-
-
 def test_what_texts_read_decides_nothing() -> None:
     for rule in MADE:
         deciding, read = rule["data"][:3], rule["data"][3:]

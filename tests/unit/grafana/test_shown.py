@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grafana.check import asking, node, tables
+from grafana.check import node, tables
 from grafana.queries import Query, queries
 from grafana.situations.backfill import _firing, _rounds
 from tests.for_each import for_each
@@ -19,12 +19,6 @@ ROOT = Path(__file__).parents[3]
 
 def text(**shows: object) -> list[str]:
     return [*tables.lines(shows)]
-
-
-def test_a_table_is_aligned_and_its_end_is_counted() -> None:
-    rows = [[{"text": "classify"}, {"text": f"{n} %"}] for n in range(tables.ROWS + 2)]
-    first, second, *_, last = text(columns=[{"name": "Service"}, {"name": "Shift"}], rows=rows)
-    assert (first, second, last) == ("Service   Shift", "classify  0 %", "… and 3 more")
 
 
 HIDDEN = {"name": "low", "last": "1", "hidden": True}
@@ -50,17 +44,6 @@ HIDDEN = {"name": "low", "last": "1", "hidden": True}
 )
 def test_each_kind_of_panel_is_text(shows: dict[str, object], expected: list[str]) -> None:
     assert text(**shows) == expected
-
-
-def test_a_board_sends_what_its_open_panels_ask_and_a_phone_shows_them_in_order() -> None:
-    right, left, below = (
-        {"type": "stat", "title": title, "gridPos": {"x": x, "y": y}}
-        for title, x, y in (("right", 12, 1), ("left", 0, 1), ("below", 0, 5))
-    )
-    board = {"panels": [right, {"type": "row", "panels": [below]}, left]}
-    sent = [{"panel": panel, "sent": [10, 20]} for panel in (right, below, left)]
-    assert asking.load(board, sent) == (4, 60)
-    assert tables.on_phone(board) == ["left", "right"]
 
 
 def test_rules_are_evaluated_after_what_they_read() -> None:
@@ -96,12 +79,6 @@ def recorded_buckets(query: str) -> list[str]:
         for selector in re.findall(rf"{metric}(?:\{{(.*?)\}})?\[", query)
         if {*re.findall(r"(\w+)\s*[=!]", selector)} | by <= kept
     ]
-
-
-def test_buckets_that_are_recorded_are_found() -> None:
-    name = "infercanary_latency_seconds_bucket"
-    assert recorded_buckets(f'sum by (service, le) (rate({name}{{service=~"$service"}}[5m]))') == [name]
-    assert recorded_buckets(f'sum by (le) (rate({name}{{service="a", container="b"}}[5m]))') == []
 
 
 @for_each(queries(), lambda query: f"{query.dashboard}: {query.place}")
