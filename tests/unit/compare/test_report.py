@@ -204,7 +204,7 @@ def test_a_journal_has_a_row_for_each_run(run: Run, journal: Callable[..., str],
         file.write(b'{"boot_id":"torn')
     rows = table(run("old.jsonl", "--format", "csv", note="old.jsonl: 1 truncated line left out"))
     assert [row["boot_id"] for row in rows] == ["old.jsonl-0"] * 3 + ["old.jsonl-1"] * 3
-    expected = {name: cell for name, cell in scenarios(JOURNAL_ROW)}
+    expected: dict[str, str] = dict(scenarios(JOURNAL_ROW))  # type: ignore[arg-type]
     assert expected == {name: rows[0][name] for name in expected}
     assert rows[0]["environment_id"] == environment_id({"torch": "2.7.0", "python": "3.11"})
     median = float(rows[0]["latency_median_seconds"])
