@@ -169,17 +169,13 @@ def test_what_is_about_a_service_is_of_all_its_hosts(query: Query) -> None:
 def test_the_data_source_is_a_variable(board: Mapping[str, Any]) -> None:
     """template-datasource-rule, panel-datasource-rule."""
     first, *others = board["templating"]["list"]
-    assert (first["name"], first["type"], first["query"], first["label"]) == (
-        "datasource",
-        "datasource",
-        "prometheus",
-        "Data source",
-    )
-    wanted = {"type": "prometheus", "uid": "${datasource}"}
-    asking = [*panels(board), *(v for v in others if v["type"] == "query"), *board["annotations"]["list"]]
-    asking += [target for panel in panels(board) for target in panel["targets"]]
-    asking += [annotation["target"] for annotation in board["annotations"]["list"]]
-    assert all(item["datasource"] == wanted for item in asking)
+    assert (first["name"], first["type"], first["query"]) == ("datasource", "datasource", "prometheus")
+    annotations, targets = board["annotations"]["list"], [t for p in panels(board) for t in p["targets"]]
+    asking = [*panels(board), *targets, *annotations, *(annotation["target"] for annotation in annotations)]
+    asking += [variable for variable in others if variable["type"] == "query"]
+    assert {(item["datasource"]["type"], item["datasource"]["uid"]) for item in asking} == {
+        ("prometheus", "${datasource}")
+    }
     source = yaml.safe_load((ROOT / "grafana/provisioning/datasources/prometheus.yml").read_text())
     assert first["current"]["value"] == source["datasources"][0]["uid"]
 
