@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import campaign
-import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -43,16 +41,3 @@ def test_every_target_has_its_line_of_help() -> None:
     phony = set(" ".join(re.findall(r"^\.PHONY: (.+)$", text, re.MULTILINE)).split())
     assert phony == TARGETS
     assert {name for name in phony if re.search(rf"^{name}:.*## \S", text, re.MULTILINE)} == phony
-
-
-def test_the_campaigns_table_is_its_own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign, "TABLE", tmp_path / "campaign.md")
-    rows = {
-        f"tests/test_a.py::test[{name}]": campaign.Row(
-            f"tests/test_a.py::test[{name}]", "passed", "1234", "7", "2026-11-23"
-        )
-        for name in "ba"
-    }
-    campaign.write(rows)
-    assert campaign.read(campaign.TABLE.read_text()) == rows
-    assert list(campaign.read(campaign.TABLE.read_text())) == sorted(rows)

@@ -1,4 +1,4 @@
-"""What the check of the boards says for people, and what it is made of without Grafana's library."""
+"""Queries take recorded rates of buckets, and the versions that are checked are the stack's and the README's."""
 
 from __future__ import annotations
 
@@ -6,55 +6,13 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
-from grafana.check import node, tables
+from grafana.check import node
 from grafana.queries import Query, queries
-from grafana.situations.backfill import _firing, _rounds
 from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[3]
-
-
-def text(**shows: object) -> list[str]:
-    return [*tables.lines(shows)]
-
-
-HIDDEN = {"name": "low", "last": "1", "hidden": True}
-
-
-@pytest.mark.parametrize(
-    ("shows", "expected"),
-    [
-        ({"message": "No run failed"}, ["(No run failed)"]),
-        ({"values": [{"name": "shift", "text": "34%"}]}, ["shift  34%"]),
-        (
-            {"states": [{"name": "settling"}], "rows_": [{"name": "a", "last": "regressed"}]},
-            ["a  now regressed", "states: settling"],
-        ),
-        (
-            {
-                "axes": [{"shown": ["0 s", "1 s"]}],
-                "series": [{"name": "a", "last": "0.5 s", "hidden": False}, HIDDEN],
-            },
-            ["axis from 0 s to 1 s", "a  0.5 s"],
-        ),
-    ],
-)
-def test_each_kind_of_panel_is_text(shows: dict[str, object], expected: list[str]) -> None:
-    assert text(**shows) == expected
-
-
-def test_rules_are_evaluated_after_what_they_read() -> None:
-    first, second = ({"record": name, "expr": expr} for name, expr in (("a:b", "up"), ("c:d", "a:b / 2")))
-    alert = {"alert": "Alert", "expr": 'absent({__name__=~"a:.*"})'}
-    assert [*_rounds([alert, second, first])] == [[first], [second], [alert]]
-
-
-def test_an_alert_fires_once_it_has_held_and_keeps_its_begin() -> None:
-    points = [(at, 1.0) for at in (0.0, 30.0, 60.0, 150.0, 180.0, 210.0)]
-    assert [*_firing(points, 60.0, 30.0)] == [(60.0, 0.0), (210.0, 150.0)]
 
 
 def _recorded() -> dict[str, set[str]]:
