@@ -400,6 +400,15 @@ def test_no_two_tags_look_alike() -> None:
     assert len({*map(_look, TAGS)}) == len(TAGS)
 
 
+@every_panel
+def test_lines_can_be_seen_and_have_a_legend_with_values(at: tuple[str, Mapping[str, Any]]) -> None:
+    _, panel = at
+    if panel["type"] == "timeseries":
+        legend, look = panel["options"]["legend"], panel["fieldConfig"]["defaults"]["custom"]
+        assert (legend["displayMode"], legend["calcs"]) == ("table", ["lastNotNull", "max"])
+        assert look["lineWidth"] >= 2 or look["stacking"]["mode"] == "normal"
+
+
 def test_the_answer_comes_first() -> None:
     """On a screen, and in the first three panels on a phone."""
     verdict, words, evidence, *_ = panels(BOARDS["service"])
