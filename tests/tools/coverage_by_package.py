@@ -1,8 +1,7 @@
 """Branch coverage by package, of all suites and of the processes that they start.
 
 ``run`` runs both suites under coverage and prints the table; ``table FILE`` prints it of a file of ``coverage json``,
-``table OLD NEW`` with both beside each other. Files of the layout before packages were split are counted to the
-package that their code is in now.
+``table OLD NEW`` with both beside each other.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -31,26 +29,11 @@ source =
 [report]
 skip_empty = true
 """
-# Old files, under infercanary/, and the package that they are in now; the first that matches.
-MOVED = (
-    (r"(settings|cli|check)\.py", "command"),
-    (r"probe/report\.py", "contract"),
-    (r"exporter/(accept|poll|limits)\.py", "client"),
-    (r"exporter/drift\.py", "judge"),
-    (r"exporter/judge/(due|past|thread|verdicts)\.py", "exporter"),
-    (r"exporter/judge/.*", "judge"),
-    (r"exporter/store/.*", "store"),
-    (r"exporter/offline/.*", "compare"),
-    (r"exporter/ab/.*", "ab"),
-)
 
 
 def package(path: str) -> str:
-    """The package under infercanary that a source file is part of, by today's layout."""
-    inside = path.partition("infercanary/")[2] if "/infercanary/" in f"/{path}" else path
-    for pattern, name in MOVED:
-        if re.fullmatch(pattern, inside):
-            return name
+    """The package under infercanary that a source file is part of."""
+    inside = path.rpartition("infercanary/")[2]
     return inside.partition("/")[0] if "/" in inside else "(top)"
 
 
@@ -59,7 +42,7 @@ def shares(report: Path) -> dict[str, tuple[int, int]]:
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for path, file in json.loads(report.read_text())["files"].items():
         summary = file["summary"]
-        for name in (package(path.rpartition("/infercanary/")[2] or path), "all"):
+        for name in (package(path), "all"):
             counts[name][0] += summary["covered_branches"]
             counts[name][1] += summary["num_branches"]
     return {name: (taken, there) for name, (taken, there) in counts.items()}

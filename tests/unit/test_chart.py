@@ -8,7 +8,6 @@ import re
 import runpy
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import yaml
 
 from infercanary.contract.report import DEFAULT_PORT
 from tests.for_each import for_each
+from tests.scenarios import scenarios
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/infercanary"
@@ -36,13 +36,6 @@ def rendered(*options: str) -> dict[str, Object]:
     objects = {f"{each['kind']}/{each['metadata']['name']}": each for each in found}
     assert len(objects) == len(found)
     return objects
-
-
-def refused(*options: str) -> str:
-    """What Helm says of these values."""
-    with pytest.raises(subprocess.CalledProcessError) as failed:
-        GENERATOR["render"](*options)
-    return str(failed.value.stderr)
 
 
 # What is generated ------------------------------------------------------------------------------------------------
@@ -69,15 +62,6 @@ def test_plain_manifests_are_current() -> None:
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is stale: run `make chart`"
 
 
-def test_what_a_description_is() -> None:
-    text = "# A\n# section.\na:\n  # One.\n  b: [1]\n  c: 2\n\n# Nothing.\n\nd: {}\n# Last.\ne: {}\n"
-    assert [*GENERATOR["described"](text)] == [
-        ("a", "", "A section."),
-        ("a.b", "`[1]`", "One."),
-        ("e", "`{}`", "Last."),
-    ]
-
-
 def test_the_versions_are_the_packages() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     [version] = re.findall(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
@@ -87,66 +71,39 @@ def test_the_versions_are_the_packages() -> None:
 # Values -----------------------------------------------------------------------------------------------------------
 
 
-def _keys(values: Any, schema: Object, prefix: str = "") -> tuple[set[str], set[str]]:
-    """The keys of values and of their schema, as far down as the schema names them."""
-    if not schema.get("properties"):
-        return set(), set()
-    ours = {f"{prefix}{key}" for key in values}
-    theirs = {f"{prefix}{key}" for key in schema["properties"]}
-    for key in values.keys() & schema["properties"].keys():
-        inner = _keys(values[key], schema["properties"][key], f"{prefix}{key}.")
-        ours, theirs = ours | inner[0], theirs | inner[1]
-    return ours, theirs
-
-
-def test_every_value_is_in_the_schema_and_in_the_readme() -> None:
-    values = yaml.safe_load(VALUES)
-    ours, theirs = _keys(values, json.loads((CHART / "values.schema.json").read_text()))
-    assert theirs - ours == {"global", "resources.claims"}  # Helm's own, and Kubernetes'
-    assert ours <= theirs
+def test_every_value_is_in_the_readme() -> None:
+    """Helm compares values and schema: test_lint."""
     described = {key for key, *_ in GENERATOR["described"](VALUES)}
-    assert {
-        key for key in values if not {key, *(f"{key}.{inner}" for inner in _inner(values[key]))} & described
-    } == set()
+    for key, value in yaml.safe_load(VALUES).items():
+        inner = [f"{key}.{name}" for name in value] if isinstance(value, dict) else []
+        assert {key, *inner} & described, key
 
 
-def _inner(value: Any) -> list[str]:
-    return [*value] if isinstance(value, dict) else []
-
-
-MISTAKES = {
-    "an unknown key": (("imge.tag=1",), "Additional property imge is not allowed"),
-    "an unknown key inside": (("store.path=/x",), "store: Additional property path is not allowed"),
-    "a password among the values": (
-        ("store.postgres.url=postgresql://me:secret@db/x",),
-        "store.postgres.url: Does not match pattern",
-    ),
-    "a relative folder": (("store.hostPath=data",), "store.hostPath: Does not match pattern"),
-    "a tag in the repository": (("image.repository=x:1",), "image.repository: Does not match pattern"),
-    "a short digest": (("image.digest=sha256:1",), "image.digest: Does not match pattern"),
-    "a word for a number": (
-        ("monitoring.thresholds.shift_ratio=much",),
-        "shift_ratio: Does not match pattern",
-    ),
-    "a policy for pulls": (("image.pullPolicy=never",), "image.pullPolicy must be one of"),
-    "a link without a scheme": (("links.grafana=grafana.example.com",), "links.grafana: Does not match"),
-    "a setting that the chart makes": (("config.store=/tmp/x",), "config: Must not validate the schema"),
-    "a switch that is a word": (("rbac.create=yes",), "rbac.create: Invalid type"),
-    "honest labels": (("monitoring.endpoint.honorLabels=false",), "monitoring.endpoint: Must not validate"),
-    "a port": (("networkPolicy.probePorts={0}",), "probePorts.0: Must be greater than or equal to 1"),
-    "no account": (("serviceAccount.create=false",), "serviceAccount.name: name the account that is there"),
-    "a threshold that no alert has": (
-        ("monitoring.enabled=true", "monitoring.thresholds.shft_ratio=1"),
-        "monitoring.thresholds: no threshold shft_ratio in rules/thresholds.yml",
-    ),
-}
+MISTAKES = """
+imge.tag=1                                        | Additional property imge is not allowed
+store.path=/x                                     | store: Additional property path is not allowed
+store.postgres.url=postgresql://me:secret@db/x    | store.postgres.url: Does not match pattern
+store.hostPath=data                               | store.hostPath: Does not match pattern
+image.repository=x:1                              | image.repository: Does not match pattern
+image.digest=sha256:1                             | image.digest: Does not match pattern
+monitoring.thresholds.shift_ratio=much            | shift_ratio: Does not match pattern
+image.pullPolicy=never                            | image.pullPolicy must be one of
+links.grafana=grafana.example.com                 | links.grafana: Does not match
+config.store=/tmp/x                               | config: Must not validate the schema
+rbac.create=yes                                   | rbac.create: Invalid type
+monitoring.endpoint.honorLabels=false             | monitoring.endpoint: Must not validate
+networkPolicy.probePorts={0}                      | probePorts.0: Must be greater than or equal to 1
+serviceAccount.create=false                       | serviceAccount.name: name the account that is there
+monitoring.enabled=true monitoring.thresholds.shft_ratio=1 | no threshold shft_ratio in rules/thresholds.yml
+"""
 
 
 @helm
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_named(mistake: str) -> None:
-    values, said = MISTAKES[mistake]
-    assert said in refused(*(f"--set={value}" for value in values))
+@pytest.mark.parametrize(("values", "message"), scenarios(MISTAKES))
+def test_a_mistake_is_named(values: str, message: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        GENERATOR["render"](*(f"--set={value}" for value in values.split()))
+    assert message in str(failed.value.stderr)
 
 
 # What is rendered -------------------------------------------------------------------------------------------------
@@ -172,28 +129,21 @@ def pod(objects: dict[str, Object]) -> Object:
 
 def test_selectors_and_ports_are_those_of_the_pods(everything: dict[str, Object]) -> None:
     labels = pod(everything)["metadata"]["labels"].items()
-    selectors = (
-        everything["DaemonSet/infercanary"]["spec"]["selector"],
-        everything["PodMonitor/infercanary"]["spec"]["selector"],
-        everything["NetworkPolicy/infercanary"]["spec"]["podSelector"],
-    )
-    for selector in selectors:
-        assert selector["matchLabels"] and selector["matchLabels"].items() <= labels
+    kinds = ("DaemonSet", "PodMonitor", "NetworkPolicy", "Service")
+    daemon, monitor, policy, service = (everything[f"{kind}/infercanary"]["spec"] for kind in kinds)
+    matched = [daemon["selector"]["matchLabels"], monitor["selector"]["matchLabels"]]
+    for selector in (*matched, policy["podSelector"]["matchLabels"], service["selector"]):
+        assert selector and selector.items() <= labels
     [container] = pod(everything)["spec"]["containers"]
     assert container["ports"] == [{"name": "metrics", "containerPort": 9797}]
-    service = everything["Service/infercanary"]["spec"]
-    assert service["selector"].items() <= labels
     assert [(port["port"], port["targetPort"]) for port in service["ports"]] == [(9797, "metrics")]
-    [endpoint] = everything["PodMonitor/infercanary"]["spec"]["podMetricsEndpoints"]
-    [ingress] = everything["NetworkPolicy/infercanary"]["spec"]["ingress"]
+    [endpoint], [ingress] = monitor["podMetricsEndpoints"], policy["ingress"]
     assert endpoint["port"] == ingress["ports"][0]["port"] == "metrics"
 
 
 def test_the_policy_for_a_namespace_of_workloads_lets_the_exporter_in(everything: dict[str, Object]) -> None:
     page = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
-    [text] = [
-        block for block in re.findall(r"```yaml\n(.+?)```", page, re.DOTALL) if "NetworkPolicy" in block
-    ]
+    [text] = [each for each in re.findall(r"```yaml\n(.+?)```", page, re.DOTALL) if "NetworkPolicy" in each]
     [rule] = yaml.safe_load(text)["spec"]["ingress"]
     [source] = rule["from"]
     assert source["podSelector"]["matchLabels"].items() <= pod(everything)["metadata"]["labels"].items()
@@ -202,134 +152,107 @@ def test_the_policy_for_a_namespace_of_workloads_lets_the_exporter_in(everything
     assert rule["ports"] == probes["ports"] == [{"protocol": "TCP", "port": DEFAULT_PORT}]
 
 
-def test_it_may_list_and_watch_pods_and_nothing_else(everything: dict[str, Object]) -> None:
-    rules = everything["ClusterRole/infercanary"]["rules"]
-    assert rules == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
-    [subject] = everything["ClusterRoleBinding/infercanary"]["subjects"]
-    assert subject["name"] == pod(everything)["spec"]["serviceAccountName"]
-
-
-def test_rules_are_those_of_the_compose_stack(everything: dict[str, Object]) -> None:
-    files = sorted((ROOT / "prometheus/rules").glob("*.yml"))
-    assert files
-    for file in files:
+def test_rules_limits_and_dashboards_are_those_of_the_compose_stack(everything: dict[str, Object]) -> None:
+    for file in (ROOT / "prometheus/rules").glob("*.yml"):
         spec = everything[f"PrometheusRule/infercanary-{file.stem}"]["spec"]
         assert spec == yaml.safe_load(file.read_text())
         names = [group["name"] for group in spec["groups"]]
-        assert len(names) == len(set(names)), "the Prometheus Operator refuses it"
-
-
-def test_limits_of_a_scrape_are_those_of_the_compose_stack(everything: dict[str, Object]) -> None:
+        assert len(names) == len({*names}), "the Prometheus Operator refuses it"
     [job, *_] = yaml.safe_load((ROOT / "prometheus/prometheus.yml").read_text())["scrape_configs"]
-    spec = everything["PodMonitor/infercanary"]["spec"]
-    for key in (
-        "sample_limit",
-        "body_size_limit",
-        "label_limit",
-        "label_name_length_limit",
-        "label_value_length_limit",
-    ):
-        assert spec[re.sub(r"_(\w)", lambda found: found[1].upper(), key)] == job[key]
-
-
-def test_each_dashboard_is_a_config_map(everything: dict[str, Object]) -> None:
+    monitor = everything["PodMonitor/infercanary"]["spec"]
+    limits = [key for key in job if key.endswith("_limit")]
+    assert len(limits) >= 5
+    for key in limits:
+        assert monitor[re.sub(r"_(\w)", lambda found: found[1].upper(), key)] == job[key]
     for file in (ROOT / "grafana/dashboards/json").glob("*.json"):
         found = everything[f"ConfigMap/infercanary-dashboard-{file.stem}"]
         assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
         assert len(json.dumps(found)) < 256 << 10, "kubectl apply keeps it in an annotation, which has an end"
-        [(name, text)] = found["data"].items()
-        assert name == f"infercanary-{file.name}"
-        assert json.loads(text) == json.loads(file.read_text())
+        assert json.loads(found["data"][f"infercanary-{file.name}"]) == json.loads(file.read_text())
 
 
-def _threshold(objects: dict[str, Object]) -> object:
-    groups = objects["PrometheusRule/infercanary-thresholds"]["spec"]["groups"]
-    [rule] = [r for g in groups for r in g["rules"] if r.get("record") == "infercanary:threshold:shift_ratio"]
-    return rule["expr"]
+CHOICES = """
+podAnnotations.a=b                                     | DaemonSet spec.template.metadata.annotations.a | b
+api monitoring.enabled=false                           | PodMonitor | null
+no-api=                                                | PodMonitor | null
+api monitoring.thresholds.shift_ratio=0.1              | thresholds | vector(0.1)
+image.repository=r.example.com:5000/x image.digest=DIGEST | container image | r.example.com:5000/x@DIGEST
+config.poll_seconds=2                                  | config poll_seconds | 2
+config.discovery=none                                  | config discovery | none
+serviceAccount.create=false serviceAccount.name=mine   | pod serviceAccountName | mine
+serviceAccount.create=false serviceAccount.name=mine   | ServiceAccount | null
+priorityClass.create=false priorityClass.name=high     | pod priorityClassName | high
+priorityClass.create=false priorityClass.name=high     | PriorityClass | null
+priorityClass.create=false                             | pod priorityClassName | null
+store.hostPath=/data                                   | pod initContainers.0.command.0 | chown
+store.hostPath=/data                                   | pod initContainers.0.command.1 | "10002"
+no-api=                                                | pod initContainers | null
+podSecurityContext.runAsUser=null                      | pod securityContext.runAsUser | null
+webConfigSecret=web                                    | container livenessProbe.tcpSocket.port | metrics
+no-api= | ClusterRole rules | [{apiGroups: [""], resources: [pods], verbs: [list, watch]}]
+dashboards.enabled=false                               | dashboards | []
+POSTGRES?sslmode=require SECRET | config store | postgresql://me@db/x?sslmode=require&password_file=STORE/password
+POSTGRES SECRET                                        | pod volumes.?postgres.secret.secretName | db
+POSTGRES SECRET                                        | container volumeMounts.?postgres.mountPath | STORE
+POSTGRES                                               | config store | postgresql://me@db/x
+POSTGRES                                               | pod volumes.?postgres | null
+"""
+SHORT = {
+    "POSTGRES": "store.postgres.url=postgresql://me@db/x",
+    "STORE": "/etc/infercanary-store",
+    "SECRET": "store.postgres.secret=db",
+    "DIGEST": "sha256:" + "0" * 64,
+}
 
 
-def _container(objects: dict[str, Object]) -> Object:
-    [container] = pod(objects)["spec"]["containers"]
-    return container
+def written(text: str) -> str:
+    return re.sub("|".join(SHORT), lambda found: SHORT[found[0]], text)
 
 
-def _config(objects: dict[str, Object]) -> Object:
-    return yaml.safe_load(objects["ConfigMap/infercanary"]["data"]["exporter.yaml"])
-
-
-def _seconds(probe: Object) -> int:
-    """After which the kubelet ends it."""
-    seconds: int = probe["periodSeconds"] * probe["failureThreshold"]
-    return seconds
-
-
-DIGEST = "sha256:" + "0" * 64
-CHOICES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Object]], bool]]] = {
-    "no operator": ((), lambda o: not [name for name in o if name.startswith(("PodMonitor", "PrometheusRule"))]),
-    "monitoring off": ((*OPERATOR, "--set=monitoring.enabled=false"), lambda o: "PodMonitor/infercanary" not in o),
-    "a threshold": (
-        (*OPERATOR, "--set=monitoring.thresholds.shift_ratio=0.1"), lambda o: _threshold(o) == "vector(0.1)",
-    ),
-    "a digest": (
-        ("--set=image.repository=r.example.com:5000/x", f"--set=image.digest={DIGEST}"),
-        lambda o: _container(o)["image"] == f"r.example.com:5000/x@{DIGEST}",
-    ),
-    "a setting": (
-        ("--set=config.poll_seconds=2", "--set=config.discovery=none"),
-        lambda o: (_config(o)["poll_seconds"], _config(o)["discovery"]) == (2, "none"),
-    ),
-    "an account that is there": (
-        ("--set=serviceAccount.create=false", "--set=serviceAccount.name=mine"),
-        lambda o: "ServiceAccount/mine" not in o and pod(o)["spec"]["serviceAccountName"] == "mine",
-    ),
-    "a priority class that is there": (
-        ("--set=priorityClass.create=false", "--set=priorityClass.name=high"),
-        lambda o: pod(o)["spec"]["priorityClassName"] == "high" and "PriorityClass/infercanary" not in o,
-    ),
-    "a node without a CPU to spare": (
-        (),
-        lambda o: _seconds(_container(o)["startupProbe"]) >= 300 and _seconds(_container(o)["livenessProbe"]) >= 120,
-    ),
-    "no priority class": (("--set=priorityClass.create=false",), lambda o: "priorityClassName" not in pod(o)["spec"]),
-    "a folder of the node": (
-        ("--set=store.hostPath=/data",),
-        lambda o: pod(o)["spec"]["initContainers"][0]["command"] == ["chown", "10002", "/var/lib/infercanary"],
-    ),
-    "an emptyDir": ((), lambda o: "initContainers" not in pod(o)["spec"]),
-    "OpenShift": (
-        ("--set=podSecurityContext.runAsUser=null",), lambda o: "runAsUser" not in pod(o)["spec"]["securityContext"],
-    ),
-    "TLS and users": (
-        ("--set=webConfigSecret=web",),
-        lambda o: "--web-config=/etc/infercanary-web/web.yml" in _container(o)["args"]
-        and _container(o)["livenessProbe"]["tcpSocket"] == {"port": "metrics"},
-    ),
-    "a store of all nodes": (
-        ("--set=store.postgres.url=postgresql://me@db/x?sslmode=require", "--set=store.postgres.secret=db",
-         "--set=networkPolicy.enabled=true"),
-        lambda o: _config(o)["store"]
-        == "postgresql://me@db/x?sslmode=require&password_file=/etc/infercanary-store/password"
-        and {"name": "postgres", "secret": {"secretName": "db"}} in pod(o)["spec"]["volumes"]
-        and {"name": "postgres", "mountPath": "/etc/infercanary-store", "readOnly": True}
-        in _container(o)["volumeMounts"]
-        and {"protocol": "TCP", "port": 5432} in o["NetworkPolicy/infercanary"]["spec"]["egress"][-1]["ports"]
-        and "checksum/store" in pod(o)["metadata"]["annotations"],
-    ),
-    "a store without a Secret": (
-        ("--set=store.postgres.url=postgresql://me@db/x",),
-        lambda o: _config(o)["store"] == "postgresql://me@db/x"
-        and "postgres" not in {each["name"] for each in pod(o)["spec"]["volumes"]},
-    ),
-    "annotations of pods": (
-        ("--set=podAnnotations.a=b", "--set=store.postgres.url=postgresql://me@db/x"),
-        lambda o: pod(o)["metadata"]["annotations"].keys() == {"a", "checksum/store"},
-    ),
-    "no dashboards": (("--set=dashboards.enabled=false",), lambda o: not [n for n in o if "-dashboard-" in n]),
-}  # fmt: skip
+def at(value: Any, path: str) -> Any:
+    """What a path leads to, None if nothing; ``?name`` is the entry of a list with that name."""
+    for key in path.split(".") if path else ():
+        if isinstance(value, list):
+            named = {each.get("name"): each for each in value if isinstance(each, dict)}
+            value = named.get(key[1:]) if key[0] == "?" else value[int(key)]
+        else:
+            value = (value or {}).get(key)
+    return value
 
 
 @helm
-@pytest.mark.parametrize("choice", CHOICES)
-def test_a_value_does_what_it_says(choice: str) -> None:
-    options, holds = CHOICES[choice]
-    assert holds(rendered(*options))
+@pytest.mark.parametrize(("values", "path", "expected"), scenarios(CHOICES))
+def test_a_value_does_what_it_says(values: str, path: str, expected: str) -> None:
+    words = written(values).split()
+    objects = rendered(
+        *OPERATOR * (words[0] == "api"), *(f"--set={word}" for word in words if "=" in word[1:-1])
+    )
+    kind, _, rest = path.partition(" ")
+    spec = pod(objects)["spec"]
+    roots = {
+        "pod": spec,
+        "container": spec["containers"][0],
+        "config": yaml.safe_load(objects["ConfigMap/infercanary"]["data"]["exporter.yaml"]),
+        "dashboards": [name for name in objects if "-dashboard-" in name],
+        "thresholds": at(objects.get("PrometheusRule/infercanary-thresholds"), "spec.groups"),
+    }
+    found = at(roots.get(kind, objects.get(f"{kind}/infercanary")), rest)
+    if kind == "thresholds":
+        name = "infercanary:threshold:shift_ratio"
+        [found] = [rule["expr"] for group in found for rule in group["rules"] if rule.get("record") == name]
+    assert found == yaml.safe_load(written(expected))
+
+
+@helm
+def test_probes_have_time_on_a_busy_node_and_a_secret_restarts_pods() -> None:
+    values = ("podAnnotations.a=b", SHORT["POSTGRES"], "webConfigSecret=web", "networkPolicy.enabled=true")
+    objects = rendered(*(f"--set={value}" for value in values))
+    [container] = pod(objects)["spec"]["containers"]
+    for probe, seconds in (("startupProbe", 300), ("livenessProbe", 120)):
+        assert container[probe]["periodSeconds"] * container[probe]["failureThreshold"] >= seconds
+    assert pod(objects)["metadata"]["annotations"].keys() == {"a", "checksum/store"}
+    assert "--web-config=/etc/infercanary-web/web.yml" in container["args"]
+    [subject] = objects["ClusterRoleBinding/infercanary"]["subjects"]
+    assert subject["name"] == pod(objects)["spec"]["serviceAccountName"]
+    [*_, egress] = objects["NetworkPolicy/infercanary"]["spec"]["egress"]
+    assert {"protocol": "TCP", "port": 5432} in egress["ports"]

@@ -9,18 +9,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import infercanary.probe
 from infercanary.client.accept import accept, base_name
 from infercanary.contract.kinds import KINDS
 from infercanary.contract.report import Metric, Report
 from infercanary.exporter.app import METRICS as EXPORTERS_METRICS
-from infercanary.judge.policy import LIVE
 from infercanary.probe import Probe, samplers, tags, targets
 from infercanary.probe.settings import Settings
-from infercanary.probe.targets.controls.cpu import cpu_controls
-from infercanary.probe.targets.controls.cuda import cuda_controls
 from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[2]
@@ -77,60 +72,7 @@ def test_every_metric_is_found() -> None:
     assert sorted(declared) == [metric.name for metric in METRICS], "one is no global name of its module"
 
 
-def test_a_name_with_two_kinds_is_refused() -> None:
-    twice = [Metric("infercanary_runs_total", "counter", "X."), Metric("infercanary_runs", "gauge", "X.")]
-    with pytest.raises(ValueError, match="infercanary_runs is the name of a counter and of a gauge"):
-        GENERATOR["table"](twice)
-
-
-def test_a_metric_that_no_part_takes_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no part .* takes infercanary_latencies_seconds"):
-        GENERATOR["render"]([Metric("infercanary_latencies_seconds", "gauge", "X.")])
-
-
-@pytest.mark.parametrize(
-    ("name", "unit"),
-    [
-        ("infercanary_latency_seconds", "seconds"),
-        ("infercanary_gpu_energy_joules_total", "joules"),
-        ("infercanary_sweep_samples_per_second", "samples per second"),
-        ("infercanary_probe_start_timestamp_seconds", "seconds since 1970"),
-        ("infercanary_runs_total", ""),
-        ("infercanary_gpu_row_remap", ""),
-    ],
-)
-def test_a_unit_is_the_end_of_the_name(name: str, unit: str) -> None:
-    assert GENERATOR["unit"](name) == unit
-
-
-def test_values_are_those_of_labels_that_exist() -> None:
-    known = {
-        (metric.name.removeprefix("infercanary_"), label) for metric in METRICS for label in metric.labels
-    }
-    assert VALUES.keys() <= known
-    assert all(len(values) == len(set(values)) > 0 for values in VALUES.values())
-
-
-def test_controls_have_their_names() -> None:
-    listed = VALUES["control_seconds", "control"]
-    assert [*cpu_controls(None), *cuda_controls(0, None)] == [*listed]
-
-
 # Numbers of the policy -------------------------------------------------------------------------------------------
-
-
-def test_numbers_in_a_text_are_the_policys() -> None:
-    text = "It looks at 12 and 24 runs\n  of a start, and again; within ±3 % it is `the same`. 3 % else."
-    policy = LIVE.but(smallest_effect=0.025, looks=(8, 16, 32))
-    statements = ("looks at {looks} runs of a start", "within ±{effect} % it is `the same`.")
-    assert GENERATOR["numbered"](text, statements, policy) == (
-        "It looks at 8, 16 and 32 runs\n  of a start, and again; within ±2.5 % it is `the same`. 3 % else."
-    )
-
-
-def test_a_statement_that_was_reworded_is_named() -> None:
-    with pytest.raises(ValueError, match=r"no place says 'beyond \{effect\} %': let STATEMENTS"):
-        GENERATOR["numbered"]("above 3 %", ("beyond {effect} %",), LIVE)
 
 
 # Conventions (https://prometheus.io/docs/practices/naming/) -------------------------------------------------------
@@ -221,23 +163,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in _anchors(target), f"{link}: no such heading there"
 
 
-def test_what_a_link_is(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# A `b_c`, *d*\n## Twice\n## Twice\n[x](y.md#z) ![i](img/i.png) [w](https://e.org) `[a](b)` [here](#twice)\n"
-        "```sh\n# no heading\n[c](d)\n```\n"
-    )
-    assert list(_links(page)) == ["y.md#z", "img/i.png", "#twice"]
-    assert _anchors(page) == {"a-b_c-d", "twice", "twice-1"}
-
-
 # What a page is -----------------------------------------------------------------------------------------------------
-
-
-def test_the_readme_is_short() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.split()) <= 900, "move it to a page of docs/"
-    assert len(text.splitlines()) <= 200
 
 
 def test_each_keyword_of_a_probe_is_on_its_page() -> None:

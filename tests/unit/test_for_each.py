@@ -21,15 +21,6 @@ def test_a_failure_names_every_place_that_breaks_the_rule() -> None:
     assert (odd.__name__, odd.__doc__) == ("odd", "It is odd.")
 
 
-def test_an_error_of_the_check_itself_is_a_violation_too() -> None:
-    @for_each(["", "a"], repr)
-    def has_a_letter(text: str) -> None:
-        assert text[0]
-
-    with pytest.raises(AssertionError, match="1 of 2:\n'': IndexError"):
-        has_a_letter()
-
-
 def test_a_rule_without_places_fails() -> None:
     @for_each([])
     def anything(thing: object) -> None:

@@ -112,18 +112,6 @@ def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(
     assert "start 1 of 12 at most: A\n" in err
 
 
-@pytest.mark.campaign  # three quarters of a minute; tests/unit/ab/test_measures.py has its decisions
-def test_more_memory_is_reported(host: Callable[..., Host]) -> None:
-    """Half as much again, whatever this machine does meanwhile to the latency of both."""
-    sides = host(WORK_BYTES="1e6"), host(WORK_BYTES="1e6", WORK_HOLDS_BYTES="40e6")
-    result = experiment(*sides, restarts=4).run()
-    each = ExperimentJudge(4).answer("work", result)
-    found = each.measures[HOST_MEMORY]
-    assert found.state == "regressed" and found.shift is not None and found.shift > 0.2
-    assert (each.regressed, each.exit_code) == ([HOST_MEMORY], 1)
-    assert " host memory regressed +" in each.sentence
-
-
 def test_a_start_waits_for_its_sweep(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(WORK)
     settings = {"canaries": {"work": {"target": "work:Batched", "sweep": {"batches": [1, 8], "seconds": 1}}}}

@@ -72,35 +72,22 @@ def rates(count, seed=1, **kwargs):
     }
 
 
-@pytest.mark.parametrize("sd", [0.002, 0.01, 0.02, 0.03, 0.06, 0.15])
-def test_the_same_image_is_hardly_ever_called_slower_or_faster(sd):
-    """However much starts scatter: nothing is assumed about it."""
-    assert rates(600, sd=sd)["called"] <= 0.008
-
-
-def test_slow_starts_and_a_trend_are_not_attributed_to_the_image():
-    assert rates(400, sd=0.01, bad_luck=0.15)["called"] <= 0.005
-    assert rates(400, sd=0.01, trend=0.01)["called"] <= 0.005
-
-
-def test_five_percent_is_found():
-    quiet = rates(150, sd=0.01, effect=math.log(1.05))
-    assert quiet["called"] >= 0.97
-    assert quiet["pairs"] <= 8
-    assert rates(150, sd=0.02, effect=math.log(1.05))["called"] >= 0.6
-    assert rates(150, sd=0.01, effect=math.log(1.05), bad_luck=0.05)["called"] >= 0.6
-
-
-def test_thirty_percent_is_found_soon():
-    found = rates(100, sd=0.02, effect=math.log(1.3))
-    assert found["called"] == 1
-    assert found["pairs"] <= 5.5
-
-
-def test_the_same_image_is_equivalent():
-    same = rates(150, sd=0.01)
-    assert same["equivalent"] >= 0.95
-    assert same["pairs"] <= 8
+@pytest.mark.parametrize(
+    ("count", "sd", "effect", "more", "called", "pairs"),
+    [
+        *((400, sd, 1.0, {}, (0.0, 0.0076), 99) for sd in (0.002, 0.01, 0.03, 0.15)),  # nothing is assumed about it
+        (400, 0.01, 1.0, {"bad_luck": 0.15}, (0.0, 0.005), 99),
+        (400, 0.01, 1.0, {"trend": 0.01}, (0.0, 0.005), 99),
+        (150, 0.01, 1.05, {}, (0.97, 1.0), 8),
+        (150, 0.02, 1.05, {}, (0.6, 1.0), 99),
+        (150, 0.01, 1.05, {"bad_luck": 0.05}, (0.6, 1.0), 99),
+        (100, 0.02, 1.3, {}, (1.0, 1.0), 5.5),
+    ],
+)  # fmt: skip
+def test_how_often_a_change_is_called(count, sd, effect, more, called, pairs):
+    found = rates(count, sd=sd, effect=math.log(effect), **more)
+    assert called[0] <= found["called"] <= called[1] and found["pairs"] <= pairs
+    assert effect > 1 or sd != 0.01 or more or found["equivalent"] >= 0.95
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says():
@@ -132,19 +119,6 @@ def test_swapping_the_images_turns_the_sign(values):
     there = decide([pair(x) for x in values], MOST).verdict
     back = decide([pair(-x) for x in values], MOST).verdict
     assert back == mirrored.get(there, there)
-
-
-@given(logs, st.floats(-0.1, 0.1))
-def test_a_shift_of_all_pairs_shifts_the_estimate(values, more):
-    one = estimate([pair(x) for x in values])
-    other = estimate([pair(x + more) for x in values])
-    assert other.log == pytest.approx(one.log + more, abs=1e-12)
-    assert other.se == pytest.approx(one.se, abs=1e-12)
-
-
-@given(logs)
-def test_the_order_of_pairs_does_not_matter_to_the_estimate(values):
-    assert estimate([pair(x) for x in values]) == estimate([pair(x) for x in reversed(values)])
 
 
 def test_what_the_runs_leave_open_stays_open():
@@ -188,14 +162,6 @@ def test_a_change_counts_when_two_looks_show_it():
     assert decide(pairs[:4], 3) == decide(pairs[:4], 3)._replace(verdict="regressed", done=True)
     quiet = [pair(x) for x in (0.2, -0.2, 0.1)]
     assert decide(quiet, 3)._replace(looks=()) == ("inconclusive", (), True, False)
-
-
-def test_more_looks_need_a_higher_confidence_each():
-    """Each look is at a higher confidence than one alone would be, and the more are planned the higher."""
-    pairs = [pair(x / 1000) for x in range(8)]
-    assert min(look.level for look in decide(pairs, MOST).looks) > 0.95
-    spent = [1 - look.level for look in decide([pair(0.01 * (-1) ** i) for i in range(MOST)], MOST).looks[1:]]
-    assert math.fsum(spent) == pytest.approx(0.05)
 
 
 def test_how_many_pairs_it_would_take():

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from infercanary.ab import sides
 from infercanary.ab.probe_settings import PACE
 from infercanary.ab.sides import KEYS, Side, words
-from infercanary.command import cli as cli
+from infercanary.command import cli
+from tests.scenarios import scenarios
 
 PROBE = {"canaries": {"c": {"target": "torch"}}}
 
@@ -124,69 +125,51 @@ def mistake(monkeypatch, capsys, tmp_path):
     return mistake
 
 
-TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a setting of one side, such as --b cpus=1"
+MISTAKES = """
+                                             | ab: give two images: infercanary ab IMAGE_A IMAGE_B
+old                                          | ab: give two images: infercanary ab IMAGE_A IMAGE_B
+a b c                                        | ab: give two images: infercanary ab IMAGE_A IMAGE_B
+old new --restarts 2                         | --restarts 2: give a number from 3 to 16
+old new --runs 7                             | --runs 7: give a number from 8 to 200
+old new --budget nan                         | --budget nan: give seconds from 10 to 86400
+old new --start-timeout 0                    | --start-timeout 0: give seconds from 1 to 86400
+old new --smallest-effect 0                  | --smallest-effect 0: give a percentage from 0.1 to 50, such as 3
+old new --expect 40%                         | --expect 40%: give a shift of latency with its sign: -40% is 40 % faster
+old new --html /no/such/folder/a.html        | --html: no folder `/no/such/folder`; make it, or mount a volume
+old new --colour                             | No such option '--colour'
+one --b cpu=1                                | --b: unknown key `cpu`; did you mean `cpus`? known keys: image, python
+one --b env.1=2                              | --b: unknown key `env.1`; did you mean `env.NAME`? known keys:
+one --b env=A=1                              | --b: unknown key `env`; known keys: image, python
+one --b env.NOT_SET_HERE                     | --b: env.NOT_SET_HERE: is not set here; give env.NOT_SET_HERE=VALUE
+one --b cpus                                 | B: cpus=: give a number of CPUs, such as 2 or 0.5
+one --a cpus=nan                             | A: cpus=nan: give a number of CPUs, such as 2 or 0.5
+old new --both cpuset=all                    | A: cpuset=all: give numbers of CPUs, such as 0-3 or 0,2
+old new --both memory=2big                   | A: memory=2big: give a size, such as 512m or 2g
+old new --both gpus=all                      | A: gpus=all: give GPUs by index or uuid, such as device=0 or device=0,1
+old new --both volume=/models                | A: volume=/models: give SOURCE:/in/the/container, with :ro to
+old new --both command='open                 | A: command='open: give a command, quoted as for a shell,
+old new --both config=none.yaml              | none.yaml: cannot be read (No such file or directory); check the path
+old new --both config=p --both command=x     | A: config and command: exclude each other; give one of them
+old new --both model=m:f                     | --both: unknown key `model`; known keys: image, python
+new --a python=PYTHON                        | A: python: needs config; give that too
+old new --a python=PYTHON                    | A: image and python: exclude each other; give one of them
+new --a python=PYTHON --both config=p --both memory=1g | A: python and memory: exclude
+--experiment none.yaml                       | none.yaml: cannot be read (No such file or directory); check
+old new --experiment wrong.yaml              | A: cpus=0: give a number of CPUs, such as 2 or 0.5
+--experiment keys.yaml                       | keys.yaml: unknown key `c`; known keys: both, a, b
+--experiment true.yaml                       | true.yaml: b: env.A: is `True` in YAML; put it in quotes
+old new                                      | Docker does not answer (
+old new --both config=empty.yaml | empty.yaml: has no canaries; add `canaries:` as for `infercanary probe`
+old new --both config=list.yaml | list.yaml: expected a mapping, got a list; leave the `-` out
+"""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ("", TWO),
-        ("old", TWO),
-        ("a b c", TWO),
-        ("--b cpus=1", TWO),
-        ("old --both cpus=1", TWO),
-        ("old new --restarts 2", "--restarts 2: give a number from 3 to 16"),
-        ("old new --runs 7", "--runs 7: give a number from 8 to 200"),
-        ("old new --budget nan", "--budget nan: give seconds from 10 to 86400"),
-        ("old new --start-timeout 0", "--start-timeout 0: give seconds from 1 to 86400"),
-        ("old new --smallest-effect 0", "--smallest-effect 0: give a percentage from 0.1 to 50, such as 3"),
-        ("old new --expect 40%", "--expect 40%: give a shift of latency with its sign: -40% is 40 % faster"),
-        ("old new --html /no/such/folder/a.html", "--html: no folder `/no/such/folder`; make it, or mount a volume"),
-        ("old new --html .", "--html: `.` is a folder; name a file in it"),
-        ("old new --colour", "No such option '--colour'"),
-        ("one --b cpu=1", "--b: unknown key `cpu`; did you mean `cpus`? known keys: image, python, config, "),
-        ("one --b env.1=2", "--b: unknown key `env.1`; did you mean `env.NAME`? known keys: "),
-        ("one --b env=A=1", "--b: unknown key `env`; known keys: image, python, config, "),
-        ("one --b env.NOT_SET_HERE", "--b: env.NOT_SET_HERE: is not set here; give env.NOT_SET_HERE=VALUE"),
-        ("one --b cpus", "B: cpus=: give a number of CPUs, such as 2 or 0.5"),
-        ("one --a cpus=0", "A: cpus=0: give a number of CPUs, such as 2 or 0.5"),
-        ("one --a cpus=nan", "A: cpus=nan: give a number of CPUs, such as 2 or 0.5"),
-        ("old new --both cpuset=all", "A: cpuset=all: give numbers of CPUs, such as 0-3 or 0,2"),
-        ("old new --both memory=2big", "A: memory=2big: give a size, such as 512m or 2g"),
-        ("old new --both gpus=all", "A: gpus=all: give GPUs by index or uuid, such as device=0 or device=0,1"),
-        ("old new --both gpus=2", "A: gpus=2: give GPUs by index or uuid, such as device=0 or device=0,1"),
-        ("old new --both gpus=device=", "A: gpus=device=: give GPUs by index or uuid, such as device=0 or "),
-        ("old new --both volume=/models", "A: volume=/models: give SOURCE:/in/the/container, with :ro to "),
-        ("old new --both volume=a:b:ro", "A: volume=a:b:ro: give SOURCE:/in/the/container, with :ro to "),
-        ("old new --both command='open", "A: command='open: give a command, quoted as for a shell, "),
-        ("old new --both command=", "A: command=: give a command, quoted as for a shell, "),
-        ("old new --both config=none.yaml", "none.yaml: cannot be read (No such file or directory); check the path"),
-        ("old new --both config=p --both command=x", "A: config and command: exclude each other; give one of them"),
-        ("old new --both model=m:f", "--both: unknown key `model`; known keys: image, python, config, "),
-        ("new --a python=PYTHON", "A: python: needs config; give that too"),
-        ("old new --a python=PYTHON", "A: image and python: exclude each other; give one of them"),
-        ("new --a python=PYTHON --both config=p --both memory=1g", "A: python and memory: exclude"),
-        ("--experiment none.yaml", "none.yaml: cannot be read (No such file or directory); check the path and its"),
-        ("old new --experiment wrong.yaml", "A: cpus=0: give a number of CPUs, such as 2 or 0.5"),
-        ("--experiment keys.yaml", "keys.yaml: unknown key `c`; known keys: both, a, b"),
-        ("--experiment true.yaml", "true.yaml: b: env.A: is `True` in YAML; put it in quotes"),
-        ("one --b cpus=1", "Docker does not answer ("),
-        ("old new", "Docker does not answer ("),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "line"), scenarios(MISTAKES))
 def test_a_mistake_is_one_line(mistake, arguments, line):
     Path("wrong.yaml").write_text("a: {cpus: 0}\n")
     Path("keys.yaml").write_text("c: {cpus: 1}\n")
+    Path("empty.yaml").write_text("listen: 0.0.0.0:9798\n")
+    Path("list.yaml").write_text("- a\n")
     Path("true.yaml").write_text("b: {env: {A: true}}\n")
     said = mistake(*(each.replace("PYTHON", sys.executable) for each in arguments.split()))
     assert said.startswith(line), said
-
-
-def test_settings_without_canaries(mistake):
-    Path("probe.yaml").write_text("listen: 0.0.0.0:9798\n")
-    assert mistake("old", "new", "--both", "config=probe.yaml") == (
-        "probe.yaml: has no canaries; add `canaries:` as for `infercanary probe`"
-    )
-    Path("probe.yaml").write_text("- a\n")
-    line = "probe.yaml: expected a mapping, got a list; leave the `-` out, and write `name: value`"
-    assert mistake("old", "new", "--both", "config=probe.yaml") == line

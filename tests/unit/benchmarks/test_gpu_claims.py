@@ -70,20 +70,6 @@ def test_a_state_is_whole_or_refused(tmp_path: Path) -> None:
         states.read(path)
 
 
-def test_every_step_of_the_list_is_there() -> None:
-    names = [*steps()]
-    for wanted in (
-        "timing-eager", "timing-compile", "timing-max-autotune", "timing-graph", "timing-torchscript",
-        "controls-repeat", "controls-power-cap", "controls-memory-hog", "controls-neighbour", "tenant", "memory",
-        "tensor-cores", "restarts", "ab-variable", "nvml-lost", "mig-labels", "tensorrt-stand-in", "engine-onnxruntime",
-        "engine-modes", "engine-streaming",
-    ):  # fmt: skip
-        assert wanted in names
-    assert len([name for name in names if name.startswith("change-")]) == len(CHANGES) == 10
-    in_tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests/gpu").glob("test_*.py")}
-    assert {f"tests-{name}" for name in in_tests} <= {*names}
-
-
 def test_a_change_without_its_cause_is_not_named() -> None:
     nothing = Seen("regressed", 0.5, {"launch": 0.0, "compute": 0.0}, {}, 1.0, 0.0)
     assert [change.name for change in CHANGES if change.is_named(nothing)] == []
@@ -134,13 +120,11 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path: Path, monkeypatch:
 
 
 def test_a_step_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
-    begin = time.monotonic()
     with started(tmp_path / "gpu.json", "--step", "timing-eager", "--limit", "0.2") as process:
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 1 and "timing-eager: failed it took more than 0.2 s" in output.replace(
         "  ", " "
     )
-    assert time.monotonic() - begin < 60
 
 
 _STEP = """

@@ -13,8 +13,9 @@ import pytest
 from infercanary.command.settings import UsageError
 from infercanary.compare import content
 from infercanary.compare import journal as journals
-from infercanary.compare.read import pick, read
+from infercanary.compare.read import read
 from infercanary.compare.recording import Attempts
+from tests.scenarios import scenarios
 
 
 def lines(path):
@@ -55,16 +56,6 @@ def test_a_run_that_is_there_twice_counts_once(journal, tmp_path):
     assert read([path, str(twice)]).canaries["resnet18"].runs == 10
 
 
-def test_a_canary_is_picked_by_its_name(journal, write):
-    recording = read([journal("a", [0.02], count=3, canaries=("one", "two"))])
-    assert list(pick(recording, "")) == ["one", "two"]
-    assert list(pick(recording, "two")) == ["two"]
-    with pytest.raises(UsageError, match=r"no canary `three`; there are: one, two$"):
-        pick(recording, "three")
-    with pytest.raises(UsageError, match="no canary `one`; there are: none, in numbers"):
-        pick(read([write("n", [1, 2])]), "one")
-
-
 def test_environments_and_boots_are_picked_by_the_beginning_of_their_ids(journal):
     path = journal("a", [0.02, 0.02], count=3)
     journal("a", [0.03], count=4, torch="2.13.0", boot="new")
@@ -102,34 +93,6 @@ def test_twice_as_many_canaries_take_twice_as_many_steps(write):
     assert 0 < steps(200) <= 2 * steps(100)
 
 
-def test_a_journal_of_small_parts_has_bounds(journal, write, monkeypatch):
-    """Each part takes many times its size in memory: 64 MiB of them took 900 MiB."""
-    whole = Path(journal("a", [0.02], count=3)).read_bytes()
-    long = whole.replace(b'"latencies":[', b'"latencies":[' + b"1.5," * (1 << 18), 1)
-    with pytest.raises(UsageError, match=r"long:2: a line of more than 1 MiB, which no probe writes"):
-        read([write("long", long)])
-    monkeypatch.setattr(journals, "_MAX_COMPONENTS", 100)
-    many = b"".join(
-        b'{"boot_id":"b","environment":"%d","components":{"a":"1","b":"2"}}\n' % n for n in range(60)
-    )
-    with pytest.raises(UsageError, match=r"many:51: more than 100 components of environments"):
-        read([write("many", many + whole)])
-    read([write("again", (many.split(b"\n")[0] + b"\n") * 60 + whole)])
-    monkeypatch.setattr(journals, "_MAX_CANARIES", 2)
-    others = [whole.replace(b'"canary":"', b'"canary":"%d' % n) for n in range(2)]
-    assert len(read([write("two", b"".join(others))]).canaries) == 2
-    with pytest.raises(UsageError, match=r"three:\d+: more than 2 canaries, each with its comparison"):
-        read([write("three", b"".join(others) + whole)])
-    monkeypatch.setattr(journals, "_MAX_STARTS", 2)
-    boots = [re.sub(rb'"boot_id":"[^"]*"', b'"boot_id":"b%d"' % n, whole) for n in range(3)]
-    read([write("two-starts", b"".join(boots[:2]))])
-    with pytest.raises(UsageError, match=r"three-starts:\d+: more than 2 starts; give a part of the file"):
-        read([write("three-starts", b"".join(boots))])
-    monkeypatch.setattr(journals, "_MAX_LINES", 2)
-    with pytest.raises(UsageError, match="more than 2 lines; give a part of the file"):
-        read([write("runs", whole)])
-
-
 @pytest.mark.parametrize(
     ("fields", "counts", "fails", "why"),
     [
@@ -152,64 +115,69 @@ def test_only_steady_runs_that_ended_well_count(journal, fields, counts, fails, 
 
 
 @pytest.mark.parametrize(
-    ("change", "runs", "note"),
+    ("bound", "most", "repeated", "count", "message"),
     [
-        (lambda whole: whole[:-40], 9, ": 1 truncated line left out"),
-        # Where the process was killed in a line, and where a disk kept the length of a write but not its bytes.
-        (lambda whole: whole[:-40] + b"\n" + b"\0" * 100 + b"\n" + whole, 10, ": 2 truncated lines left out"),
-        (lambda whole: whole.replace(b"resnet18", b"resnet1\xff", 1), 9, ": 1 truncated line left out"),
-        (
-            lambda whole: re.sub(rb'"started_at":[^,]*', b'"started_at":1e300', whole, count=1),
-            9,
-            ":2: a run that cannot be is left out (started_at is 1e+300",
-        ),
-        (
-            lambda whole: re.sub(rb'"compute":[^,}]*', b'"compute":1e308', whole, count=2),
-            8,
-            "phases from 0.002 to 1e+308 s); 2 such runs in all",
-        ),
-        *(
-            (
-                lambda whole, wrong=wrong: re.sub(
-                    rb'"latencies":\[[^,]*', b'"latencies":[' + wrong, whole, count=1
-                ),
-                9,
-                note,
-            )
-            for wrong, note in (
-                (b"-1.0", "(latencies from -1 to "),
-                (b"0", "(a latency of 0 s); 1 such run in all"),
-            )
-        ),
-        (lambda whole: b"\n" + whole.replace(b'{"boot_id":', b'{ "boot_id":'), 10, ""),
+        ("_MAX_COMPONENTS", 100, b'{"boot_id":"b","environment":"%d","components":{"a":"1","b":"2"}}\n', 60,
+         r"f:51: more than 100 components of environments"),
+        ("_MAX_CANARIES", 2, rb'"canary":"[^"]*"=>"canary":"%d"', 3, r"f:\d+: more than 2 canaries, each with its"),
+        ("_MAX_STARTS", 2, rb'"boot_id":"[^"]*"=>"boot_id":"%d"', 3, r"f:\d+: more than 2 starts; give a part of the"),
+        ("_MAX_LINES", 2, b"%d", 0, r"more than 2 lines; give a part of the file"),
+        ("_MAX_LINES", 9, rb'"latencies":\[=>"latencies":[%%d' + b",1.5" * (1 << 18) + b",", 1,
+         r"f:2: a line of more than 1 MiB, which no probe writes"),
     ],
-)
-def test_lines_that_cannot_be_are_left_out_and_named(journal, change, runs, note):
+    ids=range(5),
+)  # fmt: skip
+def test_a_journal_of_small_parts_has_bounds(
+    journal, write, monkeypatch, bound, most, repeated, count, message
+):
+    """Each part takes many times its size in memory: 64 MiB of them took 900 MiB."""
+    monkeypatch.setattr(journals, bound, most)
+    whole = Path(journal("a", [0.02], count=3)).read_bytes()
+    old, _, new = repeated.partition(b"=>")
+    if new:
+        parts = [re.sub(old, new.replace(b"%d", b"%d" % n), whole) for n in range(count)]
+    else:
+        parts = [*(old % n for n in range(count)), whole]
+    with pytest.raises(UsageError, match=message):
+        read([write("f", b"".join(parts))])
+
+
+DAMAGES = r"""
+(?s).{40}\\Z         |                                  | 9  | : 1 truncated line left out
+(?s)(.*).{40}\\Z     | \\g<1>\n\x00\x00\x00\n\\g<1>     | 9  | : 3 truncated lines left out
+resnet18             | resnet1\xff                      | 9  | : 1 truncated line left out
+"started_at":[^,]*   | "started_at":1e300               | 9  | :2: a run that cannot be is left out (started_at is
+"compute":[^,}]*     | "compute":1e308                  | 9  | phases from 0.002 to 1e+308 s); 1 such run in all
+"latencies":.[^,]*   | "latencies":[-1.0                | 9  | (latencies from -1 to
+"latencies":.[^,]*   | "latencies":[0                   | 9  | (a latency of 0 s); 1 such run in all
+{"boot_id":          | \n{ "boot_id":                   | 10 |
+"""
+
+
+@pytest.mark.parametrize(("pattern", "replacement", "runs", "note"), scenarios(DAMAGES))
+def test_lines_that_cannot_be_are_left_out_and_named(journal, pattern, replacement, runs, note):
     path = journal("a", [0.02], count=10)
-    Path(path).write_bytes(change(Path(path).read_bytes()))
+    whole = Path(path).read_bytes()
+    Path(path).write_bytes(re.sub(pattern.encode("latin-1"), replacement.encode("latin-1"), whole, count=1))
     recording = read([path])
-    assert recording.canaries["resnet18"].runs == runs
+    assert recording.canaries["resnet18"].runs == int(runs)
     assert len(recording.notes) == bool(note) and note in "".join(recording.notes)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("kept", "added", "message"),
     [
-        *(
-            (lambda whole, line=line: whole + line, ":5: not a line of a journal (")
-            for line in (b"0.5\n", b'{"latency": 1}\n', b"hello\n", b"[1]\n")
-        ),
-        (
-            lambda whole: whole.splitlines()[0] + b"\n",
-            ": a journal without a run; wait for some, or name another",
-        ),
-        (lambda whole: b'{"boot_id":"x","envi', ": a journal without a run"),
-        (lambda whole: gzip.compress(whole + b" " * content.MAX_UNPACKED, 1), "more than 64 MiB of text"),
+        *((9, line, ":5: not a line of a journal (") for line in (b"0.5\n", b'{"latency": 1}\n', b"hello\n", b"[1]\n")),
+        (1, b"", ": a journal without a run; wait for some, or name another"),
+        (0, b'{"boot_id":"x","envi', ": a journal without a run"),
+        (9, b" " * content.MAX_UNPACKED, "more than 64 MiB of text"),
     ],
-)
-def test_mistakes(journal, change, message):
+    ids=range(7),
+)  # fmt: skip
+def test_mistakes(journal, kept, added, message):
     path = journal("a", [0.02], count=3)
-    Path(path).write_bytes(change(Path(path).read_bytes()))
+    text = b"".join(Path(path).read_bytes().splitlines(keepends=True)[:kept]) + added
+    Path(path).write_bytes(gzip.compress(text, 1) if len(added) > 99 else text)
     with pytest.raises(UsageError, match=re.escape(path) + ".*" + re.escape(message)):
         read([path])
 

@@ -8,20 +8,21 @@ import io
 import json
 import os
 import random
-import re
 import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import validate
 
-from infercanary.command import cli as cli
+from infercanary.command import cli
 from infercanary.compare.overview import _kind
 from infercanary.contract.journal import environment_id
 from infercanary.judge.model import Generation, Sample
 from infercanary.store.store import Store, open_store
+from tests.scenarios import scenarios
 
 Run = Callable[..., str]
 
@@ -98,108 +99,15 @@ def test_the_engine_is_one_that_ran(environment: dict[str, str], engine: str, de
     assert _kind(kept)[1:] == (engine, device)
 
 
-def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
-    with_cpu = open_store(tmp_path / "one.sqlite")
-    take(with_cpu, "search:1", [0.040, 0.041, 0.0405])
-    take(with_cpu, "search:2", [0.050])
-    take(with_cpu, "search:1", [0.010], canary="other")
-    with_gpu = open_store(tmp_path / "two.sqlite")
-    take(with_gpu, "search:1", [0.004], torch_cuda_device="H100", onnxruntime="1.20")
-    with_gpu.close()
-    # The other one's exporter still has its store open.
-    rows = json.loads(run("cpu-host=one.sqlite", "gpu-host=two.sqlite", "--canary", "resnet*", "--json"))
+def answer(run: Run, *arguments: str) -> Any:
+    rows = json.loads(run(*arguments, "--json"), parse_constant=pytest.fail)
     validate(rows, json.loads((Path(__file__).parents[3] / "docs/schemas/report.v1.json").read_text()))
-    with_cpu.close()
-    assert [(row["host"], row["image"], row["device"], row["starts"]) for row in rows] == [
-        ("gpu-host", "search:1 (1)", "H100", 1),
-        ("cpu-host", "search:1 (1)", "EPYC", 3),
-        ("cpu-host", "search:2 (2)", "EPYC", 1),
-    ]
-    gpu, old, new = rows
-    assert gpu["engine"] == "torch 2.7.0" and gpu["latency_above_fastest_ratio"] == 0
-    assert old["latency_median_seconds"] == pytest.approx(0.0405, rel=0.002)
-    assert old["latency_deviation_ratio"] == pytest.approx(0.0124, rel=0.1)
-    assert new["latency_deviation_ratio"] is None
-    assert new["latency_above_fastest_ratio"] == pytest.approx(11.5, rel=0.01)
-    assert (old["runs"], old["load_seconds"], old["first_run_seconds"]) == (120, 2.0, 0.5)
-    text = run("cpu-host=one.sqlite", "gpu-host=two.sqlite", "--html", "report.html")
-    assert re.findall(r"^  (\w+): latency$", text, re.MULTILINE) == ["other", "resnet18"]
-    assert max(map(len, text.splitlines())) <= 80
-    page = (tmp_path / "report.html").read_text()
-    assert "gpu-host · search:1 (1) · H100" in page
-    assert "4 ms" in text and "http" not in page.split("</style>")[1]
-
-
-def test_two_models_of_one_image_are_two_rows(run: Run, tmp_path: Path) -> None:
-    """New weights are an upgrade as a new image is: their latencies were one row, ±47.8 %."""
-    with closing(open_store(tmp_path / "one.sqlite")) as store:
-        for number, (model, level) in enumerate([("file:1", 0.010), ("file:2", 0.020), ("", 0.0202)]):
-            known = {"model:resnet18": model, "settings:resnet18": "s1"} if model else {}
-            take(store, "search:1", [level], at=1e5 * number, **known)
-    rows = json.loads(run("one.sqlite", "--json"))
-    assert [(row["model"], row["settings"], row["starts"]) for row in rows] == [
-        ("file:1", "s1", 1),
-        ("file:2", "s1", 2),
-    ]
-    run("one.sqlite", "--html", "report.html")
-    assert "<td>file:1</td>" in (tmp_path / "report.html").read_text()
-    csv_row = table(run("one.sqlite", "--format", "csv"))[0]
-    assert (csv_row["model"], csv_row["settings"]) == ("file:1", "s1")
-    assert [*csv_row][:4] == ["canary", "host", "service", "image"]
-
-
-def test_weights_without_a_seed_are_one_row(run: Run, tmp_path: Path) -> None:
-    with closing(open_store(tmp_path / "one.sqlite")) as store:
-        for number in range(4):
-            take(
-                store,
-                "search:1",
-                [0.010],
-                at=1e5 * number,
-                **{"model:resnet18": f"weights-{number}.{number}"},
-            )
-    assert [row["starts"] for row in json.loads(run("one.sqlite", "--json"))] == [4]
+    return rows
 
 
 def table(text: str) -> list[dict[str, str]]:
     assert text.count("\r\n") == text.count("\n")
     return [*csv.DictReader(io.StringIO(text, newline=""))]
-
-
-def test_a_journal_has_a_row_for_each_run(run: Run, journal: Callable[..., str], tmp_path: Path) -> None:
-    journal(
-        "old.jsonl", [0.02, 0.03], count=3, tags=("warming", "gpu_clock_limited"), clock_reason="sw_thermal",
-        detail='=cmd|"x"', sm_clock=1.4e9,
-        measures={"host_memory": 3e9, "throughput@8x1": 800.0, "throughput@8x2": 900.0, "colour": 7.0},
-    )  # fmt: skip
-    with (tmp_path / "old.jsonl").open("ab") as file:
-        file.write((tmp_path / "old.jsonl").read_bytes())  # written twice
-        file.write(b'{"boot_id":"torn')
-    rows = table(run("old.jsonl", "--format", "csv", note="old.jsonl: 1 truncated line left out"))
-    assert len(rows) == 6 and [row["boot_id"] for row in rows[2:4]] == ["old.jsonl-0", "old.jsonl-1"]
-    first = rows[0]
-    median = float(first["latency_median_seconds"])
-    assert (first["host"], first["service"], first["container"]) == ("old", "", "")
-    assert first["environment_id"] == environment_id({"torch": "2.7.0", "python": "3.11"})
-    assert first["started_at"] == "2023-11-14T22:13:20.000000Z"
-    assert float(first["started_at_unix_seconds"]) == 1.7e9
-    assert float(first["latency_min_seconds"]) == pytest.approx(0.99 * median)
-    assert (first["repeats"], first["merged_runs"], first["outcome"]) == ("3", "1", "ok")
-    assert (first["tags"], first["detail"]) == ("warming;gpu_clock_limited (sw_thermal)", '\'=cmd|"x"')
-    assert float(first["phase_compute_seconds"]) == pytest.approx(median - 0.002)
-    assert float(first["control_cpu_spin_seconds"]) == pytest.approx(4e-4, rel=0.05)
-    assert (first["host_memory_bytes"], first["device_memory_bytes"]) == ("3000000000.0", "")
-    assert (first["throughput@8x1_samples_per_second"], first["measure_colour"]) == ("800.0", "7.0")
-    assert {*[*first][-6:]} == {
-        "control_cpu_spin_seconds", "measure_colour", "phase_compute_seconds", "phase_h2d_seconds",
-        "throughput@8x1_samples_per_second", "throughput@8x2_samples_per_second",
-    }  # fmt: skip
-
-
-def test_failed_runs_are_rows_too(run: Run, journal: Callable[..., str]) -> None:
-    journal("old.jsonl", [0.02], count=2, outcome="raised", latencies=(), phases={}, controls={})
-    row = table(run("old.jsonl", "--format", "csv"))[0]
-    assert (row["outcome"], row["latency_median_seconds"], row["repeats"]) == ("raised", "", "0")
 
 
 def sample(path: Path, measures: dict[str, float], service: str = "search") -> None:
@@ -220,90 +128,162 @@ def sample(path: Path, measures: dict[str, float], service: str = "search") -> N
     store.close()
 
 
-def test_a_store_is_a_table_and_each_run_on_demand(run: Run, tmp_path: Path) -> None:
-    sample(tmp_path / "gpu.sqlite", {"device_memory": 2e9})
-    (row,) = table(run("gpu.sqlite", "--format", "csv"))
-    assert (row["host"], row["service"], row["image"], row["runs"]) == ("gpu", "search", "search:1 (1)", "20")
-    assert float(row["latency_median_seconds"]) == pytest.approx(0.02, rel=0.01)
-    assert (row["device_memory_bytes"], row["cost_per_1000"], row["throughput_from"]) == (
-        "2000000000.0",
-        "",
-        "latency",
-    )
-    rows = table(run("h100=gpu.sqlite", "--format", "csv", "--runs"))
-    assert len(rows) == 20 and rows[0]["container"] == "search-1" and rows[0]["host"] == "h100"
-    assert rows[0]["environment_id"] == environment_id({"torch": "2.7.0"})
+def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
+    with_cpu = open_store(tmp_path / "one.sqlite")
+    take(with_cpu, "search:1", [0.040, 0.041, 0.0405])
+    take(with_cpu, "search:2", [0.050])
+    take(with_cpu, "search:1", [0.010], canary="other")
+    with closing(open_store(tmp_path / "two.sqlite")) as with_gpu:
+        take(with_gpu, "search:1", [0.004], torch_cuda_device="H100", onnxruntime="1.20")
+    files = ("cpu-host=one.sqlite", "gpu-host=two.sqlite")
+    # The other one's exporter still has its store open.
+    rows = answer(run, *files, "--canary", "resnet*")
+    with_cpu.close()
+    assert [(row["host"], row["image"], row["device"], row["starts"], row["runs"]) for row in rows] == [
+        ("gpu-host", "search:1 (1)", "H100", 1, 40),
+        ("cpu-host", "search:1 (1)", "EPYC", 3, 120),
+        ("cpu-host", "search:2 (2)", "EPYC", 1, 40),
+    ]
+    for name, expected in (
+        ("latency_median_seconds", [0.004, 0.0405, 0.05]), ("latency_above_fastest_ratio", [0, 9.1, 11.5]),
+        ("load_seconds", [2.0] * 3),
+    ):  # fmt: skip
+        assert [row[name] for row in rows] == pytest.approx(expected, rel=0.1)
+    assert [row["latency_deviation_ratio"] is None for row in rows] == [True, False, True]
+    assert rows[1]["latency_deviation_ratio"] == pytest.approx(0.0124, rel=0.1)
+    text = run(*files, "--html", "report.html")
+    assert max(map(len, text.splitlines())) <= 80 and " other: latency" in text
+    page = (tmp_path / "report.html").read_text()
+    assert "gpu-host · search:1 (1) · H100" in page and "http" not in page.split("</style>")[1]
 
 
 @pytest.mark.parametrize(
-    ("measures", "rate", "words"),
+    ("models", "rows"),
     [
-        ({}, 50.0, "49.98 13.89 gpu · latency"),
-        ({"throughput": 400.0, "energy": 4.0}, 400.0, "400 1.736 500 J gpu · runs"),
+        (["file:1", "file:2", ""], [("file:1", 1), ("file:2", 2)]),  # new weights are an upgrade as a new image is
+        (["weights-0.0", "weights-1.1", "weights-2.2", "weights-3.3"], [("", 4)]),  # without a seed
+    ],
+)  # fmt: skip
+def test_each_model_of_an_image_is_a_row(run: Run, tmp_path: Path, models: list[str], rows: object) -> None:
+    with closing(open_store(tmp_path / "one.sqlite")) as store:
+        for number, model in enumerate(models):
+            known = {"model:resnet18": model, "settings:resnet18": "s1"} if model else {}
+            take(store, "search:1", [0.01], at=1e5 * number, **known)
+    found = answer(run, "one.sqlite")
+    assert [(row["model"], row["starts"]) for row in found] == rows
+    csv_rows = table(run("one.sqlite", "--format", "csv"))
+    assert [(row["model"], row["settings"]) for row in csv_rows] == [(row["model"], "s1") for row in found]
+
+
+JOURNAL_ROW = """
+host | old
+service |
+started_at | 2023-11-14T22:13:20.000000Z
+started_at_unix_seconds | 1700000000.0
+repeats | 3
+merged_runs | 1
+outcome | ok
+tags | warming;gpu_clock_limited (sw_thermal)
+detail | '=cmd|"x"
+host_memory_bytes | 3000000000.0
+device_memory_bytes |
+throughput@8x1_samples_per_second | 800.0
+throughput@8x2_samples_per_second | 900.0
+measure_colour | 7.0
+"""
+
+
+def test_a_journal_has_a_row_for_each_run(run: Run, journal: Callable[..., str], tmp_path: Path) -> None:
+    journal(
+        "old.jsonl", [0.02, 0.03], count=3, tags=("warming", "gpu_clock_limited"), clock_reason="sw_thermal",
+        detail='=cmd|"x"', sm_clock=1.4e9,
+        measures={"host_memory": 3e9, "throughput@8x1": 800.0, "throughput@8x2": 900.0, "colour": 7.0},
+    )  # fmt: skip
+    with (tmp_path / "old.jsonl").open("ab") as file:
+        file.write((tmp_path / "old.jsonl").read_bytes())  # written twice
+        file.write(b'{"boot_id":"torn')
+    rows = table(run("old.jsonl", "--format", "csv", note="old.jsonl: 1 truncated line left out"))
+    assert [row["boot_id"] for row in rows] == ["old.jsonl-0"] * 3 + ["old.jsonl-1"] * 3
+    expected: dict[str, str] = dict(scenarios(JOURNAL_ROW))  # type: ignore[arg-type]
+    assert expected == {name: rows[0][name] for name in expected}
+    assert rows[0]["environment_id"] == environment_id({"torch": "2.7.0", "python": "3.11"})
+    median = float(rows[0]["latency_median_seconds"])
+    assert float(rows[0]["latency_min_seconds"]) == pytest.approx(0.99 * median)
+    assert float(rows[0]["phase_compute_seconds"]) == pytest.approx(median - 0.002)
+    assert float(rows[0]["control_cpu_spin_seconds"]) == pytest.approx(4e-4, rel=0.05)
+    journal("bad.jsonl", [0.02], count=1, outcome="raised", latencies=(), phases={}, controls={})
+    row = table(run("bad.jsonl", "--format", "csv"))[0]
+    assert (row["outcome"], row["latency_median_seconds"], row["repeats"]) == ("raised", "", "0")
+
+
+def test_each_run_of_a_store_on_demand(run: Run, tmp_path: Path) -> None:
+    sample(tmp_path / "gpu.sqlite", {"device_memory": 2e9})
+    rows = table(run("h100=gpu.sqlite", "--format", "csv", "--runs"))
+    assert len(rows) == 20 and (rows[0]["container"], rows[0]["host"]) == ("search-1", "h100")
+    assert rows[0]["environment_id"] == environment_id({"torch": "2.7.0"})
+    assert rows[0]["device_memory_bytes"] == "2000000000.0"
+
+
+@pytest.mark.parametrize(
+    ("measures", "rate", "energy", "origin"),
+    [
+        ({}, 50.0, None, "latency"),
+        ({"throughput": 400.0, "energy": 4.0}, 400.0, 500, "runs"),
         (
             {"throughput": 50.0, "throughput@8x1": 1250.0, "throughput@8x4": 2000.0, "energy": 0.5, "host_memory": 3e9},
-            2000.0,
-            "2,000 0.3472 500 J gpu · sweep, batch 8 with 4 requests at a time",
+            2000.0, 500, "sweep, batch 8 with 4 requests at a time",
         ),
+        # Its cost would be infinite, which is no JSON.
+        ({"throughput@8x1": 5e-324, "throughput": 400.0, "energy": 5e-324}, 400.0, None, "runs"),
+        ({"throughput@8x1": 1e308, "throughput": 400.0, "energy": 1e308}, 400.0, None, "runs"),
     ],
 )  # fmt: skip
 def test_a_price_gives_the_cost_of_inferences(
-    run: Run, tmp_path: Path, measures: dict[str, float], rate: float, words: str
+    run: Run, tmp_path: Path, measures: dict[str, float], rate: float, energy: float | None, origin: str
 ) -> None:
-    sample(tmp_path / "gpu.sqlite", measures)
-    sample(tmp_path / "other.sqlite", measures)
+    for name in ("gpu", "other"):
+        sample(tmp_path / f"{name}.sqlite", measures)
     files = ("gpu.sqlite", "other.sqlite", "--price", "2500", "--price", "other=5000")
-    run(*files, "--html", "report.html")
-    cells = re.sub("<[^>]*>", " ", (tmp_path / "report.html").read_text().partition("<main>")[2])
-    assert words in " ".join(cells.split())
-    gpu, other = sorted(json.loads(run(*files, "--json")), key=lambda row: row["host"])
+    gpu, other = sorted(answer(run, *files), key=lambda row: row["host"])
     assert gpu["throughput_samples_per_second"] == pytest.approx(rate, rel=0.01)
     assert gpu["cost_per_1000"] == pytest.approx(2500 / 3600 / rate * 1000, rel=0.01)
-    assert gpu["energy_per_1000_joules"] == (
-        500 if "energy" in measures else None
-    )  # of 8 samples in a request, or of one
     assert other["cost_per_1000"] == pytest.approx(2 * gpu["cost_per_1000"])
+    assert (gpu["energy_per_1000_joules"], gpu["throughput_from"]) == (energy, origin)
+    run(*files, "--html", "report.html")
+    assert f"gpu · {origin}" in (tmp_path / "report.html").read_text()
     costs = {float(row["cost_per_1000"]) for row in table(run(*files, "--format", "csv"))}
     assert costs == {gpu["cost_per_1000"], other["cost_per_1000"]}
-    unpriced = json.loads(run("gpu.sqlite", "--price", "gpu=2.5", "other.sqlite", "--json"))
-    assert [row["cost_per_1000"] is None for row in sorted(unpriced, key=lambda r: r["host"])] == [
-        False,
-        True,
-    ]
+    unpriced = answer(run, "gpu.sqlite", "--price", "gpu=2.5", "other.sqlite")
+    assert {row["host"]: row["cost_per_1000"] is None for row in unpriced} == {"gpu": False, "other": True}
 
 
-@pytest.mark.parametrize("value", [5e-324, 1e308])
-def test_a_measure_that_nothing_can_have_costs_nothing(run: Run, tmp_path: Path, value: float) -> None:
-    """Its cost would be infinite, which is no JSON."""
-    sample(tmp_path / "gpu.sqlite", {"throughput@8x1": value, "throughput": 400.0, "energy": value})
-    (row,) = json.loads(run("gpu.sqlite", "--price", "2.5", "--json"), parse_constant=pytest.fail)
-    assert row["throughput_samples_per_second"] == 400.0 and row["energy_per_1000_joules"] is None
+MISTAKES = """
+gpu.sqlite --price -1                | --price -1: give what an hour costs
+gpu.sqlite --price inf               | --price inf: give what an hour costs
+gpu.sqlite --price nan               | --price nan: give what an hour costs
+gpu.sqlite --price $2                | --price $2: give what an hour costs
+gpu.sqlite --price h=2               | --price h=2: give what an hour costs
+gpu.sqlite --runs                    | gpu.sqlite: each run is a row of a table; give --format csv or --json
+old.jsonl                            | old.jsonl: each run is a row of a table; give --format csv or --json
+old.jsonl --format csv --price 2     | old.jsonl: each run is a row of a table
+old.jsonl --format csv --service a   | old.jsonl: each run is a row of a table
+old.jsonl --format csv --canary b*   | old.jsonl: no run of canary `b*`, service `*`
+none.jsonl --format csv              | none.jsonl: cannot be read (No such file
+empty.jsonl --format csv             | empty.jsonl: is empty; give a journal, or numbers
+words.txt                            | words.txt: not the judge's store; give the file that the exporter's --store names
+broken.jsonl --format csv            | broken.jsonl:2: not a line of a journal
+a/gpu.sqlite gpu.sqlite              | gpu.sqlite: two files of the host `gpu`; name them, HOST=FILE
+none.sqlite                          | none.sqlite: cannot be read (No such file
+empty.sqlite                         | empty.sqlite: no start of canary `*`, service `*`, has 8 steady runs
+postgresql://me@db/x?sslmode=require | report reads files, not PostgreSQL; give a store in SQLite
+older.sqlite                         | older.sqlite: not the judge's store, or one of 0.1.0, which can no longer be read
+gpu.sqlite --html pipe               | --html: `pipe` is a device or a pipe; name a file
+"""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        *((["gpu.sqlite", "--price", price], f"--price {price}: give what an hour costs") for price in
-          ("-1", "inf", "nan", "$2", "h=2")),
-        (["gpu.sqlite", "--runs"], "gpu.sqlite: each run is a row of a table; give --format csv or --json"),
-        (["old.jsonl"], "old.jsonl: each run is a row of a table; give --format csv or --json"),
-        (["old.jsonl", "--format", "csv", "--price", "2"], "old.jsonl: each run is a row of a table"),
-        (["old.jsonl", "--format", "csv", "--service", "a"], "old.jsonl: each run is a row of a table"),
-        (["old.jsonl", "--format", "csv", "--canary", "b*"], "old.jsonl: no run of canary `b*`, service `*`"),
-        (["none.jsonl", "--format", "csv"], "none.jsonl: cannot be read (No such file"),
-        (["empty.jsonl", "--format", "csv"], "empty.jsonl: is empty; give a journal, or numbers"),
-        (["words.txt"], "words.txt: not the judge's store; give the file that the exporter's --store names"),
-        (["broken.jsonl", "--format", "csv"], "broken.jsonl:2: not a line of a journal"),
-        (["a/gpu.sqlite", "gpu.sqlite"], "gpu.sqlite: two files of the host `gpu`; name them, HOST=FILE"),
-        (["none.sqlite"], "none.sqlite: cannot be read (No such file"),
-        (["empty.sqlite"], "empty.sqlite: no start of canary `*`, service `*`, has 8 steady runs"),
-        (["postgresql://me@db/x?sslmode=require"], "report reads files, not PostgreSQL; give a store in SQLite"),
-        (["older.sqlite"], "older.sqlite: not the judge's store, or one of 0.1.0, which can no longer be read"),
-        (["gpu.sqlite", "--html", "pipe"], "--html: `pipe` is a device or a pipe; name a file"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_one_line(
-    run: Run, journal: Callable[..., str], tmp_path: Path, arguments: list[str], line: str
+@pytest.mark.parametrize(("arguments", "line"), scenarios(MISTAKES))
+def test_a_mistake_is_one_line(
+    run: Run, journal: Callable[..., str], tmp_path: Path, arguments: str, line: str
 ) -> None:
     sample(tmp_path / "gpu.sqlite", {})
     open_store(tmp_path / "empty.sqlite").close()
@@ -314,4 +294,4 @@ def test_what_is_wrong_is_one_line(
     (tmp_path / "words.txt").write_text("nothing of the kind")
     (tmp_path / "broken.jsonl").write_text((tmp_path / "old.jsonl").read_text().split("\n")[0] + "\nwords\n")
     os.mkfifo(tmp_path / "pipe")
-    assert run(*arguments, code=2).startswith(f"infercanary: {line}")
+    assert run(*arguments.split(), code=2).startswith(f"infercanary: {line}")

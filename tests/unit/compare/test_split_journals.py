@@ -76,23 +76,6 @@ def test_a_journal_in_several_files_gives_the_same_verdict(
     assert answer("compare", old, new, *arguments) == whole
 
 
-def test_a_rotated_journal_gives_the_same_verdict(answer: Answer, journal: Callable[..., str]) -> None:
-    """As the probe cuts it: the older file is `PATH.1`, and each begins with what the environment is."""
-    for name, levels in zip(("old", "new"), LEVELS, strict=True):
-        journal(name, levels)
-        lines = Path(name).read_text().splitlines(keepends=True)
-        Path(f"{name}-whole").write_text("".join(lines))
-        Path(f"{name}.1").write_text("".join(lines[: len(lines) // 3]))
-        Path(name).write_text("".join(lines[len(lines) // 3 :]))
-    said, whole = answer("compare", "old", "new"), answer("compare", "old-whole", "new-whole")
-    assert [note.partition(": ")[2] for note in said.pop("notes")] == [
-        "read too, as the older part of old",
-        "read too, as the older part of new",
-    ]
-    del whole["notes"]
-    assert said == whole
-
-
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, 40), max_size=3), turned=st.booleans())
 def test_a_start_that_came_in_parts_is_one_row_of_the_report(

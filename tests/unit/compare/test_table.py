@@ -17,6 +17,7 @@ from infercanary.compare import content, rows, table
 from infercanary.compare.read import read
 from infercanary.compare.rows import File
 from infercanary.compare.table import numbers
+from tests.scenarios import scenarios
 
 latencies = st.lists(st.floats(1e-15, 1e15), min_size=1, max_size=30)
 
@@ -45,28 +46,32 @@ def test_each_format_gives_the_same_numbers(each, end, delimiter, text):
     assert values(out.getvalue(), "latency, p50") == each
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("# a\n\n0.5  # warm, 2nd\n  1\n#\n2e-3\n", [0.5, 1, 0.002]),
-        ("# made by x\nlatency\n1\n\n# more\n2\n", [1, 2]),
-        ('# x\n{"a": 1}\n\n{"a": 2}\n', [1, 2]), ('{}\n{"a": 1}\n{"a": 2}\n', [1, 2]),
-        ("a;b\n", None), ("sep=|\nt|latency\n12:00|7\n", [7]), ('latency\n"1,234.5"\n', [1234.5]),
-        ("duration (ms),status\n20ms,OK\n", [0.02]),
-        ("name;iterations;real_time;time_unit\nB;9;21,5;ms\nB;9;1.022,5;ms\nB;9;22;ms\n", [0.0215, 1.0225, 0.022]),
-        ("t;latency\nx;12,5\ny;1.234,5\n", [12.5, 1234.5]), ("t;latency\nx;12,5 ms\n", [0.0125]),
-        ('"latency\n(ms)",id\n3,x\n', [3]), ("1m2.5s\n850 µs\n", [62.5, 0.00085]),
-        (b"# f\xfcr\n1\n2\n", [1, 2]),
-        (b"Gr\xf6\xdfe;latency\nx;1\n", [1]), ("t;latency\nx;,5\n", [0.5]),
-        ("# latency\n1\n2\n", [1, 2]), ('# n,latency\nx,5\ny,6\n', [5, 6]),
-    ],
-)  # fmt: skip
+FORMS = r"""
+# a\n\n0.5  # warm, 2nd\n  1\n#\n2e-3\n     | 0.5 1 0.002
+# made by x\nlatency\n1\n\n# more\n2\n      | 1 2
+# x\n{"a": 1}\n\n{"a": 2}\n                 | 1 2
+{}\n{"a": 1}\n{"a": 2}\n                    | 1 2
+sep=|\nt|latency\n12:00|7\n                 | 7
+latency\n"1,234.5"\n                        | 1234.5
+duration (ms),status\n20ms,OK\n             | 0.02
+name;iterations;real_time;time_unit\nB;9;21,5;ms\nB;9;1.022,5;ms\nB;9;22;ms\n | 0.0215 1.0225 0.022
+t;latency\nx;12,5\ny;1.234,5\n              | 12.5 1234.5
+t;latency\nx;12,5 ms\n                      | 0.0125
+"latency\n(ms)",id\n3,x\n                   | 3
+1m2.5s\n850 us\n                            | 62.5 0.00085
+Größe;latency\nx;1\n                        | 1
+t;latency\nx;,5\n                           | 0.5
+# latency\n1\n2\n                           | 1 2
+# n,latency\nx,5\ny,6\n                     | 5 6
+"""
+
+
+@pytest.mark.parametrize(("text", "found"), scenarios(FORMS))
 def test_forms(text, found):
-    if found is None:
-        with pytest.raises(UsageError, match="without a run"):
-            values(text)
-    else:
-        assert values(text) == pytest.approx(found)
+    assert values(text) == pytest.approx([float(number) for number in found.split()])
+    if text.isascii():
+        return
+    assert values(text.encode("latin-1")) == pytest.approx([float(number) for number in found.split()])
 
 
 def test_a_header_behind_a_hash_names_columns_of_whole_numbers():
@@ -81,68 +86,67 @@ def test_a_truncated_last_line_of_objects_is_left_out(last):
     assert notes == ["f: the last line is truncated, and was left out"]
 
 
-@pytest.mark.parametrize(
-    ("text", "column", "message"),
-    [
-        ('{"a": 1}\n{"a\n', "", "f:2: no JSON object; put one object on each line"),
-        ('{"a": 1}\n{"a\n{"a": 2}', "", "f:2: no JSON object"),
-        ("1,\n2,\n", "", "f:1: `1, ` is no header, and not one number"),
-        ("1,2\n3,4\n", "", "f:1: `1, 2` is no header, and not one number"),
-        ("12,5\n12,7\n", "", "f:1: `12, 5` is no header, and not one number; give one number a line, with a decimal"),
-        ("12.5ms?\n13ms\n", "", "f:1: `12.5ms?` is no header, and not one number"),
-        ('a,b\n"22,077",1\n', "a", "f:2: `22,077` is not a number; write one, with a decimal point"),
-        ("a,b\n,1\n", "a", "f:2: `nothing` is not a number; write one"),
-        ("1\n2\nnan\n", "", "f:3: `nan` is not a latency: those are above zero"),
-        ("1\n-2\n", "", "f:2: `-2` is not a latency"),
-        ("# x\n\n0\n", "", "f:3: `0` is not a latency"),
-        ("1\n1.7e308\n", "", "f:2: `1.7e308` is not a latency: those are above zero, and finite in any unit"),
-        ("1\n1e-320\n", "", "f:2: `1e-320` is not a latency"),
-        ("[1, " + "9" * 400 + "]", "", "f: "),
-        ("1\n1e999\n", "", "f:2: `1e999` is not a latency"),
-        ("1\nx\n", "", "f:2: `x` is not a number"),
-        ("1\n{}\n", "", "f:2: `{}` is not a number"),
-        ("1\n1 2\n", "", "f:2: `1 2` is not a number; write one"),
-        ("1\n2\n", "x", "f: no column `x`; give --column one of: none, leave it out"),
-        ("[1, 2]", "a", "f: no column `a`; give --column one of: none, leave it out"),
-        ("a,b\n1,2\n", "", "f: several columns; give --column one of: a, b"),
-        ("a,b\n1,2\n", "c", "f: no column `c`; give --column one of: a, b"),
-        ("a,a\n1,2\n", "a", "f:1: several columns `a`; rename all but one"),
-        ("a,b\n1,2\n1\n", "a", "f:3: 1 columns, and the header has 2; fix the line"),
-        ("a,b\n1,2\n,1\n", "a", "f:3: `nothing` is not a number"),
-        ("a,b\n\n# c\n1,2\n\nx,1\n", "a", "f:6: `x` is not a number"),
-        ("a\n", "", "f: a file of numbers without a run; give another"),
-        ("[]", "", "f: a file of numbers without a run"),
-        ("[1, 2", "", "f: not JSON (Expecting ',' delimiter: line 1 column"),
-        ('{\n"a": [1\n', "", "f: not JSON (Expecting ',' delimiter: line 3"),
-        ("[" * 100_000, "", "f: not JSON ("),
-        ("[1, NaN]", "", "f: entry 2: `nan` is not a latency"),
-        ('{"a": 1}\n{"a": -Infinity}', "", "f:2: `-inf` is not a latency"),
-        ("[1, null]", "", "f: entry 2: `nothing` is not a number"),
-        ("[1, true]", "", "f: entry 2: `True` is not a number"),
-        ('[1, "2x"]', "", "f: entry 2: `2x` is not a number"),
-        ("[1, [2]]", "", "f: entry 2: `[2]` is not a number"),
-        ("[1, -1]", "", "f: entry 2: `-1` is not a latency"),
-        ('{"a": 1, "b": {"c": 2}}\n', "", "f: several columns; give --column one of: a, b.c"),
-        ('{"a": 1, "b": {"c": 2}}\n', "b.d", "f: no column `b.d`; give --column one of: a, b.c"),
-        ('{"p50": 1, "p99": 2}\n', "", "f: several columns; give --column one of: p50, p99"),
-        ('{"a": 1}\n0.5\n', "a", "f:2: no JSON object"),
-        ('{"id": 7, "error": "x"}\n' * 100 + '{"id": 7, "a": 1}\n', "", "f: no record has a latency; give another"),
-        ('{"a": "x"}\n', "", "f: entry 1: `x` is not a number"),
-        ('{"a": ["\\ud800"], "error": ["\\udfff"]}\n{"a": "\\ud800", "error": null}\n', "a", "f:2: `?` is not"),
-        ("20ms\n21\n", "", "f:2: `21` without a unit, unlike the numbers before"),
-        ("21\n20ms\n", "", "f:2: `20ms` has a unit, unlike the numbers before"),
-        ("a;b\n1;12,5\n2;12.5\n", "b", "f:3: `12.5` is of another form than numbers before (decimal commas"),
-        ("name;iterations;real_time;time_unit\nB;9;21,5;ms\nB;9;21.5;ms\n", "", "f:3: `21.5` is of another form"),
-        ("name;iterations;real_time;time_unit\nB;9;21;bars\n", "", "f:2: `21` is in `bars`, which is no unit of time"),
-        (b'a\n"' + b"1" * 200_000, "", "f:2: no table follows (field larger than field limit (131072)); fix the line"),
-    ],
-)  # fmt: skip
+MISTAKES = r"""
+{"a": 1}\n{"a\n              |      | f:2: no JSON object; put one object on each line
+1,2\n3,4\n                   |      | f:1: `1, 2` is no header, and not one number
+12,5\n12,7\n                 |      | f:1: `12, 5` is no header, and not one number; give one number a line
+12.5ms?\n13ms\n              |      | f:1: `12.5ms?` is no header, and not one number
+a,b\n"22,077",1\n            | a    | f:2: `22,077` is not a number; write one, with a decimal point
+a,b\n,1\n                    | a    | f:2: `nothing` is not a number; write one
+1\n2\nnan\n                  |      | f:3: `nan` is not a latency: those are above zero
+# x\n\n0\n                   |      | f:3: `0` is not a latency
+1\n1.7e308\n                 |      | f:2: `1.7e308` is not a latency: those are above zero, and finite in any unit
+1\n1e999\n                   |      | f:2: `1e999` is not a latency
+1\nx\n                       |      | f:2: `x` is not a number
+1\n1 2\n                     |      | f:2: `1 2` is not a number; write one
+1\n2\n                       | x    | f: no column `x`; give --column one of: none, leave it out
+a,b\n1,2\n                   |      | f: several columns; give --column one of: a, b
+a,b\n1,2\n                   | c    | f: no column `c`; give --column one of: a, b
+a,a\n1,2\n                   | a    | f:1: several columns `a`; rename all but one
+a,b\n1,2\n1\n                | a    | f:3: 1 columns, and the header has 2; fix the line
+a,b\n\n# c\n1,2\n\nx,1\n     | a    | f:6: `x` is not a number
+a\n                          |      | f: a file of numbers without a run; give another
+[1, 2                        |      | f: not JSON (Expecting ',' delimiter: line 1 column
+{\n"a": [1\n                 |      | f: not JSON (Expecting ',' delimiter: line 3
+[1, NaN]                     |      | f: entry 2: `nan` is not a latency
+{"a": 1}\n{"a": -Infinity}   |      | f:2: `-inf` is not a latency
+[1, null]                    |      | f: entry 2: `nothing` is not a number
+[1, true]                    |      | f: entry 2: `True` is not a number
+[1, "2x"]                    |      | f: entry 2: `2x` is not a number
+[1, [2]]                     |      | f: entry 2: `[2]` is not a number
+{"a": 1, "b": {"c": 2}}\n    |      | f: several columns; give --column one of: a, b.c
+{"a": 1, "b": {"c": 2}}\n    | b.d  | f: no column `b.d`; give --column one of: a, b.c
+{"a": 1}\n0.5\n              | a    | f:2: no JSON object
+{"a": "x"}\n                 |      | f: entry 1: `x` is not a number
+{"a": ["\\ud800"], "error": ["\\udfff"]}\n{"a": "\\ud800", "error": null}\n | a    | f:2: `?` is not
+20ms\n21\n                   |      | f:2: `21` without a unit, unlike the numbers before
+21\n20ms\n                   |      | f:2: `20ms` has a unit, unlike the numbers before
+a;b\n1;12,5\n2;12.5\n        | b    | f:3: `12.5` is of another form than numbers before (decimal commas
+name;iterations;real_time;time_unit\nB;9;21,5;ms\nB;9;21.5;ms\n |      | f:3: `21.5` is of another form
+name;iterations;real_time;time_unit\nB;9;21;bars\n |      | f:2: `21` is in `bars`, which is no unit of time
+"""
+LARGE = [
+    ("[" * 100_000, "", "f: not JSON ("),
+    ("[1, " + "9" * 400 + "]", "", "f: "),
+    (
+        '{"id": 7, "error": "x"}\n' * 100 + '{"id": 7, "a": 1}\n',
+        "",
+        "f: no record has a latency; give another",
+    ),
+    (
+        'a\n"' + "1" * 200_000,
+        "",
+        "f:2: no table follows (field larger than field limit (131072)); fix the line",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "column", "message"), [*scenarios(MISTAKES), *LARGE])
 def test_mistakes(text, column, message):
     with pytest.raises(UsageError) as raised:
         values(text, column)
-    assert str(raised.value).startswith(message)
-    assert "\n" not in str(raised.value) and "; " in str(raised.value)
-    assert len(str(raised.value)) < 300
+    line = str(raised.value)
+    assert line.startswith(message) and "\n" not in line and "; " in line and len(line) < 300
 
 
 @given(st.binary(max_size=60), st.sampled_from(["", "a"]))
@@ -153,21 +157,19 @@ def test_any_bytes_give_numbers_or_one_line(data, column):
         assert found and all(x > 0 for x in found)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "is empty; give a journal, or numbers"),
-        (b" \n\n", "is empty"),
-        (b"\x7fELF\0\0\0", "a binary or packed file; give a journal, or numbers as text"),
-        (b"\x80\x81\n", "a file of numbers without a run"),
-        (b"\xff\xfe1", "damaged gzip or UTF-16; fetch it again, or save it as UTF-8"),
-        (b"PK\x03\x04\x14\0", "a binary or packed file"),
-        (b"\x1f\x8bnonsense", "damaged gzip"),
-        (gzip.compress(b"1\n" * 1000, mtime=0)[:-9], "damaged gzip"),
-    ],
-)
-def test_files_that_hold_no_text(write, data, message):
-    path = write("f", data)
+NO_TEXT = r"""
+ \n\n                | is empty
+\x7fELF\x00\x00\x00  | a binary or packed file; give a journal, or numbers as text
+\x80\x81\n           | a file of numbers without a run
+\xff\xfe1            | damaged gzip or UTF-16; fetch it again, or save it as UTF-8
+PK\x03\x04\x14\x00   | a binary or packed file
+\x1f\x8bnonsense     | damaged gzip
+"""
+
+
+@pytest.mark.parametrize(("text", "message"), [("", "is empty"), (" \n\n", "is empty"), *scenarios(NO_TEXT)])
+def test_files_that_hold_no_text(write, text, message):
+    path = write("f", text.encode("latin-1"))
     with pytest.raises(UsageError) as raised:
         read([path])
     assert str(raised.value).startswith(f"{path}: {message}")

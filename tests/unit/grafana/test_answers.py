@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from grafana.queries import queries
+from tests.scenarios import scenarios
 
 pytest.importorskip("grafana_foundation_sdk", reason="Grafana's SDK needs Python 3.11")
 
@@ -59,39 +60,35 @@ GPU = {
 }
 
 
-@pytest.mark.parametrize(
-    ("place", "by", "series", "expected"),
-    [
-        (
-            "self: Probes A",
-            "replica",
-            SCRAPES,
-            {"search-1 node-1": 1, "search-2 node-1": 0, "search-3 node-2": -1},
-        ),
-        ("self: Exporters A", "instance", SCRAPES, {"node-1:9797": 1, "node-2:9797": 0}),
-        ("fleet: Broken now A", "instance", SCRAPES, {"node-2:9797": 1}),
-        ("fleet: Inventory A", "service", SCRAPES, {"search": 3}),
-        ("fleet: Inventory B", "service", SCRAPES, {"search": 1}),
-        ("fleet: Inventory C", "service", SCRAPES, {"search": 2}),
-        ("fleet: Services: last upgrade B", "namespace", SHIFTS, {"prod": 1, "staging": 1}),
-        ("fleet: Services: last upgrade B", "change", SHIFTS, {"+34.6 %": 1, "+0.2 %": 1}),
-        ("fleet: Broken now D", "canary", SCRAPES | FALLBACK, {"resnet18": 2}),
-        ("fleet: Firing alerts A", "alert", ALERTS, {"ProbeDown": 600_000}),
-        ("fleet: Firing alerts A", "replica", ALERTS, {"search-x7k2p/server": 600_000}),
-        ("fleet: Firing alerts A", "runbooks", ALERTS, {"http://host/runbooks": 600_000}),
-        ("host: Neighbours on the GPU A", "id", GPU, {"GPU-5a6f1a2b": 1}),
-        ("host: GPU errors D", "id", GPU, {"GPU-5a6f1a2b": 5}),
-    ],
-)
-def test_answer(
-    place: str, by: str, series: dict[str, str], expected: dict[str, float], tmp_path: Path
-) -> None:
+SERIES = {"scrapes": SCRAPES, "shifts": SHIFTS, "fallback": SCRAPES | FALLBACK, "alerts": ALERTS, "gpu": GPU}
+ANSWERS = """
+self: Probes A                  | replica   | scrapes  | {search-1 node-1: 1, search-2 node-1: 0, search-3 node-2: -1}
+self: Exporters A               | instance  | scrapes  | {"node-1:9797": 1, "node-2:9797": 0}
+fleet: Broken now A             | instance  | scrapes  | {"node-2:9797": 1}
+fleet: Inventory A              | service   | scrapes  | {search: 3}
+fleet: Inventory B              | service   | scrapes  | {search: 1}
+fleet: Inventory C              | service   | scrapes  | {search: 2}
+fleet: Services: last upgrade B | namespace | shifts   | {prod: 1, staging: 1}
+fleet: Services: last upgrade B | change    | shifts   | {+34.6 %: 1, +0.2 %: 1}
+fleet: Broken now D             | canary    | fallback | {resnet18: 2}
+fleet: Firing alerts A          | alert     | alerts   | {ProbeDown: 600000}
+fleet: Firing alerts A          | replica   | alerts   | {search-x7k2p/server: 600000}
+fleet: Firing alerts A          | runbooks  | alerts   | {"http://host/runbooks": 600000}
+host: Neighbours on the GPU A   | id        | gpu      | {GPU-5a6f1a2b: 1}
+host: GPU errors D              | id        | gpu      | {GPU-5a6f1a2b: 5}
+"""
+
+
+@pytest.mark.parametrize(("place", "by", "series", "expected"), scenarios(ANSWERS))
+def test_answer(place: str, by: str, series: str, expected: str, tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed")
-    samples = [{"labels": f'{{{by}="{text}"}}', "value": value} for text, value in expected.items()]
+    samples = [
+        {"labels": f'{{{by}="{text}"}}', "value": value} for text, value in yaml.safe_load(expected).items()
+    ]
     query = {"expr": f"sum by ({by}) ({QUERIES[place]})", "eval_time": "15m", "exp_samples": samples}
-    inputs = [{"series": name, "values": values} for name, values in series.items()]
+    inputs = [{"series": name, "values": values} for name, values in SERIES[series].items()]
     test = {"interval": "1m", "input_series": inputs, "promql_expr_test": [query]}
     file = tmp_path / "test.yml"
     file.write_text(yaml.safe_dump({"tests": [test]}), encoding="utf-8")

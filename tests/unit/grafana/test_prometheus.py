@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from grafana import prometheus
 from grafana.prometheus import Prometheus, Refused
 from infercanary.command.settings import UsageError
 
@@ -47,17 +45,6 @@ def serve() -> Iterator[Serve]:
         server.server_close()
 
 
-def test_series_and_remarks(serve: Serve) -> None:
-    result = [{"metric": {"a": "b"}, "values": [[1, "2"], [3, "NaN"]]}]
-    body = {"status": "success", "infos": ["odd"], "data": {"resultType": "matrix", "result": result}}
-    there, asked = serve(200, json.dumps(body).encode())
-    answer = there.over("x > 1", 0, 60, 15)
-    assert answer.results[0].labels == {"a": "b"}
-    assert answer.results[0].points[0] == (1.0, 2.0)
-    assert answer.remarks == ["odd"]
-    assert asked == ["/api/v1/query_range query=x+%3E+1&start=0&end=60&step=15"]
-
-
 def test_a_query_that_is_refused(serve: Serve) -> None:
     there, _ = serve(400, b'{"status": "error", "error": "parse error"}')
     with pytest.raises(Refused, match=r"^parse error$"):
@@ -80,13 +67,6 @@ def test_what_is_no_prometheus(serve: Serve, status: int, body: bytes) -> None:
     with pytest.raises(
         UsageError, match=f"^{there.url}: answers, but not as Prometheus does; check the address$"
     ):
-        there.at("x", 0)
-
-
-def test_an_answer_without_end_is_not_read_to_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prometheus, "MAX_BYTES", 1 << 20)
-    there, _ = serve(200, b" " * (2 << 20))
-    with pytest.raises(UsageError, match="more than 1 MiB for one query; ask for less time"):
         there.at("x", 0)
 
 

@@ -1,4 +1,4 @@
-"""What the check of the boards says for people, and what it is made of without Grafana's library."""
+"""Queries take recorded rates of buckets, and the versions that are checked are the stack's and the README's."""
 
 from __future__ import annotations
 
@@ -6,72 +6,13 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
-from grafana.check import asking, node, tables
+from grafana.check import node
 from grafana.queries import Query, queries
-from grafana.situations.backfill import _firing, _rounds
 from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[3]
-
-
-def text(**shows: object) -> list[str]:
-    return [*tables.lines(shows)]
-
-
-def test_a_table_is_aligned_and_its_end_is_counted() -> None:
-    rows = [[{"text": "classify"}, {"text": f"{n} %"}] for n in range(tables.ROWS + 2)]
-    first, second, *_, last = text(columns=[{"name": "Service"}, {"name": "Shift"}], rows=rows)
-    assert (first, second, last) == ("Service   Shift", "classify  0 %", "… and 3 more")
-
-
-HIDDEN = {"name": "low", "last": "1", "hidden": True}
-
-
-@pytest.mark.parametrize(
-    ("shows", "expected"),
-    [
-        ({"message": "No run failed"}, ["(No run failed)"]),
-        ({"values": [{"name": "shift", "text": "34%"}]}, ["shift  34%"]),
-        (
-            {"states": [{"name": "settling"}], "rows_": [{"name": "a", "last": "regressed"}]},
-            ["a  now regressed", "states: settling"],
-        ),
-        (
-            {
-                "axes": [{"shown": ["0 s", "1 s"]}],
-                "series": [{"name": "a", "last": "0.5 s", "hidden": False}, HIDDEN],
-            },
-            ["axis from 0 s to 1 s", "a  0.5 s"],
-        ),
-    ],
-)
-def test_each_kind_of_panel_is_text(shows: dict[str, object], expected: list[str]) -> None:
-    assert text(**shows) == expected
-
-
-def test_a_board_sends_what_its_open_panels_ask_and_a_phone_shows_them_in_order() -> None:
-    right, left, below = (
-        {"type": "stat", "title": title, "gridPos": {"x": x, "y": y}}
-        for title, x, y in (("right", 12, 1), ("left", 0, 1), ("below", 0, 5))
-    )
-    board = {"panels": [right, {"type": "row", "panels": [below]}, left]}
-    sent = [{"panel": panel, "sent": [10, 20]} for panel in (right, below, left)]
-    assert asking.load(board, sent) == (4, 60)
-    assert tables.on_phone(board) == ["left", "right"]
-
-
-def test_rules_are_evaluated_after_what_they_read() -> None:
-    first, second = ({"record": name, "expr": expr} for name, expr in (("a:b", "up"), ("c:d", "a:b / 2")))
-    alert = {"alert": "Alert", "expr": 'absent({__name__=~"a:.*"})'}
-    assert [*_rounds([alert, second, first])] == [[first], [second], [alert]]
-
-
-def test_an_alert_fires_once_it_has_held_and_keeps_its_begin() -> None:
-    points = [(at, 1.0) for at in (0.0, 30.0, 60.0, 150.0, 180.0, 210.0)]
-    assert [*_firing(points, 60.0, 30.0)] == [(60.0, 0.0), (210.0, 150.0)]
 
 
 def _recorded() -> dict[str, set[str]]:
@@ -96,12 +37,6 @@ def recorded_buckets(query: str) -> list[str]:
         for selector in re.findall(rf"{metric}(?:\{{(.*?)\}})?\[", query)
         if {*re.findall(r"(\w+)\s*[=!]", selector)} | by <= kept
     ]
-
-
-def test_buckets_that_are_recorded_are_found() -> None:
-    name = "infercanary_latency_seconds_bucket"
-    assert recorded_buckets(f'sum by (service, le) (rate({name}{{service=~"$service"}}[5m]))') == [name]
-    assert recorded_buckets(f'sum by (le) (rate({name}{{service="a", container="b"}}[5m]))') == []
 
 
 @for_each(queries(), lambda query: f"{query.dashboard}: {query.place}")

@@ -5,6 +5,7 @@ UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/unit/render -k golden; git diff
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from infercanary.render import units
 from infercanary.render.document import Chart, Document, Fact, Series, Table
 from infercanary.render.json import render_json
 from infercanary.render.text import plain, render_text, render_texts, wrapped
+from tests.scenarios import scenarios
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "render.txt"
 OLD, NEW = ([middle + 0.001 * (i * 7 % 11) for i in range(60)] for middle in (0.0525, 0.155))
@@ -111,43 +113,39 @@ def test_json_has_the_worst_documents_fields_first() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("shown", "expected"),
-    [
-        (units.value(0.0575, "s"), "57.5 ms"),
-        (units.value(0.16, "s"), "160 ms"),
-        (units.value(0.999999, "s"), "1 s"),
-        (units.value(2.5e-6, "s"), "2.5 µs"),
-        (units.value(0.0, "s"), "0 µs"),
-        (units.value(1234.5678, None), "1,235"),
-        (units.value(None, "s"), "unknown"),
-        (units.size(999.9e6), "1 GB"),
-        (units.size(999.4e6), "999 MB"),
-        (units.size(128), "128 B"),
-        (units.size(128e3), "128 kB"),
-        (units.value(1_234_567, ""), "1,234,567"),
-        (units.quantity(12_345.6, "samples/s"), "12,300 samples/s"),
-        (units.quantity(0.01234, "joules"), "0.0123 J"),
-        (units.quantity(0.999, "ratio"), "99.9 %"),
-        (units.quantity(3.0, ""), "3"),
-        (units.short(1_234_567.0, 3), "1,230,000"),
-        (units.short(0.00009271, 3), "0.0000927"),
-        (units.short(math.inf), "inf"),
-        (units.count(1, "run"), "1 run"),
-        (units.count(1200, "run"), "1,200 runs"),
-        (units.count(1.5, "CPU"), "1.5 CPUs"),
-        (units.duration(7300), "2 h"),
-        (units.duration(119), "119 s"),
-        (units.when(0), "1970-01-01 00:00:00 UTC"),
-        (units.when(1e300), "at an unknown time"),
-        (units.percent(-0.0312), "-3.1 %"),
-        (units.percent(1.784), "+178 %"),
-        (units.percent(10), "×11"),
-        (units.interval(0.124, 0.109, 0.138), "+12.4 % [+10.9, +13.8]"),
-        (units.interval(1.78, 1.16, 2.59), "+178 % [+116, +259]"),
-        (units.interval(8.2, 6.5, 10.3), "×9.2 [×7.5, ×11.3]"),
-        (units.interval(0.1, -1.0, math.inf), "×1.1 [×0, ×∞]"),
-    ],
-)
-def test_numbers_for_people(shown: object, expected: object) -> None:
-    assert shown == expected
+NUMBERS = """
+value      | 0.0575, "s"            | 57.5 ms
+value      | 0.999999, "s"          | 1 s
+value      | 2.5e-6, "s"            | 2.5 µs
+value      | 0.0, "s"               | 0 µs
+value      | 1234.5678, None        | 1,235
+value      | None, "s"              | unknown
+value      | 1_234_567, ""          | 1,234,567
+size       | 999.9e6,               | 1 GB
+size       | 999.4e6,               | 999 MB
+size       | 128,                   | 128 B
+quantity   | 12_345.6, "samples/s"  | 12,300 samples/s
+quantity   | 0.01234, "joules"      | 0.0123 J
+quantity   | 0.999, "ratio"         | 99.9 %
+quantity   | 3.0, ""                | 3
+short      | 0.00009271, 3          | 0.0000927
+short      | 1e999,                 | inf
+count      | 1, "run"               | 1 run
+count      | 1200, "run"            | 1,200 runs
+count      | 1.5, "CPU"             | 1.5 CPUs
+duration   | 7300,                  | 2 h
+duration   | 119,                   | 119 s
+when       | 0,                     | 1970-01-01 00:00:00 UTC
+when       | 1e300,                 | at an unknown time
+percent    | -0.0312,               | -3.1 %
+percent    | 10,                    | ×11
+interval   | 0.124, 0.109, 0.138    | +12.4 % [+10.9, +13.8]
+interval   | 1.78, 1.16, 2.59       | +178 % [+116, +259]
+interval   | 8.2, 6.5, 10.3         | ×9.2 [×7.5, ×11.3]
+interval   | 0.1, -1.0, 1e999       | ×1.1 [×0, ×∞]
+"""
+
+
+@pytest.mark.parametrize(("function", "arguments", "expected"), scenarios(NUMBERS))
+def test_numbers_for_people(function: str, arguments: str, expected: str) -> None:
+    assert getattr(units, function)(*ast.literal_eval(arguments)) == expected

@@ -1,0 +1,15 @@
+"""Tables of scenarios as text: a row is data, and stays on one line."""
+
+from __future__ import annotations
+
+import re
+
+
+def scenarios(text: str) -> list[tuple[str, ...]]:
+    r"""Return the rows of a table; ` | ` parts its cells, and ``\n`` in a cell is a line break."""
+    rows = [line for line in text.splitlines() if line.strip()]
+    return [tuple(_unescaped(cell.strip(" ")) for cell in re.split(r" \|(?: |$)", row)) for row in rows]
+
+
+def _unescaped(cell: str) -> str:
+    return cell.encode("latin-1", "backslashreplace").decode("unicode_escape")
