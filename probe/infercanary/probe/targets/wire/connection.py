@@ -168,7 +168,7 @@ class Connection:
     def _send(self, request: bytes) -> None:
         assert self._socket is not None
         self._is_free = False
-        self._size, self._has_ended = 0, False
+        self._size, self._part, self._has_ended = 0, "head", False
         unsent = memoryview(request)
         try:
             while unsent:
@@ -195,6 +195,7 @@ class Connection:
                         "malformed", f"{self._address} does not speak HTTP/1.1: it begins otherwise"
                     )
                 if isinstance(event, h11.Response):
+                    self._part = "body"
                     return Response(event.status_code, event.reason.decode("latin-1"), _text(event.headers))
 
     def _receive(self) -> None:
@@ -230,7 +231,7 @@ class Connection:
         why = f" ({error.strerror})" if error is not None and error.strerror else ""
         if self._size == 0:
             return Failure("unreachable", f"{self._address} closed the connection without an answer{why}")
-        return Failure("incomplete", f"{self._address} broke off in its answer{why}")
+        return Failure("incomplete", f"{self._address} broke off in the {self._part} of its answer{why}")
 
     def _seconds_left(self) -> float:
         left = self._deadline - perf_counter()
