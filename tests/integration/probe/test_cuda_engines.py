@@ -244,7 +244,7 @@ LAYERS = {"/conv1/Conv + /relu/Relu": 0.25, "/fc/Gemm": 0.1}
 @pytest.mark.parametrize("contexts", [2, 1])
 def test_an_engines_layers_are_profiled_in_a_context_of_their_own(run: Run, contexts: int) -> None:
     """With the stand-in of TensorRT, which reports the layers that its engine declares."""
-    found = run("tensorrt", PROFILED, plan(layers=LAYERS, **({"contexts": 1} if contexts == 1 else {})))
+    found = run("tensorrt", PROFILED, plan(layers=LAYERS, contexts=contexts))
     assert found["as it was"] and found["after"] == {}
     if contexts == 1:
         assert "TensorRT makes no second execution context: " in found["raised"]

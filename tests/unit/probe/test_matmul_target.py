@@ -259,7 +259,7 @@ def test_in_a_server_the_switch_is_left_alone(
 ) -> None:
     gpu, switched = FakeGpu(A100), list[bool]()
     gpu.switch.fp32_precision = switch
-    monkeypatch.setattr(module, "_tf32", lambda _, on: nullcontext(switched.append(on)))
+    monkeypatch.setattr(module, "_tf32", lambda _, on: switched.append(on))
     target = on(gpu, own_process=False)
     readings(target)
     assert (target.precisions, switched, {*gpu.products}) == ((single, "bfloat16"), [], {single, "bfloat16"})

@@ -115,6 +115,8 @@ def test_a_sweep_that_cannot_be_meant_is_one_line(given: dict[str, Any], why: st
 class Fixed(Target):
     """A target of one size, which takes ``seconds``."""
 
+    clock: HostClock
+
     def __init__(self, seconds: float = 0.002) -> None:
         self.clock = HostClock()
         self.seconds = seconds
@@ -171,8 +173,8 @@ class Sized(Fixed):
 def test_a_sweep_made_in_code_is_held_to_the_same() -> None:
     with pytest.raises(ValueError, match="nothing to sweep"):
         Sweep()
-    one: Any = Sweep(batches=(1,))
-    for target, sweeps, why in (
+    one = Sweep(batches=(1,))
+    wrong: list[tuple[Any, Any, str]] = [
         (
             Sized(),
             {"a": Sweep(batches=(4097,))},
@@ -181,7 +183,8 @@ def test_a_sweep_made_in_code_is_held_to_the_same() -> None:
         (Sized(), {"b": one}, "sweeps: no canary `b`; there are a"),
         (Sized(), {"a": {"batches": [1]}}, r"canaries\.a\.sweep: give a Sweep\(batches="),
         (Fixed(), {"a": one}, "Fixed cannot be swept; leave the sweep out"),
-    ):
+    ]
+    for target, sweeps, why in wrong:
         with pytest.raises(UsageError, match=why):
             Probe({"a": target}, sweeps=sweeps, samplers=())
 

@@ -37,7 +37,7 @@ class Event:
             setattr(self, method, lambda value=value: value)
 
     def later(self, shift: int) -> Event:
-        given = self.given | {"begin": self.given["begin"] + shift}
+        given: Any = self.given | {"begin": self.given["begin"] + shift}
         return Event(**given | {key: given[key] + shift for key in ("id", "linked") if given.get(key)})
 
 
@@ -49,7 +49,8 @@ def read(text: str) -> list[Event]:
         has: dict[str, Any] = dict(pair.split("=") for part in more for pair in part.split())
         device = has.pop("device", "CPU")
         numbers = {key: int(number) for key, number in has.items()}
-        found.append(Event(name, *map(float, times.split()), device, **numbers))  # type: ignore[arg-type, misc]
+        begin, took = map(float, times.split())
+        found.append(Event(name, begin, took, device, **numbers))
     return found
 
 
@@ -92,7 +93,7 @@ def profile(
     return found
 
 
-SIZES = {"sizes": [[1, 3, 8, 8], [4, 3, 3, 3], []], "types": ["float", "float", "Scalar"]}
+SIZES: dict[str, Any] = {"sizes": [[1, 3, 8, 8], [4, 3, 3, 3], []], "types": ["float", "float", "Scalar"]}
 CONV = read("""
     infercanary::repeat | 0 1000
     aten::conv2d | 100 600 | id=1

@@ -117,10 +117,13 @@ def test_a_compiled_model_gives_what_eager_gives_and_its_mode_is_a_component(
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    given, compiled = list[Any](), torch.compile
-    monkeypatch.setattr(
-        torch, "compile", lambda model, mode: given.append(mode) or compiled(model, mode=mode)
-    )  # type: ignore[func-returns-value]
+    given, compiled = list[str](), torch.compile
+
+    def compile_(model: Any, mode: str) -> Any:
+        given.append(mode)
+        return compiled(model, mode=mode)
+
+    monkeypatch.setattr(torch, "compile", compile_)
     options: list[dict[str, str]] = [
         {},
         {"mode": "compile"},
