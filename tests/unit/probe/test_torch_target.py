@@ -90,19 +90,21 @@ def test_a_factory_is_seeded_and_switched_to_eval_and_the_hosts_random_state_is_
     one, two, other = (opened(reference, seed=seed) for seed in (3, 3, 4))
     assert torch.equal(result_of(one), result_of(two)) and not torch.equal(result_of(one), result_of(other))
     assert not one._model.training
+    assert not torch.equal(one._model.weight, other._model.weight), "its weights are drawn from the seed too"
     assert torch.equal(torch.random.get_rng_state(), state)
     assert result_of(opened("factories:plain", [torch.ones(2)])).tolist() == [2.0, 2.0], "any callable"
 
 
 @pytest.mark.parametrize("kind", ["pt", "pt2"])
 def test_a_file_is_run_and_digested(tmp_path: Path, kind: str) -> None:
-    model, path = torch.nn.Linear(4, 3).eval(), tmp_path / f"model.{kind}"
+    model, path = torch.nn.Linear(4, 3), tmp_path / f"model.{kind}"
     if kind == "pt":
         torch.jit.save(torch.jit.script(model), path)
     else:
         torch.export.save(torch.export.export(model, (torch.zeros(2, 4),)), path)
     target = opened(str(path))
     assert torch.allclose(result_of(target), model(target._device_inputs[0]))
+    assert kind == "pt2" or not target._loaded.training
     assert target.identity().startswith("file-sha256:") and opened(model).identity().startswith(
         "weights-sha256:"
     )
