@@ -102,7 +102,9 @@ def test_an_address_from_which_nothing_comes_back_leaves_time_for_the_next(
 def certificate(folder: Path) -> tuple[str, ssl.SSLContext]:
     if shutil.which("openssl") is None:
         pytest.skip("openssl makes the certificate")
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    )
     subprocess.run(
         [*command.split(), "-keyout", "key.pem", "-out", "server.pem"], cwd=folder, check=True, capture_output=True
     )  # fmt: skip
