@@ -159,12 +159,10 @@ def test_what_is_installed_and_broken_is_not(site: Path, name: str, code: str, t
         ("/lib/libc.so.6: version `GLIBC_2.38' not found (required by /x/_C.so)", "version_mismatch"),
         ("cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0) but …", "version_mismatch"),
         ("cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "version_mismatch"),
-        ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "version_mismatch"),
         ("CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version", "version_mismatch"),
         ("The NVIDIA driver on your system is too old (found version 11040).", "version_mismatch"),
         ("libnvinfer.so.10: cannot open shared object file: No such file or directory", "no_libraries"),
         ("expected a tensor of another shape", None),
-        ("the version of the model was not found", None),
     ],
 )  # fmt: skip
 def test_words_of_engines(words: str, reason: str | None) -> None:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets.engines import outputs
-from infercanary.probe.targets.engines.tensors import (
-    STORAGE,
-    Input,
-    Slot,
-    drawn,
-    matched,
-    readable,
-    specs,
-)
+from infercanary.probe.targets.engines.tensors import STORAGE, Input, Slot, drawn, matched, readable, specs
 
 np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
 IMAGE = Slot("image", ("N", 3, 8, 8), "float32")
 MASK = Slot("mask", (1, 4), "int64")
@@ -35,14 +31,11 @@ def given(inputs: Any, *slots: Slot) -> list[Input]:
 
 def test_a_list_is_in_the_engines_order_and_a_mapping_by_name() -> None:
     image = {"shape": [2, 3, 8, 8]}
+    expected = [("image", (2, 3, 8, 8), "float32", 2), ("mask", (1, 4), "int64", 7)]
     by_order = given([image, {"high": 7}], IMAGE, MASK)
-    assert by_order == [
-        Input("inputs[0]", "image", (2, 3, 8, 8), "float32", 2),
-        Input("inputs[1]", "mask", (1, 4), "int64", 7),
-    ]
     by_name = given({"mask": {"high": 7}, "image": image}, IMAGE, MASK)
-    assert [each._replace(place="") for each in by_name] == [each._replace(place="") for each in by_order]
-    assert by_name[0].place == "inputs.image"
+    assert [each[1:] for each in by_order] == [each[1:] for each in by_name] == expected
+    assert (by_order[1].place, by_name[1].place) == ("inputs[1]", "inputs.mask")
 
 
 def test_what_is_left_out_is_the_engines() -> None:
@@ -55,39 +48,37 @@ def test_what_is_left_out_is_the_engines() -> None:
 @pytest.mark.parametrize(
     ("inputs", "slots", "expected"),
     [
-        (3, [MASK], "inputs: a list is needed, one entry for each input in order, or a mapping by name, each with"),
+        (3, [MASK], "inputs: a list is needed, one entry for each input in order, or a mapping by name"),
         ("x", [MASK], "inputs: a list is needed"),
-        ([3], [MASK], "inputs[0]: expected a mapping, got a whole number"),
         ({"mask": {"size": 3}}, [MASK], "inputs.mask: unknown key `size`; known keys: shape, dtype, high"),
         ([{"shape": [-1]}], [MASK], "inputs[0]: shape[0]: expected a whole number >= 0"),
         ({"x": {}}, [IMAGE, MASK], "inputs: the model has no input `x`; its inputs: image, mask"),
-        ([{}], [IMAGE, MASK], "inputs: 1 given, and the model has 2: image, mask; one for each is needed"),
-        ([{}], [], "inputs: 1 given, and the model has 0: none; one for each is needed"),
+        ([{}], [IMAGE, MASK], "inputs: 1 given, and the model has 2: image, mask"),
+        ([{}], [], "inputs: 1 given, and the model has 0: none"),
         (
             [{}],
             [IMAGE],
-            "inputs[0].shape: the model's input `image` is [N, 3, 8, 8]; say which shape, such as [1, 3, 8, 8]",
+            "inputs[0].shape: the model's input `image` is [N, 3, 8, 8]; say which shape, such as [1, 3, ",
         ),
-        (
-            [],
-            [Slot("x", (None,), "int8")],
-            "inputs[0].shape: the model's input `x` is [?]; say which shape, such as [1]",
-        ),
+        ([], [Slot("x", (None,), "int8")], "inputs[0].shape: the model's input `x` is [?]; say which shape"),
         (
             [{"shape": [1, 4, 8, 8]}],
             [IMAGE],
-            "inputs[0].shape: [1, 4, 8, 8] does not fit the model's input `image`, which is [N, 3, 8, 8]",
+            "inputs[0].shape: [1, 4, 8, 8] does not fit the model's input `image`",
         ),
-        ({"mask": {"shape": [4]}}, [MASK], "inputs.mask.shape: [4] does not fit the model's input `mask`, which is"),
+        ({"mask": {"shape": [4]}}, [MASK], "inputs.mask.shape: [4] does not fit the model's input `mask`"),
         ([{"dtype": "int32"}], [MASK], "inputs[0].dtype: the model's input `mask` is int64, not int32"),
-        ([{"dtype": "float8"}], [MASK], "inputs[0].dtype: no dtype `float8`; there are float32, float64, float16,"),
+        (
+            [{"dtype": "float8"}],
+            [MASK],
+            "inputs[0].dtype: no dtype `float8`; there are float32, float64, float16,",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_one_line(inputs: Any, slots: list[Slot], expected: str) -> None:
     with pytest.raises(UsageError) as caught:
         given(inputs, *slots)
-    assert str(caught.value).startswith(expected)
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(expected) and "\n" not in str(caught.value)
 
 
 def draw(dtype: str, shape: tuple[int, ...] = (1000,), high: int = 2, seed: int = 0, index: int = 0) -> Any:
@@ -97,60 +88,24 @@ def draw(dtype: str, shape: tuple[int, ...] = (1000,), high: int = 2, seed: int 
 @pytest.mark.parametrize("dtype", STORAGE)
 def test_every_dtype_is_drawn(dtype: str) -> None:
     numbers = draw(dtype, high=100)
-    assert numbers.shape == (1000,)
     if dtype == "bool":
         assert set(numbers.tolist()) == {True, False}
     elif "float" in dtype:
         assert abs(numbers.mean()) < 0.2 and 0.8 < numbers.std() < 1.2
-        assert (
-            drawn(Input("", "x", (1,), dtype, 2), 0, 0).dtype.itemsize
-            == {"16": 2, "32": 4, "64": 8}[dtype[-2:]]
-        )
     else:
         assert numbers.dtype == dtype and numbers.min() >= 0 and 90 < numbers.max() < 100
 
 
-def test_the_numbers_never_change() -> None:
-    """A canary of a new image is compared with that of the old: its input must be the same with another numpy."""
-    assert draw("float32", (3,)).tolist() == pytest.approx([-1.8313078, -0.17735435, 0.0382792], abs=1e-6)
-    numbers = draw("int64", (8,), high=1000, seed=7, index=1)
-    assert numbers.tolist() == [978, 589, 305, 772, 91, 700, 341, 240]
-
-
-def test_seeds_inputs_and_processes() -> None:
-    assert draw("float32").tolist() == draw("float32").tolist()
-    assert draw("float32").tolist() != draw("float32", seed=1).tolist()
-    assert draw("float32").tolist() != draw("float32", index=1).tolist()
-    script = (
-        "from infercanary.probe.targets.engines.tensors import Input, drawn\n"
-        "print(drawn(Input('', 'x', (4,), 'float64', 2), 2**61, 3).tolist())"
-    )
-    there = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert there.stdout.strip() == repr(draw("float64", (4,), seed=2**61, index=3).tolist())
-
-
 def test_bfloat16_is_the_nearest() -> None:
-    exact, rounded = draw("float32"), draw("bfloat16")
-    assert np.abs(rounded - exact).max() <= np.abs(exact).max() * 2**-8
-    assert (rounded.view(np.uint32) & 0xFFFF == 0).all()
-    torch = pytest.importorskip("torch")
-    assert rounded.tolist() == torch.tensor(exact).to(torch.bfloat16).tolist()
+    assert draw("bfloat16").tolist() == torch.tensor(draw("float32")).to(torch.bfloat16).tolist()
 
 
 @pytest.mark.parametrize(
     ("dtype", "shape", "high", "expected"),
     [
         ("int8", (1,), 129, "inputs[0].high: 129 is more than int8 can hold"),
-        ("float32", (10**9, 10**9), 2, "inputs[0]: numpy cannot make it"),
         ("bfloat16", (2**62,), 2, "inputs[0]: numpy cannot make it"),
-        (
-            "int64",
-            (2**40,),
-            2,
-            "inputs[0]: numpy cannot make it: MemoryError: Unable to allocate 8.00 TiB",
-        ),
+        ("int64", (2**40,), 2, "inputs[0]: numpy cannot make it: MemoryError"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(
@@ -161,23 +116,114 @@ def test_what_cannot_be_drawn_is_one_line(
     assert str(caught.value).startswith(expected)
 
 
-def test_places_are_few_fixed_and_from_all_over() -> None:
-    parts = [np.arange(700.0), np.arange(700, 5_000).reshape(43, 100), np.arange(5_000.0, 5_001.0)]
+# Outputs -----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Fields:
+    logits: Any
+    loss: Any = None
+
+
+class Named(NamedTuple):
+    x: Any
+    y: Any = "text"
+
+
+class Output(dict[str, Any]):
+    """As Hugging Face returns it."""
+
+
+def tensor(*numbers: Any, dtype: str = "float32", **options: Any) -> Any:
+    return torch.tensor(numbers, **options).to(getattr(torch, dtype))
+
+
+def cycle() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+HELD: dict[
+    str, Callable[[float], Any]
+] = {  # what a model may return, with 1, a number that decides, and 3 in it
+    "nested": lambda x: Output(
+        logits=tensor(1.0, x), more=[(torch.tensor(3), "text"), {"x": tensor()}], none=None
+    ),
+    "dataclass": lambda x: Fields(tensor(1.0, x), {"more": [Fields(3)]}),
+    "named tuple": lambda x: Named(Named(tensor(1.0, x)), torch.tensor(3)),
+    "half array": lambda x: np.array([1.0, x, 3.0], np.float16),
+    "array in a dict": lambda x: {"a": np.array([[1.0], [x]]), "b": np.float32(3)},
+    "plain numbers": lambda x: [1, (x,), {"last": 3.0, "text": "4"}],
+    "complex": lambda x: [tensor(complex(1, x), dtype="complex64").conj_physical().conj(), 3],
+    "complex array": lambda x: [np.array([complex(1, x)]), np.float64(3)],
+    "bfloat16": lambda x: tensor(1, x, 3, dtype="bfloat16"),
+    "float8": lambda x: tensor(1, x, 3, dtype="float8_e5m2"),
+    "nested tensor": lambda x: torch.nested.nested_tensor([tensor(1.0), tensor(x, 3.0)]),
+    "with a gradient": lambda x: tensor(1.0, x, 3.0, requires_grad=True),
+    "beside no memory": lambda x: (torch.ones(4, device="meta"), tensor(1.0, x, 3.0)),
+    "itself at its end": lambda x: [1, x, 3, *cycle()],
+    "sparse": lambda x: tensor(1.0, x, 3.0).to_sparse(),
+    "mkldnn": lambda x: tensor(1.0, x, 3.0).to_mkldnn(),
+}
+
+
+@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+def test_numbers_are_read_from_whatever_holds_them(held: Callable[[float], Any]) -> None:
+    assert outputs.values(held(2.0)) == [1.0, 2.0, 3.0]
+    for bad in (math.nan, math.inf):
+        assert not all(map(math.isfinite, outputs.values(held(bad))))
+
+
+def test_a_quantized_tensor_has_the_numbers_that_it_stands_for() -> None:
+    made = torch.quantize_per_tensor(tensor(1.0, 2.0), 0.5, 0, torch.qint8)
+    assert outputs.values([made, np.array([True]), np.array([3], np.uint8)]) == [1.0, 2.0, 1.0, 3.0]
+
+
+NO_NUMBERS = [
+    "text", None, b"bytes", [{"label": "cat"}, None], torch.zeros(0), np.zeros(0), np.array(["a"]),
+    np.array("2026-01-01", "datetime64[D]"), torch.ones(2, device="meta"), {1.0, 2.0}, Fields, pytest,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("held", NO_NUMBERS)
+def test_what_holds_no_numbers_gives_none(held: Any) -> None:
+    assert outputs.values(held) == []
+
+
+def test_a_result_without_end_is_read_to_a_limit() -> None:
+    result: Any = 7.0
+    for _ in range(60):
+        result = [result, result]
+    assert {*outputs.values(result)} == {7.0}
+    for _ in range(10_000):
+        result = (result,)
+    assert {*outputs.values(result)} == {7.0}
+    assert outputs.values([10**400, -(10**400)]) == [sys.float_info.max, -sys.float_info.max]
+
+
+@pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
+def test_values_are_few_and_fixed_and_evenly_spread_across_the_outputs(library: Any) -> None:
+    parts = [
+        library.arange(700.0),
+        library.arange(700.0, 5_000.0).reshape(43, 100),
+        library.arange(5_000.0, 5_001.0),
+    ]
     values = outputs.values(parts)
-    assert 500 < len(values) <= 1024
-    assert len({b - a for a, b in pairwise(values)}) == 1, (
-        "evenly spread, across the borders of the tensors too"
-    )
+    assert 500 < len(values) <= 1024 and len({b - a for a, b in pairwise(values)}) == 1
     assert values[0] == 0.0 and values[-1] > 4_980
-    assert outputs.values([]) == outputs.values([np.zeros(0)]) == []
-    assert outputs.values([np.array([True, False]), np.array([3], np.uint8)]) == [1.0, 0.0, 3.0]
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
-def test_one_value_that_is_not_finite_is_seen_wherever_it_is(bad: float, dtype: str) -> None:
-    for place in (0, 1, 4_997):
-        output = np.ones(4_999, dtype)
+@pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "bfloat16"])
+def test_one_value_that_is_not_finite_is_seen_wherever_it_is(
+    library: Any, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "_PIECE", 1_000)
+    if (kind := getattr(library, dtype, None)) is None:
+        pytest.skip("numpy has no bfloat16")
+    for place, bad in ((0, math.nan), (1, math.inf), (999, -math.inf), (1_000, math.nan), (4_997, math.inf)):
+        output = library.ones(4_999, dtype=kind)
         output[place] = complex(0, bad) if dtype == "complex64" else bad
-        assert not all(map(math.isfinite, outputs.values([output, np.array([1, 2])])))
-    assert all(map(math.isfinite, outputs.values([np.full(10, 60_000.0, np.float16)])))
+        assert not all(map(math.isfinite, outputs.values({"y": output, "n": library.ones(2)})))
+    assert all(map(math.isfinite, outputs.values(library.full((10,), 60_000.0, dtype=kind))))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -16,7 +17,7 @@ from msgspec import Meta
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets import Failure, Reading, register
 from infercanary.probe.targets.wire.connection import Response
-from infercanary.probe.targets.wire.server import ServerOptions, document
+from infercanary.probe.targets.wire.server import Name, Seed, ServerOptions, document
 from infercanary.probe.targets.wire.server_target import ServerTarget
 from infercanary.probe.targets.wire.tensors import (
     DTYPES,
@@ -107,14 +108,14 @@ class _ModelConfig(msgspec.Struct):
 class KserveOptions(ServerOptions, frozen=True, kw_only=True):
     """The options of ``target: kserve``; ``url`` is what comes before ``/v2`` in the server's addresses."""
 
-    model: Annotated[str, Meta(min_length=1)]
+    model: Name
     """The model's name."""
-    version: Annotated[str, Meta(min_length=1)] | int | None = None
+    version: Name | int | None = None
     """Of the model; without one the server chooses."""
     inputs: list[KserveInput] | None = None
     """What is left out is taken from the model's metadata; where that leaves a size open (-1) or the input out,
     ``shape`` is needed."""
-    seed: Annotated[int, Meta(ge=0, lt=2**62)] = 0
+    seed: Seed = 0
     """Inputs without ``data`` are drawn from it."""
     binary: bool | None = None
     """Whether tensors go as binary data; by default where the server says that it has that extension."""
@@ -136,8 +137,7 @@ class KserveTarget(ServerTarget):
         super().__init__(options)
         model, version = self._options.model, self._options.version
         self._name = f"`{model}`" if version is None else f"`{model}`, version `{version}`"
-        self._v2 = f"{self._server.base}/v2"
-        self._model = f"{self._v2}/models/{quote(model, safe='')}"
+        self._model = f"{self._server.base}/v2/models/{quote(model, safe='')}"
         if version is not None:
             self._model += f"/versions/{quote(str(version), safe='')}"
         self._path = f"{self._model}/infer"
@@ -152,7 +152,7 @@ class KserveTarget(ServerTarget):
         """
         super().open()
         server = self._server
-        self._about = server.get_document(self._v2, _ServerMetadata, "the server's metadata")
+        self._about = server.get_document(f"{server.base}/v2", _ServerMetadata, "the server's metadata")
         self._of_model = server.get_document(self._model, _ModelMetadata, "the model's metadata")
         extensions = self._about.extensions or []
         self._has_stats = "statistics" in extensions
@@ -167,7 +167,6 @@ class KserveTarget(ServerTarget):
         if self._is_binary:
             self._headers = {"Content-Type": "application/octet-stream", _LENGTH: str(length)}
         self._expected = {output.name: output for output in self._of_model.outputs or []}
-        self._has_metadata = bool(self._expected)
         self._make_request()
 
     def prepare(self) -> None:
@@ -324,7 +323,7 @@ class KserveTarget(ServerTarget):
     def _require_expected(self, output: _Output) -> None:
         """Refuse another type or shape than the metadata and the first answer have."""
         expected = self._expected.get(output.name)
-        if expected is None and self._has_metadata:
+        if expected is None and self._of_model.outputs:
             raise Failure(
                 "wrong_shape", f"the answer has an output `{output.name}`, which the metadata has not"
             )
@@ -342,12 +341,10 @@ class KserveTarget(ServerTarget):
         A failure here is ignored: a run without them is as good as one with them.
         """
         totals: Counter[tuple[str, str]] = Counter()
-        if not self._has_stats:
-            return totals
-        try:
-            stats = self._server.get_document(f"{self._model}/stats", _Stats, "the server's statistics")
-        except Failure:
-            return totals
+        stats = _Stats()
+        with suppress(Failure):
+            if self._has_stats:
+                stats = self._server.get_document(f"{self._model}/stats", _Stats, "the server's statistics")
         for model in stats.model_stats:
             for part, total in model.inference_stats.items():
                 totals[part, "count"] += total.count

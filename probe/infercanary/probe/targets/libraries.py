@@ -36,19 +36,10 @@ _OTHER_VERSION = re.compile(
     r"undefined symbol|version [`'][^']+' not found|cuDNN version (?:incompatibility|mismatch)|VERSION_MISMATCH"
     r"|UNSUPPORTED_PTX_VERSION|unsupported toolchain|driver version is insufficient|driver on your system is too old"
 )
-_FOLDERS = (
-    "/lib",
-    "/lib64",
-    "/usr/lib",
-    "/usr/lib64",
-    "/lib/*-linux-gnu",
-    "/usr/lib/*-linux-gnu",
-    "/usr/local/lib",
-    "/usr/local/cuda*/lib64",
-    "/usr/local/cuda*/targets/*/lib",
-    "/opt/*/lib",
-    "/usr/local/lib/*-linux-gnu",
-)
+_FOLDERS = """
+    /lib /lib64 /usr/lib /usr/lib64 /lib/*-linux-gnu /usr/lib/*-linux-gnu /usr/local/lib /usr/local/cuda*/lib64
+    /usr/local/cuda*/targets/*/lib /opt/*/lib /usr/local/lib/*-linux-gnu
+"""
 _WHEELS = ("nvidia/*/lib", "torch/lib", "tensorrt_libs")
 _CONFIG = "/etc/ld.so.conf.d/*.conf"
 
@@ -164,5 +155,5 @@ def _folders() -> Iterator[Path]:
             lines = Path(file).read_text(errors="replace").splitlines()
             yield from (Path(line.strip()) for line in lines if line.startswith("/"))
     wheels = (f"{site}/{wheel}" for site in sys.path if site for wheel in _WHEELS)
-    for pattern in (*_FOLDERS, *wheels):
+    for pattern in (*_FOLDERS.split(), *wheels):
         yield from map(Path, sorted(glob(pattern)))

@@ -23,7 +23,7 @@ from infercanary.probe.targets.engines import torch_model
 from infercanary.probe.targets.engines.options import check_choice, check_device, check_whole
 from infercanary.probe.targets.engines.tensors import TensorSpec
 from infercanary.probe.targets.engines.torch_target import TorchDeviceTarget
-from infercanary.probe.timing import HostClock, Phase
+from infercanary.probe.timing import Phase
 
 FLOPS = Metric(
     "infercanary_matmul_flops_per_second",
@@ -117,13 +117,11 @@ class MatmulTarget(TorchDeviceTarget):
         """The one that is timed; where it was not given, known after :meth:`open`."""
         self.precisions: tuple[str, ...] = ()
         """Those that are measured; known after :meth:`open`."""
-        self.clock = HostClock()
         self._given = precision
         self._seed = seed
         self._own_process = own_process
         self._operands: dict[str, tuple[Any, Any, Any]] = {}
         self._seconds: dict[str, deque[float]] = {}
-        self._has_tensor_cores = False
 
     def open(self) -> None:
         """Import torch, find out which precisions there are, and draw the operands.
@@ -136,13 +134,12 @@ class MatmulTarget(TorchDeviceTarget):
         self._open_device()
         torch = self._torch
         self._make_clock()
-        if self._device.type == "cuda":
-            self._has_tensor_cores = has_tensor_cores(torch, self._device)
-            single, half = self._gpu_precisions()
+        self._has_tensor_cores = self._on_cuda and has_tensor_cores(torch, self._device)
+        if self._on_cuda:
+            self.precisions = self._gpu_precisions()
         else:
-            single, half = ("float32",), "bfloat16" if has_native_bfloat16(torch) else ""
-        self.precisions = (*single, half) if half else single
-        self.precision = self._given or (half if self._device.type == "cuda" else single[0])
+            self.precisions = ("float32", "bfloat16") if has_native_bfloat16(torch) else ("float32",)
+        self.precision = self._given or self.precisions[-1 if self._on_cuda else 0]
         if self.precision not in self.precisions:
             raise UsageError(
                 f"precision: `{self.precision}` is not one that torch {torch.__version__} computes in natively on "
@@ -150,7 +147,7 @@ class MatmulTarget(TorchDeviceTarget):
             )
         self._seconds = {name: deque(maxlen=_RECENT) for name in self.precisions}
         self.ask_for_memory(self._needs())
-        if self._device.type == "cuda":
+        if self._on_cuda:
             torch_model.limit_memory(torch, self._device, self.device_memory_left)
         spec = TensorSpec(shape=(self.size, self.size))
         drawn = [torch_model.drawn(torch, spec, i, self._seed) for i in range(2)]
@@ -211,12 +208,12 @@ class MatmulTarget(TorchDeviceTarget):
         drawn = Need(
             "size", 2 * 4 * elements, f"matrices of {self.size} × {self.size}", "give a smaller size"
         )
-        if self._device.type == "cpu":  # float32 is not copied
+        if not self._on_cuda:  # float32 is not copied
             return [drawn._replace(size=multiplied)]
         return [drawn, drawn._replace(size=multiplied, where="device")]
 
-    def _gpu_precisions(self) -> tuple[tuple[str, ...], str]:
-        """Return the GPU's precisions: single, and half."""
+    def _gpu_precisions(self) -> tuple[str, ...]:
+        """Return the GPU's precisions: single, then half."""
         torch, capability = self._torch, self._torch.cuda.get_device_capability(self._device)
         single: tuple[str, ...] = ("float32",)
         if torch.version.cuda is not None and capability >= _FIRST_BFLOAT16:
@@ -227,7 +224,7 @@ class MatmulTarget(TorchDeviceTarget):
         with torch.cuda.device(self._device):
             # Without emulation: torch also says yes where it would compute bfloat16 as float32.
             is_native = torch.cuda.is_bf16_supported(including_emulation=False)
-        return single, "bfloat16" if is_native else "float16"
+        return *single, "bfloat16" if is_native else "float16"
 
     def _measure_precisions(self) -> None:
         """Measure each once: the median of several runs is not moved by what disturbs one."""

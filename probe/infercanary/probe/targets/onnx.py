@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import psutil
 
 from infercanary.command.extras import advice
-from infercanary.command.paths import unreadable
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
 from infercanary.probe.deadline import clear_frames
@@ -27,7 +26,7 @@ from infercanary.probe.targets.engines.onnx_providers import (
     read_texts,
 )
 from infercanary.probe.targets.engines.onnx_session import OnnxSession
-from infercanary.probe.targets.engines.options import check_choice, check_whole
+from infercanary.probe.targets.engines.options import check_choice, check_file, check_whole
 from infercanary.probe.targets.engines.tensors import common_size, drawn, matched, repeated, specs
 from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import HostClock, Phase
@@ -59,6 +58,8 @@ class OnnxTarget(BatchedTarget):
 
     profiler = "second_model"
     is_sweepable = True
+    _bound: Any
+    _arrays: dict[str, NDArray[Any]]
 
     def __init__(
         self,
@@ -111,11 +112,10 @@ class OnnxTarget(BatchedTarget):
         self._session_config = read_texts("session_config", session_config)
         self._seed = seed
         self._loaded = OnnxSession(model, self._asked, self._provider_options, cpu_fallback)
-        self._on_cuda = any(provider in ON_CUDA for provider in self._asked)
-        self.device = f"cuda:{self._loaded.ordinal}" if self._on_cuda else "cpu"
+        on_cuda = not {*ON_CUDA}.isdisjoint(self._asked)
+        self.device = f"cuda:{self._loaded.ordinal}" if on_cuda else "cpu"
         self._is_copy = False
-        self._bound: HostBinding | DeviceBinding | None = None
-        self._arrays: dict[str, NDArray[Any]] = {}
+        self._drop()
 
     @property
     def session(self) -> Any:
@@ -132,14 +132,11 @@ class OnnxTarget(BatchedTarget):
             NoCuda: There is no CUDA; :attr:`cuda_missing` says why.
         """
         self._ort: Any = imported("onnxruntime", f"{advice('onnx')}, or onnxruntime-gpu for a GPU")
-        if why := unreadable(str(self._path)):
-            raise UsageError(f"model: {why}; check the path (it starts at {Path.cwd()})")
+        check_file("model", self._path)
         self.ask_for_memory([needs.of_files("model", [self._path])])  # before it is searched for other files
         weights = [needs.of_files("model", onnx_files(self._path))]
         self.ask_for_memory(weights)
-        if any(
-            provider in ON_CUDA for provider in self._asked if provider in self._ort.get_available_providers()
-        ):
+        if not {*ON_CUDA}.isdisjoint({*self._asked}.intersection(self._ort.get_available_providers())):
             self.ask_for_memory(needs.on_device(weights))  # before there is a context
         try:
             self._open()
@@ -160,24 +157,22 @@ class OnnxTarget(BatchedTarget):
             self._bind({wanted.name: drawn(wanted, self._seed, i) for i, wanted in enumerate(inputs)})
             return
         loaded.gpu.before_close(self._drop)  # the binding holds the session
-        bound = DeviceBinding(
-            self._ort, loaded.session, loaded.gpu, loaded.ordinal, inputs, self._seed, self.ask_for_memory
-        )
-        self._bound, self.clock = bound, bound.clock
+        self._bound = DeviceBinding(self._ort, loaded, inputs, self._seed, self.ask_for_memory)
+        self.clock = self._bound.clock
 
     def run(self, phase: Phase) -> None:
         """Make one inference; on CUDA a batch of them, with the copies to the device and back."""
-        assert self._bound is not None, "open() comes first"
         self._bound.run(phase)
 
     def values(self, result: None) -> list[float]:
         """Return evenly spread numbers of the last output; NaN if anything in it is not finite."""
-        assert self._bound is not None, "open() comes first"
-        return self._bound.values()
+        found: list[float] = self._bound.values()
+        return found
 
     def environment(self) -> dict[str, str]:
         """Report ONNX Runtime's version and build, what really ran the model, threads, and the session's switches."""
-        ort, loaded, gpu = self._ort, self._loaded, self._loaded.gpu
+        ort, loaded = self._ort, self._loaded
+        gpu: Any = loaded.gpu
         build = re.findall(r"(?:git-commit-id|build type)=(\w+)", ort.get_build_info())
         options = loaded.session.get_session_options()
         cores = psutil.cpu_count(logical=False)  # the default, whatever the container's limits
@@ -192,9 +187,9 @@ class OnnxTarget(BatchedTarget):
                 "onnx_on_cpu": loaded.operators_on_cpu,
                 "onnx_available_providers": ", ".join(ort.get_available_providers()),
                 "onnx_provider_options": lambda: _listed(self._provider_options.get(loaded.first_used(), {})),
-                "onnx_device": "cpu" if gpu is None else self.device,
-                "onnx_driver_cuda": None if gpu is None else gpu.cuda_version,
-                "onnx_cuda_device": None if gpu is None else gpu.name,
+                "onnx_device": self.device if gpu else "cpu",
+                "onnx_driver_cuda": lambda: gpu.cuda_version,
+                "onnx_cuda_device": lambda: gpu.name,
                 "onnx_intra_op_threads": options.intra_op_num_threads or cores,
                 "onnx_inter_op_threads": inter_op or cores,
                 "onnx_execution_mode": self._execution_mode,
@@ -278,8 +273,8 @@ class OnnxTarget(BatchedTarget):
             return self._loaded.load_again(options)
 
         def make_work(session: Any) -> Callable[[], float]:
-            bound = HostBinding(session, self._arrays)
-            return lambda: bound.clock.measure(bound.run)[0].wall
+            bound, clock = HostBinding(session, self._arrays), HostClock()
+            return lambda: clock.measure(bound.run)[0].wall
 
         return onnx_profile.profile_repeats(load, make_work, repeats, trace)
 
@@ -301,12 +296,10 @@ class OnnxTarget(BatchedTarget):
 
     def _bind(self, arrays: dict[str, NDArray[Any]]) -> None:
         self._arrays = arrays
-        bound = HostBinding(self._loaded.session, arrays)
-        self._bound, self.clock = bound, bound.clock
+        self._bound, self.clock = HostBinding(self._loaded.session, arrays), HostClock()
 
     def _drop(self) -> None:
-        self._bound = None
-        self._arrays = {}
+        self._bound, self._arrays = None, {}
 
 
 def _listed(options: Mapping[str, str]) -> str:

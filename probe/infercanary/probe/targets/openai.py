@@ -21,7 +21,7 @@ from infercanary.probe.targets.wire.completion import Completion, Stream
 from infercanary.probe.targets.wire.connection import untimed
 from infercanary.probe.targets.wire.events import events
 from infercanary.probe.targets.wire.salt import salted, with_new_salt
-from infercanary.probe.targets.wire.server import ServerOptions, without_secrets
+from infercanary.probe.targets.wire.server import Name, Seed, ServerOptions, Timeout, without_secrets
 from infercanary.probe.targets.wire.server_target import ServerTarget
 from infercanary.probe.timing import Phase
 
@@ -59,23 +59,23 @@ _MODEL_SIZES = ("n_params", "size")  # of llama.cpp
 class OpenaiOptions(ServerOptions, frozen=True, kw_only=True):
     """The options of ``target: openai``; ``url`` is the API's, with its version: ``http://HOST:8000/v1``."""
 
-    model: Annotated[str, Meta(min_length=1)]
+    model: Name
     """The model's name."""
-    prompt: Annotated[str, Meta(min_length=1)] | None = None
+    prompt: Name | None = None
     """Text; with ``api: chat`` what the user says."""
     messages: list[dict[str, Any]] | None = None
     """Instead of a prompt: a list of ``role`` and ``content``."""
     api: Literal["chat", "completions"] = "chat"
     max_tokens: Annotated[int, Meta(ge=1, lt=2**62)] = 32
     """The most to ask for. A model that ends earlier makes a shorter run; see ``body``."""
-    seed: Annotated[int, Meta(ge=0, lt=2**62)] = 0
+    seed: Seed = 0
     """The server's, for sampling."""
     body: dict[str, Any] = msgspec.field(default_factory=dict)
     """More keys of the request, such as ``ignore_eos: true``; they replace those made here."""
     salt: bool = True
     """Whether each prompt begins with digits that are new, so that the server's prefix cache does not know it. Before
     the repeats of a run, the plain prompt is completed once, for the output check and for its first token."""
-    timeout_seconds: Annotated[float, Meta(ge=0.001, le=86400)] = 20.0
+    timeout_seconds: Timeout = 20.0
 
 
 @register("openai")

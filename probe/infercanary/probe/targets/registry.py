@@ -107,6 +107,24 @@ def attribute(reference: str) -> Any:
     return found
 
 
+def factory_at(key: str, reference: str) -> Callable[..., Any]:
+    """Import a class, or a function that makes something, for an option.
+
+    Raises:
+        UsageError: See :func:`attribute`, or it cannot be called; the text begins with the option's key.
+    """
+    try:
+        factory = attribute(reference)
+    except UsageError as error:
+        raise UsageError(f"{key}: {error}") from None
+    if not callable(factory):
+        raise UsageError(
+            f"{key}: `{reference}` is not callable; name a class or a function that makes the {key}"
+        )
+    made: Callable[..., Any] = factory
+    return made
+
+
 def make(target: str, options: Mapping[str, Any]) -> Target:
     """Make the target that settings name.
 
@@ -171,20 +189,12 @@ class _PlainTarget(Target):
 
 def _factory(target: str) -> Factory:
     if ":" not in target:
-        if (found := registered(target)) is None:
-            raise UsageError(
-                f"target: no target `{target}`; built in: {', '.join(names())}; or package.module:attribute"
-            )
-        return found
-    try:
-        factory: Factory = attribute(target)
-    except UsageError as error:
-        raise UsageError(f"target: {error}") from None
-    if not callable(factory):
+        if found := registered(target):
+            return found
         raise UsageError(
-            f"target: `{target}` is not callable; name a class or a function that makes a target"
+            f"target: no target `{target}`; built in: {', '.join(names())}; or package.module:attribute"
         )
-    return factory
+    return factory_at("target", target)
 
 
 def _modules() -> Iterator[str]:

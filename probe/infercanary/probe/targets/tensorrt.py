@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from infercanary.command.paths import unreadable
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
 from infercanary.probe.deadline import clear_frames
@@ -19,16 +18,14 @@ from infercanary.probe.targets.engines.cuda_tensors import StagedTensor, staged_
 from infercanary.probe.targets.engines.cuda_versions import no_cuda, open_gpu, wheel_cuda
 from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import reported
-from infercanary.probe.targets.engines.options import check_device, check_whole
+from infercanary.probe.targets.engines.options import check_device, check_file, check_whole
 from infercanary.probe.targets.engines.tensorrt_plan import built_by, complaints_log, why_not
 from infercanary.probe.targets.engines.tensors import Slot, drawn, matched, specs
 from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import HostClock, Phase, inferences
 
-_DTYPES = {
-    "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "BOOL": "bool",
-    "INT8": "int8", "INT32": "int32", "INT64": "int64", "UINT8": "uint8",
-}  # fmt: skip
+_DTYPES = {name.upper(): name for name in ("bool", "int8", "int32", "int64", "uint8")}
+_DTYPES |= {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16"}
 
 
 @register("tensorrt")
@@ -89,8 +86,7 @@ class TensorRtTarget(BatchedTarget):
         )
         weights = [needs.of_files("engine", [self._path])]
         self.ask_for_memory(weights)
-        if why := unreadable(str(self._path)):
-            raise UsageError(f"engine: {why}; check the path (it starts at {Path.cwd()})")
+        check_file("engine", self._path)
         plan = self._path.read_bytes()
         self.ask_for_memory(needs.on_device(weights))  # before there is a context
         asked = f"device: `{self.device}`"
@@ -119,7 +115,7 @@ class TensorRtTarget(BatchedTarget):
 
     def environment(self) -> dict[str, str]:
         """Report TensorRT's version, the one that built the engine, the engine, the GPU and its driver's CUDA."""
-        gpu = self._gpu
+        gpu: Any = self._gpu
         return reported(
             {
                 "tensorrt": self._trt.__version__,
@@ -128,8 +124,8 @@ class TensorRtTarget(BatchedTarget):
                 "tensorrt_engine": self._path.name,
                 "tensorrt_profile": self._profile,
                 "tensorrt_device": self.device,
-                "tensorrt_cuda_device": None if gpu is None else gpu.name,
-                "tensorrt_driver_cuda": None if gpu is None else gpu.cuda_version,
+                "tensorrt_cuda_device": lambda: gpu.name,
+                "tensorrt_driver_cuda": lambda: gpu.cuda_version,
                 "tensorrt_auxiliary_streams": lambda: self._engine.num_aux_streams,
             }
         )
@@ -152,24 +148,19 @@ class TensorRtTarget(BatchedTarget):
         """
         if trace is not None:
             raise Unprofiled("TensorRT's profiler writes no trace; leave --trace out, or use `nsys`")
-        gpu = self._gpu
-        assert gpu is not None, "open() comes first"
+        gpu: Any = self._gpu
         self.ask_for_memory([self._activations()])
-        batch = inferences(self.clock)
         contexts: list[Any] = []  # emptied where the context may be released
 
         def run(phase: Phase) -> None:
             enqueue = functools.partial(self._enqueue, contexts[0])
-            staged_run(phase, batch, self._inputs, enqueue, self._outputs)
-
-        def repeat() -> float:
-            return self.clock.measure(run)[0].wall * batch
+            staged_run(phase, inferences(self.clock), self._inputs, enqueue, self._outputs)
 
         try:
             with gpu.current():
                 contexts.append(self._second_context(gpu))
             device = f"cuda:{self._ordinal}"
-            return tensorrt_profile.profile_repeats(self._trt, contexts[0], repeat, repeats, batch, device)
+            return tensorrt_profile.profile_repeats(self._trt, contexts[0], self.clock, run, repeats, device)
         except BaseException as error:
             clear_frames(error)
             raise

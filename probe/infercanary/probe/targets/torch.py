@@ -16,7 +16,7 @@ from infercanary.probe.targets.engines.options import check_choice, check_device
 from infercanary.probe.targets.engines.tensors import TensorSpec, common_size
 from infercanary.probe.targets.engines.torch_target import TorchDeviceTarget
 from infercanary.probe.targets.engines.torch_weights import digest_of
-from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences
+from infercanary.probe.timing import CudaClock, Phase
 
 _CAPTURE_WARM_UPS = 5
 _COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
@@ -37,6 +37,11 @@ class TorchTarget(TorchDeviceTarget):
 
     profiler = "same_model"
     is_sweepable = True
+    _loaded: Any  # as it was given, with its weights: a graph has only their addresses
+    _model: Any
+    _device_inputs: list[Any]
+    _host_inputs: list[Any]
+    _host_outputs: list[Any]
 
     def __init__(
         self,
@@ -92,13 +97,8 @@ class TorchTarget(TorchDeviceTarget):
         self._autocast = autocast
         self._seed = seed
         self._cpu_fallback = cpu_fallback
-        self.clock = HostClock()
         self._is_copy = False
-        self._loaded: Any = None  # as it was given, with its weights
-        self._captured_model: Any = None  # a graph has only the addresses of its weights: they must stay
-        self._device_inputs: list[Any] = []
-        self._host_inputs: list[Any] = []
-        self._host_outputs: list[Any] = []
+        self._drop()
 
     def open(self) -> None:
         """Import torch, load the model, make the inputs.
@@ -111,19 +111,16 @@ class TorchTarget(TorchDeviceTarget):
         self.ask_for_memory(self._needs())
         self._open_device(self._cpu_fallback and self._mode != "graph")
         torch = self._torch
-        if self._device.type == "cuda":
+        if self._on_cuda:
             self.ask_for_memory(needs.on_device([*self._needs(), *self._needs(drawn=False)]))
             torch_model.limit_memory(torch, self._device, self.device_memory_left)
         host_inputs = [
-            torch_model.drawn(torch, entry, i, self._seed, self._device.type == "cuda")
+            torch_model.drawn(torch, entry, i, self._seed, self._on_cuda)
             if isinstance(entry, TensorSpec)
             else entry
             for i, entry in enumerate(self._inputs)
         ]
-        self._loaded = self._source
-        if isinstance(self._source, str):
-            self._loaded = torch_model.load(torch, self._source, self._device, self._seed)
-        self._model = self._loaded
+        self._loaded = self._model = torch_model.load(torch, self._source, self._device, self._seed)
         if self._compile_mode:
             self._model = torch.compile(self._model, mode=self._compile_mode)
         if self._autocast:
@@ -132,7 +129,6 @@ class TorchTarget(TorchDeviceTarget):
             self._model = torch_model.autocasting(torch, self._model, self._device, self._autocast, caches)
         self._place(host_inputs)
         if isinstance(self.clock, CudaClock) and self._mode == "graph":
-            self._captured_model = self._model
             self._model = self._captured(self._model, self.clock.stream)
 
     def run(self, phase: Phase) -> Any:
@@ -172,9 +168,8 @@ class TorchTarget(TorchDeviceTarget):
 
     def close(self) -> None:
         """Drop the model and the buffers."""
-        self._model = self._captured_model = self._loaded = None
-        self._device_inputs = self._host_inputs = self._host_outputs = []
-        if self._is_copy and self._device.type == "cuda":
+        self._drop()
+        if self._is_copy and self._on_cuda:
             # The allocator keeps what the largest batch took for its stream, which is gone: nobody else can use it.
             self._torch.cuda.empty_cache()
 
@@ -202,8 +197,8 @@ class TorchTarget(TorchDeviceTarget):
         common = common_size(t.shape for t in inputs)
         if batch != self.samples and common is None:
             raise Unsized("its inputs have no first dimension in common")
-        asked = needs.of_load(sum(t.numel() * t.element_size() for t in inputs) * batch // self.samples)
-        if self._device.type == "cuda":
+        asked = needs.of_load(sum(t.nbytes for t in inputs) * batch // self.samples)
+        if self._on_cuda:
             asked += needs.on_device(asked)
             torch_model.limit_memory(self._torch, self._device, self.device_memory_left)
         self.ask_for_memory(asked)
@@ -218,26 +213,24 @@ class TorchTarget(TorchDeviceTarget):
 
     def profile(self, repeats: int, trace: Path | None = None) -> Profile:
         """Profile some repeats with torch's own profiler: operators, and on CUDA their kernels."""
-        batch = inferences(self.clock)
-
-        def repeat() -> float:
-            return self.clock.measure(self.run)[0].wall * batch
-
-        return torch_profile.profile_repeats(self._torch, repeat, repeats, batch, str(self._device), trace)
+        device = str(self._device)
+        return torch_profile.profile_repeats(self._torch, self.clock, self.run, repeats, device, trace)
 
     def reset_memory_peak(self) -> None:
         """Begin to count peak memory anew, also for other readers in this process."""
-        if self._device.type == "cuda":
+        if self._on_cuda:
             self._torch.cuda.reset_peak_memory_stats(self._device)
 
     def memory(self) -> DeviceMemory | None:
         """Return the bytes that torch has allocated on the device; None on the CPU."""
-        if self._device.type != "cuda":
+        if not self._on_cuda:
             return None
-        cuda = self._torch.cuda
-        return DeviceMemory(
-            int(cuda.memory_allocated(self._device)), int(cuda.max_memory_allocated(self._device))
-        )
+        cuda, device = self._torch.cuda, self._device
+        return DeviceMemory(cuda.memory_allocated(device), cuda.max_memory_allocated(device))
+
+    def _drop(self) -> None:
+        self._loaded = self._model = None
+        self._device_inputs, self._host_inputs, self._host_outputs = [], [], []
 
     def _needs(self, drawn: bool = True) -> list[Need]:
         """List the inputs that are drawn, and the model's file; or those inputs that were given as tensors."""
@@ -253,7 +246,7 @@ class TorchTarget(TorchDeviceTarget):
     def _place(self, host_inputs: list[Any]) -> None:
         """Put the inputs where the model runs, with a clock for it."""
         self._make_clock()
-        if self._device.type != "cuda":
+        if not self._on_cuda:
             self._device_inputs = host_inputs
             return
         self._host_inputs = [t.cpu().pin_memory() for t in host_inputs]
@@ -291,10 +284,8 @@ class TorchTarget(TorchDeviceTarget):
                 result = self._model(*self._device_inputs)
         if outputs.pending(result):
             return result  # nothing was computed, and the caller refuses it
-        tensors: list[Any] = []
-        others: list[Any] = []
-        for leaf in outputs.leaves(result):
-            (tensors if isinstance(leaf, self._torch.Tensor) else others).append(leaf)
+        leaves = list(outputs.leaves(result))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, self._torch.Tensor)]
         if [(t.shape, t.dtype) for t in tensors] != [(t.shape, t.dtype) for t in self._host_outputs]:
             self.ask_for_memory([need for t in tensors for need in needs.of_output(t.shape, str(t.dtype))])
             self._host_outputs = [
@@ -304,4 +295,4 @@ class TorchTarget(TorchDeviceTarget):
             for _ in batch:
                 for host, device in zip(self._host_outputs, tensors, strict=True):
                     host.copy_(device, non_blocking=True)
-        return [*self._host_outputs, *others]
+        return [*self._host_outputs, *(leaf for leaf in leaves if not isinstance(leaf, self._torch.Tensor))]

@@ -20,6 +20,23 @@ INPUT = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
 OUTPUT = {"name": "y", "datatype": "FP32", "shape": [1, 4]}
 F = TypeVar("F", bound="Faulty")
 WORDS = ["Once", " upon", " a", " time"]
+DOCUMENTS: dict[str, tuple[Any, int]] = {
+    "error": ({"error": "the model\nfell over"}, 500),
+    "limited": ({"error": "too many requests"}, 429),
+    "overloaded": ({"error": "come back later"}, 503),
+    "error_body": ({"error": "the model fell over"}, 200),
+    "other_json": (["nothing", {"of": "the protocol"}], 200),
+}
+"""Faults that are documents, each the answer to an inference."""
+JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+BYTES = {
+    "redirect": b"HTTP/1.1 307 Moved\r\nLocation: http://elsewhere/v2\r\nContent-Length: 0\r\n\r\n",
+    "half_body": b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b" " * 500,
+    "compressed": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 0\r\n\r\n",
+    "junk": b"220 mail.example.org ESMTP\r\n",
+    "bad_json": JSON % (13, b'{"outputs": ['),
+    "deep_json": JSON % (100_000, b"[" * 100_000),
+}
 
 
 @contextmanager
@@ -118,41 +135,49 @@ class Faulty:
     def _answer(
         self, connected: socket.socket, method: str, path: str, headers: dict[str, str], body: bytes
     ) -> None:
-        fault = self.fault
-        if path.endswith("/v2"):
-            return self._json(connected, {"name": "faulty", "version": "1", "extensions": self.extensions})
-        if path.endswith("/ready"):
-            ready = {"name": "double", "ready": fault != "says_not_ready"}
-            return self._json(connected, ready, 503 if fault == "not_ready" else 200)
-        if path.endswith("/stats"):
-            if fault == "no_stats":
-                return self._json(connected, {"error": "no"}, 500)
-            n = self._count
-            part = {
-                part: {"count": n, "ns": n * ns} for part, ns in (("queue", 1000), ("compute_infer", 5000))
-            }
-            return self._json(connected, {"model_stats": [{"name": "double", "inference_stats": part}]})
-        if path.endswith("/models"):
-            return self._json(connected, {"data": self.models}, 503 if fault == "loading" else 200)
-        if path.endswith("/config"):
-            return self._json(connected, self.config, 200 if self.config else 404)
-        if method == "GET" and "/v2/models/" in path:
-            return self._json(connected, self.model)
-        if headers.get("authorization", "").startswith("Bearer wrong"):
-            return self._json(connected, {"error": f"no user has {headers['authorization']}"}, 401)
-        if (broken := getattr(self, f"_{fault}", None)) is not None:
-            broken(connected)
-            return None
-        if path.endswith("completions"):
-            return self._stream(connected, path.endswith("chat/completions"))
-        if path.endswith("/infer"):
-            return self._infer(connected, headers, body)
-        answer = {
-            "score": 0.5 if fault != "wrong_answer" else 0.9,
-            "labels": ["a", "b"],
-            "more": [[1, 2], [3]],
+        fault, token, n = self.fault, headers.get("authorization", ""), self._count
+        stats = {part: {"count": n, "ns": n * ns} for part, ns in (("queue", 1000), ("compute_infer", 5000))}
+        documents: dict[str, tuple[Any, int]] = {
+            "/v2": ({"name": "faulty", "version": "1", "extensions": self.extensions}, 200),
+            "/ready": (
+                {"name": "double", "ready": fault != "says_not_ready"},
+                503 if fault == "not_ready" else 200,
+            ),
+            "/stats": (
+                {"model_stats": [{"name": "double", "inference_stats": stats}]},
+                500 if fault == "no_stats" else 200,
+            ),
+            "/models": ({"data": self.models}, 503 if fault == "loading" else 200),
+            "/config": (self.config, 200 if self.config else 404),
+            "": (self.model, 200) if method == "GET" and "/v2/models/" in path else (None, 0),
         }
-        return self._json(connected, answer)
+        document, status = next(found for end, found in documents.items() if path.endswith(end))
+        if status:
+            self._json(connected, document, status)
+        elif token.startswith("Bearer wrong"):
+            self._json(connected, {"error": f"no user has {token}"}, 401)
+        elif fault in DOCUMENTS:
+            self._json(connected, *DOCUMENTS[fault])
+        elif fault in BYTES:
+            connected.sendall(BYTES[fault])
+            if fault == "half_body":
+                connected.shutdown(socket.SHUT_RDWR)
+        elif fault == "slow":
+            self._ends.wait(30)
+        elif fault == "reset":
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raise ConnectionAbortedError  # closes it, which is then a reset
+        elif fault == "endless":
+            connected.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            while not self._ends.is_set():
+                connected.sendall(b"1000\r\n" + b" " * 4096 + b"\r\n")
+        elif path.endswith("completions"):
+            self._stream(connected, path.endswith("chat/completions"))
+        elif path.endswith("/infer"):
+            self._infer(connected, headers, body)
+        else:
+            score = 0.5 if fault != "wrong_answer" else 0.9
+            self._json(connected, {"score": score, "labels": ["a", "b"], "more": [[1, 2], [3]]})
 
     def _infer(self, connected: socket.socket, headers: dict[str, str], body: bytes) -> None:
         self._count += 1
@@ -245,54 +270,6 @@ class Faulty:
             f"HTTP/1.1 {status} Status\r\nContent-Type: {kind}\r\n{more}Content-Length: {len(body)}\r\n\r\n"
         )
         connected.sendall(head.encode() + body)
-
-    # The faults, each the answer to an inference.
-
-    def _error(self, connected: socket.socket) -> None:
-        self._json(connected, {"error": "the model\nfell over"}, 500)
-
-    def _limited(self, connected: socket.socket) -> None:
-        self._json(connected, {"error": "too many requests"}, 429)
-
-    def _overloaded(self, connected: socket.socket) -> None:
-        self._json(connected, {"error": "come back later"}, 503)
-
-    def _redirect(self, connected: socket.socket) -> None:
-        connected.sendall(b"HTTP/1.1 307 Moved\r\nLocation: http://elsewhere/v2\r\nContent-Length: 0\r\n\r\n")
-
-    def _slow(self, connected: socket.socket) -> None:
-        self._ends.wait(30)
-
-    def _reset(self, connected: socket.socket) -> None:
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        raise ConnectionAbortedError  # closes it, which is then a reset
-
-    def _half_body(self, connected: socket.socket) -> None:
-        connected.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b" " * 500)
-        connected.shutdown(socket.SHUT_RDWR)
-
-    def _compressed(self, connected: socket.socket) -> None:
-        self._send(connected, 200, "application/json\r\nContent-Encoding: gzip", b"")
-
-    def _endless(self, connected: socket.socket) -> None:
-        connected.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        while not self._ends.is_set():
-            connected.sendall(b"1000\r\n" + b" " * 4096 + b"\r\n")
-
-    def _junk(self, connected: socket.socket) -> None:
-        connected.sendall(b"220 mail.example.org ESMTP\r\n")
-
-    def _bad_json(self, connected: socket.socket) -> None:
-        self._send(connected, 200, "application/json", b'{"outputs": [')
-
-    def _deep_json(self, connected: socket.socket) -> None:
-        self._send(connected, 200, "application/json", b"[" * 100_000)
-
-    def _error_body(self, connected: socket.socket) -> None:
-        self._json(connected, {"error": "the model fell over"})
-
-    def _other_json(self, connected: socket.socket) -> None:
-        self._json(connected, ["nothing", {"of": "the protocol"}])
 
 
 if __name__ == "__main__":

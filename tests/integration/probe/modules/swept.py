@@ -35,10 +35,5 @@ def raises() -> torch.nn.Module:
     return Fussy(act)
 
 
-def too_large() -> torch.nn.Module:
-    """Asks torch's allocator for more than a machine has: its own error."""
-    return Fussy(lambda: torch.empty(2**58, dtype=torch.uint8))
-
-
 def hangs() -> torch.nn.Module:
     return Fussy(lambda: time.sleep(120))

@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from infercanary.probe.targets.controls.control import Control, Seconds
-from infercanary.probe.targets.controls.machine_code import MachineCode, int64s, memory_file
+from infercanary.probe.targets.controls.machine_code import Code, MachineCode, int64s, memory_file
 
 # Each takes 0.2 to 1 ms on a server's CPU: long against the clock's reading, short against what it measures beside.
 _SPINS, _SPIN_CHAINS = 100_000, 16
@@ -38,7 +38,7 @@ _STOP_SECONDS = 1.0
 _FACTOR, _SUMMAND = 1.0, 3.0
 
 
-def cpu_controls(code: MachineCode | None) -> dict[str, Control]:
+def cpu_controls(code: Code) -> dict[str, Control]:
     """Make the controls of the CPU.
 
     Args:
@@ -67,7 +67,7 @@ def _timed(call: Callable[[], object]) -> Seconds:
 
 
 @contextmanager
-def _spin(code: MachineCode | None) -> Iterator[Seconds]:
+def _spin(code: Code) -> Iterator[Seconds]:
     """Multiply and add in 8 independent chains of pairs: more chains are not faster."""
     if code is None:
         yield _timed(_spin_in_python)
@@ -84,7 +84,7 @@ def _spin_in_python() -> None:
 
 
 @contextmanager
-def _copy(code: MachineCode | None) -> Iterator[Seconds]:
+def _copy(code: Code) -> Iterator[Seconds]:
     """Copy sixteen bytes at a time, as any CPU can; libc's ``memcpy`` depends on the CPU and on its version."""
     with _memory(_COPY_BYTES) as source, _memory(_COPY_BYTES) as target:
         arguments = _address(target), _address(source), _COPY_BYTES
@@ -92,7 +92,7 @@ def _copy(code: MachineCode | None) -> Iterator[Seconds]:
 
 
 @contextmanager
-def _file(code: MachineCode | None) -> Iterator[Seconds]:
+def _file(code: Code) -> Iterator[Seconds]:
     """Write a file in memory, and read it: the kernel's way to its page cache and back, without a disk."""
     with (
         _memory(_FILE_BYTES) as source,
@@ -118,7 +118,7 @@ def _file(code: MachineCode | None) -> Iterator[Seconds]:
 
 
 @contextmanager
-def _wake(code: MachineCode | None) -> Iterator[Seconds]:
+def _wake(code: Code) -> Iterator[Seconds]:
     """Two threads wake each other in turn, each blocked in ``read`` on a pipe of its own; no GIL in machine code."""
     if code is None:
         with _echoing(_echo_in_python) as pipes:

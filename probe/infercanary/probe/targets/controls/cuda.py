@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_float, c_uint, c_uint64, c_void_p
 from functools import partial
+from typing import TypeAlias
 
 from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets.controls.control import Control, Seconds
-from infercanary.probe.targets.controls.machine_code import MachineCode, int64s
+from infercanary.probe.targets.controls.machine_code import Code, int64s
 
 _BLOCK = 256
 # As many threads as a multiprocessor holds, at most. One of them has 128 lanes (a few kinds 64): 0.1 to 0.3 ms.
@@ -27,6 +28,9 @@ _FMA_BLOCKS, _FMA_CHAINS, _FMA_UNROLL, _FMA_ROUNDS = 8, 8, 8, 256
 _COPY_BYTES = 64 << 20  # with its copy more than any L2 cache so far (B200: 126 MB)
 _TRANSFER_BYTES = 4 << 20
 _WORD = 4
+
+Enqueue: TypeAlias = Callable[[int], None]
+Argument: TypeAlias = c_uint64 | c_uint | c_float
 
 _BATCH_SECONDS = 100e-6
 _MAX_BATCH = 1024
@@ -115,7 +119,7 @@ PTX = f"""
 {_FMA}"""
 
 
-def cuda_controls(ordinal: int, code: MachineCode | None) -> dict[str, Control]:
+def cuda_controls(ordinal: int, code: Code) -> dict[str, Control]:
     """Make the controls of one GPU.
 
     Args:
@@ -132,8 +136,8 @@ def cuda_controls(ordinal: int, code: MachineCode | None) -> dict[str, Control]:
 @contextmanager
 def _batches(
     ordinal: int,
-    code: MachineCode | None,
-    prepare: Callable[[Device, MachineCode | None], Callable[[int], None]],
+    code: Code,
+    prepare: Callable[[Device, Code], Enqueue],
 ) -> Iterator[Seconds]:
     """Make a stream, buffers and kernels on a GPU, and time batches of what ``prepare`` enqueues a number of times."""
     device = Device(ordinal)
@@ -160,14 +164,14 @@ def _batches(
         device.close()
 
 
-def _fma(device: Device, code: MachineCode | None) -> Callable[[int], None]:
+def _fma(device: Device, code: Code) -> Enqueue:
     blocks = device.multiprocessors * _FMA_BLOCKS
     out = device.allocate(blocks * _BLOCK * _WORD)
-    arguments: list[c_uint64 | c_uint | c_float] = [out, c_uint(_FMA_ROUNDS), c_float(1), c_float(1)]
+    arguments = out, c_uint(_FMA_ROUNDS), c_float(1), c_float(1)
     return _Launches(device, code, device.kernels(PTX)("fma"), blocks, _BLOCK, arguments)
 
 
-def _copy(device: Device, code: MachineCode | None) -> Callable[[int], None]:
+def _copy(device: Device, code: Code) -> Enqueue:
     source, target = device.allocate(_COPY_BYTES), device.allocate(_COPY_BYTES)
     kernels = device.kernels(PTX)
     _Launches(device, None, kernels("fill"), _COPY_BYTES // _WORD // _BLOCK, _BLOCK, [source])(1)
@@ -175,7 +179,7 @@ def _copy(device: Device, code: MachineCode | None) -> Callable[[int], None]:
     return _Launches(device, code, kernels("copy"), blocks, _BLOCK, [target, source])
 
 
-def _transfer(device: Device, code: MachineCode | None) -> Callable[[int], None]:
+def _transfer(device: Device, code: Code) -> Enqueue:
     """Copy from pinned memory to the device and back: the bus, and the copy engines."""
     there = device.allocate(_TRANSFER_BYTES)
     here, back = device.pinned(_TRANSFER_BYTES), device.pinned(_TRANSFER_BYTES)
@@ -190,7 +194,7 @@ def _transfer(device: Device, code: MachineCode | None) -> Callable[[int], None]
     return enqueue
 
 
-def _launch(device: Device, code: MachineCode | None) -> Callable[[int], None]:
+def _launch(device: Device, code: Code) -> Enqueue:
     """Launch empty kernels: how fast the device takes them."""
     return _Launches(device, code, device.kernels(PTX)("empty"), 1, 1, [])
 
@@ -201,11 +205,11 @@ class _Launches:
     def __init__(
         self,
         device: Device,
-        code: MachineCode | None,
+        code: Code,
         kernel: c_void_p,
         blocks: int,
         block: int,
-        arguments: Sequence[c_uint64 | c_uint | c_float],
+        arguments: Sequence[Argument],
     ) -> None:
         self._driver = device.driver
         self._code = code
@@ -235,6 +239,5 @@ class _Launches:
         else:
             self._table[0] = times
             result = self._code.call("launches", self._table)
-            self._driver.check(
-                "cuLaunchKernel", result & 0xFFFF_FFFF
-            )  # an int: the register's upper half is chance
+            # An int: the register's upper half is chance.
+            self._driver.check("cuLaunchKernel", result & 0xFFFF_FFFF)

@@ -20,7 +20,7 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 
 class Architecture(NamedTuple):
@@ -215,6 +215,10 @@ class MachineCode:
             The call, to be made any number of times.
         """
         return TimedCall(self._functions["timed"], self._addresses[routine], arguments)
+
+
+Code: TypeAlias = MachineCode | None
+"""None where Python does the work."""
 
 
 class TimedCall:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from infercanary.command.settings import UsageError
-from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets import Need
 from infercanary.probe.targets.engines import needs, outputs
 from infercanary.probe.targets.engines.cuda_tensors import StagedTensor, staged_run
+from infercanary.probe.targets.engines.onnx_session import OnnxSession
 from infercanary.probe.targets.engines.tensors import STORAGE, Input, Slot, drawn, readable
-from infercanary.probe.timing import HostClock, Phase
+from infercanary.probe.timing import Phase
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +49,6 @@ class HostBinding:
             session: The ``onnxruntime.InferenceSession``.
             arrays: Input → its numbers.
         """
-        self.clock = HostClock()
         self._session = session
         self._arrays = arrays
         self._binding = session.io_binding()
@@ -75,9 +74,7 @@ class DeviceBinding:
     def __init__(
         self,
         ort: Any,
-        session: Any,
-        gpu: Device,
-        ordinal: int,
+        loaded: OnnxSession,
         inputs: Sequence[Input],
         seed: int,
         ask_for_memory: Callable[[Sequence[Need]], None],
@@ -86,15 +83,14 @@ class DeviceBinding:
 
         Args:
             ort: The module ``onnxruntime``.
-            session: Its ``InferenceSession``, which runs on the device's stream.
-            gpu: The device.
-            ordinal: CUDA's number of it.
+            loaded: Its session, which runs on the stream of its device.
             inputs: What each of them holds.
             seed: They are drawn from it.
             ask_for_memory: Called before an output gets its memory on the device, and its copy on the host.
         """
-        self._session = session
-        where = ("cuda", ordinal)
+        self._session = session = loaded.session
+        gpu: Any = loaded.gpu
+        where = ("cuda", loaded.ordinal)
         with gpu.current():
             self.inputs = [StagedTensor(gpu, wanted.shape, wanted.dtype) for wanted in inputs]
             for i, (wanted, tensor) in enumerate(zip(inputs, self.inputs, strict=True)):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
+from pathlib import Path
 
+from infercanary.command.paths import unreadable
 from infercanary.command.settings import UsageError
 
 LARGEST_SEED = 2**62 - 1
@@ -13,17 +15,20 @@ LARGEST_SEED = 2**62 - 1
 def check_whole(key: str, value: object, largest: int = LARGEST_SEED, least: int = 0) -> None:
     """Refuse an option that is no whole number from ``least`` to ``largest``."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= largest:
-        limit = "on" if largest == LARGEST_SEED else str(largest)
-        raise UsageError(
-            f"{key}: `{value}` is not a whole number from {least} {'' if limit == 'on' else 'to '}{limit}"
-        )
+        limit = "on" if largest == LARGEST_SEED else f"to {largest}"
+        raise UsageError(f"{key}: `{value}` is not a whole number from {least} {limit}")
 
 
-def check_choice(key: str, value: object, choices: Iterable[str]) -> None:
+def check_choice(key: str, value: object, choices: Collection[str]) -> None:
     """Refuse an option that is none of some names."""
-    names = list(choices)
-    if value not in names:
-        raise UsageError(f"{key}: `{value}` is none of {', '.join(names)}")
+    if value not in list(choices):
+        raise UsageError(f"{key}: `{value}` is none of {', '.join(choices)}")
+
+
+def check_file(key: str, path: str | Path) -> None:
+    """Refuse an option that names no file which can be read."""
+    if why := unreadable(path):
+        raise UsageError(f"{key}: {why}; check the path (it starts at {Path.cwd()})")
 
 
 def check_device(device: object, kinds: str = "cpu, cuda, cuda:N") -> int:

@@ -8,21 +8,22 @@ from typing import Any
 
 from infercanary.contract.profile import Profile
 from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes
+from infercanary.probe.timing import Clock, Phase, inferences
 
 _WARM_UPS = 3  # of a context that has not run yet
 
 
 def profile_repeats(
-    trt: Any, context: Any, work: Callable[[], float], repeats: int, inferences: int, device: str
+    trt: Any, context: Any, clock: Clock, run: Callable[[Phase], Any], repeats: int, device: str
 ) -> Profile:
     """Profile some repeats, after a few that are not counted.
 
     Args:
         trt: The module.
         context: An execution context that nothing else runs: with a profiler, each enqueue waits for its layers.
-        work: Makes one repeat in it, and returns the wall seconds of all of it.
+        clock: Times a repeat.
+        run: Makes the inferences of one repeat in it.
         repeats: How many, 1 or more.
-        inferences: In one repeat.
         device: Such as ``cuda:0``.
 
     Returns:
@@ -30,11 +31,12 @@ def profile_repeats(
     """
     layers = context.profiler = _layers(trt)
     taken_at = time.time()
-    times = OperatorTimes(repeats, inferences)
+    batch = inferences(clock)
+    times = OperatorTimes(repeats, batch)
     walls = []
     for repeat in range(-_WARM_UPS, repeats):
         layers.spent = []
-        walls.append(work())
+        walls.append(clock.measure(run)[0].wall * batch)
         for name, seconds in layers.spent if repeat >= 0 else ():
             times.add(repeat, Operator(name, device), name, seconds)
     return times.profile(walls[_WARM_UPS:], "tensorrt", taken_at)

@@ -21,11 +21,8 @@ MAX_VALUES = 1024
 _PIECE = 1 << 16
 _TORCH_BLOCK = 16
 
-STORAGE = {
-    "float32": "float32", "float64": "float64", "float16": "float16", "bfloat16": "uint16", "bool": "bool",
-    "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
-    "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
-}  # fmt: skip
+_NAMES = "float32 float64 float16 bfloat16 bool int8 int16 int32 int64 uint8 uint16 uint32 uint64"
+STORAGE = {name: name for name in _NAMES.split()} | {"bfloat16": "uint16"}
 """Our name of a dtype → numpy's for its memory: numpy has no bfloat16."""
 
 
@@ -131,15 +128,13 @@ def _fitted(place: str, spec: TensorSpec, slot: Slot) -> Input:
     shape = spec.shape if spec.shape is not None else slot.usual
     if declared is None:
         return Input(place, slot.name, shape or (), slot.dtype, spec.high)
-    is_dynamic = not all(isinstance(size, int) for size in declared)
     names = f"[{', '.join('?' if size is None else str(size) for size in declared)}]"
-    if shape is None and is_dynamic:
-        example = [size if isinstance(size, int) else 1 for size in declared]
+    example = tuple(size if isinstance(size, int) else 1 for size in declared)
+    if shape is None and example != declared:
         raise UsageError(
-            f"{place}.shape: the model's input `{slot.name}` is {names}; say which shape, such as {example}"
+            f"{place}.shape: the model's input `{slot.name}` is {names}; say which shape, such as {[*example]}"
         )
-    if shape is None:
-        shape = tuple(size for size in declared if isinstance(size, int))
+    shape = example if shape is None else shape
     if len(shape) != len(declared) or any(
         isinstance(size, int) and size != given for size, given in zip(declared, shape, strict=True)
     ):

@@ -8,16 +8,17 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from infercanary.command.paths import unreadable
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe.deadline import one_line
 from infercanary.probe.targets.engines.cuda_versions import CHECK_DRIVER, driver_cuda, no_cuda, unfit_driver
 from infercanary.probe.targets.engines.environment import reported
+from infercanary.probe.targets.engines.options import check_file
 from infercanary.probe.targets.engines.tensors import TensorSpec, pieces
-from infercanary.probe.targets.registry import attribute
+from infercanary.probe.targets.registry import factory_at
 
 AUTOCAST_DTYPES = ("bfloat16", "float16")
 """What ``torch.autocast`` computes in, on a CPU as on CUDA."""
@@ -36,30 +37,27 @@ def is_file(source: object) -> bool:
     return isinstance(source, str) and Path(source).suffix in _FILES
 
 
-def load(torch: Any, source: str, device: Any, seed: int) -> Callable[..., Any]:
+def load(torch: Any, source: str | Callable[..., Any], device: Any, seed: int) -> Callable[..., Any]:
     """Load a model, in evaluation mode.
 
     Args:
         torch: The module.
-        source: ``package.module:factory``, a TorchScript file or a ``torch.export`` file.
+        source: ``package.module:factory``, a TorchScript file, a ``torch.export`` file, or the model itself.
         device: The ``torch.device`` that it is moved to.
         seed: Weights that the factory draws are drawn from it.
 
     Raises:
         UsageError: There is no such model, or it cannot be loaded.
     """
+    if not isinstance(source, str):
+        return source
     if is_file(source):
         return _load_file(torch, source, device)
     if ":" not in source:
         raise UsageError(
             f"model: `{source}` is neither package.module:factory nor a {', '.join(_FILES)} file"
         )
-    try:
-        factory = attribute(source)
-    except UsageError as error:
-        raise UsageError(f"model: {error}") from None
-    if not callable(factory):
-        raise UsageError(f"model: `{source}` is not callable; name a function or class that makes the model")
+    factory = factory_at("model", source)
     with torch.random.fork_rng(devices=[]):  # the host's random state is not touched, nor the GPUs'
         torch.default_generator.manual_seed(seed)
         model = factory()
@@ -126,13 +124,8 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool =
         made = torch.empty(spec.shape or (), dtype=dtype, pin_memory=is_pinned)
         flat = made.view(-1)
         for start, end in pieces(flat.numel()):
-            size = (end - start,)
-            numbers = (
-                torch.randn(size, generator=generator)
-                if is_real
-                else torch.randint(0, spec.high, size, generator=generator)
-            )
-            flat[start:end].copy_(numbers)
+            draw = torch.randn if is_real else partial(torch.randint, 0, spec.high)
+            flat[start:end].copy_(draw((end - start,), generator=generator))
     except Exception as error:
         if is_pinned and "CUDA" in str(error):  # the GPU's failure, not the settings'
             raise
@@ -258,10 +251,9 @@ def require_cuda(torch: Any, device: Any) -> None:
 
 
 def _load_file(torch: Any, path: str, device: Any) -> Callable[..., Any]:
-    if why := unreadable(path):
-        raise UsageError(f"model: {why}; check the path (it starts at {Path.cwd()})")
+    check_file("model", path)
+    model: Callable[..., Any]
     try:
-        model: Callable[..., Any]
         if path.endswith(".pt2"):
             model = torch.export.load(path).module().to(device)
         else:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from infercanary.command.extras import advice
 from infercanary.contract.profile import NO_CUPTI, OK, Profile, normalised
 from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes, shapes_text
 from infercanary.probe.targets.libraries import imported
+from infercanary.probe.timing import Clock, Phase, inferences
 
 _MARK = "infercanary::repeat"
 # The first repeat makes the profiler's buffers; a short model needs some until its memory is warm again.
@@ -54,35 +55,34 @@ class _Span(NamedTuple):
 
 
 def profile_repeats(
-    torch: Any, work: Callable[[], float], repeats: int, inferences: int, device: str, trace: Path | None
+    torch: Any, clock: Clock, run: Callable[[Phase], Any], repeats: int, device: str, trace: Path | None
 ) -> Profile:
     """Profile some repeats of the calling thread, after one or more that are not counted.
 
     Args:
         torch: The module.
-        work: Makes one repeat, and returns its wall seconds.
+        clock: Times a repeat.
+        run: Makes the inferences of one repeat.
         repeats: 1 or more.
-        inferences: In one repeat.
         device: ``cpu``, or ``cuda[:N]``.
         trace: File of the trace, for Perfetto.
     """
     _silence()
-    on_device = device.startswith("cuda")
+    on_device, batch = device.startswith("cuda"), inferences(clock)
     walls: list[float] = []
     taken_at = time.time()
     warm_ups = None
     with make_profiler(torch, on_device) as profile:
         while warm_ups is None or len(walls) < warm_ups + repeats:
             with torch.autograd.profiler.record_function(_MARK):
-                walls.append(work())
+                walls.append(clock.measure(run)[0].wall * batch)
             if warm_ups is None and (len(walls) >= _WARM_UPS or sum(walls) >= _WARM_UP_SECONDS):
                 warm_ups = len(walls)
     if trace is not None:
         profile.export_chrome_trace(str(trace))
-    times = OperatorTimes(repeats, inferences)
-    has_kernels = _read(
-        list(profile.kineto_results.events()), range(repeats - len(walls), repeats), times, on_device
-    )
+    times = OperatorTimes(repeats, batch)
+    numbers = range(repeats - len(walls), repeats)
+    has_kernels = _read(profile.kineto_results.events(), numbers, times, on_device)
     state = NO_CUPTI if on_device and not has_kernels else OK
     return times.profile(walls[-repeats:], "torch", taken_at, state)
 
@@ -118,7 +118,7 @@ def make_profiler(torch: Any, on_device: bool) -> Any:
     )
 
 
-def _read(events: list[Any], numbers: range, times: OperatorTimes, on_device: bool) -> bool:
+def _read(events: Iterable[Any], numbers: range, times: OperatorTimes, on_device: bool) -> bool:
     """Add the marked repeats; return whether there are kernels of a device.
 
     Args:
@@ -132,19 +132,17 @@ def _read(events: list[Any], numbers: range, times: OperatorTimes, on_device: bo
     marks: list[tuple[_Span, int]] = []
     on_device_events = []
     for event in events:
-        name = event.name()
         if str(event.device_type()).rpartition(".")[2] != "CPU":
             if not _flag(event, "is_user_annotation"):
                 on_device_events.append(event)
             continue
-        span = _Span(
-            name, *_span(event), _is_operator(event), shapes_text(event.shapes(), event.dtypes()), []
-        )
-        threads.setdefault(event.start_thread_id(), []).append(span)
+        shapes, thread = shapes_text(event.shapes(), event.dtypes()), event.start_thread_id()
+        span = _Span(event.name(), *_span(event), _is_operator(event), shapes, [])
+        threads.setdefault(thread, []).append(span)
         if span.is_operator:
             operators[event.correlation_id()] = span
-        elif name == _MARK:
-            marks.append((span, event.start_thread_id()))
+        elif span.name == _MARK:
+            marks.append((span, thread))
     graph_kernels: list[_Kernel] = []
     for event in on_device_events:
         begin, end = _span(event)
@@ -229,8 +227,7 @@ def _is_operator(event: Any) -> bool:
 
 def _flag(event: Any, name: str) -> bool:
     """Ask what older versions of torch do not say."""
-    ask = getattr(event, name, None)
-    return bool(ask()) if ask is not None else False
+    return bool(getattr(event, name, bool)())
 
 
 def _span(event: Any) -> tuple[int, int]:

@@ -24,7 +24,11 @@ class TorchDeviceTarget(BatchedTarget):
 
     def is_busy(self) -> bool:
         """Say whether work of the host's is waiting or running on the device's default stream."""
-        return self._device.type == "cuda" and not self._torch.cuda.default_stream(self._device).query()
+        return self._on_cuda and not self._torch.cuda.default_stream(self._device).query()
+
+    @property
+    def _on_cuda(self) -> bool:
+        return self._device.type == "cuda"  # type: ignore[no-any-return]
 
     def _open_device(self, cpu_fallback: bool = False) -> None:
         """Import torch, and find the device.
@@ -35,7 +39,7 @@ class TorchDeviceTarget(BatchedTarget):
         self._torch = torch_profile.import_torch()
         self._device = self._torch.device(self.device)
         self.cuda_missing = ""
-        if self._device.type == "cuda":
+        if self._on_cuda:
             try:
                 torch_model.require_cuda(self._torch, self._device)
             except NoCuda as error:
@@ -45,12 +49,9 @@ class TorchDeviceTarget(BatchedTarget):
                 self._device = self._torch.device("cpu")
 
     def _make_clock(self) -> None:
-        on_cuda = self._device.type == "cuda"
-        self.clock = CudaClock(self._torch.cuda, self._device) if on_cuda else HostClock()
+        self.clock = CudaClock(self._torch.cuda, self._device) if self._on_cuda else HostClock()
 
     def _stream(self) -> AbstractContextManager[Any]:
         """Enter the clock's stream, whose work is not awaited elsewhere."""
-        if isinstance(self.clock, CudaClock):
-            stream: AbstractContextManager[Any] = self._torch.cuda.stream(self.clock.stream)
-            return stream
-        return nullcontext()
+        clock = self.clock
+        return self._torch.cuda.stream(clock.stream) if isinstance(clock, CudaClock) else nullcontext()

@@ -14,13 +14,11 @@ from msgspec import Meta
 
 from infercanary.probe.targets import Failure
 from infercanary.probe.targets.wire.events import Event
-from infercanary.probe.targets.wire.server import Server, converted, document
+from infercanary.probe.targets.wire.server import Server, document
 
-_ENDS = frozenset(
-    (
-        "stop", "length", "tool_calls", "function_call", "content_filter",  # OpenAI's own
-        "eos_token", "stop_sequence", "model_length", "limit",  # of TGI, Mistral and llama.cpp
-    )
+_ENDS = (
+    "stop", "length", "tool_calls", "function_call", "content_filter",  # OpenAI's own
+    "eos_token", "stop_sequence", "model_length", "limit",  # of TGI, Mistral and llama.cpp
 )  # fmt: skip
 """The values of ``finish_reason`` with which a completion is whole."""
 _NO_REASONS = (None, "", "null")
@@ -127,7 +125,7 @@ class Stream:
             self._break_off(data)
         if frame.keys().isdisjoint(("choices", "usage")):
             self._unknown = self._unknown or data
-        chunk = converted(frame, _Chunk, _FRAME)
+        chunk = document(frame, _Chunk, _FRAME)
         if chunk.usage is not None and chunk.usage.completion_tokens is not None:
             self._usage = chunk.usage
         for choice in chunk.choices or ():

@@ -8,7 +8,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -31,6 +31,11 @@ _PRIVATE = re.compile(r"key|secret|passw|credential|authorization|(access|auth|b
 _LEAST_HIDDEN = 6  # a shorter value would hide words that are no secret
 
 
+Name: TypeAlias = Annotated[str, Meta(min_length=1)]
+Seed: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
+Timeout: TypeAlias = Annotated[float, Meta(ge=0.001, le=86400)]
+
+
 class HeaderFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A header's value that is in a file, such as a mounted secret; ``prefix`` comes before it (``"Bearer "``)."""
 
@@ -46,7 +51,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str | HeaderFile] = {}
     """Files are read again before each run, for tokens that are rotated; what was in them is in no message, in no log
     and in no report."""
-    timeout_seconds: Annotated[float, Meta(ge=0.001, le=86400)] = 10.0
+    timeout_seconds: Timeout = 10.0
     """For one exchange, from connecting to the last byte."""
     ready_seconds: Annotated[float, Meta(ge=0, le=86400)] = 60.0
     """How long opening waits for a server that is not there, or not ready."""
@@ -221,11 +226,11 @@ def without_secrets(value: Any) -> Any:
     return value
 
 
-def document(body: bytes, kind: type[T], what: str) -> T:
+def document(body: object, kind: type[T], what: str) -> T:
     """Decode JSON; NaN and infinity pass, since the output check finds them.
 
     Args:
-        body: The JSON.
+        body: The JSON as bytes, or decoded already.
         kind: The type to decode to.
         what: Names the document in the message.
 
@@ -233,27 +238,15 @@ def document(body: bytes, kind: type[T], what: str) -> T:
         Failure: It is no JSON, or of another type (``malformed``).
     """
     try:
-        return converted(json.loads(body), kind, what)
-    except (ValueError, RecursionError) as error:
-        raise Failure("malformed", f"{what} is not what the protocol has there: {one_line(error)}") from None
-
-
-def converted(value: Any, kind: type[T], what: str) -> T:
-    """Convert decoded JSON as :func:`document` does."""
-    try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(json.loads(body) if isinstance(body, bytes) else body, kind)
     except (ValueError, RecursionError) as error:  # msgspec's own is a ValueError
         raise Failure("malformed", f"{what} is not what the protocol has there: {one_line(error)}") from None
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds for which a server asks to be left alone, an hour at most; None if it does not say so."""
-    value = headers.get("retry-after", "")
-    return (
-        min(float(value), _LONGEST_RETRY_SECONDS)
-        if re.fullmatch(r"[0-9]{1,40}(\.[0-9]{0,9})?", value)
-        else None
-    )
+    seconds = re.fullmatch(r"[0-9]{1,40}(\.[0-9]{0,9})?", headers.get("retry-after", ""))
+    return min(float(seconds[0]), _LONGEST_RETRY_SECONDS) if seconds else None
 
 
 def _parse_url(url: str) -> tuple[str, int, bool, str]:

@@ -21,10 +21,8 @@ from infercanary.command.settings import UsageError
 from infercanary.probe.targets import Failure
 
 _MAX_VALUES = 1024
-_FORMATS = {
-    "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i",
-    "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d", "BF16": "H",
-}  # fmt: skip
+_NAMES = "BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 FP32 FP64 BF16"
+_FORMATS = dict(zip(_NAMES.split(), "?BHIQbhiqefdH", strict=True))
 """Type → how :mod:`struct` writes one element. BF16 is the upper half of an FP32."""
 DTYPES = ("BYTES", *_FORMATS)
 _MAX_ELEMENTS = 1 << 24
@@ -96,8 +94,7 @@ def encoded(tensor: Tensor, is_binary: bool) -> Iterator[bytes]:
         is_binary: Little-endian, BYTES with a length of 4 bytes before each text; otherwise the numbers, booleans or
             texts between the brackets of ``data`` in JSON.
     """
-    values = iter(tensor.values)
-    comma = b""
+    values, comma = iter(tensor.values), b""
     while piece := list(islice(values, _PIECE)):
         if is_binary:
             yield _packed(tensor.dtype, piece)
@@ -119,24 +116,19 @@ def request_body(inputs: Iterable[tuple[Tensor, dict[str, Any]]], is_binary: boo
     head, blobs = bytearray(b'{"inputs":['), bytearray()
     for i, (tensor, parameters) in enumerate(inputs):
         about = {"name": tensor.name, "shape": tensor.shape, "datatype": tensor.dtype}
-        head += (b"," if i else b"") + _compact(about)[:-1]
+        head += b"," * (i > 0) + _compact(about)[:-1] + b',"data":[' * (not is_binary)
+        values, before = blobs if is_binary else head, len(blobs)
+        for piece in encoded(tensor, is_binary):
+            values += piece
         if is_binary:
-            before = len(blobs)
-            for piece in encoded(tensor, is_binary):
-                blobs += piece
             parameters = {**parameters, "binary_data_size": len(blobs) - before}
         else:
-            head += b',"data":['
-            for piece in encoded(tensor, is_binary):
-                head += piece
             head += b"]"
         if parameters:
             head += b',"parameters":' + _compact(parameters)
         head += b"}"
     head += b'],"parameters":{"binary_data_output":true}}' if is_binary else b"]}"
     length = len(head)
-    if not is_binary:
-        return head, length
     blobs[:0] = head
     return blobs, length
 
@@ -148,10 +140,10 @@ def from_json(name: str, dtype: str, shape: Sequence[int], data: Iterable[Any]) 
         Failure: The data does not fit the dtype or the shape (``wrong_shape``).
     """
     values = list(flatten(data))
-    kinds: tuple[type, ...] = (str,) if dtype == "BYTES" else (int, float, type(None))
-    if not all(isinstance(value, kinds) for value in values):
+    is_text = dtype == "BYTES"
+    if not all(isinstance(value, str if is_text else (int, float, type(None))) for value in values):
         raise Failure("wrong_shape", f"the output `{name}` holds something else than {dtype}")
-    if dtype == "BYTES":
+    if is_text:
         values = [value.encode("utf-8", "surrogatepass") for value in values]
     return _filled(name, dtype, shape, values)
 
@@ -162,14 +154,14 @@ def from_bytes(name: str, dtype: str, shape: Sequence[int], data: bytes) -> Tens
     Raises:
         Failure: The data does not fit the dtype or the shape (``wrong_shape``).
     """
-    count = math.prod(shape)
     if dtype == "BYTES":
         return _filled(name, dtype, shape, list(_texts(data)))
     if dtype not in _FORMATS:
         raise Failure("wrong_shape", f"the output `{name}` is of the type `{dtype}`, which is none")
-    if len(data) != count * struct.calcsize(f"<{_FORMATS[dtype]}"):
+    element = struct.Struct(f"<{_FORMATS[dtype]}")
+    if len(data) != math.prod(shape) * element.size:
         raise Failure("wrong_shape", f"the output `{name}` has {len(data)} bytes for {dtype} {list(shape)}")
-    numbers = (value for (value,) in struct.iter_unpack(f"<{_FORMATS[dtype]}", data))
+    numbers = (value for (value,) in element.iter_unpack(data))
     return Tensor(name, dtype, tuple(shape), map(_from_bf16, numbers) if dtype == "BF16" else numbers)
 
 
@@ -188,11 +180,9 @@ def sampled(tensors: Sequence[Tensor]) -> list[float]:
 
 def spread(numbers: Iterable[float], count: int) -> list[float]:
     """Return at most 1,024 evenly spread ones of ``count`` numbers; the last is NaN if any number is not finite."""
-    step = max(1, -(-count // _MAX_VALUES))
-    chosen = []
-    finite = True
+    step, chosen, finite = max(1, -(-count // _MAX_VALUES)), [], True
     for position, number in enumerate(numbers):
-        finite = finite and math.isfinite(number)
+        finite &= math.isfinite(number)
         if position % step == 0:
             chosen.append(number)
     if chosen and not finite:
