@@ -247,11 +247,3 @@ def test_the_description_has_the_words_of_the_code() -> None:
     )
     served = {(route.method.lower(), route.path) for route in api.routes(lambda _: ServiceState(NOTHING, ()))}
     assert served == {(method, path) for path, each in OPENAPI["paths"].items() for method in each}
-
-
-async def test_numbers_of_numpy_are_numbers(client: Client) -> None:
-    judgement = Result(state="settling", shift=np.float64(0.5))
-    found = findings_of(judgements={"c": judgement}, sentences={"c": "\x1b"})
-    client.known |= {ServiceKey("", "s"): ServiceState(found, ())}
-    answer = json.loads((await client.get({"service": "s"}))[1])
-    assert (answer["shift"], answer["sentence"]) == (0.5, "?")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -121,124 +121,107 @@ UNKNOWN_IMAGES[-1] = msgspec.structs.replace(UNKNOWN_IMAGES[-1], environment={"t
 WORKERS = [generation("w", V1, 3 * HOUR), generation("v", V2, 4 * HOUR)]
 
 
-@cache
-def moving_tag() -> Findings:
-    return judged(*(start(each, count=560) for each in STABLE_LATEST), start(CANARY_LATEST, SLOW))
-
-
-@cache
-def rolled_back() -> Findings:
-    return judged(*BEFORE, *(start(each, SLOW, 560) for each in NEW), start(BACK))
-
-
-@cache
-def again() -> Findings:
-    gone = msgspec.structs.replace(CANARY, ended_at=4.6 * HOUR)
-    beside = (start(each, count=723) for each in STABLE)
-    return judged(*BEFORE[:-2], *beside, start(gone, SLOW), start(AGAIN, SLOW, 2))
-
-
-@cache
-def other_weights() -> Findings:
-    return judged(*(start(each, count=560) for each in WEIGHTS), start(NEW_WEIGHTS, SLOW))
-
-
-@cache
-def one_of_two_canaries() -> Findings:
-    after = [*(start(each, count=560, canary="d") for each in STABLE), start(CANARY, SLOW, canary="d")]
-    return judged(*(start(each, canary="d") for each in OLD[:-2]), *after, found=side_by_side(FAST))
-
-
-@cache
-def half_of_two_canaries() -> Findings:
-    return judged(*(start(each, canary="d") for each in OLD), found=side_by_side(FAST))
-
-
-@cache
-def leader_and_workers() -> Findings:
-    beside = [start(each, count=560, canary="d") for each in WORKERS]
-    return judged(*(start(each, canary="d") for each in OLD[::2]), *beside, found=side_by_side(SLOW))
-
-
-@cache
-def one_stood_still() -> Findings:
-    return judged(*BEFORE[:-2], start(STABLE[0], count=20), start(STABLE[1], count=560), start(CANARY, SLOW))
-
-
-@cache
-def settling() -> Findings:
-    return judged(*BEFORE[:-2], *(start(each, count=362) for each in STABLE), start(CANARY, SLOW, 2))
-
-
-@cache
-def unknown_images() -> Findings:
-    return judged(*(start(each, count=560) for each in UNKNOWN_IMAGES[:2]), start(UNKNOWN_IMAGES[2], SLOW))
-
-
-def nothing() -> Findings:
-    return NOTHING
-
-
-ON, SIDE = [*STABLE, CANARY], partial(side_by_side, SLOW)
-UNSEEN = "y did not run its canaries yet"
-RACES: dict[str, tuple[Callable[[], Findings], Sequence[Generation], Sequence[str], dict[str, Any], str, str]] = {
-    # v3 overtakes v2: nothing names the image, or v3 is named.
-    "a pod of v3 that was not judged": (SIDE, [*ON, V3_POD], (), {}, "unknown", UNSEEN),
-    "a pod of v3 that is silent": (SIDE, ON, ["y"], {}, "unknown", UNSEEN),
-    "a silent pod after a fast v2": (partial(side_by_side, FAST), ON, ["y"], {}, "unknown", UNSEEN),
-    "v3 by name": (SIDE, [*ON, V3_POD], (), {"image": V3}, "unknown", f"is known to run {V3}"),
-    "a replica that crashes hides no regression": (SIDE, ON, ["y"], {"image": V2}, "regressed", ""),
-    "a replica that crashes holds a promotion": (
-        partial(side_by_side, FAST), ON, ["y"], {"image": V2}, "unknown", UNSEEN,
-    ),
-    # A tag that moved names both images and tells nothing apart.
-    "latest, under way": (moving_tag, [*STABLE_LATEST, CANARY_LATEST], (), {"image": LATEST}, "regressed", ""),
-    "latest, over": (moving_tag, [CANARY_LATEST], (), {"image": LATEST}, "unknown", "no rollout is under way"),
-    # Back to v1.
-    "v1 comes back": (partial(replaced, SLOW), NEW, (), {"image": V1}, "unknown", f"is about {V2}"),
-    "v1 is back": (rolled_back, [*NEW, BACK], (), {"image": V1}, "improved", "after a rollback"),
-    "v1 is back, v2 by name": (rolled_back, [*NEW, BACK], (), {"image": V2}, "unknown", ""),
-    "v2 is gone": (SIDE, STABLE, (), {}, "unknown", "no container that reports now is known to run it"),
-    "v2 is gone, by name": (SIDE, STABLE, (), {"image": V2}, "unknown", ""),
-    "v2 again": (again, [*STABLE, AGAIN], (), {"image": V2}, "regressed", ""),
-    "v2 again, silent": (again, STABLE, ["y"], {"image": V2}, "unknown", ""),
-    # After a rollout.
-    "over": (partial(replaced, SLOW), NEW, (), {"image": V2}, "unknown", "say since="),
-    "over, since before": (partial(replaced, SLOW), NEW, (), {"since": 4 * HOUR - 1}, "regressed", ""),
-    "over, since after": (
-        partial(replaced, SLOW), NEW, (), {"since": 4 * HOUR + 1}, "unknown", "that upgrade was before since=",
-    ),
-    # New weights in the same image.
-    "new weights, silent": (partial(replaced, FAST), WEIGHTS, ["x"], {"image": V2}, "unknown", ""),
-    "new weights": (other_weights, [*WEIGHTS, NEW_WEIGHTS], (), {"image": V2}, "regressed", ""),
-    # Several canaries: the worst counts.
-    "one of two": (one_of_two_canaries, ON, (), {"image": V2}, "regressed", ""),
-    "the other": (one_of_two_canaries, ON, (), {"canary": "c"}, "equivalent", ""),
-    "neither": (one_of_two_canaries, ON, (), {"canary": "e"}, "unknown", "has no canary e; it has c, d"),
-    "one that did not run yet": (half_of_two_canaries, ON, (), {"image": V2}, "no_baseline", ""),
-    "a leader": (leader_and_workers, [*ON, *WORKERS], (), {"canary": "c"}, "regressed", ""),
-    "a leader and its workers": (leader_and_workers, [*ON, *WORKERS], (), {}, "regressed", ""),
-    "with one on its way": (
-        leader_and_workers, [*ON, *WORKERS, generation("u", V3, 5 * HOUR)], (), {}, "unknown", "u did not run",
-    ),
-    # Not judged, or not to the end.
-    "one stands still": (one_stood_still, ON, (), {}, "regressed", ""),
-    "no baseline": (lambda: judged(start(CANARY)), [CANARY], (), {"image": V2}, "no_baseline", "no upgrade yet"),
-    "settling": (settling, ON, (), {"image": V2}, "settling", ""),
-    "not judged": (nothing, [CANARY], (), {}, "unknown", "unknown: the service was not judged yet"),
-    "exporter started again": (partial(side_by_side, FAST), [], ["a", "b", "x"], {"image": V2}, "unknown", ""),
-    "no service": (nothing, [], (), {}, "unknown", "no such service is known here"),
-    # Probes from the config's list: what their containers run is not known.
-    "images unknown": (unknown_images, UNKNOWN_IMAGES, (), {"image": V2}, "unknown", "ask without image="),
-    "images unknown, none asked": (unknown_images, UNKNOWN_IMAGES, (), {}, "regressed", ""),
+STARTS = {
+    **dict(zip(("a", "b", "x"), [*STABLE, CANARY], strict=True)),
+    **dict(zip(("al", "bl", "xl"), [*STABLE_LATEST, CANARY_LATEST], strict=True)),
+    **dict(zip(("a2", "b2"), NEW, strict=True)),
+    **dict(zip(("aw", "bw", "xw"), [*WEIGHTS, NEW_WEIGHTS], strict=True)),
+    **dict(zip(("a?", "b?", "x?"), UNKNOWN_IMAGES, strict=True)),
+    **dict(zip(("w", "v"), WORKERS, strict=True)),
+    "y3": V3_POD, "c1": BACK, "y2": AGAIN, "u3": generation("u", V3, 5 * HOUR),
 }  # fmt: skip
-"""Situation → findings, running starts, silent containers, question, verdict, and words of the sentence."""
+"""Name in the table → a start."""
 
 
-@pytest.mark.parametrize("situation", RACES)
-def test_races(situation: str) -> None:
-    findings, running, silent, asked, verdict, words = RACES[situation]
-    given = says(findings(), running, silent, **asked)
+@cache
+def findings_of(name: str) -> Findings:
+    """What was found in a situation of the table."""
+
+    def ran(names: str, seconds: float = FAST, count: int = 560, canary: str = "c") -> Iterator[Start]:
+        return (start(STARTS[each], seconds, count, canary) for each in names.split())
+
+    before, gone = BEFORE[:-2], msgspec.structs.replace(CANARY, ended_at=4.6 * HOUR)
+    earlier = [start(each, canary="d") for each in OLD]
+    situations: dict[str, Callable[[], Findings]] = {
+        "nothing": lambda: NOTHING,
+        "slow": lambda: side_by_side(SLOW),
+        "fast": lambda: side_by_side(FAST),
+        "all slow": lambda: replaced(SLOW),
+        "all fast": lambda: replaced(FAST),
+        "latest": lambda: judged(*ran("al bl"), *ran("xl", SLOW, 200)),
+        "rolled back": lambda: judged(*BEFORE, *ran("a2 b2", SLOW), *ran("c1", FAST, 200)),
+        "again": lambda: judged(*before, *ran("a b", FAST, 723), start(gone, SLOW), *ran("y2", SLOW, 2)),
+        "weights": lambda: judged(*ran("aw bw"), *ran("xw", SLOW, 200)),
+        "two": lambda: judged(
+            *earlier[:-2], *ran("a b", canary="d"), *ran("x", SLOW, 200, "d"), found=side_by_side(FAST)
+        ),
+        "half of two": lambda: judged(*earlier, found=side_by_side(FAST)),
+        "workers": lambda: judged(*earlier[::2], *ran("w v", canary="d"), found=side_by_side(SLOW)),
+        "still": lambda: judged(*before, *ran("a", FAST, 20), *ran("b"), *ran("x", SLOW, 200)),
+        "alone": lambda: judged(*ran("x", FAST, 200)),
+        "settling": lambda: judged(*before, *ran("a b", FAST, 362), *ran("x", SLOW, 2)),
+        "unknown images": lambda: judged(*ran("a? b?"), *ran("x?", SLOW, 200)),
+    }
+    return situations[name]()
+
+
+RACES = f"""
+# v3 overtakes v2: nothing names the image, or v3 is named.
+slow           | a b x y3      |       |               | unknown     | y did not run its canaries yet
+slow           | a b x         | y     |               | unknown     | y did not run its canaries yet
+fast           | a b x         | y     |               | unknown     | y did not run its canaries yet
+slow           | a b x y3      |       | image={V3}    | unknown     | is known to run {V3}
+# A replica that crashes hides no regression, and holds a promotion.
+slow           | a b x         | y     | image={V2}    | regressed   |
+fast           | a b x         | y     | image={V2}    | unknown     | y did not run its canaries yet
+# A tag that moved names both images and tells nothing apart; then the rollout is over.
+latest         | al bl xl      |       | image={LATEST} | regressed  |
+latest         | xl            |       | image={LATEST} | unknown    | no rollout is under way
+# Back to v1.
+all slow       | a2 b2         |       | image={V1}    | unknown     | is about {V2}
+rolled back    | a2 b2 c1      |       | image={V1}    | improved    | after a rollback
+rolled back    | a2 b2 c1      |       | image={V2}    | unknown     |
+slow           | a b           |       |               | unknown     | no container that reports now is known to run it
+slow           | a b           |       | image={V2}    | unknown     |
+again          | a b y2        |       | image={V2}    | regressed   |
+again          | a b           | y     | image={V2}    | unknown     |
+# After a rollout.
+all slow       | a2 b2         |       | image={V2}    | unknown     | say since=
+all slow       | a2 b2         |       | since=14399   | regressed   |
+all slow       | a2 b2         |       | since=14401   | unknown     | that upgrade was before since=
+# New weights in the same image; at first their container is silent.
+all fast       | aw bw         | x     | image={V2}    | unknown     |
+weights        | aw bw xw      |       | image={V2}    | regressed   |
+# Several canaries: the worst counts.
+two            | a b x         |       | image={V2}    | regressed   |
+two            | a b x         |       | canary=c      | equivalent  |
+two            | a b x         |       | canary=e      | unknown     | has no canary e; it has c, d
+half of two    | a b x         |       | image={V2}    | no_baseline |
+workers        | a b x w v     |       | canary=c      | regressed   |
+workers        | a b x w v     |       |               | regressed   |
+workers        | a b x w v u3  |       |               | unknown     | u did not run
+# Not judged, or not to the end.
+still          | a b x         |       |               | regressed   |
+alone          | x             |       | image={V2}    | no_baseline | no upgrade yet
+settling       | a b x         |       | image={V2}    | settling    |
+nothing        | x             |       |               | unknown     | unknown: the service was not judged yet
+fast           |               | a b x | image={V2}    | unknown     |
+nothing        |               |       |               | unknown     | no such service is known here
+# Probes from the config's list: what their containers run is not known.
+unknown images | a? b? x?      |       | image={V2}    | unknown     | ask without image=
+unknown images | a? b? x?      |       |               | regressed   |
+"""
+"""Findings, running starts, silent containers, question, verdict, and words of the sentence."""
+
+
+@pytest.mark.parametrize("race", [row for row in RACES.strip().splitlines() if row[0] != "#"])
+def test_races(race: str) -> None:
+    findings, running, silent, asked, verdict, words = map(str.strip, race.split("|"))
+    name, _, value = asked.partition("=")
+    question: dict[str, Any] = {name: float(value) if name == "since" else value} if name else {}
+    given = says(
+        findings_of(findings), [STARTS[each] for each in running.split()], silent.split(), **question
+    )
     assert given.verdict == verdict and words in given.sentence, given.sentence
     assert verdict != "unknown" or given.shift is None
 
@@ -257,6 +240,6 @@ def test_a_verdict_on_the_upgrade_before_neither_promotes_nor_aborts(
 
 
 def test_each_canary_has_its_verdict() -> None:
-    given = says(one_of_two_canaries(), ON)
+    given = says(findings_of("two"), [*STABLE, CANARY])
     assert given.canary == "d" and given.canaries == {"c": "equivalent", "d": "regressed"}
-    assert says(leader_and_workers(), [*ON, *WORKERS]).canaries["c"] == "regressed"
+    assert says(findings_of("workers"), [*STABLE, CANARY, *WORKERS]).canaries["c"] == "regressed"
