@@ -190,8 +190,9 @@ async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
 async def test_a_sidecars_runs_count_though_the_clock_was_set_back_after_its_server_started(
     collector: Collector,
 ) -> None:
-    asked, now = probe(watched_id="7" * 64, watched_since=time.time() + 3600), time.time()
-    for number, at in enumerate((now - 100, now)):
+    asked = probe(watched_id="7" * 64, watched_since=time.time() + 3600)
+    for number, ago in enumerate((100, 0)):
+        at = time.time() - ago
         await collector.absorb(asked, report("one", [run(number, started_at=at)], started_at=at))
     await collector.close()
     assert (asked.sequences, asked.runs_collected) == ({"one": 1}, 1)

@@ -222,6 +222,8 @@ def test_own_id_from_the_files_that_docker_mounts_or_the_host_name() -> None:
     assert own_ids("exporter", mounted.format(HERE, "hostname /etc/hostname")) == [HERE]
     assert own_ids("0123456789ab", "") == ["0123456789ab"]
     assert own_ids("my-laptop", mounted.format("b" * 64, "mounts/shm")) == [], "of others on a host"
+    for name in ("GPU-Node-01", "GPU-NODE.Example.COM", "DEADBEEF0123", "deadbeef012"):
+        assert own_ids(name, "") == [], "the name of a host"
 
 
 def test_where_an_image_came_from_is_read_of_its_own_labels() -> None:

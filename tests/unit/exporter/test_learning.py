@@ -26,26 +26,24 @@ def finding(sd: float) -> Finding:
 
 
 def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
-    store = open_store(tmp_path / "judge.sqlite")
-    learning, lessons = RestartPrior(), taught(0.02)
-    assert learning.at(store, 0.0).number == 0
-    learning.learn(store, 10.0, lessons)
-    assert learning.at(store, 100.0).number == 0, "not all services were judged yet"
-    learning.learn(store, 10.0 + HOUR, lessons)
-    first = learning.at(store, None)
-    assert first.number == 1
-    assert learning.at(store, HOUR).number == 0 and learning.at(store, 2 * HOUR) == first
-    learning.learn(store, 20.0 + 2 * HOUR, lessons)
-    assert learning.at(store, None) == first, "nothing changed"
-    learning.learn(store, 30.0 + 3 * HOUR, taught(0.006))
-    assert learning.at(store, None).number == 2
-    assert learning.at(store, None).sd < first.sd / 2
+    store, learning = open_store(tmp_path / "judge.sqlite"), RestartPrior()
+    numbers = []
+    for now, lessons in (
+        (10.0, taught(0.02)),  # not all services were judged yet
+        (10.0 + HOUR, taught(0.02)),
+        (20.0 + 2 * HOUR, taught(0.02)),  # nothing changed
+        (30.0 + 3 * HOUR, taught(0.006)),
+    ):
+        learning.learn(store, now, lessons)
+        numbers.append(learning.at(store, None).number)
+    assert numbers == [0, 1, 1, 2]
     store.close()
     again, store = RestartPrior(), open_store(tmp_path / "judge.sqlite")
-    assert again.at(store, 2 * HOUR) == first
-    assert again.at(store, 9 * HOUR).number == 2
-    again.learn(store, 9 * HOUR, {})
-    again.learn(store, 11 * HOUR, {})
+    for at, number in ((0.0, 0), (HOUR, 0), (2 * HOUR, 1), (9 * HOUR, 2)):
+        assert learning.at(store, at) == again.at(store, at) and again.at(store, at).number == number
+    assert again.at(store, None).sd < again.at(store, 2 * HOUR).sd / 2
+    for now in (9 * HOUR, 11 * HOUR):
+        again.learn(store, now, {})
     assert again.at(store, None).number == 2, "nobody has taught it anything yet"
     store.close()
 

@@ -65,7 +65,7 @@ def test_without_a_change_or_an_explanation_there_is_no_metric(state, explains, 
 
 def test_a_canary_has_ten_of_them_at_most_with_short_names() -> None:
     shifts = [
-        msgspec.structs.replace(CONV, name=f"aten::{i}" + "x" * 200, after=0.01 * (i + 2))
+        msgspec.structs.replace(CONV, operator=f"aten::{i}" + "x" * 200, after=0.01 * (i + 2))
         for i in range(MOST)
     ]
     causes = Causes(operators=Operators("explained", (*shifts,)))
