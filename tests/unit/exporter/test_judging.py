@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 from infercanary.contract.measures import HOST_MEMORY
 from infercanary.contract.report import Run
 from infercanary.exporter.judging import queue, schedule, siblings, worker
-from infercanary.exporter.judging.findings import judge_canary
 from infercanary.judge import Judge, drift
 from infercanary.judge.model import Generation, ServiceKey, Start, kept
 from infercanary.judge.policy import LIVE
@@ -33,39 +32,6 @@ def waiting(count: int = 10, first: int = 0, container: str = "a") -> queue.Star
 @pytest.fixture
 def judged() -> Judged:
     return Judged()
-
-
-def test_containers_that_come_and_go_are_not_judged_for_ever(
-    judged: Judged, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each has a name of its own; none is said to end: the work of a judgement stays the same, and its verdict."""
-    counts: list[int] = []
-
-    def counted(canary: str, before: Any, starts: Any, *rest: Any, **more: Any) -> Any:
-        counts.append(len(starts))
-        return judge_canary(canary, before, starts, *rest, **more)
-
-    monkeypatch.setattr(worker, "judge_canary", counted)
-    judged.take(generation(image="sha256:0"), runs(960, at=-1e4))
-    upgraded = set()
-    for number in range(100):
-        start = generation(f"short-{number}", container=f"c{number}", started_at=100.0 * number)
-        judged.take(start, runs(8, at=100.0 * number))
-        upgraded.add(judged.finding().result.upgraded_at)
-    assert len(counts) == 100 and {*counts[-25:]} == {1 + 64 + 4}
-    assert upgraded == {0.0}, "it began with the first of them"
-
-
-def test_two_namespaces_share_no_history_and_no_verdict(judged: Judged) -> None:
-    for start, seconds in (
-        (generation(namespace="prod"), 0.02),
-        (generation(namespace="test"), 0.03),
-        (generation("b2", "sha256:2", namespace="test"), 0.05),
-    ):
-        judged.take(start, runs(192, seconds=seconds))
-    judged.judging.turn()
-    states = {str(key): found["c"].result.state for key, found in judged.judging.findings.items()}
-    assert states == {"prod/s": "no_baseline", "test/s": "regressed"}
 
 
 def of(boot: str, at: float, **components: str) -> Generation:
@@ -318,21 +284,6 @@ def test_the_log_says_whom_a_regression_is_blamed_on_when_that_changes(judged: J
     assert moved.startswith("regressed") and "host" in moved
 
 
-def test_a_file_that_was_deleted_is_shown_and_begun_anew(tmp_path: Path) -> None:
-    judged = Judged(tmp_path / "judge.sqlite").take(OLD, runs(20))
-    judged.judging.turn()
-    for file in tmp_path.iterdir():
-        file.unlink()
-    judged.take(OLD, runs(5, first=20)).judging.turn()
-    assert (judged.value("store_up"), judged.value("store_errors_total")) == (0, 1)
-    judged.judging.turn()
-    assert judged.value("store_up") == 1
-    judged.close()
-    store = open_store(tmp_path / "judge.sqlite")
-    assert [len(kept) for _, kept in store.generations(S, "c")] == [5]
-    store.close()
-
-
 def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_those_of_others(
     judged: Judged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,18 +305,6 @@ def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_t
         judged.judging.turn()
     states = {service: found["c"].result.state for service, found in judged.judging.findings.items()}
     assert states == {S: "regressed", other: "regressed"} and {*asked[:2]} == {S, other}
-
-
-def test_what_waits_for_a_store_is_bounded_and_stored_later(tmp_path: Path) -> None:
-    folder = tmp_path / "later"
-    judged = Judged(folder / "judge.sqlite", queue_bytes=5 * waiting().size)
-    for first in range(0, 100, 10):
-        judged.take(OLD, runs(10, first)).judging.turn()
-    assert (judged.value("store_up"), judged.value("unjudged_runs_total")) == (0, 50)
-    folder.mkdir()
-    judged.judging.turn()
-    assert (judged.value("store_up"), judged.value("stored_runs_total")) == (1, 50)
-    judged.close()
 
 
 @pytest.fixture

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import zlib
-from types import ModuleType
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
 from isal import isal_zlib
 
 from infercanary.exporter import scrape
@@ -39,25 +35,6 @@ ACCEPTED = {
 @pytest.mark.parametrize("begins", ACCEPTED)
 def test_the_format_is_the_one_asked_for(begins: str) -> None:
     assert [accept for accept in ACCEPTED[begins] if not negotiate(accept).startswith(begins)] == []
-
-
-@pytest.mark.parametrize("module", [isal_zlib, zlib])
-async def test_what_is_packed_is_gzip_of_the_same_bytes(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scrape, "_zlib", module)
-    blocks = [b"infercanary_up %d\n" % number * 1000 for number in range(20)]
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return await scrape.send(request, blocks, "text/plain")
-
-    app = web.Application()
-    app.router.add_get("/", answer)
-    async with TestServer(app) as server, TestClient(server, auto_decompress=False) as client:
-        packed = await (await client.get("/", headers={"Accept-Encoding": "gzip"})).read()
-        plain = await (await client.get("/", headers={"Accept-Encoding": "identity"})).read()
-    assert plain == gzip.decompress(packed) == b"".join(blocks)
-    assert len(packed) < sum(map(len, blocks)) / 20
 
 
 def test_igzip_packs_where_it_has_wheels(monkeypatch: pytest.MonkeyPatch) -> None:

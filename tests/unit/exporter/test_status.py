@@ -30,6 +30,14 @@ from tests.results import upgraded
 from tests.status_pages import URL, found, healthy, page, runs
 
 MINE = frozenset({("search-1", "b")})
+NOW, CLOCK = time.time(), time.monotonic()
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time stands still, so that a slow machine changes no word."""
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    monkeypatch.setattr(time, "monotonic", lambda: CLOCK)
 
 
 def cards(text: str) -> dict[str, tuple[str, str]]:
@@ -48,7 +56,7 @@ def states(state: str, detail: str, canary: str = "resnet") -> ReportFacts:
 
 
 def drifted(shift: float, replica: str = "search-1") -> Findings:
-    return found(name=replica, drifts={"resnet": {replica: Drift(shift=shift, onset=time.time() - 7200)}})
+    return found(name=replica, drifts={"resnet": {replica: Drift(shift=shift, onset=NOW - 7200)}})
 
 
 def failed(outcome: Outcome) -> History:
@@ -58,65 +66,58 @@ def failed(outcome: Outcome) -> History:
 
 
 LESS = {"resnet": {"throughput@8x1": MeasureVerdict(state="regressed", shift=-0.2, low=-0.25, high=-0.15)}}
-KILLED = {"killed": 60.0, "killed long ago": 7_200.0}  # seconds ago
-STATES: list[tuple[str, dict[str, Any], str, str, str]] = [
-    ("down", {"up": False, "trouble": "refused"}, "down", "down", f"refused ({URL})"),
-    ("no address", {"container": {"url": None}}, "down", "not polled", "resnet"),
-    ("failing", {"reported": states("failing", "<b>")}, "critical", "with a failing canary", "failing: &lt;b&gt;"),
-    (
-        "out of memory", {"reported": states("out_of_memory", "CUDA")}, "critical", "with a failing canary",
-        "resnet is out of memory: CUDA",
+KILLED = {
+    "killed for memory 2 times, last 60 s ago with search:1": 60.0,
+    "last 2 h ago": 7_200.0,
+}  # seconds ago
+FAILING = "critical", "with a failing canary"
+REGRESSED = "failing", "regressed since an upgrade"
+UP = "up", "up"
+STATES: dict[str, tuple[tuple[str, str], dict[str, Any]]] = {
+    f"refused ({URL})": (("down", "down"), {"up": False, "trouble": "refused"}),
+    "": (("down", "not polled"), {"url": None}),
+    "failing: &lt;b&gt;": (FAILING, {"reported": states("failing", "<b>")}),
+    "resnet is out of memory: CUDA": (FAILING, {"reported": states("out_of_memory", "CUDA")}),
+    KILLED: (("failing", "killed for memory"), {}),
+    "regressed +10.0 % [+8.0, +12.0]": (REGRESSED, {"findings": found(upgraded("regressed"))}),
+    "throughput at batch 8 regressed -20.0 % [-25.0, -15.0]": (REGRESSED, {"findings": found(measures=LESS)}),
+    "drifted +10.0 % from the first day of this image, with no upgrade since 2 h ago": (
+        ("failing", "drifted without an upgrade"), {"findings": drifted(0.1)},
     ),
-    ("killed", {}, "failing", "killed for memory", "killed for memory 2 times, last 60 s ago with search:1"),
-    (
-        "regressed", {"findings": found(upgraded("regressed"))}, "failing", "regressed since an upgrade",
-        "regressed +10.0 % [+8.0, +12.0]",
-    ),
-    (
-        "less throughput", {"findings": found(measures=LESS)}, "failing", "regressed since an upgrade",
-        "throughput at batch 8 regressed -20.0 % [-25.0, -15.0]",
-    ),
-    (
-        "drifted", {"findings": drifted(0.1)}, "failing", "drifted without an upgrade",
-        "drifted +10.0 % from the first day of this image, with no upgrade since 2 h ago",
-    ),
-    ("lost", {"runs_lost": 7}, "up", "up", "7 runs lost"),
-    ("raised", {"history": failed("raised")}, "up", "up", "last run raised: boom"),
-    ("busy", {"history": failed("busy")}, "up", "up", "last run busy"),
-    ("faster", {"findings": drifted(-0.1)}, "up", "up", "drifted -10.0 %"),
-    ("improved", {"findings": found(upgraded("improved", -0.1))}, "up", "up", "improved -10.0 %"),
-    (
-        "on the old image", {"findings": found(upgraded(), sides={"resnet": Sides(old=MINE)})}, "up", "up",
-        "runs the old image",
-    ),
-    ("killed long ago", {}, "up", "up", "last 2 h ago"),
-    ("another drifted", {"findings": drifted(0.1, "another")}, "up", "up", "resnet"),
-    ("well", {}, "up", "up", "resnet 20.08 ms min 19.88 ms max 20.48 ms"),
-]  # fmt: skip
-"""Name, difference from a healthy probe, style and words of its tally, and distinctive words; the worst first."""
+    "7 runs lost": (UP, {"runs_lost": 7}),
+    "last run raised: boom": (UP, {"history": failed("raised")}),
+    "last run busy": (UP, {"history": failed("busy")}),
+    "drifted -10.0 %": (UP, {"findings": drifted(-0.1)}),
+    "improved -10.0 %": (UP, {"findings": found(upgraded("improved", -0.1))}),
+    LONG_AGO: (UP, {}),
+    "resnet": (UP, {"findings": drifted(0.1, "another")}),
+    "resnet 20.08 ms min 19.88 ms max 20.48 ms": (UP, {}),
+}  # fmt: skip
+"""Distinctive words, style and words of the tally, and the difference from a healthy probe; the worst first."""
 
 
-def test_each_state_has_its_place_its_style_and_its_words() -> None:
+def test_each_state_has_its_place_its_style_and_its_words(stopped: None) -> None:
     probes, ended = [], {}
-    for name, differs, *_ in reversed(STATES):
-        fields = dict(differs)
-        probe = healthy("search-1", service=name, **fields.pop("container", {}))
-        for field, value in fields.items():
+    for number, (said, (_, differs)) in enumerate(STATES.items()):
+        known = differs.copy()
+        probe = healthy(
+            "search-1", service=f"{number:02}", **({"url": known.pop("url")} if "url" in known else {})
+        )
+        for field, value in known.items():
             setattr(probe, field, value)
-        if name in KILLED:
-            ended[probe.key] = (2, time.time() - KILLED[name], "search:1")
+        if said in (KILLED, LONG_AGO):
+            ended[probe.key] = (2, NOW - (60 if said == KILLED else 7200), "search:1")
         probes.append(probe)
-    text = page(probes, ended=ended)
-    assert "does not run" not in text
+    text = page(probes[::-1], ended=ended)
     tally = re.findall(r'<span class="(\w+)"><b>(\d+)</b> (.*?)</span>', text)
-    expected = Counter((style, state) for _, _, style, state, _ in STATES)
+    expected = Counter(state for state, _ in STATES.values())
     assert tally == [(style, str(count), state) for (style, state), count in expected.items()]
-    shown = re.findall(r'<article class="(\w+)">.*?"soft">(.+?)</span>(.*?)</article>', text, re.DOTALL)
-    table = {name: others for name, _, *others in STATES}
-    order = [table[name][1] for _, name, _ in shown]
-    assert len(shown) == len(STATES) and order == sorted(order, key=[state for _, state in expected].index)
-    for style, name, html in shown:
-        assert style == table[name][0] and table[name][2] in words(html), (name, words(html))
+    shown = re.findall(r'<article class="(\w+)">.*?"soft">(\d+)</span>(.*?)</article>', text, re.DOTALL)
+    table = [(said, state) for said, (state, _) in STATES.items()]
+    assert [table[int(number)][1] for _, number, _ in shown] == [state for _, state in table]
+    for style, number, html in shown:
+        said, state = table[int(number)]
+        assert style == state[0] and said in words(html), words(html)
 
 
 def image(changed: Any = "image") -> Result:
@@ -148,7 +149,6 @@ def container(**fields: Any) -> PolledProbe:
     return PolledProbe(Container(**{"service": "search", "name": "search-1", **fields}))
 
 
-NOW, CLOCK = 1.8e9, time.monotonic()
 AT = NOW - 7200
 SETTLING = upgraded("settling", None, runs=7, looks=Looks(next=12), upgraded_at=AT, newest_at=AT + 60)
 SOURCE = "https://github.com/acme/search"
@@ -221,9 +221,7 @@ WORDS: list[tuple[PolledProbe, str, str]] = [
 """A container, words of its card, and words that are not on it."""
 
 
-def test_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", lambda: NOW)
-    monkeypatch.setattr(time, "monotonic", lambda: CLOCK)
+def test_words(stopped: None) -> None:
     for probe, expected, absent in WORDS:
         text = words(page([probe]).partition("<main>")[2])
         assert expected in text and (not absent or absent not in text), (expected, text)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection
 
-from infercanary.store.sqlite import SqliteDatabase
 from tests.unit.exporter.factories import Judged
 
 
@@ -40,19 +37,3 @@ def test_a_corrupt_file_is_shown_until_it_is_removed(corrupt: Path) -> None:
     for file in corrupt.parent.glob("*.corrupt-*"):
         file.unlink()
     assert after_a_turn(corrupt) is None
-
-
-def test_it_is_shown_also_where_no_new_file_could_be_begun_at_first(
-    corrupt: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def prepare(database: SqliteDatabase, connection: Connection) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    judged = Judged(corrupt)
-    with monkeypatch.context() as full:
-        full.setattr(SqliteDatabase, "prepare", prepare)
-        judged.judging.turn()
-    assert judged.value("store_up") == 0
-    judged.judging.turn()
-    assert judged.value("store_up") == 1 and judged.value("store_set_aside_timestamp_seconds")
-    judged.close()
