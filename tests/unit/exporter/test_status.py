@@ -66,10 +66,7 @@ def failed(outcome: Outcome) -> History:
 
 
 LESS = {"resnet": {"throughput@8x1": MeasureVerdict(state="regressed", shift=-0.2, low=-0.25, high=-0.15)}}
-KILLED = {
-    "killed for memory 2 times, last 60 s ago with search:1": 60.0,
-    "last 2 h ago": 7_200.0,
-}  # seconds ago
+KILLED, LONG_AGO = "killed for memory 2 times, last 60 s ago with search:1", "last 2 h ago"
 FAILING = "critical", "with a failing canary"
 REGRESSED = "failing", "regressed since an upgrade"
 UP = "up", "up"
