@@ -177,11 +177,8 @@ async def test_any_question_is_answered_or_refused_in_one_line(
     ("query", "line"),
     [
         ({}, "parameters: the required key `service` is missing"),
-        ({"service": ""}, "parameters: the required key `service` is missing"),
         ({"service": "s", "imgae": "x"}, "unknown key `imgae`; did you mean `image`? known keys: service, namespace,"),
-        ({"service": "s\x01"}, "parameters: service: expected text matching regex"),
         ({"service": "s", "image": "a b"}, "parameters: image: expected text matching regex"),
-        ({"service": "s", "since": "today"}, "parameters: since: invalid RFC3339 encoded datetime"),
         ({"service": "s", "since": "2026-11-25T14:05:00"}, "parameters: since: expected `datetime` with a timezone"),
     ],
 )  # fmt: skip
@@ -209,7 +206,6 @@ async def chunks() -> AsyncIterator[bytes]:
         (b"{", 400, "body: Input data was truncated; post what Flagger posts"),
         (b"\xff", 400, "body: JSON is malformed: invalid character (byte 0); post"),
         (b'{"namespace": "n"}', 400, "body: Object missing required field `name`; post"),
-        (b'{"deep": ' + b"[" * 5_000, 400, "body: maximum recursion depth exceeded"),
         (b" " * (1 << 20), 413, "Maximum request body size 65536 exceeded"),
         (chunks, 413, "Maximum request body size 65536 exceeded"),
     ],

@@ -146,48 +146,63 @@ def test_one_service_name_in_two_compose_projects_is_said(
     assert bool(notes) == bool(said)
 
 
-FOREIGN, SOCKET = "other=10.0.0.2", "unix:///run/p.sock"
+SOCKET = "unix:///run/p.sock"
+COMPOSED = "app_default=172.18.0.5"
 
 
-@pytest.mark.parametrize(
-    ("here", "there", "url"),
-    [
-        ("app_default=172.18.0.9", listed(port="8000"), "http://172.18.0.5:8000"),
-        ("app_default=172.18.0.9", listed(1, f"{FOREIGN} app_default=172.18.0.5"), "http://172.18.0.5:9798"),
-        ("app_default=172.18.0.9", listed(1, "app_default=fd00::5"), "http://[fd00::5]:9798"),
-        ("", listed(1, FOREIGN), "http://10.0.0.2:9798"),  # on the host every bridge is near
-        ("host=", listed(1, FOREIGN), "http://10.0.0.2:9798"),
-        ("host=", listed(1, "host=", "host"), "http://127.0.0.1:9798"),
-        ("", listed(1, "host=", "host"), "http://127.0.0.1:9798"),
-        ("app_default=172.18.0.9", listed(1, "", f"container:{HERE}"), "http://127.0.0.1:9798"),
-        ("app_default=172.18.0.9", listed(1, "", f"container:{2:064x}"), "http://172.18.0.5:9798"),
-        ("app_default=172.18.0.9", listed(1, FOREIGN, socket=SOCKET), SOCKET),
-    ],
-)
-def test_the_address_is_one_that_the_exporter_can_reach(here: str, there: dict[str, Any], url: str) -> None:
-    entries = [there, listed(2), *([exporter(here)] if here else [])]
+def asking(networks: str, mode: str, label: str) -> dict[str, Any]:
+    """A container in these networks, with a label of ours."""
+    name, _, value = label.partition("=")
+    return listed(
+        1,
+        networks,
+        mode.replace("HERE", HERE).replace("SECOND", f"{2:064x}"),
+        **({name: value} if name else {}),
+    )
+
+
+ADDRESSES = f"""
+app_default=172.18.0.9 | {COMPOSED}                | app_default      | port=8000       | http://172.18.0.5:8000
+app_default=172.18.0.9 | other=10.0.0.2 {COMPOSED} | app_default      |                 | http://172.18.0.5:9798
+app_default=172.18.0.9 | app_default=fd00::5       | app_default      |                 | http://[fd00::5]:9798
+                       | other=10.0.0.2            | app_default      |                 | http://10.0.0.2:9798
+host=                  | other=10.0.0.2            | app_default      |                 | http://10.0.0.2:9798
+host=                  | host=                     | host             |                 | http://127.0.0.1:9798
+                       | host=                     | host             |                 | http://127.0.0.1:9798
+app_default=172.18.0.9 |                           | container:HERE   |                 | http://127.0.0.1:9798
+app_default=172.18.0.9 |                           | container:SECOND |                 | http://172.18.0.5:9798
+app_default=172.18.0.9 | other=10.0.0.2            | app_default      | socket={SOCKET} | {SOCKET}
+"""
+"""Networks of the exporter, of which there is none on the host; those of the container, its mode, a label; its URL."""
+
+
+@pytest.mark.parametrize("row", ADDRESSES.strip("\n").splitlines())
+def test_the_address_is_one_that_the_exporter_can_reach(row: str) -> None:
+    here, networks, mode, label, url = map(str.strip, row.split("|"))
+    entries = [asking(networks, mode, label), listed(2), *([exporter(here)] if here else [])]
     assert next(c.url for c in containers(entries) if c.name == "app-resnet-1") == url
 
 
-@pytest.mark.parametrize(
-    ("there", "why"),
-    [
-        (listed(1, FOREIGN), "attach both to one network"),
-        (listed(1, "none=", "none"), "attach both to one network"),
-        (listed(1, "host=", "host"), "run the exporter with network_mode: host"),
-        (listed(1, "", f"container:{9:064x}"), "attach both to one network"),
-        (listed(1, "", ""), "share a socket by the label"),
-        (listed(port="web"), "label infercanary.port: 'web' is not a port"),
-        (listed(port="1" * 5000), "' is not a port; write a number from 1 to 65535"),
-        (listed(socket="/run/p.sock"), "infercanary.socket: '/run/p.sock' is not a socket; write unix:///"),
-        (listed(socket="unix:run/p.sock"), "label infercanary.socket: 'unix:run/p.sock' is not a socket"),
-        (listed(socket="http://h:80"), "label infercanary.socket: 'http://h:80' is not a socket"),
-        (listed(enable="ture"), "label infercanary.enable: 'ture' is neither true nor false; write true"),
-        (listed(watches="server"), "label infercanary.watches: no container 'server' runs; start it"),
-    ],
-)
-def test_without_an_address_there_is_a_reason_and_a_fix(there: dict[str, Any], why: str) -> None:
-    found = one(there)
+NO_ADDRESSES = f"""
+other=10.0.0.2 | app_default     |                       | attach both to one network
+none=          | none            |                       | attach both to one network
+host=          | host            |                       | run the exporter with network_mode: host
+               | container:nobody |                      | attach both to one network
+               |                 |                       | share a socket by the label
+{COMPOSED}     | app_default     | port=web              | label infercanary.port: 'web' is not a port
+{COMPOSED}     | app_default     | port={"1" * 5000}     | ' is not a port; write a number from 1 to 65535
+{COMPOSED}     | app_default     | socket=/run/p.sock    | '/run/p.sock' is not a socket; write unix:///
+{COMPOSED}     | app_default     | socket=unix:run/p     | label infercanary.socket: 'unix:run/p' is not a socket
+{COMPOSED}     | app_default     | socket=http://h:80    | label infercanary.socket: 'http://h:80' is not a socket
+{COMPOSED}     | app_default     | enable=ture           | 'ture' is neither true nor false; write true
+{COMPOSED}     | app_default     | watches=server        | label infercanary.watches: no container 'server' runs; start
+"""
+
+
+@pytest.mark.parametrize("row", NO_ADDRESSES.strip("\n").splitlines(), ids=lambda row: row[-50:])
+def test_without_an_address_there_is_a_reason_and_a_fix(row: str) -> None:
+    networks, mode, label, why = map(str.strip, row.split("|"))
+    found = one(asking(networks, mode, label))
     assert found.url is None and why in found.url_missing and found.is_asked
 
 

@@ -164,35 +164,32 @@ def test_a_mistake_in_asking_is_said(kind: str, name: str, value: str, missing: 
     assert note in "".join(found.notes)
 
 
-@pytest.mark.parametrize(
-    ("names", "ports", "annotations", "found"),
-    [
-        ("server", "", {}, "server 9798"),
-        ("server", "server", {}, "server 9101"),
-        ("server", "server", {"port": "9102"}, "server 9102"),
-        ("server proxy", "server", {}, "server 9101"),
-        ("a b", "a b", {}, "a 9101 b 9101"),
-        ("server probe", "", {"watches": "server"}, "probe 9798"),
-        ("server proxy", "", {}, "server none has a port named infercanary"),
-        ("server", "", {"port": "http"}, "server 'http' is not a port"),
-        ("server", "", {"port": "70000"}, "server '70000' is not a port"),
-        ("server", "", {"port": "1" * 5000}, "server ' is not a port"),
-    ],
-)
-def test_where_the_probe_answers(names: str, ports: str, annotations: dict[str, str], found: str) -> None:
-    given = {f"infercanary.io/{name}": value for name, value in annotations.items()}
-    known = dict.fromkeys(ports.split(), PORT)
-    each = containers(pod(*map(status, names.split()), ports=known, annotations=ENABLED | given))
-    if found[-1].isdigit():
-        words = found.split()
-        expected = {
-            name: f"http://10.244.1.2:{port}" for name, port in zip(words[::2], words[1::2], strict=True)
-        }
-        assert {container.name: container.url for container in each} == expected
+PROBES = """
+server       |        |                | 9798 server
+server       | server |                | 9101 server
+server       | server | port=9102      | 9102 server
+server proxy | server |                | 9101 server
+a b          | a b    |                | 9101 a b
+server probe |        | watches=server | 9798 probe
+server proxy |        |                | none has a port named infercanary
+server       |        | port=http      | 'http' is not a port
+server       |        | port=70000     | '70000' is not a port
+"""
+"""Containers, those of them with named ports, an annotation, and the port and its containers, or why there is none."""
+
+
+@pytest.mark.parametrize("row", PROBES.strip().splitlines())
+def test_where_the_probe_answers(row: str) -> None:
+    names, ports, annotation, found = map(str.strip, row.split("|"))
+    name, _, value = annotation.partition("=")
+    given = ENABLED | ({f"infercanary.io/{name}": value} if name else {})
+    statuses = map(status, names.split())
+    each = containers(pod(*statuses, ports=dict.fromkeys(ports.split(), PORT), annotations=given))
+    port, *answering = found.split()
+    if port.isdigit():
+        assert {one.name: one.url for one in each} == dict.fromkeys(answering, f"http://10.244.1.2:{port}")
     else:
-        name, _, why = found.partition(" ")
-        assert [(container.name, container.url) for container in each] == [(name, None)]
-        assert why in each[0].url_missing
+        assert [one.url for one in each] == [None] and found in each[0].url_missing
 
 
 def test_an_ipv6_address_is_bracketed() -> None:

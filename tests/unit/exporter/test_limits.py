@@ -85,42 +85,6 @@ def test_a_family_of_a_size_that_no_honest_container_has_is_not_shown() -> None:
     assert account.exceeded == {"shown_bytes": 1}
 
 
-def test_what_comes_in_is_shared_and_given_back() -> None:
-    memory = BASE_BYTES + 12 * PROBE_BYTES
-    total = Totals.within(memory).waiting_bytes
-    assert total == PROBE_BYTES
-    shares, accounts = Shares(memory), {"big": Account(), "small": Account()}
-    for name, size, fits in (
-        ("big", total, True), ("small", total // 10, True), ("big", total + 1, False), ("big", 0, True),
-        ("small", total, True),
-    ):  # fmt: skip
-        assert shares.may_hold(("", "s", name), size, accounts[name]) == fits
-    assert {name: dict(account.exceeded) for name, account in accounts.items()} == {
-        "big": {"held_bytes": 1},
-        "small": {},
-    }
-
-
-async def test_who_has_more_than_its_share_gives_it_back_when_another_comes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "SHOWN_BYTES", 16_400)
-    collector, big, small = collecting(), probe("a"), probe("b")
-    collector.probes = {each.key: each for each in (big, small)}
-    collector.shares.admitted({key: each.container for key, each in collector.probes.items()}, ())
-    many = [Metric(f"infercanary_many_{n}", "gauge", "Many.").family(1.0) for n in range(100)]
-    for each, families in ((big, many), (small, many[:20]), (big, many)):
-        await collector.absorb(each, report(families=families))
-        collector.show(each)
-    await collector.close()
-    text = b"".join(collector._exposition.families(in_openmetrics=False))
-    assert (
-        text.count(b'{container="b"') - text.count(b'infercanary_up{container="b"') >= 20 == len(small.lines)
-    )
-    assert 50 <= len(big.lines) < 100
-    assert sum(len(lines.text) for each in (big, small) for lines in each.lines) <= 16_400
-
-
 def test_containers_that_do_not_fit_are_counted_and_named_and_those_polled_already_stay() -> None:
     shares = Shares(BASE_BYTES + 2 * PROBE_BYTES)
     found = {each.key: each.container for each in map(probe, "abc")}

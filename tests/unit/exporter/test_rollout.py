@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from functools import cache
 from typing import Any
@@ -133,36 +134,44 @@ STARTS = {
 """Name in the table → a start."""
 
 
+STARTS |= {f"o{number}": each for number, each in enumerate(OLD)}
+STARTS["gone"] = msgspec.structs.replace(CANARY, ended_at=4.6 * HOUR)
+SITUATIONS = """
+latest         |      | al bl fast 560 | xl slow 200
+rolled back    |      | old fast 200 | a2 b2 slow 560 | c1 fast 200
+again          |      | older fast 200 | a b fast 723 | gone slow 200 | y2 slow 2
+weights        |      | aw bw fast 560 | xw slow 200
+two            | fast | older fast 200 d | a b fast 560 d | x slow 200 d
+half of two    | fast | old fast 200 d
+workers        | slow | o0 o2 o4 o6 fast 200 d | w v fast 560 d
+still          |      | older fast 200 | a fast 20 | b fast 560 | x slow 200
+alone          |      | x fast 200
+settling       |      | older fast 200 | a b fast 362 | x slow 2
+unknown images |      | a? b? fast 560 | x? slow 200
+"""
+"""What ran: a situation that it adds to, and starts with their speed, number of runs, and canary unless it is c."""
+
+
 @cache
 def findings_of(name: str) -> Findings:
     """What was found in a situation of the table."""
-
-    def ran(names: str, seconds: float = FAST, count: int = 560, canary: str = "c") -> Iterator[Start]:
-        return (start(STARTS[each], seconds, count, canary) for each in names.split())
-
-    before, gone = BEFORE[:-2], msgspec.structs.replace(CANARY, ended_at=4.6 * HOUR)
-    earlier = [start(each, canary="d") for each in OLD]
-    situations: dict[str, Callable[[], Findings]] = {
-        "nothing": lambda: NOTHING,
-        "slow": lambda: side_by_side(SLOW),
-        "fast": lambda: side_by_side(FAST),
-        "all slow": lambda: replaced(SLOW),
-        "all fast": lambda: replaced(FAST),
-        "latest": lambda: judged(*ran("al bl"), *ran("xl", SLOW, 200)),
-        "rolled back": lambda: judged(*BEFORE, *ran("a2 b2", SLOW), *ran("c1", FAST, 200)),
-        "again": lambda: judged(*before, *ran("a b", FAST, 723), start(gone, SLOW), *ran("y2", SLOW, 2)),
-        "weights": lambda: judged(*ran("aw bw"), *ran("xw", SLOW, 200)),
-        "two": lambda: judged(
-            *earlier[:-2], *ran("a b", canary="d"), *ran("x", SLOW, 200, "d"), found=side_by_side(FAST)
-        ),
-        "half of two": lambda: judged(*earlier, found=side_by_side(FAST)),
-        "workers": lambda: judged(*earlier[::2], *ran("w v", canary="d"), found=side_by_side(SLOW)),
-        "still": lambda: judged(*before, *ran("a", FAST, 20), *ran("b"), *ran("x", SLOW, 200)),
-        "alone": lambda: judged(*ran("x", FAST, 200)),
-        "settling": lambda: judged(*before, *ran("a b", FAST, 362), *ran("x", SLOW, 2)),
-        "unknown images": lambda: judged(*ran("a? b?"), *ran("x?", SLOW, 200)),
+    if name in ("", "nothing"):
+        return NOTHING
+    if name in ("slow", "fast"):
+        return side_by_side(SLOW if name == "slow" else FAST)
+    if name.startswith("all "):
+        return replaced(SLOW if name == "all slow" else FAST)
+    rows = {
+        row[0]: row[1:] for row in (re.split(r" *\| *", line) for line in SITUATIONS.strip().splitlines())
     }
-    return situations[name]()
+    before, *groups = rows[name]
+    starts = []
+    for group in groups:
+        names, speed, count, canary = re.fullmatch(r"(.*) (fast|slow) (\d+) ?(\w?)", group).groups()  # type: ignore[union-attr]
+        names = {"old": "o0 o1 o2 o3 o4 o5 o6 o7", "older": "o0 o1 o2 o3 o4 o5"}.get(names, names)
+        seconds = SLOW if speed == "slow" else FAST
+        starts += [start(STARTS[each], seconds, int(count), canary or "c") for each in names.split()]
+    return judged(*starts, found=findings_of(before))
 
 
 RACES = f"""
