@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 from hypothesis import given
@@ -60,6 +59,12 @@ def test_shares_are_of_one_whole_though_another_operator_is_slow_in_each_repeat(
     assert shares(profile, 5) == {"a": 0.5, "b": 0.5, "outside operators": 0.0}
 
 
+def changed(whole: Any, fields: dict[str, Any]) -> Any:
+    return replace(
+        whole, **{name: (*value,) if isinstance(value, list) else value for name, value in fields.items()}
+    )
+
+
 WRONG: list[dict[str, Any]] = yaml.safe_load(r"""
 - {wall: []}
 - {wall: [0.2, 0.3, 0.4]}
@@ -78,12 +83,12 @@ WRONG_ROWS: list[dict[str, Any]] = yaml.safe_load(r"""
 - {seconds: [0.1, .inf]}
 """)
 WRONG_NAMES = [{"kind": "x" * (NAME_BYTES + 1)}, {"name": "é" * 61}, {"name": "\ud800"}]
-WRONG += [{"rows": [msgspec.to_builtins(ROW) | wrong]} for wrong in (*WRONG_ROWS, *WRONG_NAMES)]
+WRONG += [{"rows": (changed(ROW, wrong),)} for wrong in (*WRONG_ROWS, *WRONG_NAMES)]
 
 
 @pytest.mark.parametrize("wrong", [*WRONG, {"rows": (ROW,) * (MAX_ROWS + 1)}])
 def test_what_is_out_of_bounds_is_not_sound(wrong: dict[str, Any]) -> None:
-    assert is_sound(SOUND) and not is_sound(msgspec.convert(msgspec.to_builtins(SOUND) | wrong, Profile))
+    assert is_sound(SOUND) and not is_sound(changed(SOUND, wrong))
 
 
 def test_too_many_repeats_are_not_sound() -> None:
