@@ -142,7 +142,7 @@ def test_large_families_are_sent_in_parts_as_they_are_when_they_are_asked_for() 
     points = tuple(Point((f"{n:03}" + "x" * 250,), 1.0) for n in range(150))
     wide = Family("infercanary_wide", "gauge", "Wide.", ("label",), points)
     for key in keys:
-        exposition.replace(key, [write(wide, identity(key))])
+        exposition.replace(key, [write(wide, identity(key)), as_kind("gauge", "infercanary_zero")])
     parts = [*exposition.families(in_openmetrics=True)]
     assert len(parts) > 3 and max(map(len, parts)) <= 256 << 10
     assert joined(exposition).count("infercanary_wide{") == 20 * 150

@@ -302,8 +302,7 @@ def test_the_recorded_watch() -> None:
     assert names(known) == ["daemon-fp7t7"]
 
 
-@pytest.mark.parametrize("odd", [None, 5, [], {}, {"metadata": None}, {"metadata": {"name": "odd", "labels": 5}},
-                                 {"metadata": {"name": 7}}, "fault"])  # fmt: skip
+@pytest.mark.parametrize("odd", ["null", "[]", '{"metadata": {"name": "odd", "labels": 5}}', "fault"])
 def test_a_pod_that_cannot_be_read_costs_no_other(
     odd: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -313,7 +312,7 @@ def test_a_pod_that_cannot_be_read_costs_no_other(
         return containers(pod)
 
     monkeypatch.setattr(kubernetes_pods, "containers", faulty)
-    bad = raw("odd") if odd == "fault" else msgspec.Raw(msgspec.json.encode(odd))
+    bad = raw("odd") if odd == "fault" else msgspec.Raw(odd.encode())
     known = node(raw("1"), bad, raw("2"))
     known.take(bad, gone=False)
     known.take(raw("3"), gone=False)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from infercanary.exporter.judging.findings import Finding, Findings
 from infercanary.exporter.judging.restart_prior import LEARN_SECONDS, RestartPrior
-from infercanary.judge.model import Generation, Sample, ServiceKey
+from infercanary.judge.model import Sample, ServiceKey
 from infercanary.judge.result import Result
 from infercanary.judge.shift import Restarts
 from infercanary.store.store import open_store
+from tests.unit.exporter.factories import generation
 
 HOUR = LEARN_SECONDS
 
@@ -61,14 +62,12 @@ def test_too_few_services_leave_the_policys_own() -> None:
 
 
 def test_the_store_keeps_it_whatever_services_are_dropped() -> None:
-    store = open_store(None)
+    store, learning = open_store(None), RestartPrior()
     store.save(ServiceKey("", ""), "", "restart_prior", 1.0, b"not JSON")
     assert RestartPrior().at(store, None).number == 0
-    learning = RestartPrior()
-    learning.learn(store, 0.0, taught(0.02))
-    learning.learn(store, 2 * HOUR, taught(0.02))
-    g = Generation(service="s", container="a", boot_id="b", started_at=0.0, image_id="sha256:1")
-    store.take(g, [Sample(0, "c", 0.0, "ok", 0.02)])
+    for now in (0.0, 2 * HOUR):
+        learning.learn(store, now, taught(0.02))
+    store.take(generation(), [Sample(0, "c", 0.0, "ok", 0.02)])
     for day in range(200):
         store.thin(86_400.0 * day)
     assert RestartPrior().at(store, None).number == 1

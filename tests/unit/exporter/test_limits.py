@@ -72,10 +72,9 @@ def test_beside_probes_that_show_too_much_an_honest_one_shows_all(monkeypatch: p
     assert shown[first] == many[: len(shown[first])] and accounts[first].exceeded["shown_bytes"] == 2
     for key in accounts:
         shares.forget(key)
-    long = lines_of(200, "long" * 50)
-    assert len(shares.fitting(("", "t", "0"), long, Account())) == (20_000 + 20_000 // 12) // len(
-        long[0].text
-    ), "a twelfth of one half, and the other"
+    assert len(shares.fitting(("", "t", "0"), many, Account())) == (20_000 + 20_000 // 12) // 200, (
+        "all is given back"
+    )
 
 
 def test_a_family_of_a_size_that_no_honest_container_has_is_not_shown() -> None:
