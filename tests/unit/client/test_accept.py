@@ -47,7 +47,7 @@ def points(*labels: str) -> Family:
     return Family("infercanary_x", "gauge", "X.", ("a",), tuple(Point((label,), 1.0) for label in labels))
 
 
-NAMES = {
+NAMES: dict[tuple[str, Kind], str] = {
     (
         "unsound",
         "gauge",

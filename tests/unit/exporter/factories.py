@@ -25,7 +25,7 @@ COLD_START = Metric(COLD_START_METRIC, "gauge", "Cold start.", ("canary", "step"
 
 
 def generation(boot: str = "b1", image: str = "sha256:1", container: str = "a", **fields: Any) -> Generation:
-    known = {"service": "s", "started_at": 0.0, "image_id": image}
+    known: dict[str, Any] = {"service": "s", "started_at": 0.0, "image_id": image}
     return Generation(container=container, boot_id=boot, **known | fields)
 
 
@@ -72,15 +72,14 @@ def collecting(judging: Judging | None = None) -> Collector:
 def value(judging: Judging, name: str) -> float | None:
     """The value of a metric of the judge; None where it has no series."""
     [family] = [family for family in judging.families() if family.name == f"infercanary_{name}"]
-    [number] = [point.value for point in family.points] or [None]
-    assert not number or isinstance(number, float)
-    return number
+    numbers = [point.value for point in family.points if isinstance(point.value, float)]
+    return numbers[0] if numbers else None
 
 
 class Judged:
     """The judge of one exporter, turned by hand."""
 
-    def __init__(self, store: Path | None = None, policy: Policy = LIVE, **limits: int) -> None:
+    def __init__(self, store: Path | None = None, policy: Policy = LIVE, **limits: Any) -> None:
         self.judging = Judging(store, policy, **limits)
 
     def take(self, start: Generation, several: Iterable[Run]) -> Judged:

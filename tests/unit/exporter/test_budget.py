@@ -11,8 +11,9 @@ import pytest
 
 from infercanary.contract.report import Metric, Run
 from infercanary.exporter import collect
-from infercanary.exporter.limits import ALLOWED, Account
-from tests.unit.exporter.factories import Judging, collecting, probe, report, run
+from infercanary.exporter.judging.worker import Judging
+from infercanary.exporter.limits import ALLOWED, Account, Budget
+from tests.unit.exporter.factories import collecting, probe, report, run
 
 
 def test_a_burst_is_paid_later_and_nobody_waits_longer_than_a_minute() -> None:
@@ -63,7 +64,7 @@ class Asked:
         await self.collector.absorb(self.probe, report(boot, several, **parts))
         self.now += max(5.0, self.probe.account.wait(self.now))
 
-    def allowed(self, budget: str) -> float:
+    def allowed(self, budget: Budget) -> float:
         """That much since the beginning."""
         allowance = ALLOWED[budget]
         return allowance.most + allowance.minute * (self.now - self.begin) / 60

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from stores import starts_of
 
+from infercanary.contract.report import Run
 from infercanary.exporter import collect
 from infercanary.exporter.collect import Collector, backoff
 from infercanary.exporter.discovery.base import Container, MemoryKill
@@ -121,11 +122,12 @@ async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(
     collector: Collector, judging: Judging, tmp_path: Path
 ) -> None:
     asked = probe()
-    for boot, steps, several in (
+    reports: list[tuple[str, dict[tuple[str, ...], float], list[Run]]] = [
         ("one", {("a", "load"): 2.0, ("a", "warm_up"): 1.0, ("a", "first_run"): 0.0}, [run(1)]),
         ("two", {}, [run(2, of="one")]),  # it still opens
         ("two", {("a", "load"): 9.0}, [run(3, of="one"), run(1)]),
-    ):
+    ]
+    for boot, steps, several in reports:
         await collector.absorb(asked, report(boot, several, [COLD_START.family(steps)]))
     store = await stored(collector, judging, tmp_path)
     found = {

@@ -136,7 +136,7 @@ def test_only_labelled_containers_names_in_order_and_services() -> None:
     ],
 )
 def test_one_service_name_in_two_compose_projects_is_said(
-    projects: str, labels: dict[str, str], said: str
+    projects: str, labels: dict[str, Any], said: str
 ) -> None:
     entries = [listed(), *(listed(n, **labels) for n in range(2, len(projects.split()) + 1))]
     for entry, project in zip(entries, projects.split(), strict=True):
@@ -153,12 +153,8 @@ COMPOSED = "app_default=172.18.0.5"
 def asking(networks: str, mode: str, label: str) -> dict[str, Any]:
     """A container in these networks, with a label of ours."""
     name, _, value = label.partition("=")
-    return listed(
-        1,
-        networks,
-        mode.replace("HERE", HERE).replace("SECOND", f"{2:064x}"),
-        **({name: value} if name else {}),
-    )
+    labels: dict[str, Any] = {name: value} if name else {}
+    return listed(1, networks, mode.replace("HERE", HERE).replace("SECOND", f"{2:064x}"), **labels)
 
 
 ADDRESSES = f"""
@@ -271,7 +267,7 @@ def test_a_server_that_is_watched_and_labels_that_an_image_brings_ask_for_nothin
 
 def test_of_thousands_of_names_few_are_said() -> None:
     """Whoever writes them would take the time of all."""
-    many = {f"{number}{'x' * 200}": "" for number in range(10_000)}
+    many: dict[str, Any] = {f"{number}{'x' * 200}": "" for number in range(10_000)}
     assert len(one(listed(**many)).notes) == 8
     assert [note.partition(":")[0] for note in one(listed(sevice="search", colour="red")).notes] == [
         "label infercanary.colour", "label infercanary.sevice",
@@ -283,7 +279,7 @@ def test_enable_that_says_no_is_no(enable: str) -> None:
     assert seen(listed(enable=enable)) == []
 
 
-def brought(labels: dict[str, str], **given: str) -> Container:
+def brought(labels: dict[str, str], **given: Any) -> Container:
     [found] = containers([listed(**given), exporter()], ListedImage(IMAGE, labels=ours(labels)))
     return found
 

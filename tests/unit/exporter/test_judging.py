@@ -107,7 +107,11 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
     at: dict[str, list[int]] = {"verdict": [], "detect": []}
 
     def noted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *given: (at[name].append(number), real(*given))[1]
+        def called(*given: Any) -> Any:
+            at[name].append(number)
+            return real(*given)
+
+        return called
 
     monkeypatch.setattr(Judge, "verdict", noted("verdict", Judge.verdict))
     monkeypatch.setattr(drift, "detect", noted("detect", drift.detect))
@@ -179,7 +183,7 @@ def test_a_sibling_whose_clock_is_wrong_makes_no_other_one_old() -> None:
         {"tags": tuple(f"\U0001f600{n:03}" + "a" * 240 for n in range(32))},
     ],
 )
-def test_texts_count_as_what_they_take(wide: dict[str, object]) -> None:
+def test_texts_count_as_what_they_take(wide: dict[str, Any]) -> None:
     encoded = msgspec.json.encode(runs(200, **wide))
     tracemalloc.start()
     try:

@@ -14,6 +14,7 @@ from worst import report as worst_report
 from infercanary.contract.report import Metric, encode
 from infercanary.exporter import limits
 from infercanary.exporter.expose import Lines, write
+from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.limits import (
     BASE_BYTES,
     PROBE_BYTES,
@@ -27,7 +28,7 @@ from infercanary.exporter.limits import (
 from infercanary.exporter.probe_state import PolledProbe
 from infercanary.judge.verdict import Judge
 from tests.results import findings_of
-from tests.unit.exporter.factories import Judging, collecting, probe, report
+from tests.unit.exporter.factories import collecting, probe, report
 
 SERIES = Metric("infercanary_series", "gauge", "Series.", ("name",))
 

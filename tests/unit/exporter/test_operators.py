@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import msgspec
 import pytest
@@ -58,7 +59,7 @@ def test_a_regression_names_the_operator_when_its_profile_comes() -> None:
         ("inconclusive", "explained", 0), ("regressed", "outside", 0), ("regressed", None, 0),
     ],
 )  # fmt: skip
-def test_without_a_change_or_an_explanation_there_is_no_metric(state, explains, count) -> None:
+def test_without_a_change_or_an_explanation_there_is_no_metric(state: Any, explains: Any, count: int) -> None:
     result = upgraded(state, causes=Causes(operators=explains and Operators(explains, (CONV,))))
     assert len(family(findings_of({"c": result}), "shift_operator_seconds").points) == count
 
@@ -88,7 +89,7 @@ def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed() -> None
         assert merged({"c": (*before,)}, {"c": (*after,)}) == {"c": kept}, "in order of time"
     torn = packed[1][:-1], b"torn", packed[0][:8] + b"torn"
     assert [*unpacked([*torn, packed[0]])] == [profile(0.02, 1.7e9)]
-    many = {f"c{i}": (packed[0],) for i in range(2000)}
+    many: profiles.Packed = {f"c{i}": (packed[0],) for i in range(2000)}
     size = sum(len(body) for bodies in merged({}, many).values() for body in bodies)
     assert (128 << 10) - len(packed[0]) < size <= 128 << 10, "of a probe that invents names"
 

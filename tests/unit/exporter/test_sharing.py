@@ -165,7 +165,7 @@ async def test_containers_are_compared_once_in_a_while(host: Host, monkeypatch: 
 def seen(gpus: str, canaries: str = "") -> list[Family]:
     """What a probe reports of its GPUs, each label=uuid, and of their canaries, each label=count."""
     labels = dict(pair.split("=") for pair in gpus.split())
-    counts = {(pair[0],): float(pair[2:]) for pair in canaries.split()}
+    counts: dict[tuple[str, ...], float] = {(pair[0],): float(pair[2:]) for pair in canaries.split()}
     return [
         INFO.family(
             {(label, "L4", uuid, "41:00.0", "570", "12.8", ""): 1.0 for label, uuid in labels.items()}
@@ -288,12 +288,12 @@ async def test_a_probe_cannot_name_its_neighbours(host: Host) -> None:
     [
         (NOBODY, "moderate-1", 1),
         ("moderate-1", "moderate-1", 0),
-        (None, "moderate-1", 0),
-    ],  # an older exporter
+        (None, "moderate-1", 0),  # an older exporter
+    ],
 )
 def test_who_came_onto_the_gpu_is_a_change(before: str | None, after: str, count: int) -> None:
-    facts = ({GPU_SHARED_WITH: name} if name else {} for name in (before, after))
-    assert len(changes(*facts, "canary")) == count
+    was, now = ({GPU_SHARED_WITH: name} if name else {} for name in (before, after))
+    assert len(changes(was, now, "canary")) == count
 
 
 # What a fault of the exporter costs ----------------------------------------------------------------------------

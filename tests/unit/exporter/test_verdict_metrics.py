@@ -108,7 +108,7 @@ def test_the_components_that_an_upgrade_changed(changes: list[Change], component
 
 @pytest.mark.parametrize("state", ["regressed", "improved", "equivalent", "inconclusive"])
 def test_where_a_change_grew_is_shown_where_there_is_one(state: State) -> None:
-    grew = {
+    grew: dict[str, dict[Any, float]] = {
         "phase": {"compute": 0.7, "launch": 0.3},
         "bottleneck": {"compute": 1.2, "scheduling": -0.2},
         "control": {"cpu_spin": 0.12},
