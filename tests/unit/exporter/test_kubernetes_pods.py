@@ -205,7 +205,8 @@ def test_a_container_that_does_not_run_is_not_found() -> None:
 
 def test_a_sidecar_among_the_init_containers() -> None:
     side = status("probe", 2)
-    found = only(pod(status(), init=(side,), ports={"probe": PORT}, annotations=WATCHES))
+    ports = {name: [{"containerPort": 9798}] for name in ("server", "probe")}
+    found = only(pod(status(), init=(side,), ports=ports, annotations=WATCHES))
     assert (found.name, found.id, found.watched_id) == ("probe", f"{2:064}", f"{1:064}")
     assert found.image == "server:1", "of what it watches"
     assert found.watched_since == 1795561757.0
