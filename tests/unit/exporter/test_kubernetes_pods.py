@@ -256,7 +256,7 @@ def raw(name: str, number: int | None = 1, killed: int | None = None, **metadata
     }
     of = status(
         containerID=f"x://{number or killed}",
-        lastState=end if killed else {},
+        lastState=end if killed and number else {},
         state=RUNNING if number else end,
     )
     return msgspec.Raw(msgspec.json.encode(document(of, name=name, address=f"10.0.0.{name[-1]}", **metadata)))
