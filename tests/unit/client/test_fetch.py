@@ -24,10 +24,7 @@ LENGTH = b"Content-Length: %d\r\n\r\n" % len(WHOLE)
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        *(
-            (WHOLE.replace(text, text[:-1] + b"\xff"), "a text that is not UTF-8")
-            for text in (b"resnet18", b"2.13")
-        ),
+        (WHOLE.replace(b"2.13", b"2.1\xff"), "a text that is not UTF-8"),
         (WHOLE[:-1] + b',"x":' + b"[" * 100_000, "maximum recursion depth"),
     ],
 )
@@ -66,14 +63,12 @@ async def ask(
 @pytest.mark.parametrize(
     "pieces",
     [
-        pytest.param([OK + LENGTH + WHOLE], id="at once"),
-        pytest.param(
-            [OK, LENGTH[:20], LENGTH[20:], *(WHOLE[n : n + 9] for n in range(0, len(WHOLE), 9))], id="pieces"
-        ),
-        pytest.param([OK + LENGTH.lower() + WHOLE], id="small letters"),
-        pytest.param([OK + b"\r\n" + WHOLE], id="without a length"),
-        pytest.param([OK + LENGTH + WHOLE + OK + LENGTH + WHOLE], id="two answers"),
+        [OK, LENGTH[:20], LENGTH[20:], *(WHOLE[n : n + 9] for n in range(0, len(WHOLE), 9))],
+        [OK + LENGTH.lower() + WHOLE],
+        [OK + b"\r\n" + WHOLE],
+        [OK + LENGTH + WHOLE + OK + LENGTH + WHOLE],
     ],
+    ids=["pieces", "small letters", "without a length", "two answers"],
 )
 async def test_a_whole_answer_is_read_however_it_comes(pieces: list[bytes]) -> None:
     assert await ask(pieces, 0.001) == WHOLE
@@ -81,10 +76,9 @@ async def test_a_whole_answer_is_read_however_it_comes(pieces: list[bytes]) -> N
 
 async def test_a_whole_answer_needs_no_end_of_the_connection() -> None:
     assert await ask([OK, LENGTH + WHOLE], closes=False) == WHOLE
-    for answer, reason in ((b"HTTP/1.1 404 Not Found\r\n\r\n", "http_status"), (b"SSH-2.0\r\n", "malformed")):
-        with pytest.raises(PollError) as raised:
-            await ask([answer], closes=False)
-        assert raised.value.reason == reason
+    with pytest.raises(PollError) as raised:
+        await ask([b"HTTP/1.1 404 Not Found\r\n\r\n"], closes=False)
+    assert raised.value.reason == "http_status"
 
 
 async def test_the_next_address_of_a_name_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,20 +119,28 @@ async def test_the_next_address_of_a_name_is_asked(monkeypatch: pytest.MonkeyPat
             one.close()
 
 
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        pytest.param(OK + b"X-More: %b\r\n" % (b"x" * 8_000) * 127, "malformed", id="a head of 1 MB"),
-        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000, "http_status", id="interim answers"),
-        pytest.param(
-            OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 100_000, "malformed", id="chunks"
-        ),
-        pytest.param(
-            OK + b"Content-Length: 9999999\r\n\r\n" + b" " * 9_999_999, "too_large", id="a long body"
-        ),
-        pytest.param(OK + LENGTH + WHOLE[:-1], "closed_early", id="less than its length"),
-        pytest.param(OK, "closed_early", id="half a head"),
-        pytest.param(b"SSH-2.0\r\n\r\n", "malformed", id="no HTTP"),
+        (OK + b"X-More: %b\r\n" % (b"x" * 8_000) * 127, "malformed"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000, "http_status"),
+        (OK + CHUNKED + b"1\r\n \r\n" * 100_000, "malformed"),
+        (OK + b"Content-Length: 9999999\r\n\r\n" + b" " * 9_999_999, "too_large"),
+        (OK + LENGTH + WHOLE[:-1], "closed_early"),
+        (OK, "closed_early"),
+        (b"SSH-2.0\r\n\r\n", "malformed"),
+    ],
+    ids=[
+        "a head of 1 MB",
+        "interim answers",
+        "chunks",
+        "a long body",
+        "less than its length",
+        "half a head",
+        "no HTTP",
     ],
 )
 async def test_an_answer_that_is_no_report_takes_little_memory(answer: bytes, reason: str) -> None:

@@ -30,9 +30,7 @@ def test_the_codes_are_those_that_pipelines_rely_on() -> None:
 
 
 def test_help_lists_the_codes_in_order() -> None:
-    assert epilog() == (
-        "Exit codes: 0 fine, 1 regressed, 2 usage or input error, 3 inconclusive, 70 a fault of infercanary itself."
-    )
+    assert [word for word in epilog().split() if word.isdigit()] == ["0", "1", "2", "3", "70"]
     assert epilog({ExitCode.FINE: "good"}, "More.") == "Exit codes: 0 good, 2 usage or input error. More."
     assert cli.epilog == epilog()
 

@@ -34,34 +34,6 @@ def test_brackets(host: str, text: str) -> None:
     assert in_url(host) == text
 
 
-@pytest.mark.parametrize(
-    ("host", "callers"),
-    [
-        ("::", {"127.0.0.1", "::1"}),
-        ("::0", {"127.0.0.1", "::1"}),
-        ("0:0:0:0:0:0:0:0", {"127.0.0.1", "::1"}),
-        ("0.0.0.0", {"127.0.0.1"}),
-        ("::ffff:127.0.0.1", {"127.0.0.1"}),
-        ("::1", {"::1"}),
-    ],
-)
-def test_every_address_is_of_both_kinds(host: str, callers: set[str]) -> None:
-    try:
-        sock = listening_socket(host, 0, backlog=8)
-        listening_socket("::1", 0, backlog=1).close()
-    except OSError as error:
-        pytest.skip(f"no IPv6 here: {error}")
-    with sock:
-        answered = set()
-        for caller in ("127.0.0.1", "::1"):
-            try:
-                socket.create_connection((caller, sock.getsockname()[1]), timeout=10).close()
-            except ConnectionRefusedError:
-                continue
-            answered.add(caller)
-        assert answered == callers
-
-
 @pytest.mark.parametrize("listen", ["::", "::0"])
 @pytest.mark.parametrize(
     ("call", "number"),

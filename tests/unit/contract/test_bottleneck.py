@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,62 +10,36 @@ from infercanary.contract.bottleneck import LIMITS, OFF_CPU, Parts, parts, share
 from infercanary.contract.vocabulary import PHASES
 from tests.for_each import for_each
 
-CPU = {"compute": 0.010}
-AWAKE = {"queued": 0.0, "blocked": 0.0, "reading": 0.0}
-
-CASES: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
-    "nothing in its way": ({"phases": CPU, "off_cpu": AWAKE}, {"compute": 1.0}),
-    "a neighbour on its CPU": (
-        {"phases": CPU, "off_cpu": {**AWAKE, "queued": 0.004}},
-        {"compute": 0.6, "scheduling": 0.4},
-    ),
-    "a lock": ({"phases": CPU, "off_cpu": {**AWAKE, "blocked": 0.005}}, {"compute": 0.5, "scheduling": 0.5}),
-    "a file that is not in the page cache": (
-        {"phases": CPU, "off_cpu": {**AWAKE, "reading": 0.007, "queued": 0.001}},
-        {"compute": 0.2, "scheduling": 0.1, "io": 0.7},
-    ),
-    "a kernel without run queues": (
-        {"phases": CPU, "off_cpu": {"reading": 0.0, "asleep": 0.003}},
-        {"compute": 0.7, "unknown": 0.3},
-    ),
-    "an earlier probe": ({"phases": CPU, "off_cpu": {}}, {"unknown": 1.0}),
-    "an earlier probe, without run queues": ({"phases": CPU, "off_cpu": {}}, {"unknown": 1.0}),
-    "no phases": ({"phases": {}, "off_cpu": {**AWAKE, "queued": 0.001}}, {"compute": 0.9, "scheduling": 0.1}),
-    "a target's own queue": (
-        {"phases": {"queue": 0.006, "compute": 0.004}, "off_cpu": {**AWAKE, "blocked": 0.005}},
-        {"compute": 0.4, "scheduling": 0.6},
-    ),
-    "a GPU that is the bottleneck": (
-        # The thread sleeps while the device works: that is no lock.
-        {
-            "phases": {"queue": 0.001, "h2d": 0.001, "compute": 0.006, "d2h": 0.001, "launch": 0.002},
-            "off_cpu": {**AWAKE, "blocked": 0.008},
-        },
-        {"compute": 0.6, "io": 0.2, "scheduling": 0.1, "unknown": 0.1},
-    ),
-    "a GPU that waits for launches": (
-        {"phases": {"queue": 0.001, "h2d": 0.0, "compute": 0.008, "launch": 0.0085}, "off_cpu": AWAKE},
-        {"scheduling": 0.9, "unknown": 0.1},
-    ),
-    "a server": (
-        {
-            "phases": {"connect": 0.001, "send": 0.001, "wait": 0.006, "receive": 0.001},
-            "off_cpu": {**AWAKE, "blocked": 0.008, "queued": 0.001},
-        },
-        {"io": 0.3, "scheduling": 0.1, "unknown": 0.6},
-    ),
-    "a server that streams": (
-        {"phases": {"first_token": 0.004, "tokens": 0.006}, "off_cpu": {**AWAKE, "blocked": 0.010}},
-        {"unknown": 1.0},
-    ),
-}  # fmt: skip
+# A run of 10 ms: its phases and its time off the CPU, and the shares that they make, all in tenths.
+CASES = r"""
+a neighbour on its CPU                 | compute=10 | awake queued=4             | compute=6 scheduling=4
+a lock                                 | compute=10 | awake blocked=5            | compute=5 scheduling=5
+a file that is not in the page cache   | compute=10 | awake reading=7 queued=1   | compute=2 scheduling=1 io=7
+a kernel without run queues            | compute=10 | reading=0 asleep=3         | compute=7 unknown=3
+an earlier probe                       | compute=10 |                            | unknown=10
+no phases                              |            | awake queued=1             | compute=9 scheduling=1
+a target's own queue                   | queue=6 compute=4 | awake blocked=5     | compute=4 scheduling=6
+a GPU that is the bottleneck: its thread sleeps meanwhile | queue=1 h2d=1 compute=6 d2h=1 launch=2 | awake blocked=8 \
+    | compute=6 io=2 scheduling=1 unknown=1
+a GPU that waits for launches          | queue=1 h2d=0 compute=8 launch=8.5 | awake | scheduling=9 unknown=1
+a server                               | connect=1 send=1 wait=6 receive=1 | awake blocked=8 queued=1 \
+    | io=3 scheduling=1 unknown=6
+a server that streams                  | first_token=4 tokens=6 | awake blocked=10 | unknown=10
+"""
 
 
-@for_each(CASES.items(), lambda case: case[0])
-def test_the_shares_of_a_run(case: tuple[str, tuple[dict[str, Any], dict[str, float]]]) -> None:
-    _, (run, expected) = case
-    found = shares(parts(0.010, **run))
-    assert {limit: share for limit, share in found.items() if share > 1e-9} == pytest.approx(expected)
+def parsed(text: str, tenth: float) -> dict[str, float]:
+    text = text.replace("awake", "queued=0 blocked=0 reading=0")
+    return {name: float(number) * tenth for name, number in (word.split("=") for word in text.split())}
+
+
+@for_each(CASES.strip().replace("\\\n", "").splitlines())
+def test_the_shares_of_a_run(case: str) -> None:
+    _, phases, off_cpu, expected = case.split("|")
+    found = shares(parts(0.010, parsed(phases, 0.001), parsed(off_cpu, 0.001)))
+    assert {limit: share for limit, share in found.items() if share > 1e-9} == pytest.approx(
+        parsed(expected, 0.1)
+    )
 
 
 def test_of_an_empty_run_nothing_is_known() -> None:

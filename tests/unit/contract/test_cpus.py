@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,11 +33,9 @@ def test_lists(text: str, cpus: set[int]) -> None:
     ],
 )
 def test_what_is_no_list_or_names_what_no_linux_has(text: str) -> None:
-    begin = time.perf_counter()
     with pytest.raises(ValueError, match="is no CPU and no range of CPUs") as caught:
         parse_cpus(text)
     assert len(str(caught.value)) < 100
-    assert time.perf_counter() - begin < 1
 
 
 @given(st.sets(st.integers(0, MAX_CPUS - 1), max_size=200))

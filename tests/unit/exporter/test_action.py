@@ -35,9 +35,10 @@ def test_what_is_judged_by_the_runs_of_the_new_start(was: int | None, runs: int,
     assert extent(runs, None if was is None else SeenStart(was, was)) == expected
 
 
-def test_runs_that_did_not_count_bring_no_look_nearer() -> None:
-    was = SeenStart(7, 2)
-    assert [extent(runs, was) for runs in (9, 10)] == ["", "upgrade"]
+def test_runs_that_did_not_count_bring_no_look_nearer_and_other_looks_are_others() -> None:
+    assert [extent(runs, SeenStart(7, 2)) for runs in (9, 10)] == ["", "upgrade"]
+    was = SeenStart(12, 12)
+    assert [extent(13, was, policy) for policy in (LIVE, LIVE.but(looks=(8, 13)))] == ["", "upgrade"]
 
 
 def test_what_is_remembered_of_a_judgement() -> None:
@@ -47,9 +48,3 @@ def test_what_is_remembered_of_a_judgement() -> None:
         OLD: SeenStart(5, 0),
         NEW: SeenStart(9, 7),
     }
-
-
-def test_other_looks_are_other_actions() -> None:
-    was = SeenStart(12, 12)
-    assert extent(13, was) == ""
-    assert extent(13, was, policy=LIVE.but(looks=(8, 13))) == "upgrade"

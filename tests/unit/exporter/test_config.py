@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from infercanary.command.settings import UsageError
-from infercanary.contract.address import listen_address
 from infercanary.exporter.config import ExporterConfig, check
 from infercanary.judge.policy import LIVE
 
@@ -17,22 +16,6 @@ def read(folder: Path, text: str) -> ExporterConfig:
     path = folder / "exporter.yaml"
     path.write_text(text)
     return check(path)
-
-
-def test_a_full_file(tmp_path: Path) -> None:
-    config = read(
-        tmp_path,
-        """
-listen: "[::1]:9000"
-poll_seconds: 10
-discovery: none
-probes:
-  - {url: "http://10.0.0.7:9798", service: resnet, container: resnet-1}
-  - {url: "unix:///run/probe.sock", service: resnet, container: resnet-2}
-""",
-    )
-    assert (config.poll_seconds, config.discovery) == (10, "none")
-    assert [probe.container for probe in config.probes] == ["resnet-1", "resnet-2"]
 
 
 def test_the_documented_file_and_an_empty_one_are_the_defaults(tmp_path: Path) -> None:
@@ -52,13 +35,10 @@ TWICE = "probes: [{url: http://h, service: s, container: c}, {url: http://i, ser
 MISTAKES = [
     ("poll_secs: 5", "unknown key `poll_secs`; did you mean `poll_seconds`? known keys: listen, poll_seconds"),
     ("poll_seconds: 0", "poll_seconds: expected"),
-    ("poll_seconds: soon", "poll_seconds: expected"),
     ("docker: {enabled: false}", "unknown key `docker`; known keys: listen"),
     ("discovery: podman", "discovery: `podman` is none of docker, kubernetes, none"),
     ("listen: true", "listen: expected text, got true or false"),
-    ("listen: 9797", "listen: expected text, got a whole number"),
     ("listen: localhost", "listen: 'localhost' is not HOST:PORT; write for example [::]:9797"),
-    ("listen: '::1:9797'", "listen: '::1:9797' is not HOST:PORT"),
     ("listen: '[::1'", "listen: '[::1' is not HOST:PORT"),
     ("listen: 'http://localhost:80'", "listen: 'http://localhost:80' is not HOST:PORT"),
     ("listen: 'localhost:99999'", "listen: 'localhost:99999' is not HOST:PORT"),
@@ -66,7 +46,6 @@ MISTAKES = [
     ("probes: [{url: http://h:1, service: s}]", "probes[0]: the required key `container` is missing"),
     (PROBE.format("h:9798"), "probes[0].url: 'h:9798' is not an address that can be asked; write http://host:9798 or"),
     (PROBE.format("http://:9798"), "probes[0].url: 'http://:9798' is not an address"),
-    (PROBE.format("http://h:99999"), "probes[0].url: 'http://h:99999' is not an address"),
     (PROBE.format("'http://[h'"), "probes[0].url: 'http://[h' is not an address"),
     (PROBE.format("'http://h/?a=b'"), "probes[0].url: 'http://h/?a=b' is not an address"),
     (PROBE.format("http://h:9798/report"), "'http://h:9798/report' is not an address"),
@@ -80,10 +59,8 @@ MISTAKES = [
     ("judge: {smallest: 0.02}", "did you mean `smallest_effect`? known keys: smallest_effect, false_calls"),
     ("judge: {smallest_effect: 0}", "judge.smallest_effect: expected a number > 0"),
     ("judge: {smallest_effect: 3}", "judge.smallest_effect: expected a number < 1.0; 0.03 is 3 %"),
-    ("judge: {false_calls: 0.2}", "judge.false_calls: expected a number <= 0.05"),
     ("links: {grafana: grafana.example}", "links.grafana: expected text matching regex '^(https?://[^@]+)?$'"),
     ("links: {grafana: 'https://me:secret@grafana.example'}", "links.grafana: expected text matching regex"),
-    ("links: {runbook: x}", "did you mean `runbooks`? known keys: grafana, runbooks"),
     ("probes: [", "not YAML"),
     ("[]", "expected"),
 ]  # fmt: skip
@@ -95,14 +72,3 @@ def test_a_mistake_is_one_line_with_the_place_and_the_fix(tmp_path: Path, text: 
         read(tmp_path, text)
     message = str(caught.value)
     assert message.startswith(f"{tmp_path}/exporter.yaml:") and line in message and "\n" not in message
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("0.0.0.0:9797", ("0.0.0.0", 9797)), ("[::]:1", ("::", 1)), (ExporterConfig().listen, ("::", 9797)),
-        (":80", ("::", 80)), ("localhost:0", ("localhost", 0)),
-    ],
-)  # fmt: skip
-def test_listen_addresses(text: str, address: tuple[str, int]) -> None:
-    assert listen_address(text) == address

@@ -33,17 +33,8 @@ def recorded() -> dict[str, Pod]:
 
 
 def status(name: str = "server", number: int = 1, **others: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "imageID": DIGEST,
-        "containerID": f"containerd://{number:064}",
-        "state": RUNNING,
-        **others,
-    }
-
-
-def pod(*statuses: dict[str, Any], **others: Any) -> Pod:
-    return msgspec.convert(document(*statuses, **others), Pod)
+    container_id = f"containerd://{number:064}"
+    return {"name": name, "imageID": DIGEST, "containerID": container_id, "state": RUNNING, **others}
 
 
 def document(
@@ -51,32 +42,33 @@ def document(
     ports: dict[str, list[dict[str, Any]]] | None = None,
     init: tuple[dict[str, Any], ...] = (),
     address: str = "10.244.1.2",
-    owner: tuple[str, str] = ("", ""),
+    owner: str = "",
     **metadata: Any,
 ) -> dict[str, Any]:
+    """A pod as the API server has it; ``owner`` is a kind and a name."""
     statuses = statuses or (status(),)
-    owners = [{"kind": "Other", "name": "other"}, {"kind": owner[0], "name": owner[1], "controller": True}]
-    given = {name: value for name, value in metadata.items() if value is not None}
-
-    def listed(each: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "name": each["name"],
-            "image": f"{each['name']}:1",
-            "ports": (ports or {}).get(each["name"], []),
-        }
-
+    kind, _, name = owner.partition(" ")
+    owners = [{"kind": "Other", "name": "other"}, {"kind": kind, "name": name, "controller": True}]
+    known: dict[str, Any] = {
+        "name": "search-0", "namespace": "prod", "creationTimestamp": "2026-11-24T23:09:16Z",
+        "ownerReferences": owners if owner else owners[:1], "annotations": ENABLED,
+    }  # fmt: skip
+    specs = [
+        [
+            {"name": (n := each["name"]), "image": f"{n}:1", "ports": (ports or {}).get(n, [])}
+            for each in several
+        ]
+        for several in (statuses, init)
+    ]
     return {
-        "metadata": {
-            "name": "search-0",
-            "namespace": "prod",
-            "creationTimestamp": "2026-11-24T23:09:16Z",
-            "ownerReferences": owners if owner[0] else owners[:1],
-            **({} if "annotations" in metadata else {"annotations": ENABLED}),
-            **given,
-        },
-        "spec": {"containers": [*map(listed, statuses)], "initContainers": [*map(listed, init)]},
+        "metadata": {name: value for name, value in (known | metadata).items() if value is not None},
+        "spec": {"containers": specs[0], "initContainers": specs[1]},
         "status": {"podIP": address, "containerStatuses": statuses, "initContainerStatuses": init},
     }
+
+
+def pod(*statuses: dict[str, Any], **others: Any) -> Pod:
+    return msgspec.convert(document(*statuses, **others), Pod)
 
 
 def only(pod: Pod) -> Container:
@@ -98,14 +90,8 @@ def test_a_deployments_pod_as_it_is() -> None:
         url="http://10.244.1.2:9798",
         failure="label",
     )
-    assert found.replica == "search-b4688fc97-4qxrv/server"
     assert found.key == ("prod", "search", "search-b4688fc97-4qxrv/server")
-    assert [*found.labels.items()] == [
-        ("namespace", "prod"),
-        ("pod", "search-b4688fc97-4qxrv"),
-        ("service", "search"),
-        ("container", "server"),
-    ]
+    assert [*found.labels] == ["namespace", "pod", "service", "container"]
 
 
 def test_each_kind_of_owner_as_it_is() -> None:
@@ -113,36 +99,38 @@ def test_each_kind_of_owner_as_it_is() -> None:
     assert services == {"daemon": "daemon", "nightly": "nightly", "search": "search"}
 
 
-@pytest.mark.parametrize(
-    ("owner", "labels", "service"),
-    [
-        (("", ""), None, "search-0"),
-        (("ReplicaSet", "search-7d9"), {"pod-template-hash": "7d9"}, "search"),
-        (("ReplicaSet", "search-7d9"), {"rollouts-pod-template-hash": "7d9"}, "search"),
-        (("ReplicaSet", "search-7d9"), None, "search-7d9"),
-        (("StatefulSet", "rank"), None, "rank"),
-        (("StatefulSet", "llm-3"), {"leaderworkerset.sigs.k8s.io/name": "llm"}, "llm"),
-        (("StatefulSet", "llm"), {"leaderworkerset.sigs.k8s.io/name": "llm"}, "llm"),
-        (("StatefulSet", "rank-3"), None, "rank-3"),
-        (("Job", "train"), None, "train"),
-        (("Job", "train-20261124"), None, "train-20261124"),  # a date is no minute of Unix time
-        (("Job", "nightly-29926029"), None, "nightly"),
-        (("Job", "nightly-29926030"), None, "nightly"),  # the clocks differ by less than a minute
-        (("Node", "0"), None, "search"),
-        (("RayCluster", "llm"), None, "llm"),
-    ],
-)
-def test_the_owner_is_the_service(
-    owner: tuple[str, str], labels: dict[str, str] | None, service: str
-) -> None:
-    assert service_of(pod(owner=owner, labels=labels)) == service
+OWNERS = """
+search-0       |                        |
+search         | ReplicaSet search-7d9  | pod-template-hash: 7d9
+search         | ReplicaSet search-7d9  | rollouts-pod-template-hash: 7d9
+search-7d9     | ReplicaSet search-7d9  |
+rank           | StatefulSet rank       |
+llm            | StatefulSet llm-3      | leaderworkerset.sigs.k8s.io/name: llm
+rank-3         | StatefulSet rank-3     |
+train          | Job train              |
+train-20261124 | Job train-20261124     |
+nightly        | Job nightly-29926029   |
+nightly        | Job nightly-29926030   |
+search         | Node 0                 |
+llm            | RayCluster llm         |
+"""
+"""Service, owner and label. A date is no minute of Unix time; clocks may differ by less than a minute."""
+
+
+@pytest.mark.parametrize("row", OWNERS.strip().splitlines())
+def test_the_owner_is_the_service(row: str) -> None:
+    service, owner, label = map(str.strip, row.split("|"))
+    name, _, value = label.partition(": ")
+    assert service_of(pod(owner=owner, labels={name: value} if name else None)) == service
 
 
 def test_an_annotation_names_the_service() -> None:
-    otel = {"resource.opentelemetry.io/service.name": "ranking"}
-    owner = ("Deployment", "x")
-    assert service_of(pod(annotations=otel, owner=owner)) == "ranking"
-    assert service_of(pod(annotations={**otel, "infercanary.io/service": "search"}, owner=owner)) == "search"
+    otel, own = "resource.opentelemetry.io/service.name", "infercanary.io/service"
+    for given, service in (
+        ({otel: "ranking"}, "ranking"),
+        ({otel: "ranking", own: "search"}, "search"),
+    ):
+        assert service_of(pod(annotations=given, owner="Deployment x")) == service
 
 
 NO = {"infercanary.io/enable": "false"}
@@ -160,56 +148,48 @@ PORT = [{"name": "http", "containerPort": 80}, {"name": "infercanary", "containe
 
 
 @pytest.mark.parametrize(
-    ("given", "missing", "note"),
+    ("name", "value", "missing", "note"),
     [
-        (
-            {"infercanary.io/enabled": "true"},
-            "infercanary.io/enable is missing",
-            "infercanary.io/enabled: not known; the annotations are infercanary.io/enable, ",
-        ),
-        ({"infercanary.io/service": "search"}, "infercanary.io/enable is missing", ""),
-        ({"infercanary.io/enable": "yes"}, "infercanary.io/enable: 'yes' is neither true nor false", ""),
+        ("enabled", "true", "enable is missing", "infercanary.io/enabled: not known; the annotations are"),
+        ("service", "search", "enable is missing", ""),
+        ("enable", "yes", "enable: 'yes' is neither true nor false", ""),
     ],
 )
 @pytest.mark.parametrize("kind", ["annotations", "labels"])
-def test_a_mistake_in_asking_is_said(kind: str, given: dict[str, str], missing: str, note: str) -> None:
-    metadata: dict[str, Any] = {"annotations": None, kind: given}
+def test_a_mistake_in_asking_is_said(kind: str, name: str, value: str, missing: str, note: str) -> None:
+    metadata: dict[str, Any] = {"annotations": None, kind: {f"infercanary.io/{name}": value}}
     found = only(pod(ports={"server": PORT}, **metadata))
-    assert found.is_asked == ("infercanary.io/enable" in given)
-    assert found.url is None and missing in found.url_missing
+    assert found.is_asked == (name == "enable")
+    assert found.url is None and f"infercanary.io/{missing}" in found.url_missing
     assert note in "".join(found.notes)
 
 
-@pytest.mark.parametrize(
-    ("names", "ports", "annotations", "found"),
-    [
-        ("server", {}, {}, {"server": "http://10.244.1.2:9798"}),
-        ("server", {"server": PORT}, {}, {"server": "http://10.244.1.2:9101"}),
-        ("server", {"server": PORT}, {"infercanary.io/port": "9102"}, {"server": "http://10.244.1.2:9102"}),
-        ("server proxy", {"server": PORT}, {}, {"server": "http://10.244.1.2:9101"}),
-        ("a b", {"b": [{"containerPort": 9798}]}, {}, {"b": "http://10.244.1.2:9798"}),
-        (
-            "a b",
-            {"a": PORT, "b": [{"name": "infercanary", "containerPort": 9102}]},
-            {},
-            {"a": "http://10.244.1.2:9101", "b": "http://10.244.1.2:9102"},
-        ),
-        ("server probe", {}, {"infercanary.io/watches": "server"}, {"probe": "http://10.244.1.2:9798"}),
-        ("server proxy", {}, {}, {"server": "none has a port named infercanary"}),
-        ("server", {}, {"infercanary.io/port": "http"}, {"server": "'http' is not a port"}),
-        ("server", {}, {"infercanary.io/port": "70000"}, {"server": "'70000' is not a port"}),
-        ("server", {}, {"infercanary.io/port": "1" * 5000}, {"server": "' is not a port"}),
-    ],
-)
-def test_where_the_probe_answers(
-    names: str, ports: dict[str, list[dict[str, Any]]], annotations: dict[str, str], found: dict[str, str]
-) -> None:
+PROBES = """
+server       |        |                | 9798 server
+server       | server |                | 9101 server
+server       | server | port=9102      | 9102 server
+server proxy | server |                | 9101 server
+a b          | a b    |                | 9101 a b
+server probe |        | watches=server | 9798 probe
+server proxy |        |                | none has a port named infercanary
+server       |        | port=http      | 'http' is not a port
+server       |        | port=70000     | '70000' is not a port
+"""
+"""Containers, those of them with named ports, an annotation, and the port and its containers, or why there is none."""
+
+
+@pytest.mark.parametrize("row", PROBES.strip().splitlines())
+def test_where_the_probe_answers(row: str) -> None:
+    names, ports, annotation, found = map(str.strip, row.split("|"))
+    name, _, value = annotation.partition("=")
+    given = ENABLED | ({f"infercanary.io/{name}": value} if name else {})
     statuses = map(status, names.split())
-    each = containers(pod(*statuses, ports=ports, annotations={**ENABLED, **annotations}))
-    assert {container.name for container in each} == found.keys()
-    for container in each:
-        expected = found[container.name]
-        assert container.url == expected or (container.url is None and expected in container.url_missing)
+    each = containers(pod(*statuses, ports=dict.fromkeys(ports.split(), PORT), annotations=given))
+    port, *answering = found.split()
+    if port.isdigit():
+        assert {one.name: one.url for one in each} == dict.fromkeys(answering, f"http://10.244.1.2:{port}")
+    else:
+        assert [one.url for one in each] == [None] and found in each[0].url_missing
 
 
 def test_an_ipv6_address_is_bracketed() -> None:
@@ -225,38 +205,41 @@ def test_a_container_that_does_not_run_is_not_found() -> None:
 
 def test_a_sidecar_among_the_init_containers() -> None:
     side = status("probe", 2)
-    found = only(pod(status(), init=(side,), ports={"probe": PORT}, annotations=WATCHES))
+    ports = {name: [{"containerPort": 9798}] for name in ("server", "probe")}
+    found = only(pod(status(), init=(side,), ports=ports, annotations=WATCHES))
     assert (found.name, found.id, found.watched_id) == ("probe", f"{2:064}", f"{1:064}")
     assert found.image == "server:1", "of what it watches"
     assert found.watched_since == 1795561757.0
 
 
-def test_a_sidecar_whose_server_does_not_run() -> None:
-    down = status(state={"waiting": {}})
-    found = only(pod(down, status("probe", 2), annotations=WATCHES))
-    assert (
-        found.failure == "server_gone"
-        and found.url is None
-        and "no container 'server' runs" in found.url_missing
-    )
-    wrong = only(pod(status("probe", 2), annotations={**WATCHES, "infercanary.io/watches": "sever"}))
-    assert wrong.failure == "server_gone" and "no container 'sever' runs" in wrong.url_missing
+@pytest.mark.parametrize("watched", ["server", "sever"])
+def test_a_sidecar_whose_server_does_not_run(watched: str) -> None:
+    asks = {**WATCHES, "infercanary.io/watches": watched}
+    down = [status(state={"waiting": {}})] if watched == "server" else []
+    found = only(pod(*down, status("probe", 2), annotations=asks))
+    assert found.failure == "server_gone" and found.url is None
+    assert f"no container '{watched}' runs" in found.url_missing
 
 
 @pytest.mark.parametrize(
-    ("image_id", "identity"),
+    ("image_id", "form"),
     [
-        (f"docker.io/library/x@{DIGEST}", ("", DIGEST, "registry")),
-        (f"registry:5000/a/x@{DIGEST}", ("", DIGEST, "registry")),
-        (f"docker-pullable://x@{DIGEST}", ("", DIGEST, "docker")),
-        (DIGEST, (DIGEST, "", "config")),
-        (DIGEST.removeprefix("sha256:"), (DIGEST, "", "config")),
-        (f"docker://{DIGEST}", (DIGEST, "", "config")),
-        ("", ("", "", "")),
+        ("docker.io/library/x@{}", "registry"),
+        ("registry:5000/a/x@{}", "registry"),
+        ("docker-pullable://x@{}", "docker"),
+        ("{}", "config"),
+        ("a" * 64, "config"),
+        ("docker://{}", "config"),
+        ("", ""),
     ],
 )
-def test_every_form_of_an_image_id(image_id: str, identity: tuple[str, str, str]) -> None:
-    assert image_identity(image_id) == identity
+def test_every_form_of_an_image_id(image_id: str, form: str) -> None:
+    config, pulled, found = image_identity(image_id.format(DIGEST))
+    assert found == form
+    assert (config, pulled) == (
+        DIGEST if form == "config" else "",
+        DIGEST if form in ("registry", "docker") else "",
+    )
 
 
 # Pods of a node -----------------------------------------------------------------------------------------------------
@@ -273,7 +256,7 @@ def raw(name: str, number: int | None = 1, killed: int | None = None, **metadata
     }
     of = status(
         containerID=f"x://{number or killed}",
-        lastState=end if killed else {},
+        lastState=end if killed and number else {},
         state=RUNNING if number else end,
     )
     return msgspec.Raw(msgspec.json.encode(document(of, name=name, address=f"10.0.0.{name[-1]}", **metadata)))
@@ -291,19 +274,18 @@ def names(known: NodePods) -> list[str]:
 
 def test_lists_and_changes() -> None:
     known = node(raw("1"), raw("2"))
-    assert names(known) == ["1", "2"]
     known.replace(known.read([raw("2"), raw("off", annotations={})]))
     assert names(known) == ["2"]
-    assert known.take(raw("3"), gone=False)
-    assert names(known) == ["2", "3"]
-    assert not known.take(raw("3"), gone=False), "the same pod"
-    assert known.take(raw("2"), gone=True)
-    assert names(known) == ["3"]
-    assert known.take(raw("3", 7), gone=False)
-    assert [each.id for each in known] == ["7"], "made again: found once"
-    assert known.take(raw("3", annotations={}), gone=False)
-    assert names(known) == [], "it no longer asks"
-    assert not known.take(raw("3", annotations={}), gone=False)
+    for change, gone, is_news, after in (
+        (raw("3"), False, True, "2 3"),
+        (raw("3"), False, False, "2 3"),  # the same pod
+        (raw("2"), True, True, "3"),
+        (raw("3", 7), False, True, "3"),  # made again: found once
+        (raw("3", annotations={}), False, True, ""),  # it no longer asks
+        (raw("3", annotations={}), False, False, ""),
+    ):
+        assert known.take(change, gone=gone) == is_news
+        assert " ".join(names(known)) == after and {each.id for each in known} <= {"1", "7"}
 
 
 def test_the_recorded_watch() -> None:
@@ -321,8 +303,7 @@ def test_the_recorded_watch() -> None:
     assert names(known) == ["daemon-fp7t7"]
 
 
-@pytest.mark.parametrize("odd", [None, 5, [], {}, {"metadata": None}, {"metadata": {"name": "odd", "labels": 5}},
-                                 {"metadata": {"name": 7}}, "fault"])  # fmt: skip
+@pytest.mark.parametrize("odd", ["null", "[]", '{"metadata": {"name": "odd", "labels": 5}}', "fault"])
 def test_a_pod_that_cannot_be_read_costs_no_other(
     odd: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -332,7 +313,7 @@ def test_a_pod_that_cannot_be_read_costs_no_other(
         return containers(pod)
 
     monkeypatch.setattr(kubernetes_pods, "containers", faulty)
-    bad = raw("odd") if odd == "fault" else msgspec.Raw(msgspec.json.encode(odd))
+    bad = raw("odd") if odd == "fault" else msgspec.Raw(odd.encode())
     known = node(raw("1"), bad, raw("2"))
     known.take(bad, gone=False)
     known.take(raw("3"), gone=False)
@@ -366,24 +347,19 @@ def test_an_address_belongs_to_the_newer_pod() -> None:
         ([raw("1"), raw("2", 2, killed=1)], []),  # of another pod
     ],
 )
-@pytest.mark.parametrize("by_list", [True, False])
+@pytest.mark.parametrize("way", ["list", "change", "end"])
 def test_a_container_killed_for_memory_is_new_once(
-    pods: list[msgspec.Raw], kills: list[str], by_list: bool
+    pods: list[msgspec.Raw], kills: list[str], way: str
 ) -> None:
     known = NodePods()
     for each in pods:
-        if by_list:
+        if way == "list":
             known.replace(known.read([each]))
         else:
-            known.take(each, gone=False)
-    assert [kill.id for kill in known.kills] == kills
-    assert all(kill.container.pod == "1" and kill.at == 1795562400.0 for kill in known.kills)
-
-
-def test_a_kill_that_only_the_end_of_a_pod_says_is_counted() -> None:
-    known = node(raw("1"))
-    assert known.take(raw("1", None, killed=1), gone=True)
-    assert [kill.id for kill in known.kills] == ["1"]
+            known.take(each, gone=way == "end" and each is pods[-1])
+    assert [(kill.id, kill.container.pod, kill.at) for kill in known.kills] == [
+        (of, "1", 1795562400.0) for of in kills
+    ]
 
 
 def test_a_kill_of_the_server_that_a_sidecar_watches() -> None:

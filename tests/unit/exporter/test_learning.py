@@ -6,10 +6,11 @@ from pathlib import Path
 
 from infercanary.exporter.judging.findings import Finding, Findings
 from infercanary.exporter.judging.restart_prior import LEARN_SECONDS, RestartPrior
-from infercanary.judge.model import Generation, Sample, ServiceKey
+from infercanary.judge.model import Sample, ServiceKey
 from infercanary.judge.result import Result
 from infercanary.judge.shift import Restarts
 from infercanary.store.store import open_store
+from tests.unit.exporter.factories import generation
 
 HOUR = LEARN_SECONDS
 
@@ -26,26 +27,24 @@ def finding(sd: float) -> Finding:
 
 
 def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
-    store = open_store(tmp_path / "judge.sqlite")
-    learning, lessons = RestartPrior(), taught(0.02)
-    assert learning.at(store, 0.0).number == 0
-    learning.learn(store, 10.0, lessons)
-    assert learning.at(store, 100.0).number == 0, "not all services were judged yet"
-    learning.learn(store, 10.0 + HOUR, lessons)
-    first = learning.at(store, None)
-    assert first.number == 1
-    assert learning.at(store, HOUR).number == 0 and learning.at(store, 2 * HOUR) == first
-    learning.learn(store, 20.0 + 2 * HOUR, lessons)
-    assert learning.at(store, None) == first, "nothing changed"
-    learning.learn(store, 30.0 + 3 * HOUR, taught(0.006))
-    assert learning.at(store, None).number == 2
-    assert learning.at(store, None).sd < first.sd / 2
+    store, learning = open_store(tmp_path / "judge.sqlite"), RestartPrior()
+    numbers = []
+    for now, lessons in (
+        (10.0, taught(0.02)),  # not all services were judged yet
+        (10.0 + HOUR, taught(0.02)),
+        (20.0 + 2 * HOUR, taught(0.02)),  # nothing changed
+        (30.0 + 3 * HOUR, taught(0.006)),
+    ):
+        learning.learn(store, now, lessons)
+        numbers.append(learning.at(store, None).number)
+    assert numbers == [0, 1, 1, 2]
     store.close()
     again, store = RestartPrior(), open_store(tmp_path / "judge.sqlite")
-    assert again.at(store, 2 * HOUR) == first
-    assert again.at(store, 9 * HOUR).number == 2
-    again.learn(store, 9 * HOUR, {})
-    again.learn(store, 11 * HOUR, {})
+    for at, number in ((0.0, 0), (HOUR, 0), (2 * HOUR, 1), (9 * HOUR, 2)):
+        assert learning.at(store, at) == again.at(store, at) and again.at(store, at).number == number
+    assert again.at(store, None).sd < again.at(store, 2 * HOUR).sd / 2
+    for now in (9 * HOUR, 11 * HOUR):
+        again.learn(store, now, {})
     assert again.at(store, None).number == 2, "nobody has taught it anything yet"
     store.close()
 
@@ -63,14 +62,12 @@ def test_too_few_services_leave_the_policys_own() -> None:
 
 
 def test_the_store_keeps_it_whatever_services_are_dropped() -> None:
-    store = open_store(None)
+    store, learning = open_store(None), RestartPrior()
     store.save(ServiceKey("", ""), "", "restart_prior", 1.0, b"not JSON")
     assert RestartPrior().at(store, None).number == 0
-    learning = RestartPrior()
-    learning.learn(store, 0.0, taught(0.02))
-    learning.learn(store, 2 * HOUR, taught(0.02))
-    g = Generation(service="s", container="a", boot_id="b", started_at=0.0, image_id="sha256:1")
-    store.take(g, [Sample(0, "c", 0.0, "ok", 0.02)])
+    for now in (0.0, 2 * HOUR):
+        learning.learn(store, now, taught(0.02))
+    store.take(generation(), [Sample(0, "c", 0.0, "ok", 0.02)])
     for day in range(200):
         store.thin(86_400.0 * day)
     assert RestartPrior().at(store, None).number == 1

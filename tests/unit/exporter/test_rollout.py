@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -92,19 +93,17 @@ def test_all_states_have_an_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "verdict"), [(SLOW, "regressed"), (FAST, "equivalent"), (0.016, "improved")]
+    ("seconds", "verdict", "cause"),
+    [(SLOW, "regressed", "image"), (FAST, "equivalent", None), (0.016, "improved", "image")],
 )
 @pytest.mark.parametrize("image", ["", V2, IDS[V2], f"registry.example.com/search@{IDS[V2]}"])
-def test_a_rollout_that_is_under_way(seconds: float, verdict: str, image: str) -> None:
+def test_a_rollout_that_is_under_way(seconds: float, verdict: str, cause: str | None, image: str) -> None:
     given = says(side_by_side(seconds), [*STABLE, CANARY], image=image)
-    assert given.verdict == verdict, given.sentence
-    assert given.canaries == {"c": verdict} and given.canary == "c"
-    assert given.low is not None and given.shift is not None and given.high is not None
-    assert given.low < given.shift < given.high
-    assert given.sentence.startswith(verdict)
-    assert given.cause == ("image" if verdict != "equivalent" else None) or given.cause == "unknown"
+    assert (given.verdict, given.canary, given.canaries) == (verdict, "c", {"c": verdict})
+    assert given.low < given.shift < given.high  # type: ignore[operator]
+    assert given.sentence.startswith(verdict) and given.cause == cause
     assert given.since is not None and given.since.timestamp() == 4 * HOUR
-    assert given.baseline_image == f"{V1} (111111111111)" and given.candidate_image == f"{V2} (222222222222)"
+    assert (given.baseline_image, given.candidate_image) == (f"{V1} ({'1' * 12})", f"{V2} ({'2' * 12})")
 
 
 LATEST = "registry.example.com/search:latest"
@@ -121,124 +120,115 @@ UNKNOWN_IMAGES[-1] = msgspec.structs.replace(UNKNOWN_IMAGES[-1], environment={"t
 WORKERS = [generation("w", V1, 3 * HOUR), generation("v", V2, 4 * HOUR)]
 
 
-@cache
-def moving_tag() -> Findings:
-    return judged(*(start(each, count=560) for each in STABLE_LATEST), start(CANARY_LATEST, SLOW))
-
-
-@cache
-def rolled_back() -> Findings:
-    return judged(*BEFORE, *(start(each, SLOW, 560) for each in NEW), start(BACK))
-
-
-@cache
-def again() -> Findings:
-    gone = msgspec.structs.replace(CANARY, ended_at=4.6 * HOUR)
-    beside = (start(each, count=723) for each in STABLE)
-    return judged(*BEFORE[:-2], *beside, start(gone, SLOW), start(AGAIN, SLOW, 2))
-
-
-@cache
-def other_weights() -> Findings:
-    return judged(*(start(each, count=560) for each in WEIGHTS), start(NEW_WEIGHTS, SLOW))
-
-
-@cache
-def one_of_two_canaries() -> Findings:
-    after = [*(start(each, count=560, canary="d") for each in STABLE), start(CANARY, SLOW, canary="d")]
-    return judged(*(start(each, canary="d") for each in OLD[:-2]), *after, found=side_by_side(FAST))
-
-
-@cache
-def half_of_two_canaries() -> Findings:
-    return judged(*(start(each, canary="d") for each in OLD), found=side_by_side(FAST))
-
-
-@cache
-def leader_and_workers() -> Findings:
-    beside = [start(each, count=560, canary="d") for each in WORKERS]
-    return judged(*(start(each, canary="d") for each in OLD[::2]), *beside, found=side_by_side(SLOW))
-
-
-@cache
-def one_stood_still() -> Findings:
-    return judged(*BEFORE[:-2], start(STABLE[0], count=20), start(STABLE[1], count=560), start(CANARY, SLOW))
-
-
-@cache
-def settling() -> Findings:
-    return judged(*BEFORE[:-2], *(start(each, count=362) for each in STABLE), start(CANARY, SLOW, 2))
-
-
-@cache
-def unknown_images() -> Findings:
-    return judged(*(start(each, count=560) for each in UNKNOWN_IMAGES[:2]), start(UNKNOWN_IMAGES[2], SLOW))
-
-
-def nothing() -> Findings:
-    return NOTHING
-
-
-ON, SIDE = [*STABLE, CANARY], partial(side_by_side, SLOW)
-UNSEEN = "y did not run its canaries yet"
-RACES: dict[str, tuple[Callable[[], Findings], Sequence[Generation], Sequence[str], dict[str, Any], str, str]] = {
-    # v3 overtakes v2: nothing names the image, or v3 is named.
-    "a pod of v3 that was not judged": (SIDE, [*ON, V3_POD], (), {}, "unknown", UNSEEN),
-    "a pod of v3 that is silent": (SIDE, ON, ["y"], {}, "unknown", UNSEEN),
-    "a silent pod after a fast v2": (partial(side_by_side, FAST), ON, ["y"], {}, "unknown", UNSEEN),
-    "v3 by name": (SIDE, [*ON, V3_POD], (), {"image": V3}, "unknown", f"is known to run {V3}"),
-    "a replica that crashes hides no regression": (SIDE, ON, ["y"], {"image": V2}, "regressed", ""),
-    "a replica that crashes holds a promotion": (
-        partial(side_by_side, FAST), ON, ["y"], {"image": V2}, "unknown", UNSEEN,
-    ),
-    # A tag that moved names both images and tells nothing apart.
-    "latest, under way": (moving_tag, [*STABLE_LATEST, CANARY_LATEST], (), {"image": LATEST}, "regressed", ""),
-    "latest, over": (moving_tag, [CANARY_LATEST], (), {"image": LATEST}, "unknown", "no rollout is under way"),
-    # Back to v1.
-    "v1 comes back": (partial(replaced, SLOW), NEW, (), {"image": V1}, "unknown", f"is about {V2}"),
-    "v1 is back": (rolled_back, [*NEW, BACK], (), {"image": V1}, "improved", "after a rollback"),
-    "v1 is back, v2 by name": (rolled_back, [*NEW, BACK], (), {"image": V2}, "unknown", ""),
-    "v2 is gone": (SIDE, STABLE, (), {}, "unknown", "no container that reports now is known to run it"),
-    "v2 is gone, by name": (SIDE, STABLE, (), {"image": V2}, "unknown", ""),
-    "v2 again": (again, [*STABLE, AGAIN], (), {"image": V2}, "regressed", ""),
-    "v2 again, silent": (again, STABLE, ["y"], {"image": V2}, "unknown", ""),
-    # After a rollout.
-    "over": (partial(replaced, SLOW), NEW, (), {"image": V2}, "unknown", "say since="),
-    "over, since before": (partial(replaced, SLOW), NEW, (), {"since": 4 * HOUR - 1}, "regressed", ""),
-    "over, since after": (
-        partial(replaced, SLOW), NEW, (), {"since": 4 * HOUR + 1}, "unknown", "that upgrade was before since=",
-    ),
-    # New weights in the same image.
-    "new weights, silent": (partial(replaced, FAST), WEIGHTS, ["x"], {"image": V2}, "unknown", ""),
-    "new weights": (other_weights, [*WEIGHTS, NEW_WEIGHTS], (), {"image": V2}, "regressed", ""),
-    # Several canaries: the worst counts.
-    "one of two": (one_of_two_canaries, ON, (), {"image": V2}, "regressed", ""),
-    "the other": (one_of_two_canaries, ON, (), {"canary": "c"}, "equivalent", ""),
-    "neither": (one_of_two_canaries, ON, (), {"canary": "e"}, "unknown", "has no canary e; it has c, d"),
-    "one that did not run yet": (half_of_two_canaries, ON, (), {"image": V2}, "no_baseline", ""),
-    "a leader": (leader_and_workers, [*ON, *WORKERS], (), {"canary": "c"}, "regressed", ""),
-    "a leader and its workers": (leader_and_workers, [*ON, *WORKERS], (), {}, "regressed", ""),
-    "with one on its way": (
-        leader_and_workers, [*ON, *WORKERS, generation("u", V3, 5 * HOUR)], (), {}, "unknown", "u did not run",
-    ),
-    # Not judged, or not to the end.
-    "one stands still": (one_stood_still, ON, (), {}, "regressed", ""),
-    "no baseline": (lambda: judged(start(CANARY)), [CANARY], (), {"image": V2}, "no_baseline", "no upgrade yet"),
-    "settling": (settling, ON, (), {"image": V2}, "settling", ""),
-    "not judged": (nothing, [CANARY], (), {}, "unknown", "unknown: the service was not judged yet"),
-    "exporter started again": (partial(side_by_side, FAST), [], ["a", "b", "x"], {"image": V2}, "unknown", ""),
-    "no service": (nothing, [], (), {}, "unknown", "no such service is known here"),
-    # Probes from the config's list: what their containers run is not known.
-    "images unknown": (unknown_images, UNKNOWN_IMAGES, (), {"image": V2}, "unknown", "ask without image="),
-    "images unknown, none asked": (unknown_images, UNKNOWN_IMAGES, (), {}, "regressed", ""),
+STARTS = {
+    **dict(zip(("a", "b", "x"), [*STABLE, CANARY], strict=True)),
+    **dict(zip(("al", "bl", "xl"), [*STABLE_LATEST, CANARY_LATEST], strict=True)),
+    **dict(zip(("a2", "b2"), NEW, strict=True)),
+    **dict(zip(("aw", "bw", "xw"), [*WEIGHTS, NEW_WEIGHTS], strict=True)),
+    **dict(zip(("a?", "b?", "x?"), UNKNOWN_IMAGES, strict=True)),
+    **dict(zip(("w", "v"), WORKERS, strict=True)),
+    "y3": V3_POD, "c1": BACK, "y2": AGAIN, "u3": generation("u", V3, 5 * HOUR),
 }  # fmt: skip
-"""Situation → findings, running starts, silent containers, question, verdict, and words of the sentence."""
+"""Name in the table → a start."""
 
 
-@pytest.mark.parametrize("situation", RACES)
-def test_races(situation: str) -> None:
-    findings, running, silent, asked, verdict, words = RACES[situation]
-    given = says(findings(), running, silent, **asked)
+STARTS |= {f"o{number}": each for number, each in enumerate(OLD)}
+STARTS["gone"] = msgspec.structs.replace(CANARY, ended_at=4.6 * HOUR)
+SITUATIONS = """
+latest         |      | al bl fast 560 | xl slow 200
+rolled back    |      | old fast 200 | a2 b2 slow 560 | c1 fast 200
+again          |      | older fast 200 | a b fast 723 | gone slow 200 | y2 slow 2
+weights        |      | aw bw fast 560 | xw slow 200
+two            | fast | older fast 200 d | a b fast 560 d | x slow 200 d
+half of two    | fast | old fast 200 d
+workers        | slow | o0 o2 o4 o6 fast 200 d | w v fast 560 d
+still          |      | older fast 200 | a fast 20 | b fast 560 | x slow 200
+alone          |      | x fast 200
+settling       |      | older fast 200 | a b fast 362 | x slow 2
+unknown images |      | a? b? fast 560 | x? slow 200
+"""
+"""What ran: a situation that it adds to, and starts with their speed, number of runs, and canary unless it is c."""
+
+
+@cache
+def findings_of(name: str) -> Findings:
+    """What was found in a situation of the table."""
+    if name in ("", "nothing"):
+        return NOTHING
+    if name in ("slow", "fast"):
+        return side_by_side(SLOW if name == "slow" else FAST)
+    if name.startswith("all "):
+        return replaced(SLOW if name == "all slow" else FAST)
+    rows = {
+        row[0]: row[1:] for row in (re.split(r" *\| *", line) for line in SITUATIONS.strip().splitlines())
+    }
+    before, *groups = rows[name]
+    starts = []
+    for group in groups:
+        names, speed, count, canary = re.fullmatch(r"(.*) (fast|slow) (\d+) ?(\w?)", group).groups()  # type: ignore[union-attr]
+        names = {"old": "o0 o1 o2 o3 o4 o5 o6 o7", "older": "o0 o1 o2 o3 o4 o5"}.get(names, names)
+        seconds = SLOW if speed == "slow" else FAST
+        starts += [start(STARTS[each], seconds, int(count), canary or "c") for each in names.split()]
+    return judged(*starts, found=findings_of(before))
+
+
+RACES = f"""
+# v3 overtakes v2: nothing names the image, or v3 is named.
+slow           | a b x y3      |       |               | unknown     | y did not run its canaries yet
+slow           | a b x         | y     |               | unknown     | y did not run its canaries yet
+fast           | a b x         | y     |               | unknown     | y did not run its canaries yet
+slow           | a b x y3      |       | image={V3}    | unknown     | is known to run {V3}
+# A replica that crashes hides no regression, and holds a promotion.
+slow           | a b x         | y     | image={V2}    | regressed   |
+fast           | a b x         | y     | image={V2}    | unknown     | y did not run its canaries yet
+# A tag that moved names both images and tells nothing apart; then the rollout is over.
+latest         | al bl xl      |       | image={LATEST} | regressed  |
+latest         | xl            |       | image={LATEST} | unknown    | no rollout is under way
+# Back to v1.
+all slow       | a2 b2         |       | image={V1}    | unknown     | is about {V2}
+rolled back    | a2 b2 c1      |       | image={V1}    | improved    | after a rollback
+rolled back    | a2 b2 c1      |       | image={V2}    | unknown     |
+slow           | a b           |       |               | unknown     | no container that reports now is known to run it
+slow           | a b           |       | image={V2}    | unknown     |
+again          | a b y2        |       | image={V2}    | regressed   |
+again          | a b           | y     | image={V2}    | unknown     |
+# After a rollout.
+all slow       | a2 b2         |       | image={V2}    | unknown     | say since=
+all slow       | a2 b2         |       | since=14399   | regressed   |
+all slow       | a2 b2         |       | since=14401   | unknown     | that upgrade was before since=
+# New weights in the same image; at first their container is silent.
+all fast       | aw bw         | x     | image={V2}    | unknown     |
+weights        | aw bw xw      |       | image={V2}    | regressed   |
+# Several canaries: the worst counts.
+two            | a b x         |       | image={V2}    | regressed   |
+two            | a b x         |       | canary=c      | equivalent  |
+two            | a b x         |       | canary=e      | unknown     | has no canary e; it has c, d
+half of two    | a b x         |       | image={V2}    | no_baseline |
+workers        | a b x w v     |       | canary=c      | regressed   |
+workers        | a b x w v     |       |               | regressed   |
+workers        | a b x w v u3  |       |               | unknown     | u did not run
+# Not judged, or not to the end.
+still          | a b x         |       |               | regressed   |
+alone          | x             |       | image={V2}    | no_baseline | no upgrade yet
+settling       | a b x         |       | image={V2}    | settling    |
+nothing        | x             |       |               | unknown     | unknown: the service was not judged yet
+fast           |               | a b x | image={V2}    | unknown     |
+nothing        |               |       |               | unknown     | no such service is known here
+# Probes from the config's list: what their containers run is not known.
+unknown images | a? b? x?      |       | image={V2}    | unknown     | ask without image=
+unknown images | a? b? x?      |       |               | regressed   |
+"""
+"""Findings, running starts, silent containers, question, verdict, and words of the sentence."""
+
+
+@pytest.mark.parametrize("race", [row for row in RACES.strip().splitlines() if row[0] != "#"])
+def test_races(race: str) -> None:
+    findings, running, silent, asked, verdict, words = map(str.strip, race.split("|"))
+    name, _, value = asked.partition("=")
+    question: dict[str, Any] = {name: float(value) if name == "since" else value} if name else {}
+    given = says(
+        findings_of(findings), [STARTS[each] for each in running.split()], silent.split(), **question
+    )
     assert given.verdict == verdict and words in given.sentence, given.sentence
     assert verdict != "unknown" or given.shift is None
 
@@ -257,6 +247,6 @@ def test_a_verdict_on_the_upgrade_before_neither_promotes_nor_aborts(
 
 
 def test_each_canary_has_its_verdict() -> None:
-    given = says(one_of_two_canaries(), ON)
+    given = says(findings_of("two"), [*STABLE, CANARY])
     assert given.canary == "d" and given.canaries == {"c": "equivalent", "d": "regressed"}
-    assert says(leader_and_workers(), [*ON, *WORKERS]).canaries["c"] == "regressed"
+    assert says(findings_of("workers"), [*STABLE, CANARY, *WORKERS]).canaries["c"] == "regressed"

@@ -1,10 +1,9 @@
-"""CPUs that containers share, from the lists that their probes claim to what the exposition shows."""
+"""CPUs and GPUs that containers share, from what their probes claim to what the exposition shows."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from math import nan
 
 import msgspec
@@ -13,14 +12,10 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Point, Report, encode
+from infercanary.contract.report import Family, Metric, Point
 from infercanary.contract.vocabulary import GPU_SHARED_WITH, NOBODY
 from infercanary.exporter import collect, probe_state
-from infercanary.exporter.collect import Collector
-from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.expose import Exposition
-from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.probe_state import PolledProbe
 from infercanary.exporter.report_facts import SeenGpu, read_facts
 from infercanary.exporter.sharing import (
@@ -32,30 +27,19 @@ from infercanary.exporter.sharing import (
     shared_gpus,
 )
 from infercanary.judge.differences import changes
-from infercanary.judge.result import Causes, Result
-from infercanary.pages.sentence import sentence
 from infercanary.probe.rounds import GPU_CANARIES
 from infercanary.probe.samplers.cgroup.metrics import CPUSET_INFO
 from infercanary.probe.samplers.nvml.slow import INFO
 from infercanary.probe.samplers.nvml.users import OWN, PROCESSES
+from tests.unit.exporter.factories import collecting, report
 
 
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [("0", {0}), ("0-3,8", {0, 1, 2, 3, 8}), ("8190-8191", {8190, 8191}), ("1,1,0-1", {0, 1})],
-)
-def test_a_list_as_bits(text: str, cpus: set[int]) -> None:
-    assert read_facts([CPUSET_INFO.family({(text,): 1.0})]).cpus == sum(1 << cpu for cpu in cpus)
+def bits(cpus: Iterable[int]) -> int:
+    return sum(1 << cpu for cpu in cpus)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "x", "-1", "3-1", "1-", ",", "0,", " 0", "²", "0-4294967295", "8192", "0-8192", "9" * 4096],
-)
-def test_what_is_no_list_or_claims_too_much_is_ignored(text: str) -> None:
-    begin = time.perf_counter()
-    assert read_facts([CPUSET_INFO.family({(text,): 1.0})]).cpus == 0
-    assert time.perf_counter() - begin < 1
+def cpuset(*lists: str) -> Family:
+    return CPUSET_INFO.family({(cpus,): 1.0 for cpus in lists})
 
 
 @given(st.lists(st.sets(st.integers(0, 20)), max_size=6))
@@ -64,73 +48,12 @@ def test_shared_cpus_are_those_in_another_set(cpusets: list[set[int]]) -> None:
     assert shared_cpus(map(bits, cpusets)) == bits(shared)
 
 
-def bits(cpus: set[int]) -> int:
-    return sum(1 << cpu for cpu in cpus)
-
-
 def test_the_family_is_the_probes_own() -> None:
     other = Metric("infercanary_other", "gauge", "O.").family(1.0)
-    assert read_facts([other, CPUSET_INFO.family({("0-3",): 1.0})]).cpus == 0b1111
-    assert read_facts([other]).cpus == 0
-    assert read_facts([CPUSET_INFO.family({("0",): 1.0, ("1",): 1.0})]).cpus == 0, "which of them?"
-    assert read_facts([CPUSET_INFO.family({})]).cpus == 0
-    assert read_facts([Family(CPUSET_INFO.name, "gauge", "H.", (), (Point((), 1.0),))]).cpus == 0
-
-
-# In the collector --------------------------------------------------------------------------------------------
-
-
-def found(name: str, container_id: str = "0" * 64) -> Container:
-    """A container that Docker found."""
-    return Container(service="s", name=name, id=container_id, url="http://127.0.0.1:9")
-
-
-def report(cpus: str) -> bytes:
-    families = (CPUSET_INFO.family({(cpus,): 1.0}),) if cpus else ()
-    return encode(Report(SCHEMA_VERSION, "boot", 0.0, "", 0, families, {}, ()))
-
-
-class Host:
-    """A collector, what it shows, and the reports that its containers give."""
-
-    def __init__(self) -> None:
-        self.exposition = Exposition()
-        self.collector = Collector(ExporterConfig(), self.exposition, Judging(None), frozenset())
-
-    async def says(self, name: str, cpus: str) -> None:
-        probe = self.probe(name)
-        await self.collector.absorb(probe, report(cpus))
-        self.collector.show(probe)
-
-    async def reports(self, name: str, families: tuple[Family, ...]) -> None:
-        body = encode(Report(SCHEMA_VERSION, "boot", 0.0, "", 0, families, {}, ()))
-        await self.collector.absorb(self.probe(name), body)
-        self.collector.show(self.probe(name))
-
-    def probe(self, name: str) -> PolledProbe:
-        return self.collector.probes["", "s", name]
-
-    def lines(self, metric: str) -> dict[str, float]:
-        """Container → value, as a scrape would show it now."""
-        lines = b"".join(self.exposition.families(in_openmetrics=False)).decode().splitlines()
-        samples = (line.rpartition(" ") for line in lines if line.startswith(metric + "{"))
-        return {
-            labels.partition('container="')[2].partition('"')[0]: float(value) for labels, _, value in samples
-        }
-
-    def after_the_next_poll(self, metric: Metric) -> dict[str, float]:
-        for probe in self.collector.probes.values():
-            self.collector.show(probe)
-        return self.lines(metric.name)
-
-    def neighbours(self, name: str) -> str:
-        """As its next report makes them a fact of its start."""
-        return self.probe(name).neighbours
-
-    @property
-    def shared(self) -> dict[str, float]:
-        """After the next poll of each."""
-        return self.after_the_next_poll(SHARED)
+    assert read_facts([other, cpuset("0-3")]).cpus == 0b1111
+    unlabelled = Family(CPUSET_INFO.name, "gauge", "H.", (), (Point((), 1.0),))
+    for odd in (other, cpuset("0", "1"), cpuset(), cpuset("0-4294967295"), unlabelled):
+        assert read_facts([odd]).cpus == 0
 
 
 class Clock:
@@ -142,6 +65,41 @@ class Clock:
         return self.now
 
     time = monotonic
+
+
+class Host:
+    """A collector, what it shows, and the reports that its containers give."""
+
+    def __init__(self) -> None:
+        self.collector = collecting()
+
+    def follow(self, names: str, **others: str) -> None:
+        """Docker found these containers, each named by a letter; of others it found another id or image."""
+        found = Container(service="s", name="", id="0" * 64, url="http://127.0.0.1:9")
+        self.collector.follow([msgspec.structs.replace(found, name=name, **others) for name in names])
+
+    async def says(self, name: str, *families: Family, cpus: str = "") -> None:
+        await self.collector.absorb(
+            self.probe(name), report(families=[*families, *([cpuset(cpus)] if cpus else [])])
+        )
+        self.collector.show(self.probe(name))
+
+    def probe(self, name: str) -> PolledProbe:
+        return self.collector.probes["", "s", name]
+
+    def lines(self, metric: str) -> dict[str, float]:
+        """Container → value, as a scrape would show it now."""
+        lines = b"".join(self.collector._exposition.families(in_openmetrics=False)).decode().splitlines()
+        samples = (line.rpartition(" ") for line in lines if line.startswith(metric + "{"))
+        return {
+            labels.partition('container="')[2].partition('"')[0]: float(value) for labels, _, value in samples
+        }
+
+    def shows(self, metric: Metric = SHARED) -> dict[str, float]:
+        """Its lines after the next poll of each."""
+        for probe in self.collector.probes.values():
+            self.collector.show(probe)
+        return self.lines(metric.name)
 
 
 @pytest.fixture
@@ -162,114 +120,87 @@ async def host(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
 
 async def test_containers_share_what_docker_found(host: Host) -> None:
     elsewhere = Container(service="s", name="listed", url="http://127.0.0.1:9")
-    host.collector.follow([found("a"), found("b"), found("c"), elsewhere])
-    assert host.shared == {}
-    await host.says("a", "0-7")
-    assert host.shared == {"a": 0}
-    await host.says("b", "4-11")
-    await host.says("listed", "0-63")
-    assert host.shared == {"a": 4, "b": 4}, "what is listed in the config may be on another host"
-    await host.says("c", "")
-    assert host.shared == {"a": 4, "b": 4}, "without a cpuset nothing is known of it"
-    await host.says("c", "0-4294967295")
-    assert host.shared == {"a": 4, "b": 4}
-    await host.says("c", "0-11")
-    assert host.shared == {"a": 8, "b": 8, "c": 12}
+    host.follow("abc")
+    host.collector.follow([*(probe.container for probe in host.collector.probes.values()), elsewhere])
+    shared = []
+    for name, cpus in (("a", "0-7"), ("b", "4-11"), ("listed", "0-63"), ("c", ""), ("c", "0-11")):
+        await host.says(name, cpus=cpus)
+        shared.append(host.shows())
+    both = {"a": 4, "b": 4}
+    assert shared == [{"a": 0}, both, both, both, {"a": 8, "b": 8, "c": 12}], (
+        "of what is listed in the config the host is not known"
+    )
 
 
 async def test_a_container_that_goes_or_changes_its_cpuset_shares_no_more(host: Host) -> None:
-    host.collector.follow([found("a"), found("b")])
-    await host.says("a", "0-7")
-    await host.says("b", "0-7")
-    assert host.shared == {"a": 8, "b": 8}
-    await host.says("b", "8-15")
-    assert host.shared == {"a": 0, "b": 0}
-    await host.says("b", "0")
-    assert host.shared == {"a": 1, "b": 1}
-    host.collector.follow([found("a"), found("b", "1" * 64)])
-    assert host.shared == {"a": 0}, "the new container of that name has not reported yet"
-    host.collector.follow([])
-    assert host.shared == {}
-
-
-async def test_a_probe_that_is_down_shows_nothing_and_still_counts(host: Host) -> None:
-    host.collector.follow([found("a"), found("b")])
-    await host.says("a", "0-7")
-    await host.says("b", "0-7")
-    assert host.shared == {"a": 8, "b": 8}
+    host.follow("ab")
+    await host.says("a", cpus="0-7")
+    for cpus, count in (("0-7", 8), ("8-15", 0), ("0", 1)):
+        await host.says("b", cpus=cpus)
+        assert host.shows() == {"a": count, "b": count}
     host.probe("b").up = False
-    host.collector.show(host.probe("b"))
-    assert host.shared == {"a": 8}
-    await host.says("b", "0-7")
-    assert host.shared == {"a": 8, "b": 8}
+    assert host.shows() == {"a": 1}, "that it is down shows nothing of it, and it still counts"
+    host.follow("ab", id="1" * 64)
+    assert host.shows() == {}, "the new containers of these names have not reported yet"
+    await host.says("a", cpus="0-7")
+    host.follow("a", id="1" * 64)
+    assert host.shows() == {"a": 0}
 
 
 async def test_containers_are_compared_once_in_a_while(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand probes that report other CPUs each time cost no more."""
-    host.collector.follow([found("a"), found("b")])
-    await host.says("a", "0-7")
-    await host.says("b", "4-7")
+    host.follow("ab")
+    await host.says("a", cpus="0-7")
+    await host.says("b", cpus="4-7")
     monkeypatch.setattr(collect, "_COMPARE_SECONDS", 3600.0)
-    await host.says("b", "0-7")
-    assert host.shared == {"a": 4, "b": 4}
+    await host.says("b", cpus="0-7")
+    assert host.shows() == {"a": 4, "b": 4}
     monkeypatch.setattr(collect, "_COMPARE_SECONDS", 0.0)
-    assert host.shared == {"a": 8, "b": 8}
+    assert host.shows() == {"a": 8, "b": 8}
 
 
 # GPUs ------------------------------------------------------------------------------------------------------------
 
 
-def seen(
-    *gpus: tuple[str, str], canaries: dict[str, int] | None = None, listed: int | None = None, own: int = 0
-) -> tuple[Family, ...]:
-    """What a probe reports of its GPUs, each (label, uuid)."""
-    families = [INFO.family({(label, "L4", uuid, "41:00.0", "570", "12.8", ""): 1.0 for label, uuid in gpus})]
-    if canaries is not None:
-        families.append(GPU_CANARIES.family({(gpu,): float(n) for gpu, n in canaries.items()}))
-    if listed is not None:
-        families.append(PROCESSES.family({(label,): float(listed) for label, _ in gpus}))
-        families.append(OWN.family({(label,): float(own) for label, _ in gpus}))
-    return tuple(families)
+def seen(gpus: str, canaries: str = "") -> list[Family]:
+    """What a probe reports of its GPUs, each label=uuid, and of their canaries, each label=count."""
+    labels = dict(pair.split("=") for pair in gpus.split())
+    counts: dict[tuple[str, ...], float] = {(pair[0],): float(pair[2:]) for pair in canaries.split()}
+    return [
+        INFO.family(
+            {(label, "L4", uuid, "41:00.0", "570", "12.8", ""): 1.0 for label, uuid in labels.items()}
+        ),
+        *([GPU_CANARIES.family(counts)] if counts else []),
+        PROCESSES.family({(label,): 3.0 for label in labels}),
+        OWN.family({(label,): 1.0 for label in labels}),
+    ]
 
 
-def uuids(families: tuple[Family, ...]) -> list[str] | None:
-    gpus = read_facts(families).gpus
-    return None if gpus is None else [gpu.uuid for gpu in gpus]
+ON_A, ON_B = seen("0=GPU-a"), seen("0=GPU-b")
 
 
-def test_the_gpus_that_count() -> None:
-    assert uuids(()) is None, "a driver that does not answer is no other GPU"
-    both = ("0", "GPU-a"), ("1", "GPU-b")
-    assert uuids(seen(*both)) == ["GPU-a", "GPU-b"], "where nobody knows which of them is used"
-    assert uuids(seen(*both, canaries={"0": 0, "1": 2})) == ["GPU-b"]
-    assert uuids(seen(*both, canaries={"0": 0, "1": 0})) == []
-    split = ("0", "GPU-a"), ("0:0", "MIG-x"), ("0:2", "MIG-y")
-    assert uuids(seen(*split)) == ["MIG-x", "MIG-y"], "not the GPU that they are parts of"
-    assert uuids(seen(*split, canaries={"0": 1})) == ["MIG-x", "MIG-y"]
-
-
-@pytest.mark.parametrize("uuid", ["", "a", "XPU-a"])
-def test_what_is_no_uuid_is_ignored(uuid: str) -> None:
-    assert uuids(seen(("0", uuid))) == []
+@pytest.mark.parametrize(
+    ("gpus", "canaries", "uuids"),
+    [
+        ("0=GPU-a 1=GPU-b", "", "GPU-a GPU-b"),  # nobody knows which of them is used
+        ("0=GPU-a 1=GPU-b", "0=0 1=2", "GPU-b"),
+        ("0=GPU-a 1=GPU-b", "0=0 1=0", ""),
+        ("0=GPU-a 0:0=MIG-x 0:2=MIG-y", "0=1", "MIG-x MIG-y"),  # not the GPU that they are parts of
+        ("0=a 1=XPU-a 2=", "", ""),
+    ],
+)
+def test_the_gpus_that_count(gpus: str, canaries: str, uuids: str) -> None:
+    assert [gpu.uuid for gpu in read_facts(seen(gpus, canaries)).gpus or ()] == uuids.split()
+    assert read_facts(()).gpus is None, "a driver that does not answer is no other GPU"
 
 
 def test_who_else_is_on_a_gpu() -> None:
     a, b = SeenGpu("0", "GPU-a"), SeenGpu("1", "GPU-b")
-    shared = shared_gpus(
-        {("", "s", "one"): (a, b), ("", "t", "two"): (SeenGpu("0", "GPU-b"),), ("", "t", "three"): ()}
-    )
-    assert shared == {
-        ("", "s", "one"): {("0", "GPU-a"): GpuShare(0, (), nan), ("1", "GPU-b"): GpuShare(1, ("two",), nan)},
-        ("", "t", "two"): {("0", "GPU-b"): GpuShare(1, ("one",), nan)},
+    one, two, three = (("", service, name) for service, name in ("s1", "t2", "t3"))
+    assert shared_gpus({one: (a, b), two: (SeenGpu("0", "GPU-b"),), three: ()}) == {
+        one: {a[:2]: GpuShare(0, (), nan), b[:2]: GpuShare(1, ("2",), nan)},
+        two: {("0", "GPU-b"): GpuShare(1, ("1",), nan)},
     }
-
-
-def test_a_thousand_on_one_gpu_take_no_time() -> None:
-    begin = time.perf_counter()
-    shared = shared_gpus({("", "s", f"c{i:04}"): (SeenGpu("0", "GPU-a"),) for i in range(1000)})
-    assert time.perf_counter() - begin < 1
-    names = ("c0000", "c0002", "c0003", "…")
-    assert shared["", "s", "c0001"]["0", "GPU-a"] == GpuShare(999, names, nan)
 
 
 @pytest.mark.parametrize(
@@ -289,147 +220,111 @@ def test_processes_of_nobody_known(counts: list[tuple[float, float]], unknown: l
     assert found == pytest.approx(unknown, nan_ok=True)
 
 
-ON_A, ON_B = seen(("0", "GPU-a"), listed=3, own=1), seen(("0", "GPU-b"), listed=3, own=1)
-
-
 async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host: Host, clock: Clock) -> None:
-    host.collector.follow([found("a"), found("b")])
-    await host.reports("a", ON_A)
-    assert host.after_the_next_poll(SHARED_GPU) == {"a": 0}
-    clock.now += probe_state._SETTLED_SECONDS
-    await host.reports("a", ON_A)
-    assert host.neighbours("a") == NOBODY
-    await host.reports("b", seen(("3", "GPU-a"), listed=3, own=1))
-    assert host.after_the_next_poll(SHARED_GPU) == {"a": 1, "b": 1}
-    assert host.after_the_next_poll(UNKNOWN_PROCESSES) == {"a": 1, "b": 1}
-    clock.now += probe_state._SETTLED_SECONDS - 1
-    await host.reports("a", ON_A)
-    assert host.neighbours("a") == NOBODY, "it may be gone soon"
-    clock.now += 1
-    await host.reports("a", ON_A)
-    assert host.neighbours("a") == "b"
-    await host.reports("a", ON_A)
+    async def neighbours(seconds: float) -> str:
+        """Of ``a``, after its next report so much later."""
+        clock.now += seconds
+        await host.says("a", *ON_A)
+        return host.probe("a").neighbours
+
+    settled = probe_state._SETTLED_SECONDS
+    host.follow("ab")
+    assert await neighbours(0) == "" and host.shows(SHARED_GPU) == {"a": 0}
+    assert await neighbours(settled) == NOBODY
+    await host.says("b", *seen("3=GPU-a"))
+    for metric in (SHARED_GPU, UNKNOWN_PROCESSES):
+        assert host.shows(metric) == {"a": 1, "b": 1}
+    assert await neighbours(settled - 1) == NOBODY, "it may be gone soon"
+    assert await neighbours(1) == "b"
+    await neighbours(0)
     assert host.probe("a").generations["boot"].environment == {GPU_SHARED_WITH: "b"}
-    await host.reports("b", ())
-    assert host.after_the_next_poll(SHARED_GPU) == {"a": 1, "b": 1}, "its driver does not answer"
-    await host.reports("b", seen(("3", "GPU-b")))
-    assert host.after_the_next_poll(SHARED_GPU) == {"a": 0, "b": 0}
-    host.collector.follow([found("a")])
-    assert host.after_the_next_poll(SHARED_GPU) == {"a": 0}
-    await host.reports("a", ON_A)
-    assert host.neighbours("a") == "b", "it may be back soon"
-    clock.now += probe_state._SETTLED_SECONDS
-    await host.reports("a", ON_A)
-    assert host.neighbours("a") == NOBODY
+    for families, count in (([], 1), (ON_B, 0)):  # at first its driver does not answer
+        await host.says("b", *families)
+        assert host.shows(SHARED_GPU) == {"a": count, "b": count}
+    host.follow("a")
+    assert host.shows(SHARED_GPU) == {"a": 0}
+    assert await neighbours(0) == "b", "it may be back soon"
+    assert await neighbours(settled) == NOBODY
 
 
 @pytest.mark.parametrize("first", [0, 1])
 async def test_a_neighbour_that_comes_and_goes_changes_no_start(host: Host, clock: Clock, first: int) -> None:
     """Each change of a start's facts is judged: who claims another's GPU in each second report must cost nothing."""
-    host.collector.follow([found("a"), found("b"), found("c")])
+    host.follow("abc")
     named = []
-
-    async def polls(count: int, c: tuple[Family, ...]) -> None:
-        for number in range(count):
+    for c in (ON_B, ON_A, ON_B):
+        for number in range(100):
             claims = number % 2 == first
-            await host.reports("b", ON_A if claims else ON_B)
-            await host.reports("c", c)
-            await host.reports("a", ON_A)
-            assert host.after_the_next_poll(SHARED_GPU)["a"] == claims + (c is ON_A)
-            named.append(host.neighbours("a"))
+            for name, families in (("b", ON_A if claims else ON_B), ("c", c), ("a", ON_A)):
+                await host.says(name, *families)
+            assert host.shows(SHARED_GPU)["a"] == claims + (c is ON_A)
+            named.append(host.probe("a").neighbours)
             clock.now += 5
-
-    await polls(200, ON_B)
-    assert set(named) == {""}, "also where it claims it from the beginning"
-    await polls(200, ON_A)
-    await polls(200, ON_B)
-    assert list(dict.fromkeys(named)) == ["", "c"], "it hides nobody who stays"
-    assert named[-1] == "", "nor that one left"
-    assert named.count("c") == 200
+    assert {*named[:100]} == {""}, "also where it claims it from the beginning"
+    assert [*dict.fromkeys(named)] == ["", "c"] and named[-1] == "", (
+        "it hides nobody who stays, nor that one left"
+    )
+    assert named.count("c") == 100
 
 
 async def test_a_few_neighbours_are_named(host: Host, clock: Clock) -> None:
     names = "zabcd"
-    host.collector.follow([found(name) for name in names])
+    host.follow(names)
     for _ in range(2):
         for name in names:
-            await host.reports(name, ON_A)
+            await host.says(name, *ON_A)
         clock.now += probe_state._SETTLED_SECONDS
-    assert host.neighbours("z") == "a, b, c, …"
-    assert host.neighbours("a") == "b, c, d, …"
+    assert [host.probe(name).neighbours for name in "za"] == ["a, b, c, …", "b, c, d, …"]
 
 
 async def test_a_probe_cannot_name_its_neighbours(host: Host) -> None:
-    host.collector.follow([found("a")])
-    body = encode(Report(SCHEMA_VERSION, "boot", 0.0, "", 0, (), {GPU_SHARED_WITH: "victim"}, ()))
-    await host.collector.absorb(host.probe("a"), body)
+    host.follow("a")
+    await host.collector.absorb(host.probe("a"), report(environment={GPU_SHARED_WITH: "victim"}))
     assert host.probe("a").generations["boot"].environment == {}
 
 
-def test_the_verdict_names_who_came_onto_the_gpu() -> None:
-    def sentence_of(*neighbours: str | None) -> str:
-        before, after = ({GPU_SHARED_WITH: name} if name else {} for name in neighbours)
-        causes = Causes(changes=changes(before, after, "canary"))
-        return sentence(Result(state="regressed", shift=0.2, low=0.1, high=0.3, causes=causes))
-
-    assert "GPU shared with nobody → moderate-1" in sentence_of(NOBODY, "moderate-1")
-    assert "GPU shared" not in sentence_of("moderate-1", "moderate-1")
-    assert "GPU shared" not in sentence_of(None, "moderate-1"), "an older exporter did not know"
+@pytest.mark.parametrize(
+    ("before", "after", "count"),
+    [
+        (NOBODY, "moderate-1", 1),
+        ("moderate-1", "moderate-1", 0),
+        (None, "moderate-1", 0),  # an older exporter
+    ],
+)
+def test_who_came_onto_the_gpu_is_a_change(before: str | None, after: str, count: int) -> None:
+    was, now = ({GPU_SHARED_WITH: name} if name else {} for name in (before, after))
+    assert len(changes(was, now, "canary")) == count
 
 
 # What a fault of the exporter costs ----------------------------------------------------------------------------
 
 
-async def test_a_fault_in_showing_one_probe_costs_that_one_and_is_counted(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host.collector.follow([found("a"), found("b")])
-    await host.says("b", "0-7")
-    real = collect.write  # type: ignore[attr-defined]
-    faults = iter([ZeroDivisionError("ours")])
-
-    def faulty(*arguments: object) -> object:
-        for fault in faults:
-            raise fault
-        return real(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(collect, "write", faulty)
+async def test_a_fault_that_stays_leaves_the_others_shown_and_followed(host: Host) -> None:
+    """The image's name is from Docker: half a surrogate pair cannot be written at all."""
+    host.follow("a", image="\ud800")
+    broken = host.probe("a").container
+    host.follow("b")
     with structlog.testing.capture_logs() as logs:
-        await host.says("a", "0-7")
-    assert host.lines("infercanary_up") == {"a": 0, "b": 1}
-    assert host.probe("a").failures["internal"] == 1
+        host.collector.follow([broken, host.probe("b").container])
+        for name in "ab":
+            await host.says(name, cpus="0-7")
+        assert host.lines("infercanary_up") == {"a": 0, "b": 1}
+        host.follow("ab", image="fixed")
+        await host.says("a", cpus="0-7")
+    assert host.lines("infercanary_up") == {"a": 1, "b": 1}
+    assert host.probe("a").failures == {"internal": 1}
     assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == [
         "poll failed by a fault of the exporter"
     ]
-    await host.says("a", "0-7")
-    assert host.lines("infercanary_up") == {"a": 1, "b": 1}
-    assert host.probe("a").failures["internal"] == 1
-
-
-async def test_a_fault_that_stays_leaves_the_others_shown_and_followed(host: Host) -> None:
-    """The image's name is from Docker: half a surrogate pair cannot be written at all."""
-
-    def broken(image: str) -> Container:
-        return msgspec.structs.replace(found("broken"), image=image)
-
-    with structlog.testing.capture_logs():
-        host.collector.follow([broken("\ud800"), found("well")])
-        for name in ("broken", "well"):
-            await host.says(name, "0-7")
-        assert host.lines("infercanary_up") == {"broken": 0, "well": 1}
-        host.collector.follow([broken("fixed"), found("well")])
-        await host.says("broken", "0-7")
-    assert host.lines("infercanary_up") == {"broken": 1, "well": 1}
-    assert host.probe("broken").failures == {"internal": 1}
 
 
 async def test_the_poll_itself_survives_it(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     def faulty(*_: object) -> None:
         raise ZeroDivisionError("ours")
 
-    host.collector.follow([found("a")])
+    host.follow("a")
     monkeypatch.setattr(collect, "write", faulty)
-    monkeypatch.setattr(collect, "fetch", lambda *_: asyncio.sleep(0, report("0-7")))
+    monkeypatch.setattr(collect, "fetch", lambda *_: asyncio.sleep(0, report()))
     probe = host.probe("a")
     with structlog.testing.capture_logs():
         await host.collector._poll(probe)

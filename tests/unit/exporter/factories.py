@@ -1,0 +1,107 @@
+"""Starts, runs, reports and collectors for the tests of the exporter: no network and no container behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, encode
+from infercanary.contract.vocabulary import COLD_START_METRIC
+from infercanary.exporter.collect import Collector
+from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.expose import Exposition
+from infercanary.exporter.judging.findings import Finding
+from infercanary.exporter.judging.worker import Judging
+from infercanary.exporter.probe_state import PolledProbe
+from infercanary.judge.model import Generation, ServiceKey
+from infercanary.judge.policy import LIVE, Policy
+
+S = ServiceKey("", "s")
+COLD_START = Metric(COLD_START_METRIC, "gauge", "Cold start.", ("canary", "step"))
+
+
+def generation(boot: str = "b1", image: str = "sha256:1", container: str = "a", **fields: Any) -> Generation:
+    known: dict[str, Any] = {"service": "s", "started_at": 0.0, "image_id": image}
+    return Generation(container=container, boot_id=boot, **known | fields)
+
+
+def runs(count: int, first: int = 0, seconds: float = 0.02, *, at: float = 0.0, **fields: Any) -> list[Run]:
+    """Runs of the canary ``c``, one in ten seconds from ``at`` on."""
+    run = msgspec.structs.replace(Run(0, "c", 0.0, 0.0, "ok"), **fields)
+    return [
+        msgspec.structs.replace(
+            run,
+            sequence=first + n,
+            scheduled_at=10.0 * n,
+            started_at=at + 10.0 * n,
+            latencies=(seconds * (1 + 0.001 * (n % 3)),) * 5,
+        )
+        for n in range(count)
+    ]
+
+
+def run(number: int, canary: str = "a", of: str = "", **fields: Any) -> Run:
+    """A run; ``of`` is the start whose journal it was found in."""
+    return msgspec.structs.replace(Run(number, canary, 0.0, 0.0, "ok", (0.01,), boot_id=of), **fields)
+
+
+def report(
+    boot: str = "boot",
+    several: Iterable[Run] = (),
+    families: Iterable[Family] = (),
+    *,
+    environment: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> bytes:
+    whole = Report(SCHEMA_VERSION, boot, 0.0, "", 0, (*families,), dict(environment or {}), (*several,))
+    return encode(msgspec.structs.replace(whole, **fields))
+
+
+def probe(name: str = "c", **fields: Any) -> PolledProbe:
+    return PolledProbe(Container(**{"service": "s", "name": name, "id": "0" * 64, **fields}))
+
+
+def collecting(judging: Judging | None = None) -> Collector:
+    return Collector(ExporterConfig(), Exposition(), judging or Judging(None), ())
+
+
+def value(judging: Judging, name: str) -> float | None:
+    """The value of a metric of the judge; None where it has no series."""
+    [family] = [family for family in judging.families() if family.name == f"infercanary_{name}"]
+    numbers = [point.value for point in family.points if isinstance(point.value, float)]
+    return numbers[0] if numbers else None
+
+
+class Judged:
+    """The judge of one exporter, turned by hand."""
+
+    def __init__(self, store: Path | None = None, policy: Policy = LIVE, **limits: Any) -> None:
+        self.judging = Judging(store, policy, **limits)
+
+    def take(self, start: Generation, several: Iterable[Run]) -> Judged:
+        self.judging.submit(start, [*several])
+        return self
+
+    def finding(self, canary: str = "c") -> Finding:
+        """After a turn."""
+        self.judging.turn()
+        return self.judging.findings[S][canary]
+
+    def state(self) -> str:
+        return self.finding().result.state
+
+    def value(self, name: str) -> float | None:
+        return value(self.judging, name)
+
+    def again(self, store: Path, policy: Policy = LIVE) -> Judged:
+        """After a restart of the exporter."""
+        self.close()
+        return Judged(store, policy)
+
+    def close(self) -> None:
+        if self.judging._store is not None:
+            self.judging._store.close()
