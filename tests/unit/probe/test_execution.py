@@ -81,7 +81,6 @@ class Served(NamedTuple):
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     clock = Clock()
-    monkeypatch.setattr("infercanary.probe.execution.perf_counter", clock)
     monkeypatch.setattr("infercanary.probe.canary.perf_counter", clock)
     monkeypatch.setattr("infercanary.probe.measures.perf_counter", clock)
     with Server(clock) as server:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from infercanary.command.settings import UsageError
-from infercanary.probe.execution import Execution
+from infercanary.probe.canary import Canary
+from infercanary.probe.histogram import Tally
 from infercanary.probe.targets import Need, NoCuda, make
 from infercanary.probe.targets import matmul as module
 from infercanary.probe.targets.engines import torch_profile
@@ -43,10 +44,10 @@ def opened(target: Any) -> Any:
 
 def test_a_run_on_the_cpu() -> None:
     target = make("matmul", {"size": 64})
-    runner = Execution("product", target, 20.0)
-    runner.begin_opening()
-    environment = runner.opened(60.0).environment
-    ran = runner.run(5)
+    canary = Canary("product", target, Tally(), 20.0, 60.0)
+    canary.open(60.0)
+    environment, ran = canary.environment, canary.round(5)
+    assert ran is not None
     assert {name for timing in ran.timings for name in timing.phases} == {"compute"}
     rates = found(ran.readings)
     measured = environment["matmul_precisions"].split()
@@ -54,7 +55,7 @@ def test_a_run_on_the_cpu() -> None:
     assert rates.keys() == {(FLOPS.name, name) for name in measured}
     assert all(rate > 0 for rate in rates.values())
     assert environment["matmul_size"] == "64" and environment["torch"] == torch.__version__
-    assert runner.close(5.0, True)
+    assert canary.close(5.0)
 
 
 def test_what_it_multiplies() -> None:

@@ -80,9 +80,9 @@ class Bench:
     def __init__(
         self, target: Scripted, pool: Pool | None = None, timeout: float = 5.0, share: float = 0.05
     ) -> None:
-        self.canary = Canary("one", target, Tally(), 5.0, 5.0)
+        self.canary = Canary("one", target, Tally(), timeout, 5.0, pool)
         self.canary.state = "steady"
-        self.profiling = Profiling(self.canary, target, share, timeout, pool)
+        self.profiling = Profiling(self.canary, share)
 
 
 def test_it_comes_once_steady_then_after_ten_minutes_then_hourly() -> None:
@@ -116,12 +116,13 @@ def test_it_gives_way_to_the_hosts_own_work(who: str) -> None:
     elif who == "container":
         bench.canary.last_tags = ("cpu_wait_inside",)
     else:
-        bench.canary._is_pooled, bench.canary.crowding = True, 4.0
+        bench.canary.pool = Pool(ThreadPoolExecutor(1), None)
+        bench.canary.crowding = 4.0
     assert bench.profiling.step(NOW) == 0.0 and not target.asked
     assert bench.profiling.step(NOW + 30) == 0.0, "it is not asked again and again"
     target.is_waited_for = False
     bench.canary.last_tags, bench.canary.crowding = (), 1.0
-    assert bench.profiling.step(NOW + 61) > 0 and target.asked == [5]
+    assert bench.profiling.step(NOW + 61) > 0 and target.asked == [3 if who == "pool" else 5]
 
 
 def test_it_waits_for_the_profilers_memory(

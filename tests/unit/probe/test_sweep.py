@@ -383,7 +383,7 @@ class Swept:
         self.canary.open(30.0)
         memory = Memory({})
         memory.stop()
-        self.sweeping = Sweeping(self.canary, target, sweep, 1e-6, timeout, self.tally, memory, pool)
+        self.sweeping = Sweeping(self.canary, sweep, 1e-6, self.tally, memory)
         self.sweeping.start(time.monotonic() - 1)
 
     def step(self) -> float:

@@ -478,7 +478,7 @@ def blocked(blocks: str) -> tuple[Blocking, Canary]:
 def settled(canary: Canary) -> None:
     """Wait until its thread is free."""
     deadline = time.monotonic() + 10
-    while canary._execution._worker.is_busy:
+    while canary._worker.is_busy:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -623,7 +623,7 @@ class Sweepable(Small):
 def swept(target: Target, host: Memory, sweep: Sweep, tally: Tally) -> Sweeping:
     canary = Canary("a", target, tally, 30, 300)
     canary.open(300)
-    return Sweeping(canary, target, sweep, 1e-6, 30.0, tally, host)
+    return Sweeping(canary, sweep, 1e-6, tally, host)
 
 
 def test_a_sweep_stops_before_the_point_that_does_not_fit(

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercanary.contract.report import Metric
+from infercanary.probe.canary import Canary
 from infercanary.probe.canary_metrics import FAILURES, CanaryMetrics
-from infercanary.probe.execution import Execution
 from infercanary.probe.histogram import Tally
 from infercanary.probe.result import RunResult
 from infercanary.probe.targets import REASONS, Failure, Reading, Target
@@ -313,10 +313,12 @@ class Reporting(Target):
 
 def test_readings_are_taken_around_a_run() -> None:
     target = Reporting(*(Reading(PACE, i, (str(i),)) for i in range(100)))
-    runner = Execution("c", target, 10.0)
-    done = runner.run(3)
-    runner.close(1, False)
-    assert target.calls == ["prepare", "run", "run", "run", "readings"]
+    canary = Canary("c", target, Tally(), 10.0, 10.0)
+    canary.open(10)
+    target.calls.clear()
+    done = canary.round(3)
+    canary.close(1)
+    assert done is not None and target.calls == ["prepare", "run", "run", "run", "readings"]
     assert len(done.readings) == 64
 
 
@@ -330,10 +332,11 @@ def test_readings_are_taken_around_a_run() -> None:
     ],
 )
 def test_a_reading_that_would_break_the_report_fails_the_run(reading: Reading) -> None:
-    runner = Execution("c", Reporting(reading), 10.0)
-    with pytest.raises(ValueError, match="the reading "):
-        runner.run(1)
-    runner.close(1, False)
+    canary = Canary("c", Reporting(reading), Tally(), 10.0, 10.0)
+    canary.open(10)
+    done = canary.round(1)
+    canary.close(1)
+    assert done is not None and done.outcome == "raised" and "ValueError: the reading " in done.detail
 
 
 # What a server says of its own time -------------------------------------------------------------------------------
