@@ -207,7 +207,7 @@ class Sweeping(Background):
             self._turns.put_off(_PUT_OFF_SECONDS, time.monotonic())
             return perf_counter() - begin
         if isinstance(result, Measured):
-            self._memory.note_point(growth, result.device_bytes)
+            self._memory.note_point(self.canary, load, growth.largest, result.device_bytes)
         elif result.reason == "out_of_memory":
             trim()
         self._show(load, result)
