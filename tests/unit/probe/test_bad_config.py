@@ -255,24 +255,6 @@ def test_files_that_cannot_be_read(
     )
 
 
-def test_a_file_without_permission(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    path = tmp_path / "secret.yaml"
-    path.write_text(GOOD)
-    path.chmod(0)
-    user = os.geteuid()
-    if user == 0:  # root may read everything
-        os.seteuid(65534)
-    try:
-        line = said(capsys, monkeypatch, "probe", "--config", str(path))
-    finally:
-        os.seteuid(user)
-    assert line == (
-        f"infercanary: {path}: cannot be read (Permission denied); check the path and its permissions"
-    )
-
-
 @pytest.mark.parametrize("name", ["unknown_key", "missing_module", "model_missing_file", "listen_foreign"])
 def test_in_a_process_of_its_own(name: str) -> None:
     """As a person meets it: nothing else on standard error or standard output, not even a log line."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from infercanary.probe import schedule as module
 from infercanary.probe.duty import LEAST_INTERVAL, PAID_WITHIN, RATE, SECONDS, Burst
-from infercanary.probe.schedule import Budget, Schedule, plan, spaced
+from infercanary.probe.schedule import Budget, Schedule, spaced
 
 HOUR = 3600.0
 
@@ -86,22 +86,6 @@ def test_a_cheap_canary_bursts_for_15_minutes_and_owes_nothing() -> None:
     assert paces(run for run in made if run.at > SECONDS + 10) == {10.0}
 
 
-def test_a_costly_canary_bursts_at_four_times_the_duty_cap() -> None:
-    """5 repeats of 40 ms and the controls: every 23 s at 1 %."""
-    made = list(runs(lambda _: 0.21))
-    fast = [run for run in made if run.in_burst]
-    assert paces(fast) == {5.775}
-    assert paces(made) == {5.775, 46.2, 23.1}
-    assert made[-1].interval == pytest.approx(23.1)
-
-
-@pytest.mark.parametrize("interval", [0.1, 1.0, 2.0])
-def test_no_burst_where_runs_are_as_frequent_anyway(interval: float) -> None:
-    made = list(runs(lambda _: 0.0001, interval=interval, until=SECONDS))
-    assert not any(run.in_burst or run.debt for run in made)
-    assert paces(made) == {interval}
-
-
 def test_it_pauses_while_requests_wait() -> None:
     """A server's pool that is busy for a minute: runs are as frequent as at a steady pace, and hurry again later."""
     burst = Burst(0.01, 0.0)
@@ -167,12 +151,3 @@ def test_two_runs_of_a_burst_are_apart_as_the_jitter_leaves_them(
 ) -> None:
     fast = [run.at for run in runs(lambda _: cost, interval=interval, cap=cap, until=SECONDS) if run.in_burst]
     assert all(b - a >= 0.6 * LEAST_INTERVAL - 1e-6 for a, b in pairwise(fast))
-
-
-def test_repeats_of_a_burst_are_those_of_a_steady_pace() -> None:
-    """They are planned by the configured interval, so a run is the same measurement at either pace."""
-    repeats, interval = plan([0.005], 10.0, 0.01, fixed=0.01)
-    burst = Burst(0.01, 0.0)
-    pace, _ = burst.plan(0.01 + 0.005 * repeats[0], interval, 0.0)
-    assert pace < interval == 10.0
-    assert plan([0.005], 10.0, 0.01, fixed=0.01)[0] == repeats == [14]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 
 from infercanary.probe import HostClock, Phase
 from infercanary.probe.canary import Canary
-from infercanary.probe.contention import Helped, Helpers, explain_repeats, off_cpu
+from infercanary.probe.contention import Helped, explain_repeats, off_cpu
 from infercanary.probe.histogram import Tally
 from infercanary.probe.result import RunResult
 from infercanary.probe.samplers import Unavailable
@@ -160,18 +160,6 @@ def test_a_busy_thread_of_the_own_process_crowds_it() -> None:
     assert done.inside is not None and done.inside.processes_seconds < 0.2 * done.inside.cpu_seconds
 
 
-@pytest.mark.parametrize(
-    ("length", "repeats"), [pytest.param(250_000, 50, marks=pytest.mark.campaign), (1_500_000, REPEATS)]
-)
-def test_one_inside_and_one_outside_are_both(length: int, repeats: int) -> None:
-    """Also where repeats are about as long as the scheduler's slices, and most of the waiting is between them: but
-    there all of it may be, and then there is none to see."""
-    with ExitStack() as stack:
-        inside, _ = (stack.enter_context(busy_process()) for _ in range(2))
-        done, _ = round_of(Container(inside), Spin(length=length), repeats)
-    assert tagged(done) == {"cpu_wait_inside", "cpu_wait_outside"}
-
-
 @pytest.mark.parametrize("phase", ["wait", "compute"])
 def test_where_the_container_is_not_the_canarys_nothing_is_known(tmp_path: Path, phase: str) -> None:
     """A canary that calls a server, which may be in another container; and a process that is in no container."""
@@ -296,13 +284,3 @@ def test_where_the_kernel_counts_no_run_queue_sleep_is_unknown_but_for_reads() -
     used = ThreadUsage(cpu_seconds=0.002, run_queue_seconds=None, process_cpu_seconds=0.002)
     assert off_cpu(used, 0.010) == {"reading": 0.0, "asleep": 0.008}
     assert off_cpu(used._replace(blocks_read=8), 0.010) == {"reading": 0.008, "asleep": 0.0}
-
-
-def test_how_long_helpers_waited_for_a_cpu() -> None:
-    """A thread that shares the one CPU with a process waits for about half of the time in which it could run."""
-    helpers = Helpers()
-    with busy_process(), busy_thread():
-        threading.Event().wait(0.5)
-        share = helpers.helped()
-    assert 0.25 < share.waited < 0.9 and 0.1 < share.computed < 0.75
-    assert Helpers().helped().waited < 0.5, "a thread that ended waits for nothing"

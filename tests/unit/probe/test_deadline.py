@@ -80,18 +80,6 @@ def test_a_hang_is_given_up_and_the_worker_recovers_by_itself_in_the_same_thread
     assert worker.stop(LONG)
 
 
-def test_waiting_can_go_on_after_a_deadline() -> None:
-    worker = Worker("w")
-    go_on = threading.Event()
-    worker.begin(lambda: go_on.wait(LONG))
-    for seconds in (0, 0.01):
-        with pytest.raises(DeadlineExceeded):
-            worker.result(seconds)
-    go_on.set()
-    assert worker.result(LONG) is True
-    assert worker.stop(LONG)
-
-
 def test_interrupt_ends_the_wait_under_way_and_all_later_ones() -> None:
     worker = Worker("w")
     go_on, entered = threading.Event(), threading.Event()
@@ -145,22 +133,6 @@ def test_after_a_rest_the_next_call_has_a_new_thread() -> None:
     assert order == ["last"]
 
 
-def test_a_hanging_call_keeps_its_thread_through_a_rest() -> None:
-    worker = Worker("w")
-    thread = worker.call(threading.current_thread, LONG)
-    go_on = threading.Event()
-    worker.begin(lambda: go_on.wait(LONG))
-    worker.rest()
-    go_on.set()
-    assert worker.result(LONG) is True
-    assert worker.call(threading.current_thread, LONG) is thread
-    assert worker.stop(LONG)
-
-
-def test_stop_without_a_call_has_no_thread_to_end() -> None:
-    assert Worker("w").stop(0)
-
-
 def test_a_failed_call_keeps_no_memory() -> None:
     """A model's error must not hold its tensors until the garbage collector comes by."""
 
@@ -206,3 +178,19 @@ def test_one_line() -> None:
     assert one_line(ValueError("a\x00b\udc80c")) == "ValueError: a b c"
     assert one_line(Broken()) == "Broken: (its text cannot be read: RuntimeError)"
     assert len(one_line(ValueError("x" * 10_000))) < 250
+
+
+def test_a_hanging_call_keeps_its_thread_through_a_rest_and_can_be_waited_for() -> None:
+    worker = Worker("w")
+    assert worker.stop(0), "there is no thread to end"
+    thread = worker.call(threading.current_thread, LONG)
+    go_on = threading.Event()
+    worker.begin(lambda: go_on.wait(LONG))
+    for seconds in (0, 0.01):
+        with pytest.raises(DeadlineExceeded):
+            worker.result(seconds)
+    worker.rest()
+    go_on.set()
+    assert worker.result(LONG) is True
+    assert worker.call(threading.current_thread, LONG) is thread
+    assert worker.stop(LONG)

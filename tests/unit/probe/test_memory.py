@@ -188,25 +188,6 @@ def test_real_allocators_say_it() -> None:
         assert place_of(caught.value) == "host"
 
 
-def test_onnx_runtime_says_it(tmp_path: Path) -> None:
-    ort, onnx = pytest.importorskip("onnxruntime"), pytest.importorskip("onnx")
-    kinds, helper = onnx.TensorProto, onnx.helper
-    graph = helper.make_graph(
-        [helper.make_node("ConstantOfShape", ["shape"], ["y"])],
-        "too large",
-        [helper.make_tensor_value_info("shape", kinds.INT64, [1])],
-        [helper.make_tensor_value_info("y", kinds.FLOAT, ["n"])],
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    onnx.save(made, str(tmp_path / "m.onnx"))
-    session = ort.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
-    import numpy
-
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - of a class of its own
-        session.run(None, {"shape": numpy.array([1 << 46], dtype="i8")})
-    assert place_of(caught.value) == "host"
-
-
 def test_the_line_says_how_much_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = made(tmp_path, "0::/", V2 | group(".", 512, 500, 0))
     assert describe_shortage(MemoryError(), "host", "cpu", host) == (

@@ -76,14 +76,6 @@ def test_a_cursor_that_is_not_ours_gets_everything(cursor: str) -> None:
     assert lost == 0
 
 
-def test_empty_and_ahead() -> None:
-    ring = RunBuffer("boot", 3)
-    assert ring.since("") == ((), "boot.0", 0)
-    ring.extend([run(1)])
-    assert ring.since("boot.999") == ((), "boot.1", 0)
-    assert ring.since("boot.1") == ((), "boot.1", 0)
-
-
 def test_what_an_earlier_probe_left_is_for_whoever_does_not_have_it() -> None:
     found = [Run(n, "a", 0.0, 0.0, "ok", boot_id="old") for n in (7, 8, 9)]
     ring = RunBuffer("new", 10, found)

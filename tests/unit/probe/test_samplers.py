@@ -170,18 +170,6 @@ def test_a_sampler_is_closed_in_its_own_thread() -> None:
     assert threads == ["infercanary-scripted"]
 
 
-def test_a_sampler_that_fails_half_way_shows_nothing() -> None:
-    class Half(Scripted):
-        def sample(self) -> Iterable[Family]:
-            yield VALUE.family(1)
-            raise OSError("gone")
-
-    guard = Guard(Half(), Tally())
-    guard.sample(30)
-    assert guard.families == ()
-    guard.close(30)
-
-
 def test_built_in_samplers_work_or_say_why_not(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     names = []

@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 import pytest
 
 from infercanary.contract.bottleneck import QUEUED
-from infercanary.contract.report import LADDER, HistogramValue, Metric
+from infercanary.contract.report import Metric
 from infercanary.contract.vocabulary import CANARY_STATES, NOT_JUDGED, TAGS, labelled_tags
 from infercanary.probe import samplers
 from infercanary.probe import tags as rules
 from infercanary.probe.contention import Inside
 from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.threads import ThreadUsage
-from infercanary.probe.tags import Values, Window, clock_reason, gpus_at, state_tags, tags, values
+from infercanary.probe.tags import Values, Window, clock_reason, gpus_at, state_tags, tags
 from infercanary.probe.timing import Timing
 
 Sample: TypeAlias = "Mapping[str, float | Mapping[tuple[str, ...], float]]"
@@ -270,14 +270,6 @@ def test_gpus_are_found_by_their_pci_address() -> None:
     assert gpus_at("0000:42:00.0", shown) is None
 
 
-def test_values_are_the_plain_numbers() -> None:
-    gauge = Metric("infercanary_x", "gauge", "X.", ("what",)).family({("a",): 1, ("b",): 2.5})
-    histogram = Metric("infercanary_y", "histogram", "Y.").family(
-        HistogramValue((0,) * (len(LADDER) + 1), 0.0)
-    )
-    assert values([gauge, histogram]) == {"infercanary_x": {("a",): 1.0, ("b",): 2.5}, "infercanary_y": {}}
-
-
 def test_every_metric_that_a_rule_names_is_some_samplers() -> None:
     """A misspelt or renamed one is a rule that is silent for ever."""
     modules = [
@@ -292,44 +284,37 @@ def test_every_metric_that_a_rule_names_is_some_samplers() -> None:
     assert named <= declared
 
 
-def test_waiting_for_others_is_not_known_where_a_quota_held_the_thread_back() -> None:
-    timings = [Timing(seconds, {}) for seconds in (0.02, 0.05, 0.03)]
-    window = around({THROTTLED: 1.0}, {THROTTLED: 1.0})
-    # Without waiting: 0.02, 0.02 and 0.03. The median is 10 ms lower, whatever the mean of the waits.
-    window = window._replace(done=window.done._replace(timings=timings, waits=[0.0, 0.03, 0.0]))
-    assert window.waited == pytest.approx(0.01)
-    held_back = window._replace(after=sample({THROTTLED: 1.1}))
-    assert held_back.waited is None
-    unknown = window._replace(done=window.done._replace(waits=[0.0, None, 0.0]))
-    assert unknown.waited is None
-    assert around({}, {}).waited is None, "it did not run"
+def test_every_tag_of_a_run_stands_in_the_vocabulary_in_its_order() -> None:
+    assert (*TAGS,) == ("warming", "failing", "beside_canary", *rules._RULES)
 
 
 @pytest.mark.parametrize(
-    ("queued", "known"),
+    ("throttled", "waits", "crowds", "queued", "known"),
     [
-        ([0.0, 0.0, 0.02], 0.0),  # the median run was not held back
-        ([0.001, 0.001, 0.001], 0.0),  # 1 ms of 40
-        ([0.002, 0.002, 0.002], None),
+        # Without waiting: 20, 20 and 30 ms of 20, 50 and 30. The median is 10 ms lower, whatever the mean of the waits.
+        (0.0, (0.0, 0.03, 0.0), (0.0,) * 3, (), (0.01, 0.0)),
+        (
+            0.1,
+            (0.0, 0.03, 0.0),
+            (0.0,) * 3,
+            (),
+            (None, None),
+        ),  # the kernel does not say how long it waited in all
+        (0.0, (0.0, None, 0.0), (None,) * 3, (), (None, None)),
+        (0.1, (0.0, 0.0, 0.02), (0.0,) * 3, (0.0, 0.0, 0.02), (0.0, 0.0)),  # the median run was not held back
+        (0.1, (0.0008,) * 3, (0.0,) * 3, (0.0008,) * 3, (0.0, 0.0)),  # next to nothing of 30 ms
+        (0.1, (0.0008,) * 3, (None,) * 3, (0.0008,) * 3, (0.0, None)),
+        (0.1, (0.002,) * 3, (0.0,) * 3, (0.002,) * 3, (None, None)),
     ],
 )
-def test_waiting_that_a_quota_may_have_made_is_none_where_there_is_next_to_none(
-    queued: list[float], known: float | None
+def test_waiting_is_known_where_no_quota_can_have_made_it(
+    throttled: float, waits: Any, crowds: Any, queued: Any, known: tuple[float | None, float | None]
 ) -> None:
     """A slow model that reaches its quota in each run would else never be compared without its neighbours."""
-    window = around({THROTTLED: 1.0}, {THROTTLED: 1.1})
-    done = window.done._replace(
-        timings=[Timing(0.04, {}) for _ in queued],
-        waits=queued,
-        crowds=[0.0 for _ in queued],
-        off_cpu=[{QUEUED: seconds} for seconds in queued],
-    )
+    timings = [Timing(seconds, {}) for seconds in (0.02, 0.05, 0.03)]
+    window = around({THROTTLED: 1.0}, {THROTTLED: 1.0 + throttled})
+    assert window.waited is None, "it did not run"
+    off_cpu = [{QUEUED: seconds} for seconds in queued]
+    done = window.done._replace(timings=timings, waits=waits, crowds=crowds, off_cpu=off_cpu)
     window = window._replace(done=done)
-    assert (window.waited, window.crowded) == (known, known)
-    unsplit = window._replace(done=done._replace(crowds=[None for _ in queued]))
-    assert (unsplit.waited, unsplit.crowded) == (known, None)
-    assert window._replace(done=done._replace(off_cpu=())).waited is None, "the kernel does not count it"
-
-
-def test_every_tag_of_a_run_stands_in_the_vocabulary_in_its_order() -> None:
-    assert (*TAGS,) == ("warming", "failing", "beside_canary", *rules._RULES)
+    assert (window.waited, window.crowded) == tuple(None if x is None else pytest.approx(x) for x in known)
