@@ -301,7 +301,7 @@ def test_every_tag_of_a_run_stands_in_the_vocabulary_in_its_order() -> None:
             (None, None),
         ),  # the kernel does not say how long it waited in all
         (0.0, (0.0, None, 0.0), (None,) * 3, (), (None, None)),
-        (0.1, (0.0, 0.0, 0.02), (0.0,) * 3, (0.0, 0.0, 0.02), (0.0, 0.0)),  # the median run was not held back
+        (0.1, (0.0, 0.02, 0.0), (0.0,) * 3, (0.0, 0.02, 0.0), (0.0, 0.0)),  # the median run was not held back
         (0.1, (0.0008,) * 3, (0.0,) * 3, (0.0008,) * 3, (0.0, 0.0)),  # next to nothing of 30 ms
         (0.1, (0.0008,) * 3, (None,) * 3, (0.0008,) * 3, (0.0, None)),
         (0.1, (0.002,) * 3, (0.0,) * 3, (0.002,) * 3, (None, None)),

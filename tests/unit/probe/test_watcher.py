@@ -414,7 +414,7 @@ def test_a_canary_is_closed_once_for_memory_and_never_beside_its_run(
         canary.open(0)
         assert canary.round(5) is None and target.opened == 1
         target.goes_on.set()
-        until(lambda: not canary._worker.is_busy)
+    until(lambda: not canary._worker.is_busy)
     assert (target.repeats, target.closed) == (repeats, 1), "no other run was begun"
     canary.open(10)
     assert canary.is_open and target.opened == 2, "an hour later it is opened again"
