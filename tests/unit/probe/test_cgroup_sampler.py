@@ -175,7 +175,7 @@ def test_no_cgroup_is_unavailable_and_not_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("own", ["", "0::/", OWN_V1])
 def test_limits_that_could_not_be_seen_are_unknown(tmp_path: Path, own: str) -> None:
     """What the process's list names need not be mounted where it runs, and no limit is another thing."""
-    tree(tmp_path, parsed(f"proc/cgroup = {own}"))
+    tree(tmp_path, {"proc/cgroup": own.replace("; ", "\n")})
     assert limits(tmp_path / "sys", tmp_path / "proc") == {"cpu_quota": "unknown", "memory_limit": "unknown"}
     of_none = ContainerCpu(tmp_path / "none", tmp_path / "proc")
     assert (of_none.seconds(), of_none.resident()) == (None, None)

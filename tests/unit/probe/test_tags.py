@@ -21,6 +21,55 @@ from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.tags import Window, clock_reason, gpus_at, state_tags, tags
 from infercanary.probe.timing import Timing
 
+NAMES = {
+    "stalled": "infercanary_stalled_seconds_total",
+    "throttled": "infercanary_cgroup_cpu_throttled_seconds_total",
+    "cpus": "infercanary_cgroup_cpuset_cpus",
+    "list": "infercanary_cgroup_cpuset_info",
+    "hits": "infercanary_cgroup_memory_limit_hits_total",
+    "kills": "infercanary_cgroup_oom_kills_total",
+    "wait": "infercanary_cgroup_pressure_waiting_seconds_total",
+    "gc": "infercanary_gc_pause_seconds_total",
+    "held": "infercanary_gpu_clock_event_seconds_total",
+    "clock": "infercanary_gpu_sm_clock_hertz",
+    "highest": "infercanary_gpu_sm_clock_max_hertz",
+    "use": "infercanary_gpu_utilization_ratio",
+}
+
+
+SAMPLES = ("first", "previous", "quiet", "before", "after")
+
+
+def window(row: str) -> Window:
+    """A run of 0.1 s between two samples: ``metric.label=before>after``, or ``previous:metric=value`` of another one.
+
+    Nothing happened before the run, unless that is given.
+    """
+    values: dict[str, Any] = {"waited": "0", "busy": "0.1"}
+    samples: dict[str, dict[str, dict[tuple[str, ...], float]]] = {"before": {}, "after": {}}
+    for word in row.split():
+        key, _, text = word.partition("=")
+        sample, _, metric = key.rpartition(":")
+        name, *labels = metric.split(".")
+        if name not in NAMES:
+            values[name] = text
+            continue
+        for where, number in zip((sample,) if sample else ("before", "after"), text.split(">"), strict=True):
+            points = samples.setdefault(where, {})
+            if number:
+                points.setdefault(NAMES[name], {})[tuple(labels)] = float(number)
+    waited, inside = values["waited"], values.get("inside")
+    done = RunResult(
+        "ok", busy=float(values["busy"]), helpers="helpers" in values,
+        usage=ThreadUsage(run_queue_seconds=None if waited == "?" else float(waited)),
+        inside=None if inside is None else Inside(*map(float, inside.split(","))),
+        output_error=float(values["output"]) if "output" in values else None,
+    )  # fmt: skip
+    return Window(
+        done, float(values.get("late", 0)), *(samples.get(name, samples["before"]) for name in SAMPLES)
+    )
+
+
 # Each by one metric, or by a gauge and its greatest value; then the others.
 BY_METRIC = """
 stalled=1>1.6 -> stalled
@@ -222,52 +271,3 @@ def test_waiting_is_known_where_no_quota_can_have_made_it(
     done = run.done._replace(timings=timings, waits=waits, crowds=crowds, off_cpu=off_cpu)
     run = run._replace(done=done)
     assert (run.waited, run.crowded) == tuple(None if x is None else pytest.approx(x) for x in known)
-
-
-NAMES = {
-    "stalled": "infercanary_stalled_seconds_total",
-    "throttled": "infercanary_cgroup_cpu_throttled_seconds_total",
-    "cpus": "infercanary_cgroup_cpuset_cpus",
-    "list": "infercanary_cgroup_cpuset_info",
-    "hits": "infercanary_cgroup_memory_limit_hits_total",
-    "kills": "infercanary_cgroup_oom_kills_total",
-    "wait": "infercanary_cgroup_pressure_waiting_seconds_total",
-    "gc": "infercanary_gc_pause_seconds_total",
-    "held": "infercanary_gpu_clock_event_seconds_total",
-    "clock": "infercanary_gpu_sm_clock_hertz",
-    "highest": "infercanary_gpu_sm_clock_max_hertz",
-    "use": "infercanary_gpu_utilization_ratio",
-}
-
-
-SAMPLES = ("first", "previous", "quiet", "before", "after")
-
-
-def window(row: str) -> Window:
-    """A run of 0.1 s between two samples, by ``metric.label=before>after``; ``previous:metric=value`` is of another sample.
-
-    Nothing happened before the run, unless that is given.
-    """
-    values: dict[str, Any] = {"waited": "0", "busy": "0.1"}
-    samples: dict[str, dict[str, dict[tuple[str, ...], float]]] = {"before": {}, "after": {}}
-    for word in row.split():
-        key, _, text = word.partition("=")
-        sample, _, metric = key.rpartition(":")
-        name, *labels = metric.split(".")
-        if name not in NAMES:
-            values[name] = text
-            continue
-        for where, number in zip((sample,) if sample else ("before", "after"), text.split(">"), strict=True):
-            points = samples.setdefault(where, {})
-            if number:
-                points.setdefault(NAMES[name], {})[tuple(labels)] = float(number)
-    waited, inside = values["waited"], values.get("inside")
-    done = RunResult(
-        "ok", busy=float(values["busy"]), helpers="helpers" in values,
-        usage=ThreadUsage(run_queue_seconds=None if waited == "?" else float(waited)),
-        inside=None if inside is None else Inside(*map(float, inside.split(","))),
-        output_error=float(values["output"]) if "output" in values else None,
-    )  # fmt: skip
-    return Window(
-        done, float(values.get("late", 0)), *(samples.get(name, samples["before"]) for name in SAMPLES)
-    )
