@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from infercanary.probe import HostClock, TorchTarget
 from infercanary.probe import canary as canary_module
@@ -48,85 +49,81 @@ def test_a_file_is_identified_by_its_bytes_and_not_by_its_name(tmp_path: Path) -
     assert len(found) == 3 and all(name.startswith("file-sample:") for name in found)
 
 
-ONNX = {"model": "a.onnx", "inputs": {"past_key": {"shape": [1, 4]}}}
+# Target and its options; changes that measure the same (another model is an upgrade), and those that do not.
+OPTIONS = yaml.safe_load("""
+- target: torch
+  usual: {model: "m:f", inputs: [{shape: [2, 4]}]}
+  same: [{model: "n:f"}, {device: cpu}, {cpu_fallback: true}, {seed: 0}]
+  other: [{inputs: [{shape: [2, 5]}]}, {inputs: [{shape: [2, 4], dtype: float64}]}, {seed: 1}, {mode: compile},
+    {mode: compile, compile_mode: max-autotune}, {autocast: bfloat16}, {device: cuda}]
+- target: torch
+  usual: {model: "m:f", inputs: [{shape: [2, 4]}], device: "cuda:1"}
+  same: [{device: "cuda:0"}]
+  other: []
+- target: onnx
+  usual: {model: a.onnx, inputs: {past_key: {shape: [1, 4]}}}
+  same: [{model: b.onnx}, {intra_op_threads: 0}, {graph_optimization: all}]
+  other: [{inputs: {past_key: {shape: [1, 5]}}}, {intra_op_threads: 2}, {graph_optimization: basic},
+    {execution_mode: parallel}, {session_config: {session.intra_op.allow_spinning: "0"}}]
+- target: matmul
+  usual: {}
+  same: [{size: 1024}, {seed: 0}]
+  other: [{size: 512}, {precision: bfloat16}, {seed: 1}]
+- target: tensorrt
+  usual: {engine: a.plan}
+  same: [{engine: b.plan}, {device: "cuda:1"}]
+  other: [{profile: 1}, {seed: 2}]
+- target: kserve
+  usual: {url: "http://a:8000", model: m, inputs: [{name: x, shape: [1, 4]}]}
+  same: [{url: "http://b:9000"}, {timeout_seconds: 3}, {version: "2"}, {headers: {Authorization: x}}]
+  other: [{inputs: [{name: x, shape: [1, 8]}]}, {binary: true}, {seed: 5},
+    {inputs: [{name: x, shape: [1, 4], data: [1, 2, 3, 4]}]}]
+- target: openai
+  usual: {url: "http://a/v1", model: m, prompt: Hello}
+  same: [{url: "http://b:1/v1"}, {timeout_seconds: 3}, {model: other}, {body: {api_key: hunter2}}]
+  other: [{prompt: "Hello!"}, {max_tokens: 33}, {salt: false}, {api: completions}, {body: {ignore_eos: true}}]
+- target: http
+  usual: {url: "http://a/predict", json: {x: 1}}
+  same: [{url: "http://b/predict?api_key=1"}, {headers: {X: "y"}}, {json: {x: 1, token_secret: s}}]
+  other: [{json: {x: 2}}, {url: "http://a/other"}, {method: PUT}]
+""")
 
 
-KSERVE = {"url": "http://a:8000", "model": "m", "inputs": [{"name": "x", "shape": [1, 4]}]}
-
-
-OPENAI = {"url": "http://a/v1", "model": "m", "prompt": "Hello"}
-
-
-# Target, its options; changes that measure the same (another model is an upgrade), and those that do not.
-OPTIONS: list[tuple[str, dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]] = [
-    ("torch", {"model": "m:f", "inputs": ONE},
-     [{"model": "n:f"}, {"device": "cpu"}, {"cpu_fallback": True}, {"seed": 0}],
-     [{"inputs": [{"shape": [2, 5]}]}, {"inputs": [{"shape": [2, 4], "dtype": "float64"}]}, {"seed": 1},
-      {"mode": "compile"}, {"mode": "compile", "compile_mode": "max-autotune"}, {"autocast": "bfloat16"},
-      {"device": "cuda"}]),
-    ("torch", {"model": "m:f", "inputs": ONE, "device": "cuda:1"}, [{"device": "cuda:0"}], []),
-    ("onnx", ONNX, [{"model": "b.onnx"}, {"intra_op_threads": 0}, {"graph_optimization": "all"}],
-     [{"inputs": {"past_key": {"shape": [1, 5]}}}, {"intra_op_threads": 2}, {"graph_optimization": "basic"},
-      {"execution_mode": "parallel"}, {"session_config": {"session.intra_op.allow_spinning": "0"}}]),
-    ("matmul", {}, [{"size": 1024}, {"seed": 0}], [{"size": 512}, {"precision": "bfloat16"}, {"seed": 1}]),
-    ("tensorrt", {"engine": "a.plan"}, [{"engine": "b.plan"}, {"device": "cuda:1"}], [{"profile": 1}, {"seed": 2}]),
-    ("kserve", KSERVE,
-     [{"url": "http://b:9000"}, {"timeout_seconds": 3}, {"version": "2"}, {"headers": {"Authorization": "x"}}],
-     [{"inputs": [{"name": "x", "shape": [1, 8]}]}, {"binary": True}, {"seed": 5},
-      {"inputs": [{"name": "x", "shape": [1, 4], "data": [1, 2, 3, 4]}]}]),
-    ("openai", OPENAI,
-     [{"url": "http://b:1/v1"}, {"timeout_seconds": 3}, {"model": "other"}, {"body": {"api_key": "hunter2"}}],
-     [{"prompt": "Hello!"}, {"max_tokens": 33}, {"salt": False}, {"api": "completions"},
-      {"body": {"ignore_eos": True}}]),
-    ("http", {"url": "http://a/predict", "json": {"x": 1}},
-     [{"url": "http://b/predict?api_key=1"}, {"headers": {"X": "y"}}, {"json": {"x": 1, "token_secret": "s"}}],
-     [{"json": {"x": 2}}, {"url": "http://a/other"}, {"method": "PUT"}]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("target", "usual", "same", "other"), OPTIONS)
-def test_what_of_a_targets_options_is_another_measurement(
-    target: str, usual: dict[str, Any], same: list[dict[str, Any]], other: list[dict[str, Any]]
-) -> None:
+@pytest.mark.parametrize("case", OPTIONS, ids=lambda case: case["target"])
+def test_what_of_a_targets_options_is_another_measurement(case: dict[str, Any]) -> None:
+    target, usual = case["target"], case["usual"]
     known = settings(target, **usual)
     assert known
-    for changed in same:
+    for changed in case["same"]:
         assert settings(target, **{**usual, **changed}) == known, changed
-    found = [settings(target, **{**usual, **changed}) for changed in other]
+    found = [settings(target, **{**usual, **changed}) for changed in case["other"]]
     found += [settings(target, {"batches": batches}, **usual) for batches in ((1, 8), (1, 16))]
     assert known not in found and len(set(found)) == len(found)
 
 
 def test_an_onnx_models_weights_may_lie_beside_it(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
-    np = pytest.importorskip("numpy")
+    onnx, np = pytest.importorskip("onnx"), pytest.importorskip("numpy")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     given, made = (helper.make_tensor_value_info(name, kind, ["N", 64]) for name in "xy")
 
-    def save(name: str, weights: float) -> Path:
-        folder = tmp_path / name
-        folder.mkdir()
+    def save(name: str, weights: float, beside: str = "m.weights") -> Path:
+        (tmp_path / name).mkdir()
         inside = onnx.numpy_helper.from_array(np.full((64, 64), weights, np.float32), "w")
-        graph = helper.make_graph(
-            [helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [given], [made], [inside]
-        )
-        onnx.save_model(
-            helper.make_model(graph), folder / "m.onnx", save_as_external_data=True, size_threshold=0,
-            location="m.weights" if name != "long" else "m" * 200 + ".weights",
-        )  # fmt: skip
-        return folder / "m.onnx"
+        node = helper.make_node("MatMul", ["x", "w"], ["y"])
+        model = helper.make_model(helper.make_graph([node], "g", [given], [made], [inside]))
+        path = tmp_path / name / "m.onnx"
+        onnx.save_model(model, path, save_as_external_data=True, size_threshold=0, location=beside)
+        return path
 
-    one, other, long = save("one", 1.0), save("other", 2.0), save("long", 1.0)
-    assert [path.name for path in onnx_files(one)[1:]] == ["m.weights"]
-    assert [len(path.name) for path in onnx_files(long)[1:]] == [208], "a length of two bytes"
+    one, other, long = save("one", 1.0), save("other", 2.0), save("long", 1.0, "m" * 200 + ".weights")
+    assert [[len(path.name) for path in onnx_files(model)[1:]] for model in (one, long)] == [[9], [208]]
     assert one.read_bytes() == other.read_bytes(), "the file itself does not show it"
     assert of_files(onnx_files(one)) != of_files(onnx_files(other))
-    large = tmp_path / "one" / "large.onnx"
+    large, evil = one.with_name("large.onnx"), one.with_name("evil.onnx")
     for begin in range((1 << 20) - 13, (1 << 20) + 1):  # it is searched in blocks of 1 MiB
         large.write_bytes(bytes(begin) + b"\x0a\x08location\x12\x09m.weights \x0a")
         assert [path.name for path in onnx_files(large)[1:]] == ["m.weights"], begin
     (tmp_path / "secret").write_bytes(b"s")
-    evil = tmp_path / "one" / "evil.onnx"
     evil.write_bytes(b"\x0a\x08location\x12\x09../secret \x0a\x08location\x12\xff\xff \x0a\x08location\x12")
     assert onnx_files(evil) == [evil], "nothing outside of its folder is read"
 
