@@ -66,49 +66,40 @@ def script(text: str, **environment: str) -> str:
 
 @each
 @each_kind
-def test_a_repeat_has_its_time_and_filling_the_buffers_takes_no_second_one(
-    name: str, made_of: MachineCode | None
-) -> None:
+def test_a_repeat_has_its_time_and_nothing_is_left_behind(name: str, made_of: MachineCode | None) -> None:
+    """Filling the buffers takes no second one of Python's."""
+    control = cpu_controls(made_of)[name]
+
+    def left() -> tuple[int, int, int]:
+        maps = Path("/proc/self/maps").read_text().count("\n")
+        return len(os.listdir("/proc/self/fd")), threading.active_count(), maps
+
     tracemalloc.start()
     try:
-        with cpu_controls(made_of)[name]() as seconds:
+        with control() as seconds:
             assert all(0 < seconds() < 10 for _ in range(5))
             _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert most < 1 << 20
-
-
-@each
-@each_kind
-def test_nothing_is_left_behind(name: str, made_of: MachineCode | None) -> None:
-    control = cpu_controls(made_of)[name]
-    cycles = 20 if name == "memory_copy" else 200
-    with control():
-        pass
-    files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-    maps = Path("/proc/self/maps").read_text().count("\n")
+    cycles, before = 20 if name == "memory_copy" else 200, left()
     for _ in range(cycles):
         with control() as seconds:
             seconds()
-    assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == files
-    assert Path("/proc/self/maps").read_text().count("\n") < maps + cycles // 4
+    after = left()
+    assert after[:2] == before[:2] and after[2] < before[2] + cycles // 4
 
 
 @needs_code
 @pytest.mark.parametrize("times", [1, 2, 3, 1000])
 def test_spin_computes_what_python_computes(code: MachineCode, times: int) -> None:
-    starts = [float(i) for i in range(16)]
     a, b = (0.5, -0.75), (3.0, 7.1)
-    given = (ctypes.c_double * 20)(*starts, *a, *b)
-    out = (ctypes.c_double * 17)(*[-1.0] * 17)
+    given, out = (ctypes.c_double * 20)(*range(16), *a, *b), (ctypes.c_double * 17)(*[-1.0] * 17)
     assert code.timed("spin", times, ctypes.addressof(given), ctypes.addressof(out))() > 0
-    for chain, x in enumerate(starts):
-        for _ in range(times):
-            x = x * a[chain % 2] + b[chain % 2]
-        assert out[chain] == x
-    assert out[16] == -1.0
+    expected = [float(chain) for chain in range(16)]
+    for _ in range(times):
+        expected = [x * a[chain % 2] + b[chain % 2] for chain, x in enumerate(expected)]
+    assert [*out] == [*expected, -1.0]
 
 
 @needs_code
@@ -154,19 +145,20 @@ def test_what_was_copied_arrived(
 
 @needs_code
 def test_system_calls_are_made_in_turn_and_stop_at_what_is_not_wanted(code: MachineCode) -> None:
-    write, read = code.numbers.write, code.numbers.read
     out, into = os.pipe()
+    letters, found = ctypes.create_string_buffer(b"abcdefgh"), ctypes.create_string_buffer(8)
+
+    def calls(file: int = into, wanted: int = 8) -> None:
+        write = (code.numbers.write, file, ctypes.addressof(letters), 8, 0, 8)
+        Calls(code, 3, write, (code.numbers.read, out, ctypes.addressof(found), 8, 0, wanted))()
+
     try:
-        letters, found = ctypes.create_string_buffer(b"abcdefgh"), ctypes.create_string_buffer(8)
-        here, there = ctypes.addressof(letters), ctypes.addressof(found)
-        Calls(code, 3, (write, into, here, 8, 0, 8), (read, out, there, 8, 0, 8))()
+        calls()
         assert found.raw == b"abcdefgh"
-        with pytest.raises(OSError, match="gave 8") as short:
-            Calls(code, 3, (write, into, here, 8, 0, 8), (read, out, there, 8, 0, 7))()
-        assert short.value.errno == errno.EIO
-        with pytest.raises(OSError, match="gave -9") as bad:
-            Calls(code, 3, (write, -1, here, 8, 0, 8), (read, out, there, 8, 0, 8))()
-        assert bad.value.errno == errno.EBADF
+        for file, wanted, number, words in ((into, 7, errno.EIO, "gave 8"), (-1, 8, errno.EBADF, "gave -9")):
+            with pytest.raises(OSError, match=words) as caught:
+                calls(file, wanted)
+            assert caught.value.errno == number
     finally:
         os.close(out)
         os.close(into)
@@ -191,25 +183,26 @@ def test_signals_do_not_end_a_system_call() -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_bytes_are_what_the_assembly_says(architecture: str, tmp_path: Path) -> None:
     """What AArch64's do was tried by hand in an emulator (unicorn), system calls and saved registers included."""
-    candidates: list[list[str]] = [["llvm-mc", f"-triple={architecture}", "-filetype=obj"]]
-    candidates += [[tool] for tool in (f"{architecture}-linux-gnu-as", f"{architecture}-linux-gnu-gcc-as")]
-    if platform.machine() == architecture:
-        candidates.insert(0, ["as"])
-    assembler = next((c for c in candidates if shutil.which(c[0])), None)
-    objcopy = shutil.which("llvm-objcopy") or shutil.which(f"{architecture}-linux-gnu-objcopy")
-    if platform.machine() == architecture:
-        objcopy = shutil.which("objcopy") or objcopy
+    is_own, prefix = platform.machine() == architecture, f"{architecture}-linux-gnu-"
+    assemblers = [["as"]] * is_own + [
+        ["llvm-mc", f"-triple={architecture}", "-filetype=obj"],
+        [f"{prefix}as"],
+    ]
+    assembler = next((command for command in assemblers if shutil.which(command[0])), None)
+    objcopy = next(filter(shutil.which, ["objcopy"] * is_own + ["llvm-objcopy", f"{prefix}objcopy"]), None)
     if assembler is None or objcopy is None:
         pytest.skip(f"no assembler for {architecture}: apt-get install llvm")
+    source, built, binary = (str(tmp_path / f"routine.{kind}") for kind in ("s", "o", "bin"))
+    syntax = ".intel_syntax noprefix\n" if architecture == "x86_64" else ""
     for name, lines in ARCHITECTURES[architecture].routines.items():
-        text = "\n".join(line.partition("|")[2] for line in lines.splitlines()) + "\n"
-        syntax = ".intel_syntax noprefix\n" if architecture == "x86_64" else ""
-        source, built, binary = (tmp_path / f"{name}.{kind}" for kind in ("s", "o", "bin"))
-        source.write_text(syntax + text)
-        subprocess.run([*assembler, str(source), "-o", str(built)], check=True)
-        command = [objcopy, "-O", "binary", "--only-section=.text", str(built), str(binary)]
-        subprocess.run(command, check=True)
-        assert binary.read_bytes() == assembled(lines), name
+        text = "".join(line.partition("|")[2] + "\n" for line in lines.splitlines())
+        Path(source).write_text(syntax + text)
+        for command in (
+            [*assembler, source, "-o", built],
+            [objcopy, "-O", "binary", "--only-section=.text", built, binary],
+        ):
+            subprocess.run(command, check=True)
+        assert Path(binary).read_bytes() == assembled(lines), name
 
 
 def test_the_controls_of_a_cpu() -> None:
@@ -243,23 +236,23 @@ def test_a_gpu_that_hangs_leaves_the_cpus_controls(
 
 def test_one_slow_measurement_is_not_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they cost sets the interval: a freeze in that moment would silence the probe for minutes."""
-    took = iter([3.0, 0.002, 0.002, 4.9, 0.002])
-    clock = [0.0]
+    clock, measured = [0.0], Controls(Tally())
     monkeypatch.setattr(controls, "perf_counter", lambda: clock[0])
-    measured = Controls(Tally())
+    for took, known, cost in (
+        (3.0, 0, 0),
+        (0.002,) * 3,
+        (0.002,) * 3,
+        (4.9, 4.9, 0.002),
+        (0.002,) * 3,
+    ):  # first warm-up
 
-    def measure(device: str) -> dict[str, float]:
-        clock[0] += next(took)
-        return {}
+        def measure(device: str, took: float = took) -> dict[str, float]:
+            clock[0] += took
+            return {}
 
-    monkeypatch.setattr(measured, "_measure", measure)
-    costs = []
-    for _ in range(5):
+        monkeypatch.setattr(measured, "_measure", measure)
         measured.measure("cpu")
-        costs.append((round(measured.took, 6), round(measured.cost("cpu"), 6)))
-    assert costs == [(0, 0), (0.002, 0.002), (0.002, 0.002), (4.9, 0.002), (0.002, 0.002)], (
-        "opening is warm-up"
-    )
+        assert (measured.took, measured.cost("cpu")) == (pytest.approx(known), pytest.approx(cost))
     assert measured.close(5)
 
 

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,38 +58,15 @@ def waiting(count: int, begin: Callable[[], object] = lambda: None) -> Iterator[
 def test_context_switches_are_those_of_all_threads() -> None:
     """/proc/self/status, which psutil reads, has the main thread's only."""
     before = sampled(ThreadSampler())["context_switches voluntary"]
-
-    def sleep() -> None:
-        for _ in range(200):
-            time.sleep(0.0005)
-
-    thread = threading.Thread(target=sleep)
+    thread = threading.Thread(target=lambda: [time.sleep(0.0005) for _ in range(200)])
     thread.start()
     thread.join()
     assert sampled(ThreadSampler())["context_switches voluntary"] - before >= 200
 
 
-def before_and_beside_a_pinned_thread() -> tuple[dict[str, float], dict[str, float]]:
-    def pin() -> None:
-        os.sched_setaffinity(threading.get_native_id(), {min(CPUS)})
-
-    before = sampled(ThreadSampler())
-    with waiting(1, pin):
-        return before, sampled(ThreadSampler())
-
-
-@needs_two_cpus
-def test_a_pinned_thread_is_counted_and_does_not_narrow_the_process() -> None:
-    before, found = in_a_fresh_process(before_and_beside_a_pinned_thread)
-    assert before["pinned_threads"] == 0
-    assert found["cpu_seconds"] >= before["cpu_seconds"] > 0
-    assert found["pinned_threads"] == 1
-    assert found["allowed_cpus"] == before["allowed_cpus"] == len(CPUS)
-
-
-def beside_three_pinned_threads() -> tuple[dict[str, float], dict[str, float]]:
-    """With a GPU near the first CPU, and with one near all of them."""
-    near, far = min(CPUS), max(CPUS)
+def beside_three_pinned_threads() -> tuple[dict[str, float], ...]:
+    """Before them, with a GPU near the first CPU, and with one near all of them."""
+    before, near, far = sampled(ThreadSampler()), min(CPUS), max(CPUS)
     cpus = iter((near, far, far))
 
     def pin() -> None:
@@ -98,13 +76,16 @@ def beside_three_pinned_threads() -> tuple[dict[str, float], dict[str, float]]:
     with waiting(3, pin):
         found = sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset({near})}))
         found["threads"] = len(os.listdir("/proc/self/task"))
-        return found, sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)}))
+        return before, found, sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)}))
 
 
 @needs_two_cpus
-def test_threads_off_the_gpus_node() -> None:
-    """Of three threads on pinned CPUs and all the others, which may run anywhere."""
-    found, everywhere = in_a_fresh_process(beside_three_pinned_threads)
+def test_pinned_threads_are_counted_and_those_off_the_gpus_node() -> None:
+    """Of three threads on pinned CPUs and all the others, which may run anywhere; they do not narrow the process."""
+    before, found, everywhere = in_a_fresh_process(beside_three_pinned_threads)
+    assert (before["pinned_threads"], found["pinned_threads"]) == (0, 3)
+    assert found["allowed_cpus"] == before["allowed_cpus"] == len(CPUS)
+    assert found["cpu_seconds"] >= before["cpu_seconds"] > 0
     assert 2 <= found["off_node_threads"] <= found["threads"] - 1
     assert everywhere["off_node_threads"] == 0
 
@@ -181,32 +162,27 @@ def counters(sampler: ThreadSampler) -> tuple[float, float]:
 
 
 @pytest.mark.usefixtures("one_mask")
-def test_counters_keep_the_share_of_threads_that_ended(tmp_path: Path) -> None:
+def test_counters_keep_the_share_of_threads_that_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sampler = ThreadSampler(tmp_path)
-    totals = []
-    steps: tuple[Lived, ...] = (
-        {1: (10, 1000, 0), 2: (5, 500, 1)},
-        {1: (12, 1200, 0), 2: (9, 900, 1)},
-        {1: (12, 1200, 0)},
-        {1: (13, 1300, 0), 2: (2, 200, 1)},
+    steps: tuple[tuple[Lived, int], ...] = (
+        ({1: (10, 1000, 0), 2: (5, 500, 1)}, 15),
+        ({1: (12, 1200, 0), 2: (9, 900, 1)}, 21),
+        ({1: (12, 1200, 0)}, 21),
+        ({1: (13, 1300, 0), 2: (2, 200, 1)}, 24),  # the second's id is used again by one that has moved twice
     )
-    for threads in steps:
+    for threads, moves in steps:
         live(tmp_path, threads)
-        totals.append(counters(sampler))
-    # 15; +2 +4; the second thread ended; +1, and its id is used again by one that has moved twice.
-    assert [moves for moves, _ in totals] == [15, 21, 21, 24]
-    assert [queued for _, queued in totals] == pytest.approx([1500, 2100, 2100, 2400])
+        assert counters(sampler) == (moves, pytest.approx(100 * moves))
 
+    def exhausted(_path: str, _flags: int) -> int:
+        raise OSError(24, "Too many open files")
 
-@pytest.mark.usefixtures("one_mask")
-def test_the_last_cpu_is_found_behind_any_name(tmp_path: Path) -> None:
-    live(tmp_path, {1: (0, 0, 0), 2: (0, 0, 1), 3: (0, 0, 17)})
-    assert (
-        sampled(ThreadSampler(tmp_path, local_cpus=lambda: {"0": frozenset({0}), "1": frozenset({1})}))[
-            "off_node_threads"
-        ]
-        == 1
-    )
+    with monkeypatch.context() as patch:  # a host that is out of descriptors still lists its threads
+        patch.setattr(os, "open", exhausted)
+        assert counters(sampler)[0] == 24
+    assert counters(sampler)[0] == 24, "nothing is counted twice"
 
 
 @pytest.mark.usefixtures("one_mask")
@@ -215,76 +191,50 @@ def test_of_many_threads_some_are_looked_at_in_each_sample_and_all_in_turn(
 ) -> None:
     monkeypatch.setattr("infercanary.probe.samplers.threads.DETAILED", 40)
     sampler = ThreadSampler(tmp_path)
-    live(tmp_path, dict.fromkeys(range(1, 101), (1, 10, 0)))
-    assert [counters(sampler)[0] for _ in range(4)] == [40, 80, 100, 100]
-    live(tmp_path, dict.fromkeys(range(1, 101), (3, 30, 0)))
-    assert [counters(sampler)[0] for _ in range(4)] == [180, 260, 300, 300], "nothing is lost, but it is late"
-    live(tmp_path, dict.fromkeys(range(1, 3), (3, 30, 0)))
-    assert counters(sampler) == (300, pytest.approx(3000))
-    live(tmp_path, dict.fromkeys(range(1, 3), (4, 40, 0)) | dict.fromkeys(range(101, 141), (1, 10, 0)))
-    assert counters(sampler)[0] == 340, "new ones first"
-    assert counters(sampler)[0] == 342
+    hundred, two = range(1, 101), range(1, 3)
+    for threads, moves in (
+        (dict.fromkeys(hundred, (1, 10, 0)), [40, 80, 100, 100]),
+        (dict.fromkeys(hundred, (3, 30, 0)), [180, 260, 300, 300]),  # nothing is lost, but it is late
+        (dict.fromkeys(two, (3, 30, 0)), [300]),
+        (
+            dict.fromkeys(two, (4, 40, 0)) | dict.fromkeys(range(101, 141), (1, 10, 0)),
+            [340, 342],
+        ),  # new ones first
+    ):
+        live(tmp_path, threads)
+        assert [counters(sampler)[0] for _ in moves] == moves
 
 
 @pytest.mark.usefixtures("one_mask")
-def test_what_cannot_be_read_for_a_moment_is_not_counted_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A host that is out of descriptors still lists its threads."""
-    sampler = ThreadSampler(tmp_path)
-    live(tmp_path, {1: (10, 1000, 0)})
-    assert counters(sampler) == (10, 1000)
-
-    def exhausted(_path: str, _flags: int) -> int:
-        raise OSError(24, "Too many open files")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", exhausted)
-        assert counters(sampler) == (10, 1000)
-    assert counters(sampler) == (10, 1000)
-
-
-@pytest.mark.usefixtures("one_mask")
-@pytest.mark.parametrize(
-    "file", ["", "0 0 0\n", "garbage\n", "1 2\n", "-1 x 3\n", "\0\0\0"], ids=lambda text: repr(text)
-)
-def test_a_kernel_that_does_not_count(tmp_path: Path, file: str) -> None:
-    live(tmp_path, {1: (0, 0, 0)})
-    for name in ("sched", "schedstat", "stat"):
-        (tmp_path / "task" / "1" / name).write_text(file)
+@pytest.mark.parametrize("text", ["", "0 0 0\n", "garbage\n", "1 2\n", "-1 x 3\n", "\0\0\0"], ids=repr)
+def test_a_kernel_that_does_not_count(tmp_path: Path, text: str) -> None:
+    live(tmp_path, {1: (0, 0, 0), 2: (0, 0, 1), 3: (0, 0, 17)})
+    sampler = ThreadSampler(tmp_path, local_cpus=lambda: {"0": frozenset({0}), "1": frozenset({1})})
+    assert sampled(sampler)["off_node_threads"] == 1, "the last CPU is found behind any name"
+    for file in (tmp_path / "task").glob("*/*"):
+        file.write_text(text)
     found = sampled(ThreadSampler(tmp_path, local_cpus=lambda: {"0": frozenset({0})}))
-    assert "migrations" not in found and "run_queue_seconds" not in found
-    assert found["off_node_threads"] == 0
-
-
-def test_no_proc_is_unavailable_and_not_an_error(tmp_path: Path) -> None:
+    assert not found.keys() & {"migrations", "run_queue_seconds"} and found["off_node_threads"] == 0
     with pytest.raises(Unavailable, match="task cannot be read"):
-        list(ThreadSampler(tmp_path).sample())
+        list(ThreadSampler(tmp_path / "none").sample())
 
 
 # A thread's own usage ----------------------------------------------------------------------------------------
 
 
 def test_usage_is_that_of_the_calling_thread() -> None:
-    spans = []
-
-    def work() -> None:
-        before = thread_usage()
-        begin = time.thread_time()
+    def work() -> ThreadUsage:
+        before, begin = thread_usage(), time.thread_time()
         while time.thread_time() - begin < 0.05:
             pass
         for _ in range(5):
             time.sleep(0.001)
-        spans.append(thread_usage() - before)
+        return thread_usage() - before
 
     begin = thread_usage()
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    (worked,) = spans
-    assert 0.04 < worked.cpu_seconds < 0.5
-    assert worked.voluntary >= 5
-    assert worked.involuntary >= 0
+    with ThreadPoolExecutor(1) as pool:
+        worked = pool.submit(work).result()
+    assert 0.04 < worked.cpu_seconds < 0.5 and worked.voluntary >= 5 and worked.involuntary >= 0
     assert worked.run_queue_seconds is None or worked.run_queue_seconds >= 0
     assert (thread_usage() - begin).cpu_seconds < worked.cpu_seconds
 
