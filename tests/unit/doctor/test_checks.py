@@ -103,6 +103,21 @@ driver | device files | closed device | refused | nvidia0 may not be opened.*rec
 """  # noqa: E501
 
 
+NODES = {f"sys/devices/system/node/node{node}/cpulist": cpus for node, cpus in enumerate(("0-3\n", "4-7\n"))}
+
+
+SIBLINGS = {
+    f"{CPU}/cpu{cpu}/topology/thread_siblings_list": cpus
+    for cpu, cpus in {0: "0,4", 1: "1,5", 2: "2", 4: "0,4", 5: "1,5"}.items()
+}
+
+
+CLOCKS = {f"{CLOCK}/current_clocksource": "hpet\n", f"{CLOCK}/available_clocksource": "hpet acpi_pm\n"}
+
+
+PARANOID = {"proc/sys/kernel/perf_event_paranoid": "4\n"}
+
+
 @pytest.mark.parametrize("row", ANSWERS.strip().splitlines())
 def test_what_a_check_says(row: str, tmp_path: Path) -> None:
     section, name, files, state, words = row.split(" | ")
@@ -110,56 +125,6 @@ def test_what_a_check_says(row: str, tmp_path: Path) -> None:
     text = f"{found.found}; {found.why}; {found.fix}"
     assert found.state == state, text
     assert re.search(words, text), text
-
-
-def test_a_sibling_that_others_may_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
-    pairs = {0: "0,4", 1: "1,5", 2: "2", 4: "0,4", 5: "1,5"}
-    files = {f"{CPU}/cpu{cpu}/topology/thread_siblings_list": each for cpu, each in pairs.items()}
-    found = answer("host", "cores", tmp_path, files)
-    assert found.state == "limited"
-    assert found.found == "3 CPUs are allowed, on 3 cores" and "their SMT siblings 4, 5 are not" in found.why
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 4})
-    found = answer("host", "cores", tmp_path)
-    assert (found.state, found.found) == ("OK", "2 CPUs are allowed, on 1 cores")
-
-
-def test_threads_of_two_nodes_may_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {
-        "sys/devices/system/node/node0/cpulist": "0-3\n",
-        "sys/devices/system/node/node1/cpulist": "4-7\n",
-    }
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 5})
-    found = answer("host", "NUMA nodes", tmp_path, files)
-    assert (found.state, found.found) == ("OK", "2 on this host; this process may run on node1")
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 4})
-    assert answer("host", "NUMA nodes", tmp_path).state == "limited"
-
-
-def test_a_slow_clock_names_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {f"{CLOCK}/current_clocksource": "hpet\n", f"{CLOCK}/available_clocksource": "hpet acpi_pm\n"}
-    monkeypatch.setattr(host, "_reading_ns", lambda: 1400.0)
-    found = answer("host", "clock source", tmp_path, files)
-    assert found.state == "limited" and "hpet: a reading takes 1400 ns" in found.found
-    assert "available: hpet acpi_pm" in found.fix
-
-
-@pytest.mark.parametrize(
-    ("error", "state", "words"),
-    [
-        (1, "refused", "EPERM.*a seccomp profile"),
-        (13, "refused", "EACCES.*--cap-add PERFMON.*perf_event_paranoid=2"),
-        (2, "limited", "hardware counters do not"),
-        (0, "OK", "its own instructions"),
-    ],
-)
-def test_who_refuses_a_counter(
-    error: int, state: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("infercanary.doctor.container._perf_error", lambda: error)
-    found = answer("container", "perf events", tmp_path, {"proc/sys/kernel/perf_event_paranoid": "4\n"})
-    assert found.state == state and "perf_event_paranoid is 4" in f"{found.found}; {found.why}"
-    assert re.search(words, f"{found.found}; {found.why}; {found.fix}")
 
 
 @pytest.mark.parametrize(
@@ -246,3 +211,44 @@ def test_the_docs_have_every_section_and_state() -> None:
         assert f"\n| {section} | " in page
     for state in ("OK", "limited", "refused", "absent"):
         assert f"\n| `{state}` | " in page
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "allowed", "error", "state", "words"),
+    [
+        (
+            "cores",
+            SIBLINGS,
+            {0, 1, 2},
+            0,
+            "limited",
+            "3 CPUs are allowed, on 3 cores.*SMT siblings 4, 5 are not",
+        ),
+        ("cores", SIBLINGS, {0, 4}, 0, "OK", "2 CPUs are allowed, on 1 cores"),
+        ("NUMA nodes", NODES, {4, 5}, 0, "OK", "2 on this host; this process may run on node1"),
+        ("NUMA nodes", NODES, {3, 4}, 0, "limited", ""),
+        ("clock source", CLOCKS, {0}, 0, "limited", "hpet: a reading takes 1400 ns.*available: hpet acpi_pm"),
+        (
+            "perf events",
+            PARANOID,
+            {0},
+            1,
+            "refused",
+            "paranoid is 4.*EPERM.*a seccomp profile|EPERM.*paranoid is 4",
+        ),
+        ("perf events", PARANOID, {0}, 13, "refused", "EACCES.*--cap-add PERFMON.*perf_event_paranoid=2"),
+        ("perf events", PARANOID, {0}, 2, "limited", "hardware counters do not"),
+        ("perf events", PARANOID, {0}, 0, "OK", "its own instructions"),
+    ],
+)
+def test_what_a_check_says_of_cpus_clocks_and_counters(
+    name: str, files: dict[str, str], allowed: set[int], error: int, state: str, words: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: allowed)
+    monkeypatch.setattr(host, "_reading_ns", lambda: 1400.0)
+    monkeypatch.setattr("infercanary.doctor.container._perf_error", lambda: error)
+    found = answer("container" if error or files is PARANOID else "host", name, tmp_path, files)
+    text = f"{found.found}; {found.why}; {found.fix}"
+    assert found.state == state and re.search(words, text), text
+    assert files is not PARANOID or "perf_event_paranoid is 4" in text

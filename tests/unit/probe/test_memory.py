@@ -29,7 +29,7 @@ from infercanary.probe.memory import (
     take_ended,
     tightest,
 )
-from infercanary.probe.targets import Need
+from infercanary.probe.targets import make
 from infercanary.probe.targets.controls import cuda
 from infercanary.probe.targets.engines.needs import of_files, of_input
 
@@ -49,27 +49,27 @@ def group(folder: str, limit: int | str, used: int, inactive: int, is_v1: bool =
 
 
 V2 = {"cgroup.controllers": ""}
-ABOVE = "kubepods.slice/pod.slice"
+ABOVE, OWN, OTHER = "kubepods.slice/pod.slice", "the container's limit", "a limit above the container"
 UNLIMITED = str(2**63 - 4096)
 LEAST_ABOVE = {
     "memory/memory.stat": f"total_inactive_file {10 * MIB}\nhierarchical_memory_limit {400 * MIB}\n"
 }
+# Own control groups; files, with limit, use, and inactive page cache in MiB; what binds, with active page cache.
 CASES: dict[str, tuple[str, dict[str, str], list[tuple[str, int, int, int]]]] = {
-    "v2, a container": ("0::/", V2 | group(".", 300, 200, 50), [("the container's limit", 300, 150, 3)]),
+    "v2, a container": ("0::/", V2 | group(".", 300, 200, 50), [(OWN, 300, 150, 3)]),
     "v2, nested": (
         f"0::/{ABOVE}/own",
         V2 | group(f"{ABOVE}/own", 1000, 100, 0) | group(ABOVE, 500, 450, 20) | group("kubepods.slice", "max", 9, 0),
-        [("the container's limit", 1000, 100, 3), ("a limit above the container", 500, 430, 3)],
+        [(OWN, 1000, 100, 3), (OTHER, 500, 430, 3)],
     ),
     "v1, nested": (
         "4:memory:/docker/own\n3:cpu,cpuacct:/\n0::/",
         group("memory/docker/own", 300, 100, 10, True) | group("memory/docker", 200, 150, 5, True)
         | group("memory", UNLIMITED, 9000, 0, True),
-        [("the container's limit", 300, 90, 3), ("a limit above the container", 200, 145, 3)],
+        [(OWN, 300, 90, 3), (OTHER, 200, 145, 3)],
     ),
     "v1, only the limit above is known": (
-        "4:memory:/docker/0123", group("memory", UNLIMITED, 100, 10, True) | LEAST_ABOVE,
-        [("the container's limit", 400, 90, 0)],
+        "4:memory:/docker/0123", group("memory", UNLIMITED, 100, 10, True) | LEAST_ABOVE, [(OWN, 400, 90, 0)],
     ),
     "no control group": ("0::/", {}, []),
     "no limit": ("0::/", V2 | {"memory.max": "max"}, []),
@@ -218,40 +218,40 @@ def test_sizes_of_types(dtype: str, size: int) -> None:
 def test_engines_ask_before_they_take(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("onnxruntime")
-    from infercanary.probe.targets.matmul import MatmulTarget
-    from infercanary.probe.targets.onnx import OnnxTarget
-    from infercanary.probe.targets.torch import TorchTarget
 
     class Refused(Exception):
         pass
 
-    def asked(target: Any, most: int = 0) -> list[tuple[str, int]]:
-        found: list[Need] = []
+    def asked(kind: str, most: int = 0, **options: Any) -> list[tuple[str, int]]:
+        found: list[tuple[str, int]] = []
 
         def refuse(needs: Any) -> None:
-            found.extend(needs)
+            found.extend((need.place, need.size) for need in needs)
             if sum(need.size for need in needs) >= most:
                 raise Refused
 
+        target = make(kind, options)
         target.ask_for_memory = refuse
         with pytest.raises(Refused):
             target.open()
         target.close()
-        return [(need.place, need.size) for need in found]
+        return found
 
-    (tmp_path / "model.pt").write_bytes(bytes(999))
-    (tmp_path / "m.onnx").write_bytes(b"\x0a\x08location\x12\x09m.weights \x0a")
-    (tmp_path / "m.weights").write_bytes(bytes(5000))
+    model, graph, weights = (tmp_path / name for name in ("model.pt", "m.onnx", "m.weights"))
+    for path, content in ((model, bytes(999)), (weights, bytes(5000))):
+        path.write_bytes(content)
+    graph.write_bytes(b"\x0a\x08location\x12\x09m.weights \x0a")
     inputs = [{"shape": [8, 1000]}, {"shape": [3], "dtype": "int64"}]
-    of_torch = [("inputs[0]", 32000), ("inputs[1]", 24), ("model", 999)]
     for device in ("cpu", "cuda"):
-        assert asked(TorchTarget(str(tmp_path / "model.pt"), inputs, device=device)) == of_torch
-    matmul = MatmulTarget(64)
-    half = 3 * 2 if asked(matmul) and len(matmul.precisions) > 1 else 0
-    assert asked(MatmulTarget(64)) == [("size", 64 * 64 * (3 * 4 + half))]
-    size = (tmp_path / "m.onnx").stat().st_size
-    assert asked(OnnxTarget(str(tmp_path / "m.onnx")), 5000) == [("model", size), ("model", size + 5000)]
-    assert of_files("model", [tmp_path / "none", tmp_path / "m.weights"]).size == 5000
+        of_torch = asked("torch", model=str(model), inputs=inputs, device=device)
+        assert of_torch == [("inputs[0]", 32000), ("inputs[1]", 24), ("model", 999)]
+    [(place, size)] = asked("matmul", size=64)
+    assert place == "size" and size in (64 * 64 * 3 * 4, 64 * 64 * (3 * 4 + 3 * 2)), (
+        "half precision where there is one"
+    )
+    size = graph.stat().st_size
+    assert asked("onnx", 5000, model=str(graph)) == [("model", size), ("model", size + 5000)]
+    assert of_files("model", [tmp_path / "none", weights]).size == 5000
 
 
 LIMITED = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -55,12 +55,6 @@ class Scripted(Target):
 
     def values(self, result: Any) -> Sequence[float]:
         return [1.0]
-
-    def environment(self) -> Mapping[str, str]:
-        return {}
-
-    def close(self) -> None:
-        pass
 
     def is_busy(self) -> bool:
         return self.is_waited_for

@@ -45,8 +45,6 @@ class Canned(Target):
     def environment(self) -> Mapping[str, str]:
         return self._environment
 
-    def close(self) -> None: ...
-
 
 Make = Callable[..., tuple[Canary, Tally]]
 
