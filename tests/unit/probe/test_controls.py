@@ -24,7 +24,8 @@ from infercanary.contract import vocabulary as contract
 from infercanary.probe import controls
 from infercanary.probe.controls import Controls
 from infercanary.probe.histogram import Tally
-from infercanary.probe.targets.controls import available_controls, cpu, python_and_libc
+from infercanary.probe.tags import values
+from infercanary.probe.targets.controls import available_controls, cpu, machine_code, python_and_libc
 from infercanary.probe.targets.controls.cpu import Calls, cpu_controls
 from infercanary.probe.targets.controls.machine_code import (
     ARCHITECTURES,
@@ -127,7 +128,7 @@ def test_copy_copies_all_and_no_more(code: MachineCode, size: int) -> None:
 def test_what_was_copied_arrived(
     name: str, made_of: MachineCode | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    buffers, memory = [], cpu._memory
+    buffers, memory = list[mmap.mmap](), cpu._memory
 
     @contextmanager
     def recorded(size: int) -> Iterator[mmap.mmap]:
@@ -166,18 +167,18 @@ def test_system_calls_are_made_in_turn_and_stop_at_what_is_not_wanted(code: Mach
 
 @needs_code
 def test_signals_do_not_end_a_system_call() -> None:
-    seen = []
-    before = signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
+    seen: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: seen.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     try:
         with cpu_controls(CODE)["thread_wake"]() as seconds:
-            signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
             deadline = time.monotonic() + 20
-            while len(seen) < 50 and time.monotonic() < deadline:
+            while len(seen) < 50:
                 seconds()
+                assert time.monotonic() < deadline
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert len(seen) >= 50
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -220,15 +221,12 @@ def test_a_gpu_that_hangs_leaves_the_cpus_controls(
     measured.measure("cpu")  # to open them may take longer than the deadline below
     monkeypatch.setattr(controls, "_DEADLINE_SECONDS", 0.2)
     measure = measured._measure
-
-    def hanging(device: str) -> dict[str, float]:
-        return measure(device) if device == "cpu" or hang.wait(30) else {}
-
-    monkeypatch.setattr(measured, "_measure", hanging)
+    monkeypatch.setattr(
+        measured, "_measure", lambda device: measure("cpu") if device == "cpu" else hang.wait(30)
+    )
     for _ in range(3):
         assert {*measured.measure("cuda")} == {*NAMES}
-    [seconds] = tally.families()
-    assert seconds.points and all(point.labels[0] == "cpu" for point in seconds.points)
+    assert {labels[0] for labels in values(tally.families())[controls.SECONDS.name]} == {"cpu"}
     assert caplog.text.count("control controls on cuda: DeadlineExceeded: no answer within 0.2 s") == 1
     hang.set()
     assert measured.close(10)
@@ -311,30 +309,23 @@ def test_where_nothing_writable_may_become_executable_machine_code_runs() -> Non
     assert found == "|".join(("machine code", *NAMES))
 
 
-@pytest.fixture
-def unmapped() -> Iterator[None]:
-    mapped_code.cache_clear()
-    yield
-    mapped_code.cache_clear()
-
-
-@pytest.mark.usefixtures("unmapped")
 def test_without_files_in_memory_there_is_no_page_io(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(name: str) -> int:
         raise OSError(errno.EPERM, "memfd_create: Operation not permitted")
 
-    monkeypatch.setattr("infercanary.probe.targets.controls.machine_code.memory_file", refuse)
-    monkeypatch.setattr(cpu, "memory_file", refuse)
+    mapped_code.cache_clear()
+    for module in (machine_code, cpu):
+        monkeypatch.setattr(module, "memory_file", refuse)
     with pytest.raises(Refused, match=r"may not run it .*memfd_create: Operation not permitted"):
         mapped_code()
     measured = Controls(Tally())
     for _ in range(3):
         assert {*measured.measure("cpu")} == {*NAMES} - {"page_io"}
-    assert measured.made_of.startswith(PYTHON)
-    assert caplog.text.count("control page_io on cpu: ") == 1
+    assert measured.made_of.startswith(PYTHON) and caplog.text.count("control page_io on cpu: ") == 1
     assert measured.close(10)
+    mapped_code.cache_clear()
 
 
 @needs_code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -115,18 +115,15 @@ def test_where_the_kernel_resets_no_peak_it_is_not_an_old_one(proc: Path) -> Non
 def test_the_memory_of_a_server_is_not_that_of_its_client(
     proc: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, int]] = []
-
-    def listens(host: str, port: int) -> bool:
-        asked.append((host, port))
-        return is_here
-
-    monkeypatch.setattr("infercanary.probe.measures.listens_here", listens)
-    is_here = True
+    asked, is_here = list[tuple[str, int]](), True
+    monkeypatch.setattr(
+        "infercanary.probe.measures.listens_here",
+        lambda host, port: asked.append((host, port)) or is_here,  # type: ignore[func-returns-value]
+    )
     assert taken(Bare(), proc, calls_a_server=True) == {THROUGHPUT: 5.0}, "it does not say which"
     assert taken(Calling(), proc, calls_a_server=True) == {THROUGHPUT: 5.0, HOST_MEMORY: 7000}
     is_here = False
-    taking = Taking(cast(Any, Calling()), Container(), proc)
+    taking = Taking(Calling(), Container(), proc)
     for _ in range(3):
         taking.begin()
         assert taking.end(TIMINGS, calls_a_server=True) == {THROUGHPUT: 5.0}
@@ -136,28 +133,26 @@ def test_the_memory_of_a_server_is_not_that_of_its_client(
 @pytest.mark.parametrize(
     ("host", "in_container", "cgroup", "is_here"),
     [
-        ("127.0.0.1", True, None, True),
-        ("localhost", True, None, True),
-        ("127.0.0.1", False, None, False),  # of all that the host runs, it is not known what is the server's
+        ("127.0.0.1", True, "0::/\n", True),
+        ("localhost", True, "0::/\n", True),
+        (
+            "127.0.0.1",
+            False,
+            "0::/\n",
+            False,
+        ),  # of all that the host runs, it is not known what is the server's
         ("127.0.0.1", True, "0::/../another\n", False),  # of the same pod
-        ("192.0.2.1", True, None, False),
-        ("no such name.invalid", True, None, False),
+        ("192.0.2.1", True, "0::/\n", False),
+        ("no such name.invalid", True, "0::/\n", False),
     ],
 )
 def test_a_server_in_the_same_container(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    host: str,
-    in_container: bool,
-    cgroup: str | None,
-    is_here: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, in_container: bool, cgroup: str, is_here: bool
 ) -> None:
     monkeypatch.setattr(listener, "in_container", lambda: in_container)
-    for name in ("self", str(os.getpid())):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "cgroup").write_text("0::/\n")
-    if cgroup is not None:
-        (tmp_path / str(os.getpid()) / "cgroup").write_text(cgroup)
+    for process, own in (("self", "0::/\n"), (str(os.getpid()), cgroup)):
+        (tmp_path / process).mkdir()
+        (tmp_path / process / "cgroup").write_text(own)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert listener.listens_here(host, port, tmp_path) is is_here
@@ -209,8 +204,8 @@ WINDOWS = """
 
 @pytest.mark.parametrize("row", WINDOWS.strip().splitlines())
 def test_what_a_gpu_took_is_known_within_a_few_percent_or_missing(row: str) -> None:
-    """Ten repeats, each of 4 inferences. Unknown: where a sampler was late; of a server, or on the CPU; of two GPUs, or of
-    a part of one; where the counter stands still; where the driver's use may be of the time before."""
+    """Ten repeats, each of 4 inferences. Unknown: where a sampler was late; of a server, or on the CPU; of two GPUs, or
+    of a part of one; where the counter stands still; where the driver's use may be of the time before."""
     seconds, repeats, gpus, energy, shown, *known = row.split()
     counted = dict(pair.split(":") for pair in energy.split(",") if ":" in pair)
     after: Values = {

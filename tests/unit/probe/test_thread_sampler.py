@@ -43,16 +43,14 @@ def waiting(count: int, begin: Callable[[], object] = lambda: None) -> Iterator[
         begun.wait(60)
         stop.wait(60)
 
-    started = [threading.Thread(target=wait) for _ in range(count)]
-    for thread in started:
-        thread.start()
-    begun.wait(60)
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in started:
-            thread.join()
+    with ThreadPoolExecutor(count) as pool:
+        for _ in range(count):
+            pool.submit(wait)
+        begun.wait(60)
+        try:
+            yield
+        finally:
+            stop.set()
 
 
 def test_context_switches_are_those_of_all_threads() -> None:
@@ -111,20 +109,18 @@ def test_granted_cpus_and_oversubscription(
 
 def test_threads_that_vanish_while_it_looks() -> None:
     """A thousand short threads, sampled all the while: no sample may fail over one that ended."""
-    sampler, done = ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)}), threading.Event()
+    sampler = ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)})
 
     def churn() -> None:
         for _ in range(100):
             with waiting(10):
                 pass
-        done.set()
 
-    churner = threading.Thread(target=churn)
-    churner.start()
     samples = []
-    while not done.is_set():
-        samples.append(sampled(sampler))
-    churner.join()
+    with ThreadPoolExecutor(1) as pool:
+        churning = pool.submit(churn)
+        while not churning.done():
+            samples.append(sampled(sampler))
     assert len(samples) >= 3
     for name in ("migrations", "run_queue_seconds"):
         counts = [found.get(name, 0.0) for found in samples]
@@ -240,19 +236,21 @@ def test_usage_is_that_of_the_calling_thread() -> None:
 
 
 def test_usage_adds_up_and_what_is_not_known_stays_so(tmp_path: Path) -> None:
-    total = ThreadUsage()
-    total += ThreadUsage(3.0, 0.5, 20, 4, 7) - ThreadUsage(1.0, 0.25, 15, 3, 5)
-    assert total[:5] == (2.0, 0.25, 5, 1, 2)
-    assert (total + total)[:5] == (4.0, 0.5, 10, 2, 4)
+    total = ThreadUsage() + (ThreadUsage(3.0, 0.5, 20, 4, 7) - ThreadUsage(1.0, 0.25, 15, 3, 5))
+    assert total[:5] == (2.0, 0.25, 5, 1, 2) and (total + total)[:5] == (4.0, 0.5, 10, 2, 4)
     untold = thread_usage(str(tmp_path))
     assert untold.run_queue_seconds is None and untold.migrations is None
     assert (untold - total)[1] is None and (total + untold)[4] is None
+    # Waiting for others is less what the own threads computed.
+    for queued, waited in ((0.5, 0.2), (0.2, 0.0), (None, None)):
+        usage = ThreadUsage(cpu_seconds=0.4, run_queue_seconds=queued, process_cpu_seconds=0.7)
+        assert usage.waited == (None if waited is None else pytest.approx(waited))
 
 
 @needs_two_cpus
 @pytest.mark.parametrize("cpu", [min(CPUS), max(CPUS)])
-def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu: int) -> None:
-    tids = []
+def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu: int, tmp_path: Path) -> None:
+    tids, here = list[int](), threading.get_native_id()
 
     def pin() -> None:
         os.sched_setaffinity(0, {cpu})
@@ -260,23 +258,11 @@ def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu: int) -> None:
 
     with waiting(1, pin):
         assert thread_place(tids[0]) == Place(frozenset({cpu}), cpu)
-        assert thread_place(threading.get_native_id()).cpus == CPUS
+        assert thread_place(here).cpus == CPUS
     deadline = time.monotonic() + 10  # the kernel's part of it ends after Python's
     while thread_place(tids[0]) != Place(None, None):
         assert time.monotonic() < deadline, "it ended"
-
-
-def test_the_place_is_given_as_far_as_it_is_known(tmp_path: Path) -> None:
-    here = threading.get_native_id()
-    assert thread_place(here, str(tmp_path)) == Place(frozenset(os.sched_getaffinity(0)), None)
-
-
-def test_waiting_for_others_is_less_what_the_own_threads_computed() -> None:
-    assert ThreadUsage(
-        cpu_seconds=0.4, run_queue_seconds=0.5, process_cpu_seconds=0.7
-    ).waited == pytest.approx(0.2)
-    assert ThreadUsage(cpu_seconds=0.4, run_queue_seconds=0.2, process_cpu_seconds=0.7).waited == 0
-    assert ThreadUsage(cpu_seconds=0.4, run_queue_seconds=None).waited is None
+    assert thread_place(here, str(tmp_path)) == Place(frozenset(CPUS), None), "as far as it is known"
 
 
 NODES = {"0": frozenset({0, 1}), "1": frozenset({2, 3})}
