@@ -62,14 +62,6 @@ def test_duty_never_exceeds_the_cap_when_costs_are_as_announced(
         assert busy <= cap * (now - 50.0) * (1 + 1e-9) + 1e-9
 
 
-def test_debt_is_paid_back_first() -> None:
-    budget = Budget(0.01, 0.0)
-    start = budget.ready_at(0.1, 0.0)
-    assert start == pytest.approx(10.0)
-    budget.spend(1.1, start)  # it cost a second more than announced
-    assert budget.ready_at(0.1, start) == pytest.approx(start + 100.0 + 10.0)
-
-
 def test_a_hang_silences_for_five_minutes_and_not_for_an_hour() -> None:
     budget = Budget(0.01, 0.0)
     start = budget.ready_at(0.1, 0.0)
@@ -105,3 +97,22 @@ def test_plans() -> None:
     repeats, interval = plan([0.1], 10.0, 0.01)
     assert repeats == [5]
     assert interval == pytest.approx(55.0)
+
+
+def test_slots_are_jittered_on_both_sides() -> None:
+    """Else it would lock into step with what is periodic on the host."""
+    module._random.seed(1)
+    schedule = Schedule(10.0, 0.0)
+    offsets = [schedule.next(10.0 * k)[0] - 10.0 * (k + 1) for k in range(300)]
+    assert -2.0 <= min(offsets) < -1.5 and 1.5 < max(offsets) <= 2.0
+
+
+def test_debt_is_paid_back_first_and_an_idle_hour_buys_one_run() -> None:
+    budget = Budget(0.01, 0.0)
+    start = budget.ready_at(0.1, 0.0)
+    assert start == pytest.approx(10.0)
+    budget.spend(1.1, start)  # it cost a second more than announced
+    assert budget.ready_at(0.1, start) == pytest.approx(start + 100.0 + 10.0)
+    assert budget.ready_at(0.1, start + 3600.0) == start + 3600.0
+    budget.spend(0.1, start + 3600.0)
+    assert budget.ready_at(0.1, start + 3600.0) == pytest.approx(start + 3610.0)

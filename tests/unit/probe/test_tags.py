@@ -18,7 +18,7 @@ from infercanary.probe import tags as rules
 from infercanary.probe.contention import Inside
 from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.threads import ThreadUsage
-from infercanary.probe.tags import Window, clock_reason, gpus_at, state_tags, tags
+from infercanary.probe.tags import Values, Window, clock_reason, gpus_at, state_tags, tags
 from infercanary.probe.timing import Timing
 
 NAMES = {
@@ -65,9 +65,8 @@ def window(row: str) -> Window:
         inside=None if inside is None else Inside(*map(float, inside.split(","))),
         output_error=float(values["output"]) if "output" in values else None,
     )  # fmt: skip
-    return Window(
-        done, float(values.get("late", 0)), *(samples.get(name, samples["before"]) for name in SAMPLES)
-    )
+    first, previous, quiet, before, after = (samples.get(name, samples["before"]) for name in SAMPLES)
+    return Window(done, float(values.get("late", 0)), first, previous, quiet, before, after)
 
 
 # Each by one metric, or by a gauge and its greatest value; then the others.
@@ -216,13 +215,11 @@ def test_the_clock_is_that_of_the_canarys_gpu_after_the_run() -> None:
 
 def test_gpus_are_found_by_their_pci_address() -> None:
     """CUDA writes four digits of the domain, NVML eight; a MIG device has that of its GPU."""
-    known = {
-        "0": "00000000:41:00.0",
-        "1": "00000000:C1:00.0",
-        "1:0": "00000000:C1:00.0",
-        "2": "00000001:41:00.0",
+    known = "0 00000000:41:00.0 1 00000000:C1:00.0 1:0 00000000:C1:00.0 2 00000001:41:00.0".split()
+    labels = zip(known[::2], known[1::2], strict=True)
+    shown: Values = {
+        "infercanary_gpu_info": {(index, "GPU", "uuid", bus_id): 1.0 for index, bus_id in labels}
     }
-    shown = {"infercanary_gpu_info": {(index, "GPU", "uuid", bus_id): 1.0 for index, bus_id in known.items()}}
     expected = {"0000:41:00.0": {"0"}, "0000:c1:00.0": {"1"}, "0001:41:00.0": {"2"}, "0000:42:00.0": None}
     assert {bus_id: gpus_at(bus_id, shown) for bus_id in expected} == expected
 

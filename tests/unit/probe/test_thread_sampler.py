@@ -56,7 +56,12 @@ def waiting(count: int, begin: Callable[[], object] = lambda: None) -> Iterator[
 def test_context_switches_are_those_of_all_threads() -> None:
     """/proc/self/status, which psutil reads, has the main thread's only."""
     before = sampled(ThreadSampler())["context_switches voluntary"]
-    thread = threading.Thread(target=lambda: [time.sleep(0.0005) for _ in range(200)])
+
+    def sleep() -> None:
+        for _ in range(200):
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=sleep)
     thread.start()
     thread.join()
     assert sampled(ThreadSampler())["context_switches voluntary"] - before >= 200
