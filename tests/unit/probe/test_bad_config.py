@@ -1,14 +1,11 @@
 """Every mistake in settings: one line on standard error that names the place and the remedy, and exit code 2."""
 
-
-
 from __future__ import annotations
 
 import gc
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -104,19 +101,6 @@ def test_a_mistake_is_one_line(
     if name == "model_corrupt_file":  # torch's own words, which change
         line = re.sub(r"\(.*\)(?=; save)", "(<why>)", line)
     assert line == EXPECTED[name]
-
-
-def test_a_port_that_is_taken(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        path = tmp_path / "probe.yaml"
-        path.write_text(GOOD.replace("127.0.0.1:0", f"127.0.0.1:{port}"))
-        assert said(capsys, monkeypatch, "probe", "--config", str(path)) == (
-            f"infercanary: {path}: listen: cannot listen on 127.0.0.1:{port} (Address already in use); "
-            f"free it, choose another, or make its folder writable for this user (uid {os.getuid()})"
-        )
 
 
 GOOD = """\

@@ -19,7 +19,7 @@ from infercanary.contract.measures import (
 )
 from infercanary.probe.canary_metrics import CanaryMetrics
 from infercanary.probe.histogram import Tally
-from infercanary.probe.measures import JOULES, MEMORY, RATE, SHOWN, Taking, of_gpu
+from infercanary.probe.measures import RATE, SHOWN, Taking, of_gpu
 from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.tags import Values, Window, values
@@ -167,22 +167,6 @@ def test_what_is_not_known_is_missing(proc: Path, odd: Any) -> None:
     assert found == {}
 
 
-def test_every_measure_that_is_shown_is_one() -> None:
-    tally = Tally()
-    canary, other = CanaryMetrics("c", tally), CanaryMetrics("d", tally)
-    shown = {metric.name for metric, _ in SHOWN.values()}
-
-    def points() -> dict[str, dict[tuple[str, ...], float]]:
-        return {name: dict(of) for name, of in values(tally.families()).items() if name in shown}
-
-    canary.found((), dict.fromkeys(MEASURES, 1.0) | {"throughput@8x1": 2.0, "newer": 3.0}, eligible=True)
-    other.found((), {THROUGHPUT: 4.0}, eligible=True)
-    first = {RATE.name: {("c",): 1.0, ("d",): 4.0}, JOULES.name: {("c",): 1.0}}
-    assert points() == {**first, MEMORY.name: {("c", "host"): 1.0, ("c", "device"): 1.0}}
-    canary.found((), {}, eligible=True)  # nothing of the run before stays
-    assert points() == {RATE.name: {("d",): 4.0}, MEMORY.name: {}, JOULES.name: {}}
-
-
 # Seconds between the samples and of the repeats, the canary's GPUs, energy counted by GPU, those that are shown, and
 # what is known.
 WINDOWS = """
@@ -224,3 +208,20 @@ def test_what_a_gpu_took_is_known_within_a_few_percent_or_missing(row: str) -> N
 # Of a GPU ----------------------------------------------------------------------------------------------------------
 
 COUNTER, USE = "infercanary_gpu_energy_joules_total", "infercanary_gpu_utilization_ratio"
+
+
+def test_every_measure_that_is_shown_is_one_and_nothing_of_the_run_before_stays() -> None:
+    tally = Tally()
+    canary, shown = CanaryMetrics("c", tally), {metric.name for metric, _ in SHOWN.values()}
+
+    def points() -> set[tuple[str, ...]]:
+        found = values(tally.families())
+        return {(name, *labels) for name in shown & found.keys() for labels in found[name]}
+
+    canary.found((), dict.fromkeys(MEASURES, 1.0) | {"throughput@8x1": 2.0, "newer": 3.0}, eligible=True)
+    assert (
+        points() == {(metric.name, "c", *labels) for metric, labels in SHOWN.values()} and len(points()) == 4
+    )
+    CanaryMetrics("d", tally).found((), {THROUGHPUT: 4.0}, eligible=True)
+    canary.found((), {}, eligible=True)
+    assert points() == {(RATE.name, "d")}

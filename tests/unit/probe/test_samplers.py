@@ -14,8 +14,7 @@ import pytest
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.probe import Probe, TorchTarget, samplers, sampling, tags
-from infercanary.probe.config import read
+from infercanary.probe import TorchTarget, samplers, sampling, tags
 from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers import SampleFailed, Sampler, Unavailable, make_samplers, registered
 from infercanary.probe.samplers.nvml import NvmlSampler
@@ -49,7 +48,8 @@ class Guarded:
     """A sampler that is scripted, its guard and its success."""
 
     def __init__(self) -> None:
-        self.sampler, self.tally, self.go_on = Scripted(), Tally(), threading.Event()
+        self.sampler, self.tally = Scripted(), Tally()
+        self.entered, self.go_on = threading.Event(), threading.Event()
         self.guard = Guard(self.sampler, self.tally)
 
     def sample(self, patience: float = 30, error: BaseException | None = None) -> tuple[Any, Any]:
@@ -110,9 +110,10 @@ def test_a_sampler_that_is_late_holds_nobody_up_and_one_that_hangs_is_given_up(
 ) -> None:
     one = Guarded()
     one.sampler.hanging = hanging
-    one.sampler.act = lambda: one.go_on.wait(60)
+    one.sampler.act = lambda: [one.entered.set(), one.go_on.wait(60)]  # type: ignore[func-returns-value]
     for _ in range(2):
         assert one.sample(0.01) == (None, None), "it is late, and nothing is known yet"
+    assert one.entered.wait(30)
     monkeypatch.setattr(sampling, "_DEADLINE_SECONDS", 0.01)
     for _ in range(2):
         assert one.sample(0.01) == (-1 if hanging else None, BAD)
@@ -212,16 +213,6 @@ def test_threads_know_the_gpus_cpus_by_nvml_as_long_as_that_is_on() -> None:
     alone = make_samplers({"nvml": False})[-1]
     assert isinstance(alone, ThreadSampler)
     assert alone._local_cpus() == {}
-
-
-def test_a_probe_takes_switches_and_samplers(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no sampler `x`"):
-        Probe(SOME, samplers={"x": True})
-    path = tmp_path / "probe.yaml"
-    canaries = "canaries: {c: {target: torch, options: {model: 'm:f', inputs: [{shape: [1]}]}}}"
-    path.write_text(f"{canaries}\nsamplers: {{nvml: false, thread: true}}\n")
-    with pytest.raises(UsageError, match="samplers: no sampler `thread`"):
-        read(path)
 
 
 GOOD, BAD = {("scripted",): 1.0}, {("scripted",): 0.0}

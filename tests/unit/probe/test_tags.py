@@ -215,8 +215,12 @@ def test_the_clock_is_that_of_the_canarys_gpu_after_the_run() -> None:
 
 def test_gpus_are_found_by_their_pci_address() -> None:
     """CUDA writes four digits of the domain, NVML eight; a MIG device has that of its GPU."""
-    known = "0 00000000:41:00.0 1 00000000:C1:00.0 1:0 00000000:C1:00.0 2 00000001:41:00.0".split()
-    labels = zip(known[::2], known[1::2], strict=True)
+    labels = [
+        ("0", "00000000:41:00.0"),
+        ("1", "00000000:C1:00.0"),
+        ("1:0", "00000000:C1:00.0"),
+        ("2", "00000001:41:00.0"),
+    ]
     shown: Values = {
         "infercanary_gpu_info": {(index, "GPU", "uuid", bus_id): 1.0 for index, bus_id in labels}
     }
