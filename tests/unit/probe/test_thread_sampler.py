@@ -273,25 +273,32 @@ def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu: int, tmp_path: P
 NODES = {"0": frozenset({0, 1}), "1": frozenset({2, 3})}
 
 
-@pytest.mark.parametrize(
-    ("place", "local", "allowed", "off_node"),
-    [
-        (Place(frozenset({0}), 0), NODES, 1, 0),
-        (Place(frozenset({0, 5}), 5), NODES, 2, 1),
-        (Place(frozenset({0, 1, 2}), None), NODES, 3, None),
-        (Place(None, 0), NODES, None, 0),
-        (Place(), NODES, None, None),
-        (Place(frozenset({0}), 0), {}, 1, None),
-        # Compared with the node of its own GPU.
-        *((Place(None, 2, None if gpus is None else frozenset(gpus)), NODES, None, off)
-          for gpus, off in (("0", 1), ("1", 0), ("01", 0), (None, 0), ("", None), ("7", None))),
-    ],
-)  # fmt: skip
-def test_of_a_canarys_place_what_is_known_is_shown(
-    place: Place, local: dict[str, frozenset[int]], allowed: int | None, off_node: int | None
-) -> None:
+# Allowed CPUs, last CPU and GPUs of a canary; whether nodes are known; what is shown: allowed, and off its node.
+PLACES = """
+0     0 ? nodes   1 0
+0,5   5 ? nodes   2 1
+0,1,2 ? ? nodes   3 ?
+?     0 ? nodes   ? 0
+?     ? ? nodes   ? ?
+0     0 ? unknown 1 ?
+?     2 0 nodes   ? 1
+?     2 1 nodes   ? 0
+?     2 0,1 nodes ? 0
+?     2 - nodes   ? ?
+?     2 7 nodes   ? ?
+"""
+
+
+@pytest.mark.parametrize("row", PLACES.strip().splitlines())
+def test_of_a_canarys_place_what_is_known_is_shown(row: str) -> None:
+    """It is compared with the node of its own GPU, or with all where that is not known."""
+    cpus, cpu, gpus, nodes, *expected = row.split()
+    place = Place(
+        None if cpus == "?" else frozenset(map(int, cpus.split(","))), None if cpu == "?" else int(cpu),
+        None if gpus == "?" else frozenset(gpus.strip("-").split(",")) - {""},
+    )  # fmt: skip
+    local = NODES if nodes == "nodes" else {}
     found = sampled(ThreadSampler(places=lambda: {"a": place}, local_cpus=lambda: local))
-    expected = {"allowed_cpus canary a": allowed, "off_node_threads canary a": off_node}
-    shown = {name: value for name, value in found.items() if "canary" in name}
-    assert shown == {name: value for name, value in expected.items() if value is not None}
+    names = ("allowed_cpus canary a", "off_node_threads canary a")
+    assert [f"{found[name]:g}" if name in found else "?" for name in names] == expected
     assert ("off_node_threads" in found) == bool(local)
