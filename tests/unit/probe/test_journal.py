@@ -28,14 +28,15 @@ def test_a_run_is_one_line_with_its_environment_and_tags(tmp_path: Path) -> None
     journal = Journal(path, "boot-1")
     for runs, environment in (([1, 2], ENVIRONMENT), ([3], ENVIRONMENT), ([4], newer), ([], ENVIRONMENT)):
         journal.append([run(sequence) for sequence in runs], environment)
+    journal.append([run(5)], newer, {"resnet18": (1.0, 2.0)})
     assert journal.close(5)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     one, two = environment_id(ENVIRONMENT), environment_id(newer)
     assert [(line["environment"], line.get("run", {}).get("sequence")) for line in lines] == [
-        (one, None), (one, 1), (one, 2), (one, 3), (two, None), (two, 4),
+        (one, None), (one, 1), (one, 2), (one, 3), (two, None), (two, 4), (two, None), (two, 5),
     ]  # fmt: skip
     assert lines[0]["components"] == ENVIRONMENT and lines[1]["run"]["tags"] == ["stalled"]
-    assert [entry.run for entry in read(path) if entry.run] == [run(1), run(2), run(3), run(4)]
+    assert [entry.run for entry in read(path) if entry.run] == [run(sequence) for sequence in range(1, 6)]
 
 
 def test_it_is_rotated_and_each_file_says_environment_and_outputs_once(tmp_path: Path) -> None:
@@ -61,9 +62,10 @@ def test_what_a_crash_left_is_found_and_a_torn_line_costs_only_itself(tmp_path: 
     assert last_runs(path, 10) == []
     for boot, count in (("boot-1", 5), ("boot-2", 1)):  # killed again before anybody asked
         journal = Journal(path, boot)
-        journal.append([run(sequence) for sequence in range(1, count + 1)], ENVIRONMENT)
+        journal.append([run(sequence) for sequence in range(1, count)], ENVIRONMENT)
         with path.open("ab") as file:
             file.write(b'{"boot_id": "boot-1", "run": {"sequ')
+        journal.append([run(count)], ENVIRONMENT)
         assert journal.close(5)
     found = [(run.boot_id, run.sequence) for run in last_runs(path, 3)]
     assert found == [("boot-1", 4), ("boot-1", 5), ("boot-2", 1)] and sequences(path) == [1, 2, 3, 4, 5, 1]
