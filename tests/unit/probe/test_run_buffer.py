@@ -40,9 +40,10 @@ def test_page_by_page_each_run_comes_once(older: int, old: int, own: int, most: 
     ring = RunBuffer("new", 100, [run(n, boot) for boot, n in earlier])
     ring.extend(map(run, range(1, own + 1)))
     cursor, seen, newest = "", list[tuple[str, int]](), own
-    while page := (found := got(ring, cursor, most))[0]:
-        assert len(page) <= most and found[2] == 0
-        cursor, seen = found[1], seen + page
+    for _ in range(100):
+        page, cursor, lost = got(ring, cursor, most)
+        assert len(page) <= most and lost == 0
+        seen += page
         if newest < own + between:
             newest += 1
             ring.extend([run(newest)])

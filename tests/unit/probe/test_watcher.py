@@ -433,6 +433,7 @@ def test_a_canary_is_closed_once_for_memory_and_never_beside_its_run(
     if blocks != "open":
         assert canary.round(5) is None and target.repeats <= repeats + 5, "no other run was begun"
         assert (canary.is_open, canary.state, target.closed) == (False, "out_of_memory", 1)
+    until(lambda: not canary._worker.is_busy)
     canary.open(10)
     assert canary.is_open and target.opened == 2, "an hour later it is opened again"
     assert canary.close(10)
@@ -503,7 +504,7 @@ def test_an_interruption_may_hit_any_instruction(container: Container) -> None:
 
 
 class Sweepable(Small):
-    """Takes 40 MiB for each sample."""
+    """Takes 10 MiB for each sample."""
 
     is_sweepable = True
     batch = 1
@@ -514,7 +515,7 @@ class Sweepable(Small):
         return copy
 
     def run(self, phase: Any) -> int:
-        held = b"\1" * (self.batch * 40 * MIB)
+        held = b"\1" * (self.batch * 10 * MIB)
         time.sleep(0.15)
         return len(held)
 
