@@ -96,22 +96,23 @@ def memory(place: Place) -> list[Measured]:
 @step("tensor-cores", "the canary `matmul` says whether Tensor Cores are in use")
 def tensor_cores(place: Place) -> list[Measured]:
     """Rates of half precision over single precision, and the canary's own answer."""
-    from infercanary.probe.execution import Execution
+    from infercanary.probe.canary import Canary
+    from infercanary.probe.histogram import Tally
     from infercanary.probe.targets import make
     from infercanary.probe.targets.matmul import FLOPS, UNUSED, has_tensor_cores
 
     torch = torch_module(place)
     target = make("matmul", {"device": place.device, **({} if place.on_gpu else {"size": 256})})
-    runner = Execution("product", target, 60.0)
-    runner.begin_opening()
-    environment = runner.opened(300.0).environment
+    canary = Canary("product", target, Tally(), 60.0, 300.0)
+    canary.open(300.0)
     ratios, unused = [], []
     for _ in range(place.times(8)):
-        readings = runner.run(5).readings
+        run = canary.round(5)
+        readings = run.readings if run is not None else ()
         rates = {labels[0]: value for metric, value, labels in readings if metric is FLOPS}
         unused += [value for metric, value, _ in readings if metric is UNUSED]
-        ratios.append(rates.get(environment["matmul_precision"], 0.0) / rates["float32"])
-    runner.close(10.0, True)
+        ratios.append(rates.get(canary.environment["matmul_precision"], 0.0) / rates["float32"])
+    canary.close(10.0)
     has_them = place.on_gpu and has_tensor_cores(torch, place.device)
     return [
         Measured(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from infercanary.probe.execution import Execution
+from infercanary.probe.canary import Canary
+from infercanary.probe.histogram import Tally
 from infercanary.probe.targets import make
 from infercanary.probe.targets.matmul import FLOPS, UNUSED, has_tensor_cores
 
@@ -20,10 +21,10 @@ pytestmark = [
 
 def test_each_precision_has_its_rate() -> None:
     target = make("matmul", {"device": "cuda"})
-    runner = Execution("product", target, 60.0)
-    runner.begin_opening()
-    environment = runner.opened(300.0).environment
-    ran = runner.run(10)
+    canary = Canary("product", target, Tally(), 60.0, 300.0)
+    canary.open(300.0)
+    environment, ran = canary.environment, canary.round(10)
+    assert ran is not None
     rates = {labels: value for metric, value, labels in ran.readings if metric is FLOPS}
     print(
         environment["torch_cuda_device"],
@@ -37,7 +38,7 @@ def test_each_precision_has_its_rate() -> None:
         assert [value for metric, value, _ in ran.readings if metric is UNUSED] == [0.0]
         half = environment["matmul_precision"]
         assert rates[half,] > 1.5 * rates["float32",]
-    assert runner.close(10.0, True)
+    assert canary.close(10.0)
 
 
 def test_float32_is_not_computed_in_tf32_and_the_switch_is_as_it_was() -> None:

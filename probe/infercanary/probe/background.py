@@ -7,8 +7,6 @@ import logging
 from infercanary.contract.profile import Profile
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import Worker
-from infercanary.probe.pool import Pool
-from infercanary.probe.targets import Target
 
 log = logging.getLogger("infercanary.probe")
 
@@ -17,23 +15,17 @@ class Background:
     """Work between the runs of one canary.
 
     Args:
-        canary: Must be fit for it.
-        target: The canary's.
-        work: Its name, for threads and the log: ``sweep``.
-        timeout: Seconds from which on it counts as hanging.
-        pool: The server's own; None to run in threads of its own.
+        canary: Must be fit for it. Its target does the work, in its pool; what takes longer than its timeout hangs.
+        work: Name for threads and the log: ``sweep``.
     """
 
     is_guest = False
     """Whether the process is a server's, whose free memory is not given back."""
 
-    def __init__(self, canary: Canary, target: Target, work: str, timeout: float, pool: Pool | None) -> None:
+    def __init__(self, canary: Canary, work: str) -> None:
         self.canary = canary.name
         self._canary = canary
-        self._target = target
         self._work = work
-        self._timeout = timeout
-        self._pool = pool
         self._worker = Worker(f"infercanary-{canary.name}-{work}")
 
     @property

@@ -1,7 +1,4 @@
-"""CPU time that the probe's port may take of the process that it is a guest in: 2 % of one CPU in the long run.
-
-A caller's address has a part of it, so that one address leaves the others theirs.
-"""
+"""CPU time that the probe's port may take of its host process: 2 % of one CPU in the long run, a part per address."""
 
 from __future__ import annotations
 
@@ -9,10 +6,12 @@ SHARE, BURST_SECONDS = 0.02, 0.5
 """Share of one CPU for the port as a whole, and its burst in seconds."""
 ADDRESS_SHARE, ADDRESS_BURST_SECONDS = 0.003, 0.4
 """The same for the connections of one address. A poll each 5 s takes less than 0.001, also over TLS."""
-_ADDRESSES = 64
-"""Addresses with a budget. So many that spend theirs spend the whole port's too, and all may begin again."""
-_BURST_REST = 9
-"""Times the CPU time of a turn that the loop sleeps after it: a tenth of a CPU at most, also in a burst."""
+_ADDRESSES = (
+    64  # with a budget; so many that spend theirs spend the whole port's too, and all may begin again
+)
+_BURST_REST = (
+    9  # times a turn's CPU time that the loop sleeps after it: a tenth of a CPU at most, also in a burst
+)
 _LONGEST_REST_SECONDS = 1.0
 
 

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from infercanary.contract.report import LATENCY, PHASE, Metric
 from infercanary.contract.vocabulary import CANARY_STATES, OUTCOMES, TAGS, CanaryState
 from infercanary.probe import scopes
-from infercanary.probe.execution import Opened
 from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import SHOWN
-from infercanary.probe.result import RunResult
+from infercanary.probe.result import Opened, RunResult
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.targets import REASONS, Reason
 

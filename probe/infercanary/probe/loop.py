@@ -91,7 +91,6 @@ class Probe:
         self.settings = settings = make_settings(settings or Settings(), changes)
         burst = burst_wanted()
         self._burst = False if burst is None and executor is not None else burst
-        self._targets = targets
         self._access = Access(settings.tls, settings.token_file)
         self._tally = Tally()
         self._memory = Memory(targets, HostMemory(settings.memory_reserve), settings.device_memory_reserve)
@@ -107,19 +106,15 @@ class Probe:
         kept, intervals = keep_for_sweeps(
             [(s.seconds, s.every_seconds) for s in sweeps.values()], settings.duty_cap
         )
-        timeout = settings.timeout_seconds
         self._between: list[Sweeping | Profiling] = [
-            Sweeping(canaries[name], targets[name], sweep, interval, timeout, self._tally, self._memory, pool)
+            Sweeping(canaries[name], sweep, interval, self._tally, self._memory)
             for (name, sweep), interval in zip(sweeps.items(), intervals, strict=True)
         ]
         profiled = [
             name for name, target in targets.items() if settings.profile and target.profiler != "none"
         ]
         share = SHARE * settings.duty_cap if profiled else 0.0
-        self._between += [
-            Profiling(canaries[name], targets[name], share / len(profiled), timeout, pool, self._memory)
-            for name in profiled
-        ]
+        self._between += [Profiling(canaries[name], share / len(profiled), self._memory) for name in profiled]
         self._runs_cap = settings.duty_cap - kept - share
         self._controls = Controls(self._tally) if settings.controls else None
         if samplers is None:
@@ -300,7 +295,7 @@ class Probe:
 
     def profile(self, trace: Path | None = None) -> dict[str, Profile | str]:
         """Profile every canary now, after :meth:`open` and in place of :meth:`run`; see :func:`profile_each`."""
-        return profile_each(self._canaries, self._targets, trace)
+        return profile_each(self._canaries, trace)
 
     def close(self) -> bool:
         """Stop listening and let go of every target; False where a thread hangs."""

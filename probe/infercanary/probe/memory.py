@@ -77,8 +77,7 @@ class Left(NamedTuple):
 def tightest(bounds: Iterable[Bound], reserve: int | None, least: int, share: float) -> Left | None:
     """Find the bound that leaves least; None without bounds.
 
-    Args:
-        reserve: Bytes to leave alone; None for the larger of ``least`` (bytes) and ``share`` of the limit (0 to 1).
+    The reserve is so many bytes; None for the larger of ``least`` (bytes) and ``share`` of the limit (0 to 1).
     """
     lefts = []
     for bound in bounds:
@@ -115,10 +114,7 @@ class HostMemory:
         return tightest(self.bounds(), self._reserve, RESERVE, RESERVE_SHARE)
 
     def left_for_a_moment(self) -> Left | None:
-        """Read what may be taken before the kernel has to end a process; None if unknown.
-
-        Page cache in use counts as free, and the reserve is 64 MiB at most: others may use the rest of it.
-        """
+        """Read what may be taken before the kernel has to end a process, with page cache; None if unknown."""
         bounds = self.bounds()
         reserve = min([RESERVE, *(bound.limit // _SMALL_LIMIT_SHARE for bound in bounds)])
         if self._reserve is not None:
@@ -148,10 +144,7 @@ def ordinal(device: str) -> int:
 
 
 def place_of(error: BaseException, device: str = "cpu") -> Place | None:
-    """Say whose memory ran out, by an error or one in whose handling it was raised; None if it means something else.
-
-    Words that fit both mean the device on which the target computes.
-    """
+    """Say whose memory ran out, by an error or one in whose handling it was raised; None if it means something else."""
     cause: BaseException | None = error
     for _ in range(_CHAIN):
         if cause is None:
@@ -178,6 +171,7 @@ def _place_of_one(error: BaseException, device: str) -> Place | None:
         return None
     if any(words in text for words in _HOST_WORDS):
         return "host"
+    # Words that fit both mean the device on which the target computes.
     on_device = device.startswith("cuda") or any(words in text for words in _DEVICE_WORDS)
     return "device" if on_device else "host"
 

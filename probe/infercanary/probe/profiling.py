@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -20,9 +20,8 @@ from infercanary.probe.background import Background
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.memory import give_back
-from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import jittered
-from infercanary.probe.targets import Failure, Target, Unprofiled
+from infercanary.probe.targets import Failure, Unprofiled
 from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
@@ -53,16 +52,8 @@ class Profiling(Background):
         memory: Asked before each profile; None for nothing.
     """
 
-    def __init__(
-        self,
-        canary: Canary,
-        target: Target,
-        share: float,
-        timeout: float,
-        pool: Pool | None = None,
-        memory: Memory | None = None,
-    ) -> None:
-        super().__init__(canary, target, "profile", timeout, pool)
+    def __init__(self, canary: Canary, share: float, memory: Memory | None = None) -> None:
+        super().__init__(canary, "profile")
         self._memory = memory
         self.next_at = 0.0
         """When the next one may begin (monotonic), once the canary is steady."""
@@ -80,7 +71,7 @@ class Profiling(Background):
         # Does the host's own work wait for what the canary runs on?
         is_crowded = self._canary.gives_way or not _OTHERS.isdisjoint(self._canary.last_tags)
         lack = self._memory.lack_for_round(PROFILER_BYTES) if self._memory is not None else ""
-        if lack or is_crowded or self._target.is_busy():
+        if lack or is_crowded or self._canary.target.is_busy():
             self.next_at = now + _PUT_OFF_SECONDS
             if lack:
                 self._complain(lack)
@@ -100,17 +91,18 @@ class Profiling(Background):
 
     def _measure(self) -> None:
         try:
-            self._profile = self._worker.call(self._profile_in_turns, self._timeout)
+            self._profile = self._worker.call(self._profile_in_turns, self._canary.timeout)
             self._complaint = ""
         except (Interrupted, StillBusy):
             return
         except DeadlineExceeded:
             # It goes on, and what hung once may hang each time.
             self._is_over = True
-            self._complain(f"no profile within {self._timeout:g} s (timeout_seconds); not tried again")
+            self._complain(f"no profile within {self._canary.timeout:g} s (timeout_seconds); not tried again")
             # A turn that comes later would be beside a run.
-            if self._pool is not None and self._turn is not None and not self._turn.cancel():
-                self._pool.lost_a_thread()
+            pool = self._canary.pool
+            if pool is not None and self._turn is not None and not self._turn.cancel():
+                pool.lost_a_thread()
         except Unprofiled as error:
             self._is_over = True
             self._complain(str(error), logging.INFO)
@@ -121,12 +113,15 @@ class Profiling(Background):
             if self._profile is not None:
                 # Once without a profiler: the next run finds memory as each run does, and takes none of it anew.
                 with suppress(Exception):  # the next run says what is wrong
-                    self._worker.call(lambda: self._target.clock.measure(self._target.run), self._timeout)
+                    self._worker.call(
+                        lambda: self._canary.target.clock.measure(self._canary.target.run),
+                        self._canary.timeout,
+                    )
         self._worker.rest()
 
     def _profile_in_turns(self) -> Profile:
         """In the profile's thread; or in the server's pool, in one turn with as few repeats as a profile needs."""
-        target, pool = self._target, self._pool
+        target, pool = self._canary.target, self._canary.pool
         if pool is None:
             return target.profile(REPEATS)
         if target.profiler == "second_model":
@@ -142,14 +137,11 @@ class Profiling(Background):
         self._complaint = detail
 
 
-def profile_each(
-    canaries: Sequence[Canary], targets: Mapping[str, Target], trace: Path | None
-) -> dict[str, Profile | str]:
+def profile_each(canaries: Sequence[Canary], trace: Path | None) -> dict[str, Profile | str]:
     """Profile canaries one after another, in the calling thread: for a person who waits for it.
 
     Args:
         canaries: Tried to be opened.
-        targets: Canary → target.
         trace: As in :meth:`~infercanary.probe.loop.Probe.profile`.
 
     Returns:
@@ -164,7 +156,7 @@ def profile_each(
         if trace is not None and len(canaries) > 1:
             path = trace.with_name(f"{trace.stem}.{canary.name}{trace.suffix}")
         try:
-            profiles[canary.name] = targets[canary.name].profile(REPEATS, path)
+            profiles[canary.name] = canary.target.profile(REPEATS, path)
         except Exception as error:  # the target may be anyone's
             profiles[canary.name] = _words(error)
     return profiles

@@ -1,4 +1,4 @@
-"""Result of one canary in one round."""
+"""Results of opening a canary, and of one round of it."""
 
 from __future__ import annotations
 
@@ -108,3 +108,16 @@ class RunResult(NamedTuple):
             return None
         without = [max(0.0, t.wall - number) for t, number in zip(self.timings, known, strict=True)]
         return max(0.0, statistics.median(self.latencies) - statistics.median(without))
+
+
+class Opened(NamedTuple):
+    """Result of opening and warming up. Times in seconds."""
+
+    environment: dict[str, str]
+    load: float
+    first_run: float
+    warm_up: float
+    latencies: list[float]
+    """Wall time of each warm-up repeat."""
+    aside: float = 0.0
+    """Time since the last warm-up repeat, in which the model was identified; no part of the cold start."""

@@ -1,7 +1,7 @@
 """The probe's HTTP server: one GET on a TCP port or a UNIX socket. It never calls out.
 
-The probe is a guest in another process, so one thread with a loop of its own answers, whatever event loop the process
-has. Number, time, header and CPU time (``callers.py``) of connections are bounded (decision 34).
+A thread of its own answers, whatever event loop the host process has. Connections are bounded: number, time, header and
+CPU time (``callers.py``, decision 34).
 """
 
 from __future__ import annotations
@@ -35,29 +35,23 @@ _HEAD_BYTES = 8 << 10  # an exporter's has 300, of which a token may be 4,096
 _HEAD_END = re.compile(rb"\n\r?\n")
 _REQUEST = re.compile(rb"GET %b(?:\?(?:since=([\w.]*))?\S*)? HTTP/1\.\d\r?\n" % re.escape(PATH.encode()))
 _TOKEN = re.compile(rb"^authorization:[ \t]*(.*?)\s*$", re.IGNORECASE | re.MULTILINE)
-_HEAD_SECONDS, _ANSWER_SECONDS = 2.0, 5.0
-"""For the TLS handshake and the request's head, and for the answer."""
+_HEAD_SECONDS, _ANSWER_SECONDS = 2.0, 5.0  # for the TLS handshake and the request's head, and for the answer
 _BACKLOG = 1024
 """Connections that wait to be accepted or closed: an exporter gets in among 1,000 that reconnect immediately."""
 _ACCEPTED_AT_ONCE = 64
-_RECEIVE_BYTES, _SEND_BYTES = 8 << 10, 128 << 10
-"""In the kernel, which doubles them; the container's memory has them."""
+_RECEIVE_BYTES, _SEND_BYTES = 8 << 10, 128 << 10  # of the container's memory; the kernel doubles them
 _LOOK_MILLISECONDS = 50
 """Between looks at open connections: is one past its deadline, and has its caller received the whole answer."""
 
-Answering = Callable[[str], bytes]
-"""The caller's cursor ("" for none) → the report as JSON."""
-Steps = Generator[int, None, Any]
-"""Yields the event of ``poll`` to wait for; 0 to be called again at the next look."""
+Steps = Generator[int, None, Any]  # the event of ``poll`` to wait for; 0 to be called again at the next look
 
 
 class ReportServer:
-    """Serves reports from when it is made until :meth:`close`. Port 0 takes a free one; ``address`` shows which."""
+    """Serves reports until :meth:`close`: ``answer`` gives one as JSON by the caller's cursor ("" for none)."""
 
-    def __init__(self, listen: str, answer: Answering, access: Access | None = None) -> None:
+    def __init__(self, listen: str, answer: Callable[[str], bytes], access: Access | None = None) -> None:
         self.address = listen
-        self.cpu_seconds = 0.0
-        """CPU time that the server took."""
+        self.cpu_seconds = 0.0  # that the server took
         self._answer = answer
         self._access = access or Access()
         self._where = where = listen_place(listen)
@@ -121,13 +115,11 @@ class ReportServer:
             return False
         if connection.event and not event:
             return True
-        begin, is_over = time.thread_time(), False
-        try:
-            connection.event = next(connection.steps)
-        except Exception:  # it is finished (StopIteration), or its caller left
-            is_over = True
+        begin, event = time.thread_time(), -1
+        with suppress(Exception):  # it is finished (StopIteration), or its caller left
+            connection.event = event = next(connection.steps)
         may_go_on = self._callers.may_go_on(connection.address, time.thread_time() - begin, now)
-        return may_go_on and not is_over
+        return may_go_on and event >= 0
 
     def _accept(self, now: float) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
@@ -182,7 +174,7 @@ _servers: weakref.WeakSet[ReportServer] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """After a fork, close what the child has of the parent's servers, which cannot answer there."""
+    """Close what a child has of its parent's servers, which cannot answer there."""
     for server in list(_servers):
         server.close_sockets()
 
@@ -201,12 +193,10 @@ def _when_ready(event: int, call: Callable[..., Any], *arguments: object) -> Ste
     while True:
         try:
             return call(*arguments)
-        except ssl.SSLWantReadError:
-            yield POLLIN
         except ssl.SSLWantWriteError:
             yield POLLOUT
-        except BlockingIOError:
-            yield event
+        except (BlockingIOError, ssl.SSLWantReadError) as error:
+            yield POLLIN if isinstance(error, ssl.SSLError) else event
 
 
 def _has_unread(sock: socket.socket) -> bool:
@@ -221,9 +211,8 @@ def _response(status: str, body: bytes, kind: str = "text/plain") -> bytes:
 
 def _listen(where: Path | tuple[str, int]) -> socket.socket:
     if not isinstance(where, Path):
-        host, port = where
         return listening_socket(
-            host, port, backlog=_BACKLOG, receive_bytes=_RECEIVE_BYTES, send_bytes=_SEND_BYTES
+            *where, backlog=_BACKLOG, receive_bytes=_RECEIVE_BYTES, send_bytes=_SEND_BYTES
         )
     if where.is_socket():  # replace one that nobody listens on any more
         with socket.socket(socket.AF_UNIX) as caller:

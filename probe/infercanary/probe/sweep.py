@@ -24,9 +24,8 @@ from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy,
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.memory import trim
-from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import Turns
-from infercanary.probe.targets import Failure, Target
+from infercanary.probe.targets import Failure
 from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
@@ -99,21 +98,11 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Sweeping(Background):
     """Sweeps one canary: :meth:`step` by step, each of them one point, in a thread that ends after it (or hangs).
 
-    A point counts as hanging ``timeout`` seconds after it was given up.
+    A point counts as hanging the canary's timeout after it was given up.
     """
 
-    def __init__(
-        self,
-        canary: Canary,
-        target: Target,
-        sweep: Sweep,
-        interval: float,
-        timeout: float,
-        tally: Tally,
-        memory: Memory,
-        pool: Pool | None = None,
-    ) -> None:
-        super().__init__(canary, target, "sweep", timeout, pool)
+    def __init__(self, canary: Canary, sweep: Sweep, interval: float, tally: Tally, memory: Memory) -> None:
+        super().__init__(canary, "sweep")
         self._sweep = sweep
         self._interval = interval
         self._tally = tally
@@ -179,7 +168,7 @@ class Sweeping(Background):
         self._began, self._cost, self._gave_numbers = now, 0.0, False
         samples = 1
         with suppress(Exception):  # the target may be anyone's
-            samples = int(self._target.samples)
+            samples = int(self._canary.target.samples)
         self._left = self._sweep.loads(samples)
         self._share = self._sweep.seconds / len(self._left)
 
@@ -193,10 +182,10 @@ class Sweeping(Background):
                 return 0.0
         begin = perf_counter()
         result: Measured | Missing
-        measurement = Measurement(self.canary, self._target, load, self._share, self._pool)
+        measurement = Measurement(self.canary, self._canary.target, load, self._share, self._canary.pool)
         self._measurement = measurement
         try:
-            with self._memory.point(self.canary, self._target, load) as growth:
+            with self._memory.point(self.canary, self._canary.target, load) as growth:
                 measurement.look = growth.check
                 result = self._worker.call(measurement.measure, self._share)
         except Failure as error:
@@ -207,7 +196,7 @@ class Sweeping(Background):
         except DeadlineExceeded:
             measurement.give_up()
             self._given_up_at = time.monotonic()
-            self._hangs_at = self._given_up_at + self._timeout
+            self._hangs_at = self._given_up_at + self._canary.timeout
             late = f"no end within its {self._share:.3g} s; give the sweep more seconds"
             result = Missing("timed_out", late)
         except RuntimeError as error:  # the host is out of threads
@@ -218,7 +207,7 @@ class Sweeping(Background):
             self._turns.put_off(_PUT_OFF_SECONDS, time.monotonic())
             return perf_counter() - begin
         if isinstance(result, Measured):
-            self._memory.note_point(growth, result.device_bytes)
+            self._memory.note_point(self.canary, load, growth.largest, result.device_bytes)
         elif result.reason == "out_of_memory":
             trim()
         self._show(load, result)
@@ -255,5 +244,6 @@ class Sweeping(Background):
             "on them: restart the process, and leave that point out",
             self.canary,
         )
-        if self._pool is not None and self._measurement is not None and self._measurement.give_up():
-            self._pool.lost_a_thread()
+        pool = self._canary.pool
+        if pool is not None and self._measurement is not None and self._measurement.give_up():
+            pool.lost_a_thread()

@@ -42,8 +42,7 @@ _FEWER_LOADS = "name fewer or smaller loads"
 class Growth:
     """Growth of the process while a canary is opened, or a point of its sweep runs.
 
-    With a thread, :meth:`end` raises `MemoryError` there, at most once and never after :meth:`finish`. It may come at
-    any call of Python; :meth:`finish` has one after its lock is taken, so that nothing comes later.
+    With a thread, :meth:`end` raises `MemoryError` there, at any call of Python: once, never after :meth:`finish`.
     """
 
     def __init__(self, canary: str, load: Load | None = None, thread: int | None = None) -> None:
@@ -72,7 +71,7 @@ class Growth:
                     _raise_in(self._thread, MemoryError)
 
     def finish(self) -> None:
-        """Let nothing interrupt the thread any more."""
+        """Let nothing interrupt the thread any more: a call comes after the lock is taken, and nothing later."""
         with self._lock:
             self._finished.set()
 
@@ -83,10 +82,7 @@ class Growth:
 
 
 class Memory:
-    """Memory of all canaries of a probe.
-
-    The targets are set up to ask here before they take memory.
-    """
+    """Memory of all canaries of a probe, whose targets are set up to ask here before they take some."""
 
     def __init__(
         self, targets: Mapping[str, Target], host: HostMemory | None = None, device_reserve: int | None = None
@@ -196,10 +192,9 @@ class Memory:
         finally:
             self._growing.remove(growth)
 
-    def note_point(self, growth: Growth, on_device: int) -> None:
-        """Keep what a point that gave numbers took, and its bytes of the device, for the next one."""
-        if growth.load is not None:
-            self._points[growth.canary] = growth.load, growth.largest, on_device
+    def note_point(self, canary: str, load: Load, on_host: int, on_device: int) -> None:
+        """Keep the bytes that a point took which gave numbers, for the next one."""
+        self._points[canary] = load, on_host, on_device
 
     def own_process(self, ended: Iterable[Ended]) -> None:
         """Start this process anew at the reserve; leave alone what the process before it ended."""
@@ -226,9 +221,7 @@ class Memory:
         left, last = self._host.left() if growing else None, self._host.left_for_a_moment()
         if last is None:
             return _UNKNOWN_SECONDS
-        for growth in growing:
-            growth.look()
-        large = [growth for growth in growing if growth.largest >= _LEAST]
+        large = [growth for growth in growing if max(growth.look(), growth.largest) >= _LEAST]
         if left is not None and left.size == 0 and large:
             self._end(large, left)  # which gives memory back, in a moment
         elif last.size == 0 and sizes and not self.closing:
@@ -239,9 +232,8 @@ class Memory:
         return min(_LONGEST_PAUSE, max(_LEAST_PAUSE, last.size / _OPEN_RATE))
 
     def _watch(self, growth: Growth) -> None:
-        with (
-            self._start
-        ):  # first: an interruption, which may come once the growth is listed, could leave it locked
+        # First: an interruption, which may come once the growth is listed, could leave it locked.
+        with self._start:
             if self._thread is None and not self._stopping.is_set():
                 self._thread = threading.Thread(target=self._look_on, name="infercanary-memory", daemon=True)
                 try:

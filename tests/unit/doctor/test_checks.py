@@ -53,132 +53,78 @@ V2 = {
 }
 
 
-@pytest.mark.parametrize(
-    ("section", "name", "files", "state", "words"),
-    [
-        ("host", "NUMA nodes", {}, "limited", "sys/devices/system/node cannot be read.*mount /sys"),
-        ("host", "NUMA balancing", {"proc/sys/kernel/numa_balancing": "1\n"}, "limited", "moves pages"),
-        ("host", "NUMA balancing", {"proc/sys/kernel/numa_balancing": "0\n"}, "OK", "off"),
-        ("host", "threads", {"proc/self/status": "x"}, "limited", "schedstat, sched cannot be read"),
-        (
-            "host",
-            "threads",
-            {f"proc/self/{name}": "5 6 0" for name in ("status", "sched", "schedstat")},
-            "limited",
-            "does not count.*task_delayacct=1",
-        ),
-        ("container", "cgroup", {}, "refused", "proc/self/cgroup cannot be read"),
-        ("container", "cgroup", {"proc/self/cgroup": "3:cpu,cpuacct:/x\n"}, "refused", "no cgroup is mounted.*mount"),
-        (
-            "container",
-            "cgroup",
-            V2,
-            "limited",
-            "version 2: cpu_quota 0.5, memory_limit 256 MiB, cpuset_cpus 4; its files lack .*throttled.*oom_kills",
-        ),
-        (
-            "container",
-            "cgroup",
-            V2
-            | {
-                "sys/fs/cgroup/cpu.stat": "nr_periods 1\nnr_throttled 1\nthrottled_usec 1\n",
-                "sys/fs/cgroup/memory.events": "max 0\noom_kill 0\n",
-                "sys/fs/cgroup/memory.stat": "inactive_file 0\npgmajfault 0\n",
-            },
-            "OK",
-            "cpuset_cpus 4; ; $",
-        ),
-        ("container", "pressure (PSI)", V2, "refused", "psi=1"),
-        (
-            "container",
-            "pressure (PSI)",
-            V2 | {"proc/pressure/cpu": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"},
-            "limited",
-            "of the host only",
-        ),
-        (
-            "container",
-            "pressure (PSI)",
-            V2 | {"sys/fs/cgroup/cpu.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"},
-            "OK",
-            "own cgroup: cpu",
-        ),
-        ("container", "memory peak", {}, "limited", "clear_refs may not be written"),
-        ("container", "who ends first", {}, "limited", "the kernel may end the server first"),
-        ("driver", "device files", {}, "limited", "without nvidia0, nvidiactl, nvidia-uvm in"),
-        (
-            "driver",
-            "device files",
-            {f"dev/{name}": "" for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm")},
-            "OK",
-            "nvidia0, nvidia1, nvidiactl",
-        ),
-        (
-            "driver",
-            "device files",
-            {"dev/nvidia0/folder": "", "dev/nvidiactl": "", "dev/nvidia-uvm": ""},  # a folder cannot be opened so
-            "refused",
-            "nvidia0 may not be opened.*recreate the container",
-        ),
-    ],
-)  # fmt: skip
-def test_what_a_check_says(
-    section: str, name: str, files: dict[str, str], state: str, words: str, tmp_path: Path
-) -> None:
-    found = answer(section, name, tmp_path, files)
+PSI = "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"
+
+
+DEVICES = ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm")
+
+
+FILES: dict[str, dict[str, str]] = {
+    "nothing": {},
+    "balancing": {"proc/sys/kernel/numa_balancing": "1\n"},
+    "no balancing": {"proc/sys/kernel/numa_balancing": "0\n"},
+    "status": {"proc/self/status": "x"},
+    "schedule": {f"proc/self/{name}": "5 6 0" for name in ("status", "sched", "schedstat")},
+    "v1 unmounted": {"proc/self/cgroup": "3:cpu,cpuacct:/x\n"},
+    "v2": V2,
+    "v2 whole": V2
+    | {
+        "sys/fs/cgroup/cpu.stat": "nr_periods 1\nnr_throttled 1\nthrottled_usec 1\n",
+        "sys/fs/cgroup/memory.events": "max 0\noom_kill 0\n",
+        "sys/fs/cgroup/memory.stat": "inactive_file 0\npgmajfault 0\n",
+    },
+    "v2, host's PSI": V2 | {"proc/pressure/cpu": PSI},
+    "v2, own PSI": V2 | {"sys/fs/cgroup/cpu.pressure": PSI},
+    "devices": {f"dev/{name}": "" for name in DEVICES},
+    # A folder cannot be opened so.
+    "closed device": {"dev/nvidia0/folder": "", "dev/nvidiactl": "", "dev/nvidia-uvm": ""},
+}
+
+
+# Section, check, files, state, and words of the answer.
+ANSWERS = """
+host | NUMA nodes | nothing | limited | sys/devices/system/node cannot be read.*mount /sys
+host | NUMA balancing | balancing | limited | moves pages
+host | NUMA balancing | no balancing | OK | off
+host | threads | status | limited | schedstat, sched cannot be read
+host | threads | schedule | limited | does not count.*task_delayacct=1
+container | cgroup | nothing | refused | proc/self/cgroup cannot be read
+container | cgroup | v1 unmounted | refused | no cgroup is mounted.*mount
+container | cgroup | v2 | limited | version 2: cpu_quota 0.5, memory_limit 256 MiB, cpuset_cpus 4; its files lack .*throttled.*oom_kills
+container | cgroup | v2 whole | OK | cpuset_cpus 4; ; $
+container | pressure (PSI) | v2 | refused | psi=1
+container | pressure (PSI) | v2, host's PSI | limited | of the host only
+container | pressure (PSI) | v2, own PSI | OK | own cgroup: cpu
+container | memory peak | nothing | limited | clear_refs may not be written
+container | who ends first | nothing | limited | the kernel may end the server first
+driver | device files | nothing | limited | without nvidia0, nvidiactl, nvidia-uvm in
+driver | device files | devices | OK | nvidia0, nvidia1, nvidiactl
+driver | device files | closed device | refused | nvidia0 may not be opened.*recreate the container
+"""  # noqa: E501
+
+
+NODES = {f"sys/devices/system/node/node{node}/cpulist": cpus for node, cpus in enumerate(("0-3\n", "4-7\n"))}
+
+
+SIBLINGS = {
+    f"{CPU}/cpu{cpu}/topology/thread_siblings_list": cpus
+    for cpu, cpus in {0: "0,4", 1: "1,5", 2: "2", 4: "0,4", 5: "1,5"}.items()
+}
+
+
+CLOCKS = {f"{CLOCK}/current_clocksource": "hpet\n", f"{CLOCK}/available_clocksource": "hpet acpi_pm\n"}
+
+
+PARANOID = {"proc/sys/kernel/perf_event_paranoid": "4\n"}
+
+
+@pytest.mark.parametrize("row", ANSWERS.strip().splitlines())
+def test_what_a_check_says(row: str, tmp_path: Path) -> None:
+    section, name, files, state, words = row.split(" | ")
+    found = answer(section, name, tmp_path, FILES[files])
     text = f"{found.found}; {found.why}; {found.fix}"
     assert found.state == state, text
     assert re.search(words, text), text
-
-
-def test_a_sibling_that_others_may_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
-    pairs = {0: "0,4", 1: "1,5", 2: "2", 4: "0,4", 5: "1,5"}
-    files = {f"{CPU}/cpu{cpu}/topology/thread_siblings_list": each for cpu, each in pairs.items()}
-    found = answer("host", "cores", tmp_path, files)
-    assert found.state == "limited"
-    assert found.found == "3 CPUs are allowed, on 3 cores" and "their SMT siblings 4, 5 are not" in found.why
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 4})
-    found = answer("host", "cores", tmp_path)
-    assert (found.state, found.found) == ("OK", "2 CPUs are allowed, on 1 cores")
-
-
-def test_threads_of_two_nodes_may_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {
-        "sys/devices/system/node/node0/cpulist": "0-3\n",
-        "sys/devices/system/node/node1/cpulist": "4-7\n",
-    }
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 5})
-    found = answer("host", "NUMA nodes", tmp_path, files)
-    assert (found.state, found.found) == ("OK", "2 on this host; this process may run on node1")
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 4})
-    assert answer("host", "NUMA nodes", tmp_path).state == "limited"
-
-
-def test_a_slow_clock_names_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {f"{CLOCK}/current_clocksource": "hpet\n", f"{CLOCK}/available_clocksource": "hpet acpi_pm\n"}
-    monkeypatch.setattr(host, "_reading_ns", lambda: 1400.0)
-    found = answer("host", "clock source", tmp_path, files)
-    assert found.state == "limited" and "hpet: a reading takes 1400 ns" in found.found
-    assert "available: hpet acpi_pm" in found.fix
-
-
-@pytest.mark.parametrize(
-    ("error", "state", "words"),
-    [
-        (1, "refused", "EPERM.*a seccomp profile"),
-        (13, "refused", "EACCES.*--cap-add PERFMON.*perf_event_paranoid=2"),
-        (2, "limited", "hardware counters do not"),
-        (0, "OK", "its own instructions"),
-    ],
-)
-def test_who_refuses_a_counter(
-    error: int, state: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("infercanary.doctor.container._perf_error", lambda: error)
-    found = answer("container", "perf events", tmp_path, {"proc/sys/kernel/perf_event_paranoid": "4\n"})
-    assert found.state == state and "perf_event_paranoid is 4" in f"{found.found}; {found.why}"
-    assert re.search(words, f"{found.found}; {found.why}; {found.fix}")
 
 
 @pytest.mark.parametrize(
@@ -259,15 +205,50 @@ def test_json_follows_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown.output.splitlines()[-1] == "1 checks: 1 OK, 0 limited, 0 refused, 0 absent"
 
 
-def test_help_names_every_section_and_says_that_nothing_is_changed() -> None:
-    shown = CliRunner().invoke(cli, ["doctor", "--help"]).output
-    for words in ("--json", "--only", "--device", "changes nothing", "CUPTI", "tenants"):
-        assert words in shown
-
-
 def test_the_docs_have_every_section_and_state() -> None:
     page = (ROOT / "docs/doctor.md").read_text()
     for section in {each.section for each in checks()}:
         assert f"\n| {section} | " in page
     for state in ("OK", "limited", "refused", "absent"):
         assert f"\n| `{state}` | " in page
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "allowed", "error", "state", "words"),
+    [
+        (
+            "cores",
+            SIBLINGS,
+            {0, 1, 2},
+            0,
+            "limited",
+            "3 CPUs are allowed, on 3 cores.*SMT siblings 4, 5 are not",
+        ),
+        ("cores", SIBLINGS, {0, 4}, 0, "OK", "2 CPUs are allowed, on 1 cores"),
+        ("NUMA nodes", NODES, {4, 5}, 0, "OK", "2 on this host; this process may run on node1"),
+        ("NUMA nodes", NODES, {3, 4}, 0, "limited", ""),
+        ("clock source", CLOCKS, {0}, 0, "limited", "hpet: a reading takes 1400 ns.*available: hpet acpi_pm"),
+        (
+            "perf events",
+            PARANOID,
+            {0},
+            1,
+            "refused",
+            "paranoid is 4.*EPERM.*a seccomp profile|EPERM.*paranoid is 4",
+        ),
+        ("perf events", PARANOID, {0}, 13, "refused", "EACCES.*--cap-add PERFMON.*perf_event_paranoid=2"),
+        ("perf events", PARANOID, {0}, 2, "limited", "hardware counters do not"),
+        ("perf events", PARANOID, {0}, 0, "OK", "its own instructions"),
+    ],
+)
+def test_what_a_check_says_of_cpus_clocks_and_counters(
+    name: str, files: dict[str, str], allowed: set[int], error: int, state: str, words: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: allowed)
+    monkeypatch.setattr(host, "_reading_ns", lambda: 1400.0)
+    monkeypatch.setattr("infercanary.doctor.container._perf_error", lambda: error)
+    found = answer("container" if error or files is PARANOID else "host", name, tmp_path, files)
+    text = f"{found.found}; {found.why}; {found.fix}"
+    assert found.state == state and re.search(words, text), text
+    assert files is not PARANOID or "perf_event_paranoid is 4" in text

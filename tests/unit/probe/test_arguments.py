@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import yaml
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import listen_place
@@ -24,34 +25,56 @@ TARGET = TorchTarget(model, [{"shape": [1]}])
 SOME = {"a": TARGET}
 
 
-@pytest.mark.parametrize(
-    ("targets", "arguments", "words"),
-    [
-        ({"a": model}, {}, ("canaries.a", "function is no target", "wrap a model: TorchTarget")),
-        ({"a": 1}, {}, ("canaries.a", "it lacks open, run, values, environment, close")),
-        ({}, {}, ("canaries", "give one at least")),
-        (TARGET, {}, ("canaries", "give one at least")),
-        ({1: TARGET}, {}, ("canaries", "`1` is not a name")),
-        ({"a b": TARGET}, {}, ("canaries", "`a b` is not a name")),
-        (SOME, {"controls": "no"}, ("Probe: controls", "true or false")),
-        (SOME, {"samplers": ["nvml"]}, ("samplers", "give a mapping")),
-        (SOME, {"listen": True}, ("Probe: listen", "text or a whole number")),
-        (SOME, {"listen": "everywhere"}, ("listen", "'everywhere' is not HOST:PORT", "unix:///path")),
-        (SOME, {"executor": 4}, ("executor", "`submit`")),
-        (SOME, {"on_hang": "restart"}, ("on_hang", "give a function")),
-        (SOME, {"interval_seconds": "10s"}, ("Probe: interval_seconds", "expected a number, got text")),
-        (SOME, {"interval_seconds": 0}, ("Probe: interval_seconds", ">= 0.1")),
-        (SOME, {"timeout_seconds": float("nan")}, ("Probe: timeout_seconds", "> 0")),
-        (SOME, {"open_timeout_seconds": float("inf")}, ("Probe: open_timeout_seconds", "<= 86400")),
-        (SOME, {"duty_cap": 1.5}, ("Probe: duty_cap", "<= 1.0")),
-        (SOME, {"memory_reserve": -1}, ("Probe: memory_reserve", ">= 0")),
-        (SOME, {"interval": 10}, ("Probe", "did you mean `interval_seconds`?")),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_one_line(targets: Any, arguments: dict[str, Any], words: tuple[str, ...]) -> None:
+MISTAKES = """
+controls: "no" | Probe: controls | true or false
+samplers: [nvml] | samplers | give a mapping
+listen: true | Probe: listen | text or a whole number
+listen: everywhere | listen | 'everywhere' is not HOST:PORT | unix:///path
+executor: 4 | executor | `submit`
+on_hang: restart | on_hang | give a function
+interval_seconds: 10s | Probe: interval_seconds | expected a number, got text
+interval_seconds: 0 | Probe: interval_seconds | >= 0.1
+timeout_seconds: .nan | Probe: timeout_seconds | > 0
+open_timeout_seconds: .inf | Probe: open_timeout_seconds | <= 86400
+duty_cap: 1.5 | Probe: duty_cap | <= 1.0
+memory_reserve: -1 | Probe: memory_reserve | >= 0
+device_memory_reserve: -1 | Probe: device_memory_reserve | >= 0
+interval: 10 | Probe | did you mean `interval_seconds`?
+INFERCANARY_INTERVAL_SECONDS: "0" | environment: INFERCANARY_INTERVAL_SECONDS | >= 0.1
+INFERCANARY_INTERVAL_SECONDS: nan | environment: INFERCANARY_INTERVAL_SECONDS | >= 0.1
+INFERCANARY_INTERVAL_SECONDS: "1e9" | environment: INFERCANARY_INTERVAL_SECONDS | <= 86400
+INFERCANARY_INTERVAL_SECONDS: 10 s | environment: INFERCANARY_INTERVAL_SECONDS | leave its unit out
+INFERCANARY_DUTY_CAP: "1.01" | environment: INFERCANARY_DUTY_CAP | <= 1.0
+INFERCANARY_DUTY_CAP: 5 % | environment: INFERCANARY_DUTY_CAP | 0.05 for 5 %
+INFERCANARY_BURST: 2 s | environment: INFERCANARY_BURST | expected true or false
+"""
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.strip().splitlines())
+def test_a_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+    argument, *words = mistake.split(" | ")
+    [(name, value)] = yaml.safe_load(argument).items()
+    if name.isupper():
+        monkeypatch.setenv(name, value)
     with pytest.raises(UsageError) as caught:
-        Probe(targets, **arguments)
+        Probe(SOME, **({} if name.isupper() else {name: value}))
     assert [word for word in words if word not in str(caught.value)] == [], caught.value
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        ({"a": model}, "canaries.a: function is no target: it lacks open, .*; wrap a model: TorchTarget"),
+        ({"a": 1}, "canaries.a: int is no target: it lacks open, run, values, environment, close"),
+        ({}, "canaries: give one at least"),
+        (TARGET, "canaries: give one at least"),
+        ({1: TARGET}, "canaries: `1` is not a name"),
+        ({"a b": TARGET}, "canaries: `a b` is not a name"),
+    ],
+)
+def test_what_is_no_canary_is_refused(targets: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Probe(targets)
 
 
 def test_keywords_and_settings_make_the_same_struct() -> None:
@@ -65,27 +88,6 @@ def test_keywords_and_settings_make_the_same_struct() -> None:
 @pytest.mark.parametrize("listen", ["9798", "[::]:9798", ":9798"])
 def test_a_port_alone_is_every_address(listen: str) -> None:
     assert listen_place(listen) == ("::", 9798)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("INTERVAL_SECONDS", "0", ">= 0.1"),
-        ("INTERVAL_SECONDS", "nan", ">= 0.1"),
-        ("INTERVAL_SECONDS", "1e9", "<= 86400"),
-        ("INTERVAL_SECONDS", "10 s", "leave its unit out"),
-        ("DUTY_CAP", "1.01", "<= 1.0"),
-        ("DUTY_CAP", "5 %", "0.05 for 5 %"),
-        ("BURST", "2 s", "expected true or false"),
-    ],
-)
-def test_a_mistake_in_the_environment_names_the_variable(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
-) -> None:
-    monkeypatch.setenv(f"INFERCANARY_{name}", value)
-    with pytest.raises(UsageError) as caught:
-        Probe(SOME)
-    assert f"environment: INFERCANARY_{name}" in str(caught.value) and words in str(caught.value)
 
 
 def test_a_probe_in_a_server_keeps_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

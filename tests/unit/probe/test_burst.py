@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from infercanary.probe import schedule as module
 from infercanary.probe.duty import LEAST_INTERVAL, PAID_WITHIN, RATE, SECONDS, Burst
-from infercanary.probe.schedule import Budget, Schedule, plan, spaced
+from infercanary.probe.schedule import Budget, Schedule, spaced
 
 HOUR = 3600.0
 
@@ -63,66 +63,6 @@ def paces(made: Iterable[Ran]) -> set[float]:
     return {round(run.interval, 6) for run in made}
 
 
-def test_a_run_every_2_s_and_then_half_as_often_until_it_is_paid_back() -> None:
-    """A canary that fills its duty (8 repeats of 10 ms in 10 s) gets five times the runs for 8 minutes."""
-    made = list(runs(lambda _: 0.08))
-    fast = [run for run in made if run.in_burst]
-    assert fast[-1].at == pytest.approx(570, abs=20)
-    assert paces(fast) == {2.2}
-    assert len([run for run in made if run.at < 60]) == pytest.approx(27, abs=2)
-    later = [run for run in made if not run.in_burst and run.debt > 0]
-    assert paces(later) == {17.6}
-    assert later[-1].at <= HOUR
-    assert paces(run for run in made if run.at > HOUR + 20) == {10.0}
-    assert sum(run.cost for run in made if run.at < HOUR) == pytest.approx(0.01 * HOUR, rel=0.1)
-
-
-def test_a_cheap_canary_bursts_for_15_minutes_and_owes_nothing() -> None:
-    made = list(runs(lambda _: 0.015))
-    fast = [run for run in made if run.in_burst]
-    assert fast[-1].at == pytest.approx(SECONDS, abs=3)
-    assert len(fast) == pytest.approx(SECONDS / LEAST_INTERVAL, abs=3)
-    assert max(run.debt for run in made) < 0.1
-    assert paces(run for run in made if run.at > SECONDS + 10) == {10.0}
-
-
-def test_a_costly_canary_bursts_at_four_times_the_duty_cap() -> None:
-    """5 repeats of 40 ms and the controls: every 23 s at 1 %."""
-    made = list(runs(lambda _: 0.21))
-    fast = [run for run in made if run.in_burst]
-    assert paces(fast) == {5.775}
-    assert paces(made) == {5.775, 46.2, 23.1}
-    assert made[-1].interval == pytest.approx(23.1)
-
-
-@pytest.mark.parametrize("interval", [0.1, 1.0, 2.0])
-def test_no_burst_where_runs_are_as_frequent_anyway(interval: float) -> None:
-    made = list(runs(lambda _: 0.0001, interval=interval, until=SECONDS))
-    assert not any(run.in_burst or run.debt for run in made)
-    assert paces(made) == {interval}
-
-
-def test_it_pauses_while_requests_wait() -> None:
-    """A server's pool that is busy for a minute: runs are as frequent as at a steady pace, and hurry again later."""
-    burst = Burst(0.01, 0.0)
-    assert burst.plan(0.02, 10.0, 10.0) == (2.0, 0.04)
-    assert burst.plan(0.02, 10.0, 20.0, gives_way=True) == (10.0, 0.01)
-    assert not burst.is_on
-    assert burst.plan(0.02, 10.0, 80.0) == (2.0, 0.04)
-
-
-def test_it_can_be_switched_off() -> None:
-    made = list(runs(lambda _: 0.08, is_on=False))
-    assert paces(made) == {10.0}
-    assert not any(run.debt for run in made)
-
-
-def test_before_a_canary_is_open_nothing_is_hurried_and_the_burst_is_still_to_come() -> None:
-    made = list(runs(lambda now: 0.0 if now < 120 else 0.02))
-    assert paces(run for run in made if run.at < 120) == {10.0}
-    assert paces(run for run in made if 135 < run.at < SECONDS) == {LEAST_INTERVAL}
-
-
 def test_a_hang_ends_the_burst_and_is_forgotten_within_the_hour() -> None:
     made = list(runs(lambda _: 0.08, hangs_at=60.0))
     hung = next(i for i, run in enumerate(made) if run.cost == 30.0)
@@ -169,10 +109,36 @@ def test_two_runs_of_a_burst_are_apart_as_the_jitter_leaves_them(
     assert all(b - a >= 0.6 * LEAST_INTERVAL - 1e-6 for a, b in pairwise(fast))
 
 
-def test_repeats_of_a_burst_are_those_of_a_steady_pace() -> None:
-    """They are planned by the configured interval, so a run is the same measurement at either pace."""
-    repeats, interval = plan([0.005], 10.0, 0.01, fixed=0.01)
+# Busy seconds of a run before and from the given time on; when the burst ends, paces of it, after it, and later on.
+PACES = [
+    # A canary that fills its duty (8 repeats of 10 ms in 10 s) gets five times the runs for 8 minutes.
+    (0.08, 0.08, 0.0, 570, {2.2}, {17.6}),
+    (0.015, 0.015, 0.0, SECONDS, {LEAST_INTERVAL}, {10.0}),  # a cheap one owes nothing
+    (0.0, 0.02, 120.0, SECONDS, {LEAST_INTERVAL}, {10.0}),  # before a canary is open nothing is hurried
+]
+
+
+@pytest.mark.parametrize(("before", "cost", "change", "ends", "fast", "later"), PACES)
+def test_runs_come_often_and_then_rarely_until_that_is_paid_back(
+    before: float, cost: float, change: float, ends: float, fast: set[float], later: set[float]
+) -> None:
+    made = list(runs(lambda now: before if now < change else cost))
+    burst = [run for run in made if run.in_burst]
+    assert burst[-1].at == pytest.approx(ends, abs=20) and paces(burst) == fast
+    assert not change or paces(run for run in made if run.at < change) == {10.0}
+    assert paces(run for run in made if ends + 30 < run.at < 0.9 * HOUR) == later
+    assert paces(run for run in made if run.at > HOUR + 20) == {10.0}
+    assert sum(run.cost for run in made if run.at < HOUR) <= 0.01 * HOUR * 1.1
+
+
+def test_it_pauses_while_requests_wait_and_can_be_switched_off() -> None:
+    """A server's pool that is busy for a minute: runs are as frequent as at a steady pace, and hurry again later."""
     burst = Burst(0.01, 0.0)
-    pace, _ = burst.plan(0.01 + 0.005 * repeats[0], interval, 0.0)
-    assert pace < interval == 10.0
-    assert plan([0.005], 10.0, 0.01, fixed=0.01)[0] == repeats == [14]
+    for now, gives_way, planned in (
+        (10.0, False, (2.0, 0.04)),
+        (20.0, True, (10.0, 0.01)),
+        (80.0, False, (2.0, 0.04)),
+    ):
+        assert burst.plan(0.02, 10.0, now, gives_way) == planned and burst.is_on != gives_way
+    made = list(runs(lambda _: 0.08, is_on=False))
+    assert paces(made) == {10.0} and not any(run.debt for run in made)

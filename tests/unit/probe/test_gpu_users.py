@@ -8,52 +8,37 @@ import pytest
 
 from infercanary.probe.samplers.nvml import users
 
-OWN, OTHER = b"0::/\n", b"0::/../other\n"
 
-
-@pytest.fixture
-def proc(tmp_path: Path) -> Path:
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self/cgroup").write_bytes(OWN)
+@pytest.mark.parametrize(
+    ("processes", "on_0", "on_1"),
+    [
+        ("", 0, 0),
+        ("null nvidia-uvm nvidia0 nvidiactl", 1, 0),
+        ("nvidia-uvm nvidia0 nvidia1", 1, 1),
+        ("nvidiactl nvidia0", 0, 0),  # NVML alone, as the probe
+        ("nvidia-uvm nvidia0 | nvidia-uvm nvidia0 nvidia1 | null", 2, 1),
+        ("nvidia-uvm nvidia0 other | nvidia-uvm nvidia0", 1, 0),  # in the host's PID namespace all are seen
+        ("ended | nvidia-uvm nvidia10", 0, 0),
+        ("null null null", None, None),  # too many files
+        ("unreadable", None, None),
+    ],
+)
+def test_those_of_the_container_that_compute_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: str, on_0: int | None, on_1: int | None
+) -> None:
+    monkeypatch.setattr(users, "_MOST_FILES", 2 if processes == "null null null" else 99)
     (tmp_path / "meminfo").touch()
-    return tmp_path
-
-
-def process(proc: Path, pid: int, *files: str, cgroup: bytes = OWN) -> None:
-    (proc / f"{pid}/fd").mkdir(parents=True)
-    (proc / f"{pid}/cgroup").write_bytes(cgroup)
-    for i, file in enumerate(files):
-        (proc / f"{pid}/fd/{i}").symlink_to(file)
-
-
-def test_those_that_compute_on_it(proc: Path) -> None:
-    process(proc, 1, "/dev/null", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidiactl")
-    process(proc, 7, "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1")
-    process(proc, 8, "/dev/nvidiactl", "/dev/nvidia0")  # NVML alone, as the probe
-    process(proc, 9, "socket:[1]")
-    assert users.own_processes("/dev/nvidia0", proc) == 2
-    assert users.own_processes("/dev/nvidia1", proc) == 1
-    assert users.own_processes("/dev/nvidia10", proc) == 0
-
-
-def test_those_of_other_containers_are_none_of_its_own(proc: Path) -> None:
-    """In the host's PID namespace all are seen."""
-    process(proc, 1, "/dev/nvidia-uvm", "/dev/nvidia0", cgroup=OTHER)
-    process(proc, 2, "/dev/nvidia-uvm", "/dev/nvidia0")
-    assert users.own_processes("/dev/nvidia0", proc) == 1
-
-
-def test_one_that_ends_meanwhile_is_none(proc: Path) -> None:
-    (proc / "3").mkdir()
-    assert users.own_processes("/dev/nvidia0", proc) == 0
-
-
-def test_what_cannot_be_looked_into_is_not_known(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process(proc, 1, "/dev/null", "/dev/null")
-    monkeypatch.setattr(users, "_MOST_FILES", 1)
-    assert users.own_processes("/dev/nvidia0", proc) is None, "too many files"
-    assert users.own_processes("/dev/nvidia0", proc / "none") is None
-    process(proc, 2)
-    (proc / "2/fd").rmdir()
-    (proc / "2/fd").touch()  # an error that is not that of a process which has ended
-    assert users.own_processes("/dev/nvidia0", proc) is None
+    for pid, files in enumerate(["self", *processes.split(" | ")]):
+        folder = tmp_path / (files if files == "self" else str(pid))
+        folder.mkdir()
+        if files == "ended":
+            continue
+        (folder / "cgroup").write_bytes(b"0::/../other\n" if "other" in files else b"0::/\n")
+        if files == "unreadable":
+            (folder / "fd").touch()  # an error that is not that of a process which has ended
+            continue
+        (folder / "fd").mkdir()
+        for number, file in enumerate(files.split()):
+            (folder / f"fd/{number}").symlink_to(f"/dev/{file}")
+    assert [users.own_processes(f"/dev/nvidia{gpu}", tmp_path) for gpu in (0, 1)] == [on_0, on_1]
+    assert users.own_processes("/dev/nvidia0", tmp_path / "none") is None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from infercanary.probe import HostClock, TorchTarget
 from infercanary.probe import canary as canary_module
@@ -31,101 +32,139 @@ def settings(target: str, sweep: object = None, **options: Any) -> str:
 
 
 def test_a_file_is_identified_by_its_bytes_and_not_by_its_name(tmp_path: Path) -> None:
-    one, same, other = (tmp_path / name for name in ("one", "same", "other"))
-    one.write_bytes(b"weights")
-    same.write_bytes(b"weights")
-    other.write_bytes(b"Weights")
+    one, same, other, huge = (tmp_path / name for name in ("one", "same", "other", "huge"))
+    for path, text in ((one, b"weights"), (same, b"weights"), (other, b"Weights")):
+        path.write_bytes(text)
     assert of_files([one]) == of_files([same]) != of_files([other])
     assert of_files([one]).startswith("file-sha256:") and len(of_files([one])) == 28
     assert of_files([one, same]) not in (of_files([one]), of_files([same, other]))
-
-
-def test_of_a_huge_file_a_sample_is_digested_that_reaches_both_ends(tmp_path: Path) -> None:
-    path = tmp_path / "huge"
-    with path.open("wb") as file:
-        file.truncate(4096 * PIECE_BYTES * 2)
-    found = of_files([path], whole=1 << 20)
-    assert found.startswith("file-sample:")
-    for place in (0, 4096 * PIECE_BYTES * 2 - 1):
-        with path.open("r+b") as file:
+    found, size = set(), 4096 * PIECE_BYTES * 2
+    for place in (0, size - 1, size - 1):  # a sample reaches both ends
+        with huge.open("ab") as file:
+            file.truncate(size)
+        found.add(of_files([huge], whole=1 << 20))
+        with huge.open("r+b") as file:
             file.seek(place)
             file.write(b"x")
-        assert found != (found := of_files([path], whole=1 << 20))
+    assert len(found) == 3 and all(name.startswith("file-sample:") for name in found)
+
+
+# Target and its options; changes that measure the same (another model is an upgrade), and those that do not.
+OPTIONS = yaml.safe_load("""
+- target: torch
+  usual: {model: "m:f", inputs: [{shape: [2, 4]}]}
+  same: [{model: "n:f"}, {device: cpu}, {cpu_fallback: true}, {seed: 0}]
+  other: [{inputs: [{shape: [2, 5]}]}, {inputs: [{shape: [2, 4], dtype: float64}]}, {seed: 1}, {mode: compile},
+    {mode: compile, compile_mode: max-autotune}, {autocast: bfloat16}, {device: cuda}]
+- target: torch
+  usual: {model: "m:f", inputs: [{shape: [2, 4]}], device: "cuda:1"}
+  same: [{device: "cuda:0"}]
+  other: []
+- target: onnx
+  usual: {model: a.onnx, inputs: {past_key: {shape: [1, 4]}}}
+  same: [{model: b.onnx}, {intra_op_threads: 0}, {graph_optimization: all}]
+  other: [{inputs: {past_key: {shape: [1, 5]}}}, {intra_op_threads: 2}, {graph_optimization: basic},
+    {execution_mode: parallel}, {session_config: {session.intra_op.allow_spinning: "0"}}]
+- target: matmul
+  usual: {}
+  same: [{size: 1024}, {seed: 0}]
+  other: [{size: 512}, {precision: bfloat16}, {seed: 1}]
+- target: tensorrt
+  usual: {engine: a.plan}
+  same: [{engine: b.plan}, {device: "cuda:1"}]
+  other: [{profile: 1}, {seed: 2}]
+- target: kserve
+  usual: {url: "http://a:8000", model: m, inputs: [{name: x, shape: [1, 4]}]}
+  same: [{url: "http://b:9000"}, {timeout_seconds: 3}, {version: "2"}, {headers: {Authorization: x}}]
+  other: [{inputs: [{name: x, shape: [1, 8]}]}, {binary: true}, {seed: 5},
+    {inputs: [{name: x, shape: [1, 4], data: [1, 2, 3, 4]}]}]
+- target: openai
+  usual: {url: "http://a/v1", model: m, prompt: Hello}
+  same: [{url: "http://b:1/v1"}, {timeout_seconds: 3}, {model: other}, {body: {api_key: hunter2}}]
+  other: [{prompt: "Hello!"}, {max_tokens: 33}, {salt: false}, {api: completions}, {body: {ignore_eos: true}}]
+- target: http
+  usual: {url: "http://a/predict", json: {x: 1}}
+  same: [{url: "http://b/predict?api_key=1"}, {headers: {X: "y"}}, {json: {x: 1, token_secret: s}}]
+  other: [{json: {x: 2}}, {url: "http://a/other"}, {method: PUT}]
+""")
+
+
+@pytest.mark.parametrize("case", OPTIONS, ids=lambda case: case["target"])
+def test_what_of_a_targets_options_is_another_measurement(case: dict[str, Any]) -> None:
+    target, usual = case["target"], case["usual"]
+    known = settings(target, **usual)
+    assert known
+    for changed in case["same"]:
+        assert settings(target, **{**usual, **changed}) == known, changed
+    found = [settings(target, **{**usual, **changed}) for changed in case["other"]]
+    found += [settings(target, {"batches": batches}, **usual) for batches in ((1, 8), (1, 16))]
+    assert known not in found and len(set(found)) == len(found)
 
 
 def test_an_onnx_models_weights_may_lie_beside_it(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
-    np = pytest.importorskip("numpy")
+    onnx, np = pytest.importorskip("onnx"), pytest.importorskip("numpy")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     given, made = (helper.make_tensor_value_info(name, kind, ["N", 64]) for name in "xy")
 
-    def save(name: str, weights: float) -> Path:
-        folder = tmp_path / name
-        folder.mkdir()
+    def save(name: str, weights: float, beside: str = "m.weights") -> Path:
+        (tmp_path / name).mkdir()
         inside = onnx.numpy_helper.from_array(np.full((64, 64), weights, np.float32), "w")
-        graph = helper.make_graph(
-            [helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [given], [made], [inside]
-        )
-        onnx.save_model(
-            helper.make_model(graph), folder / "m.onnx", save_as_external_data=True, size_threshold=0,
-            location="m.weights" if name != "long" else "m" * 200 + ".weights",
-        )  # fmt: skip
-        return folder / "m.onnx"
+        node = helper.make_node("MatMul", ["x", "w"], ["y"])
+        model = helper.make_model(helper.make_graph([node], "g", [given], [made], [inside]))
+        path = tmp_path / name / "m.onnx"
+        onnx.save_model(model, path, save_as_external_data=True, size_threshold=0, location=beside)
+        return path
 
-    one, other, long = save("one", 1.0), save("other", 2.0), save("long", 1.0)
-    assert [path.name for path in onnx_files(one)[1:]] == ["m.weights"]
-    assert [len(path.name) for path in onnx_files(long)[1:]] == [208], "a length of two bytes"
+    one, other, long = save("one", 1.0), save("other", 2.0), save("long", 1.0, "m" * 200 + ".weights")
+    assert [[len(path.name) for path in onnx_files(model)[1:]] for model in (one, long)] == [[9], [208]]
     assert one.read_bytes() == other.read_bytes(), "the file itself does not show it"
     assert of_files(onnx_files(one)) != of_files(onnx_files(other))
-    large = tmp_path / "one" / "large.onnx"
+    large, evil = one.with_name("large.onnx"), one.with_name("evil.onnx")
     for begin in range((1 << 20) - 13, (1 << 20) + 1):  # it is searched in blocks of 1 MiB
         large.write_bytes(bytes(begin) + b"\x0a\x08location\x12\x09m.weights \x0a")
         assert [path.name for path in onnx_files(large)[1:]] == ["m.weights"], begin
     (tmp_path / "secret").write_bytes(b"s")
-    evil = tmp_path / "one" / "evil.onnx"
     evil.write_bytes(b"\x0a\x08location\x12\x09../secret \x0a\x08location\x12\xff\xff \x0a\x08location\x12")
     assert onnx_files(evil) == [evil], "nothing outside of its folder is read"
 
 
 def test_a_torch_models_weights_are_its_identity(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
+    from infercanary.probe.targets.engines.torch_weights import digest_of
 
     def identity(model: Any) -> str:
         target = TorchTarget(model, ONE)
         target.open()
         return target.identity()
 
-    def linear(seed: int) -> Any:
+    def linear(seed: int, **buffers: Any) -> Any:
         torch.manual_seed(seed)
-        return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)).eval()
+        model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)).eval()
+        for name, buffer in buffers.items():
+            model.register_buffer(name, buffer, persistent=name != "cache")
+        return model
 
-    assert identity(linear(1)) == identity(linear(1)) != identity(linear(2))
-    assert identity(linear(1)).startswith("weights-sha256:")
-    assert identity(lambda x: x) == "", "a function has no weights to look at"
-    cached = linear(1)
-    cached.register_buffer("cache", torch.rand(3), persistent=False)
-    assert identity(cached) == identity(linear(1)), "a buffer of the run is no weight"
-    for weight in (torch.tensor(1.0), torch.empty(0, 3), torch.ones(5, dtype=torch.bool), torch.ones(3, 4).T):
-        model = linear(1)
-        model.register_buffer("other", weight)
-        assert identity(model) != identity(linear(1))
-    torch.jit.save(torch.jit.script(linear(1)), str(tmp_path / "m.pt"))
-    found = identity(str(tmp_path / "m.pt"))
-    assert found == of_files([tmp_path / "m.pt"])
-    assert identity(torch.compile(linear(1), backend="eager")) == identity(linear(1))
-    assert identity(torch.jit.script(linear(1))) == identity(linear(1)), "a script's weights are the same"
-
-
-def test_a_large_models_weights_are_sampled_tensor_by_tensor() -> None:
-    torch = pytest.importorskip("torch")
-    from infercanary.probe.targets.engines.torch_weights import digest_of
-
-    model = torch.nn.Linear(2048, 2048)
-    sampled = digest_of(torch, model, whole=1 << 20)
-    assert sampled.startswith("weights-sample:") and sampled == digest_of(torch, model, whole=1 << 20)
+    one = identity(linear(1))
+    assert one.startswith("weights-sha256:") and identity(lambda x: x) == "", "a function has no weights"
+    script = torch.jit.script(linear(1))
+    for same in (
+        linear(1),
+        linear(1, cache=torch.rand(3)),
+        torch.compile(linear(1), backend="eager"),
+        script,
+    ):
+        assert identity(same) == one
+    for other in (torch.tensor(1.0), torch.empty(0, 3), torch.ones(5, dtype=torch.bool), torch.ones(3, 4).T):
+        assert identity(linear(1, other=other)) != one
+    assert identity(linear(2)) != one
+    torch.jit.save(script, str(tmp_path / "m.pt"))
+    assert identity(str(tmp_path / "m.pt")) == of_files([tmp_path / "m.pt"])
+    large = torch.nn.Linear(2048, 2048)  # sampled tensor by tensor
+    sampled = [digest_of(torch, large, whole=1 << 20) for _ in range(2)]
     with torch.no_grad():
-        model.weight *= 1.001
-    assert digest_of(torch, model, whole=1 << 20) != sampled
+        large.weight *= 1.001
+    sampled.append(digest_of(torch, large, whole=1 << 20))
+    assert sampled[0].startswith("weights-sample:") and sampled[0] == sampled[1] != sampled[2]
 
 
 @pytest.mark.parametrize("whole", [1 << 30, 1])
@@ -135,13 +174,15 @@ def test_weights_in_another_order_of_memory_are_the_same_and_are_not_copied_as_a
 ) -> None:
     """Those of a channels_last model are in another one, and a copy of a large tensor may not fit."""
     torch = pytest.importorskip("torch")
-    from infercanary.probe.targets.engines import torch_weights
+    from infercanary.probe.targets.engines import digests, torch_weights
 
-    monkeypatch.setattr(torch_weights, "_COPIED_BYTES", 999)
-    monkeypatch.setattr(torch_weights, "PIECE_BYTES", 77)
-    monkeypatch.setattr("infercanary.probe.targets.engines.digests.PIECE_BYTES", 77)
-    held = []
-    elements = torch_weights._elements
+    for module, name, size in (
+        (torch_weights, "_COPIED_BYTES", 999),
+        (torch_weights, "PIECE_BYTES", 77),
+        (digests, "PIECE_BYTES", 77),
+    ):
+        monkeypatch.setattr(module, name, size)
+    held, found, elements = [0], set(), torch_weights._elements
 
     def seen(*stretch: Any) -> Any:
         piece = elements(*stretch)
@@ -149,93 +190,16 @@ def test_weights_in_another_order_of_memory_are_the_same_and_are_not_copied_as_a
         return piece
 
     monkeypatch.setattr(torch_weights, "_elements", seen)
-    found = set()
+    weights = torch.arange(7 * 30 * 6 * 11).reshape(7, 30, 6, 11).to(getattr(torch, dtype))
     for order in ((0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 3, 2)):
-        weights = torch.arange(7 * 30 * 6 * 11).reshape(7, 30, 6, 11).to(getattr(torch, dtype))
-        back = [order.index(i) for i in range(4)]
         model = torch.nn.Module()
-        model.register_buffer("w", weights.permute(order).contiguous().permute(back))
-        held.clear()
+        model.register_buffer(
+            "w", weights.permute(order).contiguous().permute([order.index(i) for i in range(4)])
+        )
+        held[:] = [0]
         found.add(torch_weights.digest_of(torch, model, whole))
-        if order != (0, 1, 2, 3):
-            row = weights[0].numel() * weights.element_size()
-            assert max(held) <= 2 * row < weights.numel() * weights.element_size() / 3
+        assert order == (0, 1, 2, 3) or max(held) <= 2 * weights[0].numel() * weights.element_size()
     assert len(found) == 1 and "" not in found
-
-
-@pytest.mark.parametrize(
-    ("changed", "is_same"),
-    [
-        ({}, True),
-        ({"model": "elsewhere:made"}, True),  # another model has another identity, and is an upgrade
-        ({"device": "cpu"}, True),
-        ({"cpu_fallback": True}, True),
-        ({"seed": 0}, True),  # the default, written out
-        ({"inputs": [{"shape": [2, 5]}]}, False),
-        ({"inputs": [{"shape": [2, 4], "dtype": "float64"}]}, False),
-        ({"seed": 1}, False),
-        ({"mode": "compile"}, False),
-        ({"mode": "compile", "compile_mode": "max-autotune"}, False),
-        ({"autocast": "bfloat16"}, False),
-        ({"device": "cuda"}, False),
-    ],
-)
-def test_what_of_torchs_options_is_another_measurement(changed: dict[str, Any], is_same: bool) -> None:
-    usual = {"model": "modules:made", "inputs": ONE}
-    assert (settings("torch", **usual) == settings("torch", **usual, **{}) != "") is True
-    assert (settings("torch", **{**usual, **changed}) == settings("torch", **usual)) is is_same
-    assert settings("torch", **{**usual, "device": "cuda:1"}) == settings(
-        "torch", **{**usual, "device": "cuda:0"}
-    )
-
-
-@pytest.mark.parametrize(
-    ("target", "usual", "same", "other"),
-    [
-        (
-            "onnx", {"model": "a.onnx", "inputs": {"past_key": {"shape": [1, 4]}}},
-            [{"model": "b.onnx"}, {"intra_op_threads": 0}, {"graph_optimization": "all"}],
-            [{"inputs": {"past_key": {"shape": [1, 5]}}}, {"intra_op_threads": 2}, {"graph_optimization": "basic"},
-             {"execution_mode": "parallel"}, {"session_config": {"session.intra_op.allow_spinning": "0"}}],
-        ),
-        ("matmul", {}, [{"size": 1024}, {"seed": 0}], [{"size": 512}, {"precision": "bfloat16"}, {"seed": 1}]),
-        ("tensorrt", {"engine": "a.plan"}, [{"engine": "b.plan"}, {"device": "cuda:1"}], [{"profile": 1}, {"seed": 2}]),
-        (
-            "kserve", {"url": "http://a:8000", "model": "m", "inputs": [{"name": "x", "shape": [1, 4]}]},
-            [{"url": "http://b:9000"}, {"timeout_seconds": 3}, {"version": "2"}, {"headers": {"Authorization": "x"}}],
-            [{"inputs": [{"name": "x", "shape": [1, 8]}]}, {"binary": True}, {"seed": 5},
-             {"inputs": [{"name": "x", "shape": [1, 4], "data": [1, 2, 3, 4]}]}],
-        ),
-        (
-            "openai", {"url": "http://a/v1", "model": "m", "prompt": "Hello"},
-            [{"url": "http://b:1/v1"}, {"timeout_seconds": 3}, {"model": "other"},
-             {"body": {"api_key": "hunter2"}}],
-            [{"prompt": "Hello!"}, {"max_tokens": 33}, {"salt": False}, {"api": "completions"},
-             {"body": {"ignore_eos": True}}],
-        ),
-        (
-            "http", {"url": "http://a/predict", "json": {"x": 1}},
-            [{"url": "http://b/predict?api_key=1"}, {"headers": {"X": "y"}}, {"json": {"x": 1, "token_secret": "s"}}],
-            [{"json": {"x": 2}}, {"url": "http://a/other"}, {"method": "PUT"}],
-        ),
-    ],
-)  # fmt: skip
-def test_what_of_the_other_targets_options_is_another_measurement(
-    target: str, usual: dict[str, Any], same: list[dict[str, Any]], other: list[dict[str, Any]]
-) -> None:
-    known = settings(target, **usual)
-    assert known
-    for changed in same:
-        assert settings(target, **{**usual, **changed}) == known, changed
-    found = [settings(target, **{**usual, **changed}) for changed in other]
-    assert known not in found and len(set(found)) == len(found)
-
-
-def test_points_of_a_sweep_are_settings() -> None:
-    usual = {"model": "modules:made", "inputs": ONE}
-    one, two = ({"batches": batches, "concurrency": ()} for batches in ((1, 8), (1, 16)))
-    found = [settings("torch", sweep, **usual) for sweep in (None, one, two)]
-    assert len(set(found)) == 3
 
 
 def test_settings_that_are_empty_are_as_if_they_did_not_exist() -> None:

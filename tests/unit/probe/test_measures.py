@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -20,10 +19,10 @@ from infercanary.contract.measures import (
 )
 from infercanary.probe.canary_metrics import CanaryMetrics
 from infercanary.probe.histogram import Tally
-from infercanary.probe.measures import JOULES, MEMORY, RATE, SHOWN, Taking, of_gpu
+from infercanary.probe.measures import RATE, SHOWN, Taking, of_gpu
 from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.cgroup import ContainerCpu
-from infercanary.probe.tags import Points, Values, Window
+from infercanary.probe.tags import Values, Window, values
 from infercanary.probe.targets import DeviceMemory, Target
 from infercanary.probe.targets.wire import listener
 from infercanary.probe.timing import Phase, Timing
@@ -116,18 +115,15 @@ def test_where_the_kernel_resets_no_peak_it_is_not_an_old_one(proc: Path) -> Non
 def test_the_memory_of_a_server_is_not_that_of_its_client(
     proc: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, int]] = []
-
-    def listens(host: str, port: int) -> bool:
-        asked.append((host, port))
-        return is_here
-
-    monkeypatch.setattr("infercanary.probe.measures.listens_here", listens)
-    is_here = True
+    asked, is_here = list[tuple[str, int]](), True
+    monkeypatch.setattr(
+        "infercanary.probe.measures.listens_here",
+        lambda host, port: asked.append((host, port)) or is_here,  # type: ignore[func-returns-value]
+    )
     assert taken(Bare(), proc, calls_a_server=True) == {THROUGHPUT: 5.0}, "it does not say which"
     assert taken(Calling(), proc, calls_a_server=True) == {THROUGHPUT: 5.0, HOST_MEMORY: 7000}
     is_here = False
-    taking = Taking(cast(Any, Calling()), Container(), proc)
+    taking = Taking(Calling(), Container(), proc)
     for _ in range(3):
         taking.begin()
         assert taking.end(TIMINGS, calls_a_server=True) == {THROUGHPUT: 5.0}
@@ -137,28 +133,26 @@ def test_the_memory_of_a_server_is_not_that_of_its_client(
 @pytest.mark.parametrize(
     ("host", "in_container", "cgroup", "is_here"),
     [
-        ("127.0.0.1", True, None, True),
-        ("localhost", True, None, True),
-        ("127.0.0.1", False, None, False),  # of all that the host runs, it is not known what is the server's
+        ("127.0.0.1", True, "0::/\n", True),
+        ("localhost", True, "0::/\n", True),
+        (
+            "127.0.0.1",
+            False,
+            "0::/\n",
+            False,
+        ),  # of all that the host runs, it is not known what is the server's
         ("127.0.0.1", True, "0::/../another\n", False),  # of the same pod
-        ("192.0.2.1", True, None, False),
-        ("no such name.invalid", True, None, False),
+        ("192.0.2.1", True, "0::/\n", False),
+        ("no such name.invalid", True, "0::/\n", False),
     ],
 )
 def test_a_server_in_the_same_container(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    host: str,
-    in_container: bool,
-    cgroup: str | None,
-    is_here: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, in_container: bool, cgroup: str, is_here: bool
 ) -> None:
     monkeypatch.setattr(listener, "in_container", lambda: in_container)
-    for name in ("self", str(os.getpid())):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "cgroup").write_text("0::/\n")
-    if cgroup is not None:
-        (tmp_path / str(os.getpid()) / "cgroup").write_text(cgroup)
+    for process, own in (("self", "0::/\n"), (str(os.getpid()), cgroup)):
+        (tmp_path / process).mkdir()
+        (tmp_path / process / "cgroup").write_text(own)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert listener.listens_here(host, port, tmp_path) is is_here
@@ -173,26 +167,42 @@ def test_what_is_not_known_is_missing(proc: Path, odd: Any) -> None:
     assert found == {}
 
 
-def test_every_measure_that_is_shown_is_one() -> None:
-    tally = Tally()
-    canary, other = CanaryMetrics("c", tally), CanaryMetrics("d", tally)
+# Seconds between the samples and of the repeats, the canary's GPUs, energy counted by GPU, those that are shown, and
+# what is known.
+WINDOWS = """
+3.04 3.0 1   0:900,1:1400 0,1     energy device_use
+3.06 3.0 1   0:900,1:1400 0,1     device_use
+1.9  1.9 1   0:900,1:1400 0,1     device_use
+1.19 1.19 1  0:900,1:1400 0,1
+?    3.0 1   0:900,1:1400 0,1
+3.0  3.0 ?   0:900,1:1400 0,1
+3.0  3.0 -   0:900,1:1400 0,1
+3.0  3.0 0,1 0:900,1:1400 0,1
+3.0  3.0 1   0:900,1:1400 0,1,1/0
+3.0  3.0 1   0:900,1:1400 0,0/1,1 energy device_use
+3.0  3.0 1   -            0,1     device_use
+3.0  3.0 1   1:200        0,1     device_use
+3.0  3.0 1   1:100        0,1     device_use
+"""
 
-    def points() -> dict[str, dict[tuple[str, ...], Any]]:
-        names = [metric.name for metric, _ in SHOWN.values()]
-        families = [family for family in tally.families() if family.name in names]
-        return {family.name: {point.labels: point.value for point in family.points} for family in families}
 
-    canary.found((), dict.fromkeys(MEASURES, 1.0) | {"throughput@8x1": 2.0, "newer": 3.0}, eligible=True)
-    other.found((), {THROUGHPUT: 4.0}, eligible=True)
-    assert points() == {
-        RATE.name: {("c",): 1.0, ("d",): 4.0},
-        MEMORY.name: {("c", "host"): 1.0, ("c", "device"): 1.0},
-        JOULES.name: {("c",): 1.0},
+@pytest.mark.parametrize("row", WINDOWS.strip().splitlines())
+def test_what_a_gpu_took_is_known_within_a_few_percent_or_missing(row: str) -> None:
+    """Ten repeats, each of 4 inferences. Unknown: where a sampler was late; of a server, or on the CPU; of two GPUs, or
+    of a part of one; where the counter stands still; where the driver's use may be of the time before."""
+    seconds, repeats, gpus, energy, shown, *known = row.split()
+    counted = dict(pair.split(":") for pair in energy.split(",") if ":" in pair)
+    after: Values = {
+        COUNTER: {(gpu,): float(joules) for gpu, joules in counted.items()},
+        USE: {("0",): 0.1, ("1",): 0.9},
+        "infercanary_gpu_up": {(gpu.replace("/", ":"),): 1.0 for gpu in shown.split(",")},
     }
-    canary.found((), {}, eligible=True)
-    assert points() == {RATE.name: {("d",): 4.0}, MEMORY.name: {}, JOULES.name: {}}, (
-        "nothing of the run before stays"
-    )
+    done = RunResult("ok", timings=[Timing(float(repeats) / 40, {})] * 10, inferences=40)
+    its_gpus = {"?": None, "-": frozenset[str]()}.get(gpus, frozenset(gpus.split(",")))
+    before: Values = {COUNTER: {("0",): 100.0, ("1",): 200.0}}
+    around = None if seconds == "?" else float(seconds)
+    found = of_gpu(Window(done, 0.0, {}, {}, {}, before, after, None, around, its_gpus))
+    assert found == {name: {ENERGY: 1200.0 / 40, DEVICE_USE: 0.9}[name] for name in known}
 
 
 # Of a GPU ----------------------------------------------------------------------------------------------------------
@@ -200,49 +210,18 @@ def test_every_measure_that_is_shown_is_one() -> None:
 COUNTER, USE = "infercanary_gpu_energy_joules_total", "infercanary_gpu_utilization_ratio"
 
 
-def window(
-    seconds: float | None,
-    repeats: float,
-    *,
-    gpus: Any = frozenset({"1"}),
-    energy: Points = MappingProxyType({("0",): 900.0, ("1",): 1400.0}),
-    shown: tuple[str, ...] = ("0", "1"),
-) -> Window:
-    """Ten repeats of ``repeats`` seconds together, each of 4 inferences, between samples ``seconds`` apart."""
-    timings = [Timing(repeats / 40, {})] * 10
-    before: Values = {COUNTER: {("0",): 100.0, ("1",): 200.0}}
-    after: Values = {
-        COUNTER: energy,
-        USE: {("0",): 0.1, ("1",): 0.9},
-        "infercanary_gpu_up": {(gpu,): 1.0 for gpu in shown},
-    }
-    done = RunResult("ok", timings=timings, inferences=40)
-    return Window(done, 0.0, {}, {}, {}, before, after, None, seconds, gpus)
+def test_every_measure_that_is_shown_is_one_and_nothing_of_the_run_before_stays() -> None:
+    tally = Tally()
+    canary, shown = CanaryMetrics("c", tally), {metric.name for metric, _ in SHOWN.values()}
 
+    def points() -> set[tuple[str, ...]]:
+        found = values(tally.families())
+        return {(name, *labels) for name in shown & found.keys() for labels in found[name]}
 
-def test_the_energy_of_a_run_is_its_own_gpus() -> None:
-    assert of_gpu(window(3.04, 3.0)) == {ENERGY: 1200.0 / 40, DEVICE_USE: 0.9}
-
-
-@pytest.mark.parametrize(
-    ("around", "known"),
-    [
-        (
-            window(3.06, 3.0),
-            {DEVICE_USE},
-        ),  # what lies around it, and the step of the counter, are more than 5 %
-        (window(1.9, 1.9), {DEVICE_USE}),
-        (window(1.19, 1.19), set()),  # the driver's use may be of the time before
-        (window(None, 3.0), set()),  # a sampler was late
-        (window(3.0, 3.0, gpus=None), set()),  # a server's
-        (window(3.0, 3.0, gpus=frozenset()), set()),  # on the CPU
-        (window(3.0, 3.0, gpus=frozenset({"0", "1"})), set()),
-        (window(3.0, 3.0, shown=("0", "1", "1:0")), set()),  # one of its parts
-        (window(3.0, 3.0, shown=("0", "0:1", "1")), {ENERGY, DEVICE_USE}),
-        (window(3.0, 3.0, energy={}), {DEVICE_USE}),
-        (window(3.0, 3.0, energy={("1",): 200.0}), {DEVICE_USE}),  # the counter stands still
-        (window(3.0, 3.0, energy={("1",): 100.0}), {DEVICE_USE}),
-    ],
-)
-def test_what_is_not_known_within_a_few_percent_is_missing(around: Window, known: set[str]) -> None:
-    assert of_gpu(around).keys() == known
+    canary.found((), dict.fromkeys(MEASURES, 1.0) | {"throughput@8x1": 2.0, "newer": 3.0}, eligible=True)
+    assert (
+        points() == {(metric.name, "c", *labels) for metric, labels in SHOWN.values()} and len(points()) == 4
+    )
+    CanaryMetrics("d", tally).found((), {THROUGHPUT: 4.0}, eligible=True)
+    canary.found((), {}, eligible=True)
+    assert points() == {(RATE.name, "d")}

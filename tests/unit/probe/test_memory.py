@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,60 +27,78 @@ from infercanary.probe.memory import (
     describe_shortage,
     left_on_device,
     place_of,
-    start_anew,
     take_ended,
     tightest,
 )
-from infercanary.probe.targets import Need
+from infercanary.probe.targets import make
 from infercanary.probe.targets.controls import cuda
 from infercanary.probe.targets.engines.needs import of_files, of_input
 
 GIB, MIB = 1 << 30, 1 << 20
 HOST = "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 2097152 kB\n"
-THE_HOST = Bound("the host's 8.00 GiB", 8192 * MIB, 6144 * MIB)
 
 
-def group(folder: str, limit: int | str, used: int, inactive: int, is_v1: bool = False) -> dict[str, str]:
-    """Files of one control group; sizes in MiB. 3 MiB of page cache are in use."""
-    most = str(limit) if isinstance(limit, str) else str(limit * MIB)
-    below = "total_" if is_v1 else ""
-    stat = f"inactive_file 1\n{below}inactive_file {inactive * MIB}\n{below}active_file {3 * MIB}\n"
-    names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if is_v1 else ("memory.max", "memory.current")
-    files = {names[0]: most, names[1]: str(used * MIB), "memory.stat": stat, "memory.use_hierarchy": "1"}
-    return {f"{folder}/{name}": text for name, text in files.items()}
+V2 = "cgroup.controllers =\nmemory.max = {}M\nmemory.current = {}M\nmemory.stat = inactive_file {}M; active_file 3M"
 
 
-V2 = {"cgroup.controllers": ""}
-ABOVE = "kubepods.slice/pod.slice"
-UNLIMITED = str(2**63 - 4096)
-LEAST_ABOVE = {
-    "memory/memory.stat": f"total_inactive_file {10 * MIB}\nhierarchical_memory_limit {400 * MIB}\n"
+NESTED_V2 = """
+cgroup.controllers =
+kubepods.slice/pod.slice/own/memory.max = 1000M
+kubepods.slice/pod.slice/own/memory.current = 100M
+kubepods.slice/pod.slice/own/memory.stat = inactive_file 0M; active_file 3M
+kubepods.slice/pod.slice/memory.max = 500M
+kubepods.slice/pod.slice/memory.current = 450M
+kubepods.slice/pod.slice/memory.stat = inactive_file 20M; active_file 3M
+kubepods.slice/memory.max = max
+kubepods.slice/memory.current = 9M
+"""
+
+
+NESTED_V1 = """
+memory/docker/own/memory.limit_in_bytes = 300M
+memory/docker/own/memory.usage_in_bytes = 100M
+memory/docker/own/memory.stat = inactive_file 1; total_inactive_file 10M; total_active_file 3M
+memory/docker/memory.limit_in_bytes = 200M
+memory/docker/memory.usage_in_bytes = 150M
+memory/docker/memory.stat = inactive_file 1; total_inactive_file 5M; total_active_file 3M
+memory/docker/memory.use_hierarchy = 1
+memory/memory.limit_in_bytes = 9223372036854771712
+memory/memory.usage_in_bytes = 9000M
+memory/memory.stat = total_inactive_file 0
+memory/memory.use_hierarchy = 1
+"""
+
+
+ABOVE_V1 = """
+memory/memory.limit_in_bytes = 9223372036854771712
+memory/memory.usage_in_bytes = 100M
+memory/memory.stat = total_inactive_file 10M; hierarchical_memory_limit 400M
+memory/memory.use_hierarchy = 1
+"""
+
+
+# Own control groups, their files, and what binds: limit, use without inactive page cache, active page cache, in MiB.
+CASES = {
+    "v2, a container": ("0::/", V2.format(300, 200, 50), "own 300 150 3"),
+    "v2, nested": ("0::/kubepods.slice/pod.slice/own", NESTED_V2, "own 1000 100 3; above 500 430 3"),
+    "v1, nested": ("4:memory:/docker/own\n3:cpu,cpuacct:/\n0::/", NESTED_V1, "own 300 90 3; above 200 145 3"),
+    "v1, only the limit above is known": ("4:memory:/docker/0123", ABOVE_V1, "own 400 90 0"),
+    "no control group": ("0::/", "", ""),
+    "no limit": ("0::/", "cgroup.controllers =\nmemory.max = max", ""),
 }
-CASES: dict[str, tuple[str, dict[str, str], list[tuple[str, int, int, int]]]] = {
-    "v2, a container": ("0::/", V2 | group(".", 300, 200, 50), [("the container's limit", 300, 150, 3)]),
-    "v2, nested": (
-        f"0::/{ABOVE}/own",
-        V2 | group(f"{ABOVE}/own", 1000, 100, 0) | group(ABOVE, 500, 450, 20) | group("kubepods.slice", "max", 9, 0),
-        [("the container's limit", 1000, 100, 3), ("a limit above the container", 500, 430, 3)],
-    ),
-    "v1, nested": (
-        "4:memory:/docker/own\n3:cpu,cpuacct:/\n0::/",
-        group("memory/docker/own", 300, 100, 10, True) | group("memory/docker", 200, 150, 5, True)
-        | group("memory", UNLIMITED, 9000, 0, True),
-        [("the container's limit", 300, 90, 3), ("a limit above the container", 200, 145, 3)],
-    ),
-    "v1, only the limit above is known": (
-        "4:memory:/docker/0123", group("memory", UNLIMITED, 100, 10, True) | LEAST_ABOVE,
-        [("the container's limit", 400, 90, 0)],
-    ),
-    "no control group": ("0::/", {}, []),
-    "no limit": ("0::/", V2 | {"memory.max": "max"}, []),
-}  # fmt: skip
 
 
-def made(folder: Path, cgroup: str, files: dict[str, str], meminfo: str = HOST) -> HostMemory:
-    own = {f"cgroup/{name}": text for name, text in files.items()}
-    for name, text in (own | {"proc/self/cgroup": cgroup + "\n", "proc/meminfo": meminfo}).items():
+WHOSE = {"the container's limit": "own", "a limit above the container": "above"}
+
+
+def made(folder: Path, cgroup: str, files: str) -> HostMemory:
+    """A host with these files: ``path = content``; ``M`` is MiB, and ``;`` ends a line of the content."""
+    texts = {"proc/self/cgroup": cgroup + "\n", "proc/meminfo": HOST}
+    for line in files.strip().splitlines():
+        name, _, text = line.partition(" =")
+        in_bytes = re.sub(r"(\d+)M", lambda size: str(int(size[1]) * MIB), text.strip())
+        texts[f"cgroup/{name}"] = in_bytes.replace("; ", "\n") + "\n"
+    for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return HostMemory(None, folder / "cgroup", folder / "proc")
@@ -87,22 +107,22 @@ def made(folder: Path, cgroup: str, files: dict[str, str], meminfo: str = HOST) 
 @pytest.mark.parametrize("case", CASES)
 def test_what_binds_a_process(tmp_path: Path, case: str) -> None:
     cgroup, files, expected = CASES[case]
-    host = made(tmp_path, cgroup, files)
-    bounds = [(whose, limit * MIB, used * MIB, cached * MIB) for whose, limit, used, cached in expected]
-    *found, last = host.bounds()
-    assert [(b.whose.rpartition(" of ")[0], b.limit, b.used, b.cached) for b in found] == bounds
-    assert last == THE_HOST
+    *found, last = made(tmp_path, cgroup, files).bounds()
+    assert last == Bound("the host's 8.00 GiB", 8192 * MIB, 6144 * MIB)
+    shown = (
+        f"{WHOSE[bound.whose.rpartition(' of ')[0]]} {bound.limit / MIB:g} {bound.used / MIB:g} {bound.cached / MIB:g}"
+        for bound in found
+    )
+    assert "; ".join(shown) == expected
 
 
 def test_what_is_left_of_a_container(tmp_path: Path) -> None:
-    host = made(tmp_path, "0::/", V2 | group(".", 400, 330, 10))
-    left, last = host.left(), host.left_for_a_moment()
-    assert left is not None and (left.size, left.reserve) == ((80 - 64) * MIB, 64 * MIB)
-    assert last is not None and (last.size, last.reserve) == ((83 - 50) * MIB, 50 * MIB), "an eighth is kept"
-    for reserve, kept in ((0, 0), (20 * MIB, 20 * MIB), (GIB, 50 * MIB)):
-        host = HostMemory(reserve, tmp_path / "cgroup", tmp_path / "proc")
-        last = host.left_for_a_moment()
-        assert last is not None and last.reserve == kept
+    host = made(tmp_path, "0::/", V2.format(400, 330, 10))
+    assert host.left() == ((80 - 64) * MIB, 64 * MIB, "the container's limit of 400 MiB")
+    # Page cache in use counts as free, and an eighth of a small limit is kept.
+    for reserve, kept in ((None, 50 * MIB), (0, 0), (20 * MIB, 20 * MIB), (GIB, 50 * MIB)):
+        last = HostMemory(reserve, tmp_path / "cgroup", tmp_path / "proc").left_for_a_moment()
+        assert last is not None and (last.size, last.reserve) == (83 * MIB - kept, kept)
 
 
 def test_nothing_to_read_is_no_limit(tmp_path: Path) -> None:
@@ -176,39 +196,8 @@ def test_which_errors_mean_a_shortage(error: BaseException, device: str, place: 
     assert place_of(hides.value, device) == place
 
 
-def test_real_allocators_say_it() -> None:
-    torch, numpy = pytest.importorskip("torch"), pytest.importorskip("numpy")
-    for allocate in (
-        lambda: torch.empty(1 << 48, dtype=torch.uint8),
-        lambda: numpy.empty(1 << 48, dtype="u1"),
-        lambda: bytearray(1 << 48),
-    ):
-        with pytest.raises((MemoryError, RuntimeError)) as caught:
-            allocate()
-        assert place_of(caught.value) == "host"
-
-
-def test_onnx_runtime_says_it(tmp_path: Path) -> None:
-    ort, onnx = pytest.importorskip("onnxruntime"), pytest.importorskip("onnx")
-    kinds, helper = onnx.TensorProto, onnx.helper
-    graph = helper.make_graph(
-        [helper.make_node("ConstantOfShape", ["shape"], ["y"])],
-        "too large",
-        [helper.make_tensor_value_info("shape", kinds.INT64, [1])],
-        [helper.make_tensor_value_info("y", kinds.FLOAT, ["n"])],
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    onnx.save(made, str(tmp_path / "m.onnx"))
-    session = ort.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
-    import numpy
-
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - of a class of its own
-        session.run(None, {"shape": numpy.array([1 << 46], dtype="i8")})
-    assert place_of(caught.value) == "host"
-
-
 def test_the_line_says_how_much_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = made(tmp_path, "0::/", V2 | group(".", 512, 500, 0))
+    host = made(tmp_path, "0::/", V2.format(512, 500, 0))
     assert describe_shortage(MemoryError(), "host", "cpu", host) == (
         "out of memory (host): 500 MiB in use of the container's limit of 512 MiB; MemoryError"
     )
@@ -219,77 +208,60 @@ def test_the_line_says_how_much_is_in_use(tmp_path: Path, monkeypatch: pytest.Mo
     )
 
 
-def test_the_new_process_knows_what_the_old_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-
-    def execve(path: str, argv: list[str], environment: dict[str, str]) -> None:
-        seen.append((path, argv, environment[memory._VARIABLE]))
-        raise OSError
-
-    def exit_(code: int) -> NoReturn:
-        raise SystemExit(code)
-
-    monkeypatch.setattr(os, "execve", execve)
-    monkeypatch.setattr(os, "_exit", exit_)
-    monkeypatch.setattr(os, "listdir", lambda path: [])
+def test_what_the_process_before_ended_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = [Ended("a", "why — é", 1.5), Ended("a", "why", 1.5, (8, 1))]
-    with pytest.raises(SystemExit):
-        start_anew(ended)
-    [(path, argv, text)] = seen
-    assert (path, argv) == (sys.executable, sys.orig_argv)
-    for said, expected in ((text, ended), (None, []), ("junk", []), ("{}", [])):
-        if said is not None:
-            monkeypatch.setenv(memory._VARIABLE, said)
+    for text, expected in ((msgspec.json.encode(ended).decode(), ended), ("", []), ("junk", []), ("{}", [])):
+        monkeypatch.setenv(memory._VARIABLE, text)
         assert take_ended() == expected and memory._VARIABLE not in os.environ
+    assert take_ended() == []
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size"),
-    [("float32", 4), ("float64", 8), ("bfloat16", 2), ("bool", 1), ("int8", 1), ("complex64", 8), ("float8_e4m3fn", 1)],
-)  # fmt: skip
+    ("dtype", "size"), [("float32", 4), ("bfloat16", 2), ("complex64", 8), ("float8_e4m3fn", 1)]
+)
 def test_sizes_of_types(dtype: str, size: int) -> None:
-    assert of_input("inputs[0]", [2, 3], dtype).size == 6 * size
-    assert of_input("inputs[0]", [], dtype).size == size
+    for shape, count in (([2, 3], 6), ([], 1)):
+        assert of_input("inputs[0]", shape, dtype).size == count * size
     assert of_input("inputs[0]", [1 << 62] * 40, dtype).size == 1 << 62
 
 
 def test_engines_ask_before_they_take(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("onnxruntime")
-    from infercanary.probe.targets.matmul import MatmulTarget
-    from infercanary.probe.targets.onnx import OnnxTarget
-    from infercanary.probe.targets.torch import TorchTarget
 
     class Refused(Exception):
         pass
 
-    def asked(target: Any, most: int = 0) -> list[tuple[str, int]]:
-        found: list[Need] = []
+    def asked(kind: str, most: int = 0, **options: Any) -> list[tuple[str, int]]:
+        found: list[tuple[str, int]] = []
 
         def refuse(needs: Any) -> None:
-            found.extend(needs)
+            found.extend((need.place, need.size) for need in needs)
             if sum(need.size for need in needs) >= most:
                 raise Refused
 
+        target = make(kind, options)
         target.ask_for_memory = refuse
         with pytest.raises(Refused):
             target.open()
         target.close()
-        return [(need.place, need.size) for need in found]
+        return found
 
-    (tmp_path / "model.pt").write_bytes(bytes(999))
-    (tmp_path / "m.onnx").write_bytes(b"\x0a\x08location\x12\x09m.weights \x0a")
-    (tmp_path / "m.weights").write_bytes(bytes(5000))
+    model, graph, weights = (tmp_path / name for name in ("model.pt", "m.onnx", "m.weights"))
+    for path, content in ((model, bytes(999)), (weights, bytes(5000))):
+        path.write_bytes(content)
+    graph.write_bytes(b"\x0a\x08location\x12\x09m.weights \x0a")
     inputs = [{"shape": [8, 1000]}, {"shape": [3], "dtype": "int64"}]
-    of_torch = [("inputs[0]", 32000), ("inputs[1]", 24), ("model", 999)]
     for device in ("cpu", "cuda"):
-        assert asked(TorchTarget(str(tmp_path / "model.pt"), inputs, device=device)) == of_torch
-    matmul = MatmulTarget(64)
-    half = 3 * 2 if asked(matmul) and len(matmul.precisions) > 1 else 0
-    assert asked(MatmulTarget(64)) == [("size", 64 * 64 * (3 * 4 + half))]
-    size = (tmp_path / "m.onnx").stat().st_size
-    assert asked(OnnxTarget(str(tmp_path / "m.onnx")), 5000) == [("model", size), ("model", size + 5000)]
-    assert of_files("model", [tmp_path / "none", tmp_path / "m.weights"]).size == 5000
+        of_torch = asked("torch", model=str(model), inputs=inputs, device=device)
+        assert of_torch == [("inputs[0]", 32000), ("inputs[1]", 24), ("model", 999)]
+    [(place, size)] = asked("matmul", size=64)
+    assert place == "size" and size in (64 * 64 * 3 * 4, 64 * 64 * (3 * 4 + 3 * 2)), (
+        "half precision where there is one"
+    )
+    size = graph.stat().st_size
+    assert asked("onnx", 5000, model=str(graph)) == [("model", size), ("model", size + 5000)]
+    assert of_files("model", [tmp_path / "none", weights]).size == 5000
 
 
 LIMITED = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from infercanary.contract.profile import Profile
+from infercanary.contract.vocabulary import CANARY_STATES
 from infercanary.probe import HostClock, Phase, Probe
 from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
@@ -55,12 +56,6 @@ class Scripted(Target):
     def values(self, result: Any) -> Sequence[float]:
         return [1.0]
 
-    def environment(self) -> Mapping[str, str]:
-        return {}
-
-    def close(self) -> None:
-        pass
-
     def is_busy(self) -> bool:
         return self.is_waited_for
 
@@ -80,140 +75,97 @@ class Bench:
     def __init__(
         self, target: Scripted, pool: Pool | None = None, timeout: float = 5.0, share: float = 0.05
     ) -> None:
-        self.canary = Canary("one", target, Tally(), 5.0, 5.0)
+        self.canary = Canary("one", target, Tally(), timeout, 5.0, pool)
         self.canary.state = "steady"
-        self.profiling = Profiling(self.canary, target, share, timeout, pool)
+        self.profiling = Profiling(self.canary, share)
 
 
 def test_it_comes_once_steady_then_after_ten_minutes_then_hourly() -> None:
-    bench = Bench(Scripted())
-    times: list[float] = []
-    now = NOW
+    profiling, times, now = Bench(Scripted()).profiling, list[float](), NOW
     while len(times) < 4:
-        if bench.profiling.step(now):
+        if profiling.step(now):
             times.append(now)
         now += 10.0
-    apart = [b - a for a, b in itertools.pairwise(times)]
     assert times[0] == NOW
-    assert AGAIN_SECONDS <= apart[0] <= 1.2 * AGAIN_SECONDS + 10
-    assert all(EVERY_SECONDS <= each <= 1.2 * EVERY_SECONDS + 10 for each in apart[1:])
+    for (before, after), pause in zip(
+        itertools.pairwise(times), (AGAIN_SECONDS, EVERY_SECONDS, EVERY_SECONDS), strict=True
+    ):
+        assert pause <= after - before <= 1.2 * pause + 10
+    slow = Bench(Scripted(), share=1e-9).profiling  # what it took is far above its share of an hour
+    slow.step(NOW)
+    assert slow.next_at > NOW + 0.9 * 86_400
 
 
-@pytest.mark.parametrize("state", ["opening", "warming", "failing", "out_of_memory", "busy"])
-def test_it_waits_until_the_canary_is_steady(state: Any) -> None:
-    target = Scripted()
-    bench = Bench(target)
-    bench.canary.state = state
-    assert bench.profiling.step(NOW) == 0.0 and not target.asked
-
-
-@pytest.mark.parametrize("who", ["device", "container", "pool"])
-def test_it_gives_way_to_the_hosts_own_work(who: str) -> None:
-    target = Scripted()
-    bench = Bench(target)
-    if who == "device":
-        target.is_waited_for = True
-    elif who == "container":
-        bench.canary.last_tags = ("cpu_wait_inside",)
-    else:
-        bench.canary._is_pooled, bench.canary.crowding = True, 4.0
-    assert bench.profiling.step(NOW) == 0.0 and not target.asked
-    assert bench.profiling.step(NOW + 30) == 0.0, "it is not asked again and again"
-    target.is_waited_for = False
-    bench.canary.last_tags, bench.canary.crowding = (), 1.0
-    assert bench.profiling.step(NOW + 61) > 0 and target.asked == [5]
-
-
-def test_it_waits_for_the_profilers_memory(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("why", [*CANARY_STATES, "device", "container", "pool", "memory"])
+def test_it_waits_until_the_canary_is_steady_and_nobody_waits(
+    why: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    target, memory, lack = Scripted(), Memory({}), "runs are put off"
+    target, memory, lack = Scripted(), Memory({}), "runs are put off" if why == "memory" else ""
     monkeypatch.setattr(memory, "lack_for_round", lambda extra: lack if extra == PROFILER_BYTES else "")
     bench = Bench(target)
+    canary = bench.canary
     bench.profiling._memory = memory
-    for now in (NOW, NOW + 30, NOW + 61):
-        assert bench.profiling.step(now) == 0.0 and not target.asked
-    assert caplog.text.count(lack) == 1
-    lack = ""
-    assert bench.profiling.step(NOW + 122) > 0 and target.asked == [5]
+    canary.state = why if why in CANARY_STATES else "steady"
+    canary.last_tags = ("cpu_wait_inside",) if why == "container" else ()
+    canary.crowding = 4.0
+    canary.pool = Pool(ThreadPoolExecutor(1), None) if why == "pool" else None
+    target.is_waited_for = why == "device"
+    ran = [bench.profiling.step(NOW + after) > 0 for after in (0, 30, 61)]
+    assert ran == [why == "steady", False, False] and len(target.asked) == sum(ran)
+    assert caplog.text.count("runs are put off") == (why == "memory")
+    canary.state, canary.last_tags, canary.crowding, target.is_waited_for, lack = "steady", (), 1.0, False, ""
+    assert bench.profiling.step(NOW + 122) > 0 or why == "steady"
+    assert target.asked == [3 if why == "pool" else 5]
 
 
-def test_a_costly_canary_comes_more_rarely() -> None:
-    slow = Bench(Scripted(), share=1e-9)  # what it took is far above its share of an hour
-    slow.profiling.step(NOW)
-    assert slow.profiling.next_at > NOW + 0.9 * 86_400
+@pytest.mark.parametrize(
+    ("error", "again"), [(None, True), (ValueError("no"), True), (Unprofiled("no"), False)]
+)
+def test_what_it_found_is_given_once_and_what_failed_is_logged_once(
+    error: Exception | None, again: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first repeat after it is no timed one: what the profiler took is given back, and with it what one needs."""
+    caplog.set_level("INFO")
+    for is_guest in (False, True):
+        target = Scripted(error)
+        profiling = Bench(target).profiling
+        profiling.is_guest = is_guest
+        assert profiling.step(NOW) > 0 and target.ran == (error is None and not is_guest)
+        assert (profiling.take_profile() is None) == (error is not None) and profiling.take_profile() is None
+        assert (profiling.step(NOW + 1000) > 0) == again == (len(target.asked) == 2)
+    assert caplog.text.count("no profile") == (0 if error is None else 2)
 
 
-def test_what_it_found_is_given_once_and_what_failed_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(Scripted())
-    bench.profiling.step(NOW)
-    assert bench.profiling.take_profile() is not None and bench.profiling.take_profile() is None
-    target = Scripted(ValueError("no such event"))
-    bench = Bench(target)
-    assert bench.profiling.step(NOW) > 0 and bench.profiling.take_profile() is None
-    assert "no such event" in caplog.text
-    assert bench.profiling.step(NOW + 1000) > 0, "it may go well next time"
-    assert caplog.text.count("no such event") == 1
-
-
-def test_the_first_repeat_after_a_profile_is_not_a_timed_one() -> None:
-    """What the profiler took is given back to the kernel, and with it what a repeat needs."""
-    target = Scripted()
-    bench = Bench(target)
-    assert bench.profiling.step(NOW) > 0 and target.ran == 1
-    of_server = Scripted()
-    guest = Bench(of_server)
-    guest.profiling.is_guest = True
-    assert guest.profiling.step(NOW) > 0 and of_server.ran == 0, "nothing is given back there"
-
-
-def test_an_engine_without_a_profiler_is_asked_once() -> None:
-    target = Scripted(Unprofiled("not here"))
-    bench = Bench(target)
-    bench.profiling.step(NOW)
-    assert bench.profiling.step(NOW + 10_000) == 0.0
-    assert len(target.asked) == 1
-
-
-def test_one_that_hangs_is_given_up_and_runs_meanwhile_are_beside_it() -> None:
-    target = Scripted()
-    target.hang = threading.Event()
-    bench = Bench(target, timeout=0.05)
-    assert bench.profiling.step(NOW) > 0
-    assert bench.profiling.is_running
-    target.hang.set()
-    assert bench.profiling.close(5.0)
-    assert bench.profiling.step(NOW + 100_000) == 0.0, "what hung once is not tried again"
-
-
-def test_in_a_servers_pool_it_takes_one_turn_with_the_fewest_repeats() -> None:
-    target = Scripted()
-    with ThreadPoolExecutor(1, "server") as executor:
-        bench = Bench(target, Pool(executor, None))
-        assert bench.profiling.step(NOW) > 0
-        found = bench.profiling.take_profile()
-        loads = Scripted()
-        loads.profiler = "second_model"
-        other = Bench(loads, Pool(executor, None))
-        other.profiling.step(NOW)
-    assert target.asked == [3] and all(name.startswith("server") for name in target.threads)
-    assert found is not None and found.repeats == 3
-    assert not loads.asked and other.profiling.step(NOW + 10_000) == 0.0
-
-
-@pytest.mark.parametrize("hangs", [False, True])
-def test_a_turn_that_is_late_is_withdrawn_and_one_that_hangs_is_reported(hangs: bool) -> None:
+@pytest.mark.parametrize("late", ["hangs", "hangs in the pool", "waits in the pool"])
+def test_one_that_is_late_is_given_up_and_one_that_hangs_is_reported(late: str) -> None:
     target, goes_on, lost = Scripted(), threading.Event(), list[str]()
     with ThreadPoolExecutor(1, "server") as executor:
-        bench = Bench(target, Pool(executor, lambda: lost.append("a thread")), timeout=0.2)
-        if hangs:
+        pool = Pool(executor, lambda: lost.append("a thread")) if "pool" in late else None
+        bench = Bench(target, pool, timeout=0.2)
+        if "hangs" in late:
             target.hang = goes_on
         else:
             executor.submit(goes_on.wait, 30)
         assert bench.profiling.step(NOW) > 0
+        assert bench.profiling.is_running == ("hangs" in late)
         goes_on.set()
-    assert (target.asked, lost) == (([3], ["a thread"]) if hangs else ([], []))
+    assert lost == (["a thread"] if late == "hangs in the pool" else [])
+    assert target.asked == ([] if "waits" in late else [3 if pool else 5])
     assert bench.profiling.close(5.0)
+    assert bench.profiling.step(NOW + 100_000) == 0.0, "what hung once is not tried again"
+
+
+def test_in_a_servers_pool_a_second_model_would_hold_a_thread() -> None:
+    target = Scripted()
+    with ThreadPoolExecutor(1, "server") as executor:
+        profiling = Bench(target, Pool(executor, None)).profiling
+        assert profiling.step(NOW) > 0
+        found = profiling.take_profile()
+        assert found is not None and found.repeats == 3 and target.threads[0].startswith("server")
+        target.profiler = "second_model"
+        other = Bench(target, Pool(executor, None)).profiling
+        other.step(NOW)
+        assert len(target.asked) == 1 and other.step(NOW + 10_000) == 0.0
 
 
 def test_the_cap_is_shared_with_them_only_where_they_are_on() -> None:

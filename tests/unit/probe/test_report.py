@@ -8,20 +8,15 @@ import pkgutil
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import infercanary.probe
 from infercanary.contract.kinds import KINDS
 from infercanary.contract.report import (
     LADDER,
     SCHEMA_VERSION,
-    Family,
-    HistogramValue,
     Metric,
     Point,
     Report,
-    Run,
     decode,
     encode,
 )
@@ -43,62 +38,6 @@ def test_bounds_have_a_short_exact_text() -> None:
     """`le` is text, and series of different probes are summed by it."""
     for bound in LADDER:
         assert float(f"{bound:.6g}") == bound
-
-
-@given(st.floats(LADDER[0], LADDER[-1] * 0.999))
-def test_median_of_equal_latencies_is_interpolated_within_9_6_percent(latency: float) -> None:
-    upper = next(k for k, bound in enumerate(LADDER) if latency <= bound)
-    lower = LADDER[upper - 1] if upper else LADDER[0]
-    # What histogram_quantile(0.5, …) answers when all observations lie in one bucket: its middle.
-    middle = (lower + LADDER[upper]) / 2
-    assert abs(middle / latency - 1) < 0.096
-
-
-_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-_NUMBER = st.floats(allow_nan=False, allow_infinity=False)
-_LABELS = st.lists(_TEXT, max_size=3).map(tuple)
-_HISTOGRAM = st.builds(
-    HistogramValue,
-    st.lists(st.integers(0, 2**53), min_size=len(LADDER) + 1, max_size=len(LADDER) + 1).map(tuple),
-    st.floats(0, 1e9),
-)
-_POINT = st.builds(Point, _LABELS, st.one_of(_NUMBER, _HISTOGRAM))
-_FAMILY = st.builds(
-    Family,
-    _TEXT,
-    st.sampled_from(["counter", "gauge", "histogram"]),
-    _TEXT,
-    _LABELS,
-    st.lists(_POINT, max_size=3).map(tuple),
-)
-_RUN = st.builds(
-    Run,
-    sequence=st.integers(0, 2**53),
-    canary=_TEXT,
-    scheduled_at=_NUMBER,
-    started_at=_NUMBER,
-    outcome=st.sampled_from(["ok", "raised", "timed_out", "not_finite"]),
-    latencies=st.lists(_NUMBER, max_size=5).map(tuple),
-    phases=st.dictionaries(_TEXT, _NUMBER, max_size=3),
-    tags=_LABELS,
-    detail=_TEXT,
-)
-_REPORT = st.builds(
-    Report,
-    schema_version=st.just(SCHEMA_VERSION),
-    boot_id=_TEXT,
-    started_at=_NUMBER,
-    cursor=_TEXT,
-    lost_runs=st.integers(0, 2**53),
-    families=st.lists(_FAMILY, max_size=3).map(tuple),
-    environment=st.dictionaries(_TEXT, _TEXT, max_size=3),
-    runs=st.lists(_RUN, max_size=3).map(tuple),
-)
-
-
-@given(_REPORT)
-def test_what_is_encoded_is_decoded(report: Report) -> None:
-    assert decode(encode(report)) == report
 
 
 def test_a_value_that_is_not_known_is_a_missing_point() -> None:

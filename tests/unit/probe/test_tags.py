@@ -6,200 +6,160 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
 from infercanary.contract.bottleneck import QUEUED
-from infercanary.contract.report import LADDER, HistogramValue, Metric
+from infercanary.contract.report import Metric
 from infercanary.contract.vocabulary import CANARY_STATES, NOT_JUDGED, TAGS, labelled_tags
 from infercanary.probe import samplers
 from infercanary.probe import tags as rules
 from infercanary.probe.contention import Inside
 from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.threads import ThreadUsage
-from infercanary.probe.tags import Values, Window, clock_reason, gpus_at, state_tags, tags, values
+from infercanary.probe.tags import Values, Window, clock_reason, gpus_at, state_tags, tags
 from infercanary.probe.timing import Timing
 
-Sample: TypeAlias = "Mapping[str, float | Mapping[tuple[str, ...], float]]"
-
-BUSY = 0.1  # seconds: 5 % of it are 5 ms
-STALLED = "infercanary_stalled_seconds_total"
-THROTTLED = "infercanary_cgroup_cpu_throttled_seconds_total"
-CPUS = "infercanary_cgroup_cpuset_cpus"
-CPU_LIST = "infercanary_cgroup_cpuset_info"
-LIMIT_HITS = "infercanary_cgroup_memory_limit_hits_total"
-OOM_KILLS = "infercanary_cgroup_oom_kills_total"
-WAITING = "infercanary_cgroup_pressure_waiting_seconds_total"
-PAUSES = "infercanary_gc_pause_seconds_total"
-HELD_DOWN = "infercanary_gpu_clock_event_seconds_total"
-CLOCK, HIGHEST_CLOCK = "infercanary_gpu_sm_clock_hertz", "infercanary_gpu_sm_clock_max_hertz"
-UTILIZATION = "infercanary_gpu_utilization_ratio"
-REASONS = ("sw_power_cap", "sync_boost", "sw_thermal", "hw_thermal", "hw_power_brake", "hw_slowdown", "idle")
-
-
-def sample(numbers: Sample) -> Values:
-    return {
-        name: dict(value) if isinstance(value, Mapping) else {(): value} for name, value in numbers.items()
-    }
-
-
-def around(
-    before: Sample,
-    after: Sample,
-    *,
-    previous: Sample | None = None,
-    first: Sample | None = None,
-    quiet: Sample | None = None,
-    busy: float = BUSY,
-    waited: float | None = 0.0,
-    inside: Inside | None = None,
-    helpers: bool = False,
-    lateness: float = 0.0,
-    output_error: float | None = None,
-) -> Window:
-    """A run of ``busy`` seconds between two samples. Nothing happened before it, unless that is given."""
-    usage = ThreadUsage(run_queue_seconds=waited)
-    done = RunResult("ok", busy=busy, usage=usage, inside=inside, helpers=helpers, output_error=output_error)
-    return Window(
-        done=done,
-        lateness=lateness,
-        first=sample(before if first is None else first),
-        previous=sample(before if previous is None else previous),
-        quiet=sample(before if quiet is None else quiet),
-        before=sample(before),
-        after=sample(after),
-    )
-
-
-def held_down(**seconds: float) -> Sample:
-    """What the driver counted of GPU 1: seconds of each reason."""
-    return {HELD_DOWN: {("1", reason): 7.0 + seconds.get(reason, 0.0) for reason in REASONS}}
-
-
-def clocks(of_highest: float) -> Sample:
-    return {CLOCK: {("0",): 2e9, ("1",): of_highest * 1e9}, HIGHEST_CLOCK: {("0",): 2e9, ("1",): 1e9}}
-
-
-def limited(reason: str) -> tuple[Window, tuple[str, ...]]:
-    return around(held_down(), held_down(**{reason: 0.001})), (f"gpu_clock_limited ({reason})",)
-
-
-TWO: Sample = {CPUS: 2, CPU_LIST: {("0-1",): 1}}
-OTHER_TWO: Sample = {CPUS: 2, CPU_LIST: {("4-5",): 1}}
-IDLE: Sample = {UTILIZATION: {("0",): 0.0, ("1",): 0.1}}
-IN_USE: Sample = {UTILIZATION: {("0",): 0.0, ("1",): 0.11}}
-
-# Each by one metric, or by a gauge and its greatest value.
-BY_METRIC: dict[str, tuple[Window, tuple[str, ...]]] = {
-    "it stood still": (around({STALLED: 1.0}, {STALLED: 1.6}), ("stalled",)),
-    "it stood still before": (around({STALLED: 2}, {STALLED: 2}, previous={STALLED: 1}), ("stalled",)),
-    "throttled": (around({THROTTLED: 1.0}, {THROTTLED: 1.001}), ("cgroup_throttled",)),
-    "fewer CPUs": (around({CPUS: 96}, {CPUS: 64}), ("cpuset_changed",)),
-    "other CPUs": (around({CPU_LIST: {("0-1",): 1}}, {CPU_LIST: {("4-5",): 1}}), ("cpuset_changed",)),
-    "at the limit": (around({LIMIT_HITS: 3}, {LIMIT_HITS: 4}), ("memory_limit",)),
-    "at the limit before": (
-        around({LIMIT_HITS: 2}, {LIMIT_HITS: 2}, previous={LIMIT_HITS: 1}),
-        ("memory_limit",),
-    ),
-    "killed": (around({OOM_KILLS: 0}, {OOM_KILLS: 1}), ("memory_limit",)),
-    "killed before": (around({OOM_KILLS: 2}, {OOM_KILLS: 2}, previous={OOM_KILLS: 1}), ("memory_limit",)),
-    "disk": (around({WAITING: {("io",): 1.0}}, {WAITING: {("io",): 1.006}}), ("io_pressure",)),
-    "garbage": (around({PAUSES: 1.0}, {PAUSES: 1.006}), ("gc",)),
-    **{reason: limited(reason) for reason in REASONS[:5]},
-    "low clock": (around({}, clocks(0.74)), ("gpu_clock_limited (low_clock)",)),
-    "GPU in use": (around(IN_USE, {}), ("gpu_busy",)),
+NAMES = {
+    "stalled": "infercanary_stalled_seconds_total",
+    "throttled": "infercanary_cgroup_cpu_throttled_seconds_total",
+    "cpus": "infercanary_cgroup_cpuset_cpus",
+    "list": "infercanary_cgroup_cpuset_info",
+    "hits": "infercanary_cgroup_memory_limit_hits_total",
+    "kills": "infercanary_cgroup_oom_kills_total",
+    "wait": "infercanary_cgroup_pressure_waiting_seconds_total",
+    "gc": "infercanary_gc_pause_seconds_total",
+    "held": "infercanary_gpu_clock_event_seconds_total",
+    "clock": "infercanary_gpu_sm_clock_hertz",
+    "highest": "infercanary_gpu_sm_clock_max_hertz",
+    "use": "infercanary_gpu_utilization_ratio",
 }
-SCENARIOS = {
-    **BY_METRIC,
-    "nothing known": (around({}, {}, waited=None), ()),
-    "late": (around({}, {}, lateness=0.26), ("stalled",)),
-    "hardly late": (around({}, {}, lateness=0.25), ()),
-    "stood still before the previous run": (
-        around({STALLED: 2}, {STALLED: 2}, previous={STALLED: 2}, first={STALLED: 1}), (),
-    ),
-    # A short run has some noise; of a long one, 5 % count.
-    **{
-        f"waited {seconds} s of {busy}": (around({}, {}, waited=seconds, busy=busy), ("cpu_wait_outside",) * counts)
-        for seconds, busy, counts in [(0.0019, 0.001, 0), (0.0021, 0.001, 1), (0.049, 1.0, 0), (0.051, 1.0, 1)]
-    },
-    # The kernel counts a thread that its quota holds back as waiting too; all threads' time counts.
-    "throttled for as long as it waited": (
-        around({THROTTLED: 1.0}, {THROTTLED: 1.06}, waited=0.06), ("cgroup_throttled",),
-    ),
-    "throttled, waiting unknown": (around({THROTTLED: 1.0}, {THROTTLED: 1.5}, waited=None), ("cgroup_throttled",)),
-    "throttled for less than it waited": (
-        around({THROTTLED: 1.0}, {THROTTLED: 1.02}, waited=0.06), ("cpu_wait_outside", "cgroup_throttled"),
-    ),
-    "throttled before": (around({THROTTLED: 2}, {THROTTLED: 2}, previous={THROTTLED: 1}), ()),
-    **{
-        f"waited beside {inside}, helpers {helpers}": (
-            around({}, {}, waited=0.06, inside=inside, helpers=helpers),
-            (*["cpu_wait_outside"] * outside, *["cpu_wait_inside"] * within),
-        )
-        for inside, helpers, outside, within in [
-            (Inside(0.0, 0.0, BUSY, BUSY), False, True, False),
-            (Inside(0.06, 0.06, BUSY, BUSY), False, False, True),
-            (Inside(0.06, 0.0, BUSY, BUSY), False, False, True),  # by threads of the own process
-            (Inside(0.06, 0.0, BUSY, BUSY), True, True, False),  # an engine's own threads crowd nobody
-            (Inside(0.06, 0.02, BUSY, BUSY), True, True, True),
-            (Inside(0.03, 0.03, BUSY, BUSY), False, True, True),
-            # As much between the repeats: that is not what they waited for.
-            (Inside(0.06, 0.06, 2 * BUSY, 2 * BUSY), False, True, True),
-        ]
-    },
-    "busy inside, and no waiting": (around({}, {}, inside=Inside(0.06, 0.06, BUSY, BUSY)), ()),
-    # Compared with the first sample until the end: the process's threads were made for those CPUs.
-    "other CPUs, as many": (around(TWO, OTHER_TWO), ("cpuset_changed",)),
-    "other CPUs since long": (around({CPUS: 1}, {CPUS: 1}, first=TWO), ("cpuset_changed",)),
-    "the first CPUs again": (around(OTHER_TWO, TWO, first=TWO), ()),
-    "a list that is new": (around({CPUS: 96}, {CPUS: 96, CPU_LIST: {("0-95",): 1}}), ()),
-    "the same limit hits": (around({LIMIT_HITS: 3, OOM_KILLS: 3}, {LIMIT_HITS: 3, OOM_KILLS: 3}), ()),
-    "pressure of others": (
-        around({WAITING: {("io",): 1.0, ("cpu",): 1.0}}, {WAITING: {("io",): 1.004, ("cpu",): 2.0}}), (),
-    ),
-    "little garbage": (around({PAUSES: 1.0}, {PAUSES: 1.004}), ()),
-    "garbage before": (around({PAUSES: 2}, {PAUSES: 2}, previous={PAUSES: 1}, first={PAUSES: 0}), ()),
-    # The container was moved to another cgroup.
-    **{
-        f"{metric} fell": (around({metric: 9}, {metric: 2}), ())
-        for metric in (STALLED, THROTTLED, LIMIT_HITS, OOM_KILLS, PAUSES)
-    },
-    "no limit": (around(held_down(), held_down(idle=0.1, hw_slowdown=0.1)), ()),
-    "the longest reason": (
-        around(held_down(), held_down(sw_power_cap=0.2, hw_thermal=0.1)), ("gpu_clock_limited (sw_power_cap)",),
-    ),
-    "the gravest of two": (
-        around(held_down(), held_down(sw_power_cap=0.2, hw_thermal=0.2)), ("gpu_clock_limited (hw_thermal)",),
-    ),
-    "held down before": (around(held_down(hw_thermal=0.1), held_down(hw_thermal=0.1), previous=held_down()), ()),
-    "a GPU that is new": (
-        around({HELD_DOWN: {("0", "hw_thermal"): 5}}, {HELD_DOWN: {("1", "hw_thermal"): 9}}), (),
-    ),
-    "nearly the highest clock": (around(clocks(0.74), clocks(0.75)), ()),
-    "another GPU's highest clock": (around({}, {CLOCK: {("0",): 1e6}, HIGHEST_CLOCK: {("1",): 2e9}}), ()),
-    "GPU hardly in use": (around(IDLE, IN_USE), ()),
-    # The driver looks back by up to a second: at the canary that ran just before.
-    "GPU used by the probe": (around(IN_USE, IN_USE, quiet=IDLE), ()),
-    "GPU used before the round": (around(IDLE, IDLE, quiet=IN_USE), ("gpu_busy",)),
-    "other output": (around({}, {}, output_error=0.011), ("output_changed",)),
-    "the same output": (around({}, {}, output_error=0.01), ()),
-    "several": (
-        around({OOM_KILLS: 0, STALLED: 1}, {OOM_KILLS: 1, STALLED: 2}, lateness=1.0, waited=0.1),
-        ("stalled", "cpu_wait_outside", "memory_limit"),
-    ),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize(("window", "expected"), SCENARIOS.values(), ids=SCENARIOS)
-def test_the_tags_of_a_run(window: Window, expected: tuple[str, ...]) -> None:
-    assert labelled_tags(tags(window), clock_reason(window)) == expected
+SAMPLES = ("first", "previous", "quiet", "before", "after")
 
 
-def test_every_tag_has_its_scenario() -> None:
-    shown = {tag.partition(" ")[0] for _, expected in SCENARIOS.values() for tag in expected}
+def window(row: str) -> Window:
+    """A run of 0.1 s between two samples: ``metric.label=before>after``, or ``previous:metric=value`` of another one.
+
+    Nothing happened before the run, unless that is given.
+    """
+    values: dict[str, Any] = {"waited": "0", "busy": "0.1"}
+    samples: dict[str, dict[str, dict[tuple[str, ...], float]]] = {"before": {}, "after": {}}
+    for word in row.split():
+        key, _, text = word.partition("=")
+        sample, _, metric = key.rpartition(":")
+        name, *labels = metric.split(".")
+        if name not in NAMES:
+            values[name] = text
+            continue
+        for where, number in zip((sample,) if sample else ("before", "after"), text.split(">"), strict=True):
+            points = samples.setdefault(where, {})
+            if number:
+                points.setdefault(NAMES[name], {})[tuple(labels)] = float(number)
+    waited, inside = values["waited"], values.get("inside")
+    done = RunResult(
+        "ok", busy=float(values["busy"]), helpers="helpers" in values,
+        usage=ThreadUsage(run_queue_seconds=None if waited == "?" else float(waited)),
+        inside=None if inside is None else Inside(*map(float, inside.split(","))),
+        output_error=float(values["output"]) if "output" in values else None,
+    )  # fmt: skip
+    first, previous, quiet, before, after = (samples.get(name, samples["before"]) for name in SAMPLES)
+    return Window(done, float(values.get("late", 0)), first, previous, quiet, before, after)
+
+
+# Each by one metric, or by a gauge and its greatest value; then the others.
+BY_METRIC = """
+stalled=1>1.6 -> stalled
+stalled=2>2 previous:stalled=1 -> stalled
+throttled=1>1.001 -> cgroup_throttled
+cpus=96>64 -> cpuset_changed
+list.0-1=1> list.4-5=>1 -> cpuset_changed
+hits=3>4 -> memory_limit
+hits=2>2 previous:hits=1 -> memory_limit
+kills=0>1 -> memory_limit
+kills=2>2 previous:kills=1 -> memory_limit
+wait.io=1>1.006 -> io_pressure
+gc=1>1.006 -> gc
+held.1.sw_power_cap=7>7.001 -> gpu_clock_limited (sw_power_cap)
+held.1.sync_boost=7>7.001 -> gpu_clock_limited (sync_boost)
+held.1.sw_thermal=7>7.001 -> gpu_clock_limited (sw_thermal)
+held.1.hw_thermal=7>7.001 -> gpu_clock_limited (hw_thermal)
+held.1.hw_power_brake=7>7.001 -> gpu_clock_limited (hw_power_brake)
+clock.0=>2e9 highest.0=>2e9 clock.1=>.74e9 highest.1=>1e9 -> gpu_clock_limited (low_clock)
+use.0=0> use.1=.11> -> gpu_busy
+"""
+
+
+OTHERS = """
+waited=? ->
+late=0.26 -> stalled
+late=0.25 ->
+stalled=2>2 previous:stalled=2 first:stalled=1 ->
+# A short run has some noise; of a long one, 5 % count.
+waited=0.0019 busy=0.001 ->
+waited=0.0021 busy=0.001 -> cpu_wait_outside
+waited=0.049 busy=1 ->
+waited=0.051 busy=1 -> cpu_wait_outside
+# The kernel counts a thread that its quota holds back as waiting too; all threads' time counts.
+throttled=1>1.06 waited=0.06 -> cgroup_throttled
+throttled=1>1.5 waited=? -> cgroup_throttled
+throttled=1>1.02 waited=0.06 -> cpu_wait_outside cgroup_throttled
+throttled=2>2 previous:throttled=1 ->
+# Inside the container: CPU seconds of all, of other processes, seconds, and those without the canary.
+waited=0.06 inside=0,0,.1,.1 -> cpu_wait_outside
+waited=0.06 inside=.06,.06,.1,.1 -> cpu_wait_inside
+waited=0.06 inside=.06,0,.1,.1 -> cpu_wait_inside
+waited=0.06 inside=.06,0,.1,.1 helpers -> cpu_wait_outside
+waited=0.06 inside=.06,.02,.1,.1 helpers -> cpu_wait_outside cpu_wait_inside
+waited=0.06 inside=.03,.03,.1,.1 -> cpu_wait_outside cpu_wait_inside
+# As much between the repeats: that is not what they waited for.
+waited=0.06 inside=.06,.06,.2,.2 -> cpu_wait_outside cpu_wait_inside
+inside=.06,.06,.1,.1 ->
+# Compared with the first sample until the end: the process's threads were made for those CPUs.
+cpus=2>2 list.0-1=1> list.4-5=>1 -> cpuset_changed
+cpus=1>1 first:cpus=2 -> cpuset_changed
+cpus=3>2 first:cpus=2 ->
+cpus=96>96 list.0-95=>1 ->
+hits=3>3 kills=3>3 ->
+wait.io=1>1.004 wait.cpu=1>2 ->
+gc=1>1.004 ->
+gc=2>2 previous:gc=1 first:gc=0 ->
+# The container was moved to another cgroup.
+stalled=9>2 throttled=9>2 hits=9>2 kills=9>2 gc=9>2 ->
+held.1.idle=7>7.1 held.1.hw_slowdown=7>7.1 ->
+held.1.sw_power_cap=7>7.2 held.1.hw_thermal=7>7.1 -> gpu_clock_limited (sw_power_cap)
+held.1.sw_power_cap=7>7.2 held.1.hw_thermal=7>7.2 -> gpu_clock_limited (hw_thermal)
+held.1.hw_thermal=7.1>7.1 previous:held.1.hw_thermal=7 ->
+held.0.hw_thermal=5> held.1.hw_thermal=>9 ->
+clock.1=>.75e9 highest.1=>1e9 ->
+clock.0=>1e6 highest.1=>2e9 ->
+# The driver looks back by up to a second: at the canary that ran just before.
+use.1=.1>.11 ->
+use.1=.11>.11 quiet:use.1=.1 ->
+use.1=.1>.1 quiet:use.1=.11 -> gpu_busy
+output=0.011 -> output_changed
+output=0.01 ->
+kills=0>1 stalled=1>2 late=1 waited=0.1 -> stalled cpu_wait_outside memory_limit
+"""
+
+
+def rows(text: str) -> list[tuple[str, str]]:
+    split = [row.partition("->") for row in text.strip().splitlines() if not row.startswith("#")]
+    return [(row.strip(), expected.strip()) for row, _, expected in split]
+
+
+@pytest.mark.parametrize(("row", "expected"), rows(BY_METRIC + OTHERS))
+def test_the_tags_of_a_run(row: str, expected: str) -> None:
+    run = window(row)
+    assert " ".join(labelled_tags(tags(run), clock_reason(run))) == expected
+
+
+def test_every_tag_has_its_scenario_and_a_place_in_the_vocabulary() -> None:
+    shown = {word for _, expected in rows(BY_METRIC + OTHERS) for word in expected.split() if word[0] != "("}
     assert shown == TAGS.keys() - NOT_JUDGED
+    assert (*TAGS,) == ("warming", "failing", "beside_canary", *rules._RULES)
 
 
 def test_the_state_of_the_canaries_gives_tags() -> None:
@@ -210,72 +170,62 @@ def test_the_state_of_the_canaries_gives_tags() -> None:
     assert state_tags("warming", is_beside=True) == ("warming", "beside_canary")
 
 
-@pytest.mark.parametrize("window", [window for window, _ in BY_METRIC.values()], ids=BY_METRIC)
-def test_a_metric_that_is_missing_gives_no_tag(window: Window) -> None:
+@pytest.mark.parametrize("row", [row for row, _ in rows(BY_METRIC)])
+def test_a_metric_that_is_missing_gives_no_tag(row: str) -> None:
     """In all samples, in those before the run, and in the one after it: a sampler may fail at any time."""
-    for metric in {*window.before, *window.after}:
+    run = window(row)
+    for metric in {*run.before, *run.after}:
         without: dict[str, Any] = {
-            field: {name: points for name, points in getattr(window, field).items() if name != metric}
-            for field in ("first", "previous", "quiet", "before", "after")
+            field: {name: points for name, points in getattr(run, field).items() if name != metric}
+            for field in SAMPLES
         }
         after: dict[str, Any] = {"after": without.pop("after")}
-        assert tags(window._replace(**without, **after)) == ()
-        if metric not in (CLOCK, HIGHEST_CLOCK):  # a low clock is seen in the sample after the run alone
-            assert tags(window._replace(**without)) == ()
-        if metric != UTILIZATION:  # and this in the one before the round
-            assert tags(window._replace(**after)) == ()
+        assert tags(run._replace(**without, **after)) == ()
+        if metric not in (
+            NAMES["clock"],
+            NAMES["highest"],
+        ):  # a low clock is seen in the sample after the run alone
+            assert tags(run._replace(**without)) == ()
+        if metric != NAMES["use"]:  # and this in the one before the round
+            assert tags(run._replace(**after)) == ()
 
 
 def test_only_the_canarys_own_gpu_counts() -> None:
     """One that idles beside it has a low clock, and one that another tenant uses is busy."""
-    of_gpu = [window for window, expected in BY_METRIC.values() if expected[0].startswith("gpu_")]
+    of_gpu = [window(row) for row, expected in rows(BY_METRIC) if expected.startswith("gpu_")]
     assert len(of_gpu) == 7
-    for window in of_gpu:
-        assert tags(window._replace(gpus=frozenset("02"))) == ()
-        assert tags(window._replace(gpus=frozenset("1"))) == tags(window) != ()
+    for run in of_gpu:
+        assert tags(run._replace(gpus=frozenset("02"))) == ()
+        assert tags(run._replace(gpus=frozenset("1"))) == tags(run) != ()
 
 
 def test_what_the_container_received_is_a_rate_since_the_previous_run() -> None:
     metric = "infercanary_tcp_received_segments_total"
-    window = around({}, {metric: 160.0}, previous={metric: 100.0})
-    assert window.received is None, "it is the first run"
-    assert window._replace(elapsed=30.0).received == 2.0
-    assert around({}, {metric: 160.0})._replace(elapsed=30.0).received is None
-
-
-def _info(index: str, bus_id: str) -> tuple[str, ...]:
-    return (index, "GPU", f"uuid-{index}", bus_id, "", "", "")
+    run = window("")._replace(previous={metric: {(): 100.0}}, after={metric: {(): 160.0}})
+    assert run.received is None, "it is the first run"
+    assert run._replace(elapsed=30.0).received == 2.0
+    assert run._replace(elapsed=30.0, previous={}).received is None
 
 
 def test_the_clock_is_that_of_the_canarys_gpu_after_the_run() -> None:
-    window = around({CLOCK: {("0",): 0.2e9, ("1",): 0.3e9}}, {CLOCK: {("0",): 1.9e9, ("1",): 0.3e9}})
-    assert window._replace(gpus=frozenset("0")).sm_clock == 1.9e9
-    assert window._replace(gpus=frozenset()).sm_clock is None
-    assert window.sm_clock == 1.1e9
+    run = window("clock.0=0.2e9>1.9e9 clock.1=0.3e9>0.3e9")
+    clocks = [run._replace(gpus=gpus).sm_clock for gpus in (frozenset("0"), frozenset[str](), None)]
+    assert clocks == [1.9e9, None, 1.1e9]
 
 
 def test_gpus_are_found_by_their_pci_address() -> None:
     """CUDA writes four digits of the domain, NVML eight; a MIG device has that of its GPU."""
-    shown = sample({
-        "infercanary_gpu_info": {
-            _info("0", "00000000:41:00.0"): 1,
-            _info("1", "00000000:C1:00.0"): 1,
-            _info("1:0", "00000000:C1:00.0"): 1,
-            _info("2", "00000001:41:00.0"): 1,
-        }
-    })  # fmt: skip
-    assert gpus_at("0000:41:00.0", shown) == {"0"}
-    assert gpus_at("0000:c1:00.0", shown) == {"1"}
-    assert gpus_at("0001:41:00.0", shown) == {"2"}
-    assert gpus_at("0000:42:00.0", shown) is None
-
-
-def test_values_are_the_plain_numbers() -> None:
-    gauge = Metric("infercanary_x", "gauge", "X.", ("what",)).family({("a",): 1, ("b",): 2.5})
-    histogram = Metric("infercanary_y", "histogram", "Y.").family(
-        HistogramValue((0,) * (len(LADDER) + 1), 0.0)
-    )
-    assert values([gauge, histogram]) == {"infercanary_x": {("a",): 1.0, ("b",): 2.5}, "infercanary_y": {}}
+    labels = [
+        ("0", "00000000:41:00.0"),
+        ("1", "00000000:C1:00.0"),
+        ("1:0", "00000000:C1:00.0"),
+        ("2", "00000001:41:00.0"),
+    ]
+    shown: Values = {
+        "infercanary_gpu_info": {(index, "GPU", "uuid", bus_id): 1.0 for index, bus_id in labels}
+    }
+    expected = {"0000:41:00.0": {"0"}, "0000:c1:00.0": {"1"}, "0001:41:00.0": {"2"}, "0000:42:00.0": None}
+    assert {bus_id: gpus_at(bus_id, shown) for bus_id in expected} == expected
 
 
 def test_every_metric_that_a_rule_names_is_some_samplers() -> None:
@@ -292,44 +242,33 @@ def test_every_metric_that_a_rule_names_is_some_samplers() -> None:
     assert named <= declared
 
 
-def test_waiting_for_others_is_not_known_where_a_quota_held_the_thread_back() -> None:
-    timings = [Timing(seconds, {}) for seconds in (0.02, 0.05, 0.03)]
-    window = around({THROTTLED: 1.0}, {THROTTLED: 1.0})
-    # Without waiting: 0.02, 0.02 and 0.03. The median is 10 ms lower, whatever the mean of the waits.
-    window = window._replace(done=window.done._replace(timings=timings, waits=[0.0, 0.03, 0.0]))
-    assert window.waited == pytest.approx(0.01)
-    held_back = window._replace(after=sample({THROTTLED: 1.1}))
-    assert held_back.waited is None
-    unknown = window._replace(done=window.done._replace(waits=[0.0, None, 0.0]))
-    assert unknown.waited is None
-    assert around({}, {}).waited is None, "it did not run"
-
-
 @pytest.mark.parametrize(
-    ("queued", "known"),
+    ("throttled", "waits", "crowds", "queued", "known"),
     [
-        ([0.0, 0.0, 0.02], 0.0),  # the median run was not held back
-        ([0.001, 0.001, 0.001], 0.0),  # 1 ms of 40
-        ([0.002, 0.002, 0.002], None),
+        # Without waiting: 20, 20 and 30 ms of 20, 50 and 30. The median is 10 ms lower, whatever the mean of the waits.
+        (0.0, (0.0, 0.03, 0.0), (0.0,) * 3, (), (0.01, 0.0)),
+        (
+            0.1,
+            (0.0, 0.03, 0.0),
+            (0.0,) * 3,
+            (),
+            (None, None),
+        ),  # the kernel does not say how long it waited in all
+        (0.0, (0.0, None, 0.0), (None,) * 3, (), (None, None)),
+        (0.1, (0.0, 0.02, 0.0), (0.0,) * 3, (0.0, 0.02, 0.0), (0.0, 0.0)),  # the median run was not held back
+        (0.1, (0.0008,) * 3, (0.0,) * 3, (0.0008,) * 3, (0.0, 0.0)),  # next to nothing of 30 ms
+        (0.1, (0.0008,) * 3, (None,) * 3, (0.0008,) * 3, (0.0, None)),
+        (0.1, (0.002,) * 3, (0.0,) * 3, (0.002,) * 3, (None, None)),
     ],
 )
-def test_waiting_that_a_quota_may_have_made_is_none_where_there_is_next_to_none(
-    queued: list[float], known: float | None
+def test_waiting_is_known_where_no_quota_can_have_made_it(
+    throttled: float, waits: Any, crowds: Any, queued: Any, known: tuple[float | None, float | None]
 ) -> None:
     """A slow model that reaches its quota in each run would else never be compared without its neighbours."""
-    window = around({THROTTLED: 1.0}, {THROTTLED: 1.1})
-    done = window.done._replace(
-        timings=[Timing(0.04, {}) for _ in queued],
-        waits=queued,
-        crowds=[0.0 for _ in queued],
-        off_cpu=[{QUEUED: seconds} for seconds in queued],
-    )
-    window = window._replace(done=done)
-    assert (window.waited, window.crowded) == (known, known)
-    unsplit = window._replace(done=done._replace(crowds=[None for _ in queued]))
-    assert (unsplit.waited, unsplit.crowded) == (known, None)
-    assert window._replace(done=done._replace(off_cpu=())).waited is None, "the kernel does not count it"
-
-
-def test_every_tag_of_a_run_stands_in_the_vocabulary_in_its_order() -> None:
-    assert (*TAGS,) == ("warming", "failing", "beside_canary", *rules._RULES)
+    timings = [Timing(seconds, {}) for seconds in (0.02, 0.05, 0.03)]
+    run = window(f"throttled=1>{1 + throttled}")
+    assert run.waited is None, "it did not run"
+    off_cpu = [{QUEUED: seconds} for seconds in queued]
+    done = run.done._replace(timings=timings, waits=waits, crowds=crowds, off_cpu=off_cpu)
+    run = run._replace(done=done)
+    assert (run.waited, run.crowded) == tuple(None if x is None else pytest.approx(x) for x in known)

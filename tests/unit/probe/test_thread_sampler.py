@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,30 +43,14 @@ def waiting(count: int, begin: Callable[[], object] = lambda: None) -> Iterator[
         begun.wait(60)
         stop.wait(60)
 
-    started = [threading.Thread(target=wait) for _ in range(count)]
-    for thread in started:
-        thread.start()
-    begun.wait(60)
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in started:
-            thread.join()
-
-
-def before_and_beside_five_threads() -> tuple[dict[str, float], dict[str, float]]:
-    sampler = ThreadSampler()
-    before = sampled(sampler)
-    with waiting(5):
-        return before, sampled(sampler)
-
-
-def test_threads_of_this_process() -> None:
-    before, after = in_a_fresh_process(before_and_beside_five_threads)
-    assert after["allowed_cpus"] == len(CPUS)
-    assert after["cpu_seconds"] >= before["cpu_seconds"] > 0
-    assert {"context_switches voluntary", "context_switches involuntary"} <= after.keys()
+    with ThreadPoolExecutor(count) as pool:
+        for _ in range(count):
+            pool.submit(wait)
+        begun.wait(60)
+        try:
+            yield
+        finally:
+            stop.set()
 
 
 def test_context_switches_are_those_of_all_threads() -> None:
@@ -82,26 +67,9 @@ def test_context_switches_are_those_of_all_threads() -> None:
     assert sampled(ThreadSampler())["context_switches voluntary"] - before >= 200
 
 
-def before_and_beside_a_pinned_thread() -> tuple[dict[str, float], dict[str, float]]:
-    def pin() -> None:
-        os.sched_setaffinity(threading.get_native_id(), {min(CPUS)})
-
-    before = sampled(ThreadSampler())
-    with waiting(1, pin):
-        return before, sampled(ThreadSampler())
-
-
-@needs_two_cpus
-def test_a_pinned_thread_is_counted_and_does_not_narrow_the_process() -> None:
-    before, found = in_a_fresh_process(before_and_beside_a_pinned_thread)
-    assert before["pinned_threads"] == 0
-    assert found["pinned_threads"] == 1
-    assert found["allowed_cpus"] == before["allowed_cpus"] == len(CPUS)
-
-
-def beside_three_pinned_threads() -> tuple[dict[str, float], dict[str, float]]:
-    """With a GPU near the first CPU, and with one near all of them."""
-    near, far = min(CPUS), max(CPUS)
+def beside_three_pinned_threads() -> tuple[dict[str, float], ...]:
+    """Before them, with a GPU near the first CPU, and with one near all of them."""
+    before, near, far = sampled(ThreadSampler()), min(CPUS), max(CPUS)
     cpus = iter((near, far, far))
 
     def pin() -> None:
@@ -111,66 +79,18 @@ def beside_three_pinned_threads() -> tuple[dict[str, float], dict[str, float]]:
     with waiting(3, pin):
         found = sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset({near})}))
         found["threads"] = len(os.listdir("/proc/self/task"))
-        return found, sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)}))
+        return before, found, sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)}))
 
 
 @needs_two_cpus
-def test_threads_off_the_gpus_node() -> None:
-    """Of three threads on pinned CPUs and all the others, which may run anywhere."""
-    found, everywhere = in_a_fresh_process(beside_three_pinned_threads)
+def test_pinned_threads_are_counted_and_those_off_the_gpus_node() -> None:
+    """Of three threads on pinned CPUs and all the others, which may run anywhere; they do not narrow the process."""
+    before, found, everywhere = in_a_fresh_process(beside_three_pinned_threads)
+    assert (before["pinned_threads"], found["pinned_threads"]) == (0, 3)
+    assert found["allowed_cpus"] == before["allowed_cpus"] == len(CPUS)
+    assert found["cpu_seconds"] >= before["cpu_seconds"] > 0
     assert 2 <= found["off_node_threads"] <= found["threads"] - 1
     assert everywhere["off_node_threads"] == 0
-
-
-def test_gpus_whose_node_is_not_known_leave_the_node_out() -> None:
-    assert not [name for name in sampled(ThreadSampler(local_cpus=dict)) if "off_node" in name]
-
-
-def test_canaries_have_their_place_and_what_is_not_known_of_it_is_missing() -> None:
-    places = {
-        "near": Place(frozenset({0}), 0),
-        "far": Place(frozenset({0, 1}), 1),
-        "unknown": Place(),
-        "masked": Place(frozenset({0, 1, 2}), None),
-        "placed": Place(None, 0),
-    }
-    near = sampled(ThreadSampler(places=lambda: places, local_cpus=lambda: {"0": frozenset({0})}))
-    assert {name: value for name, value in near.items() if "canary" in name} == {
-        "allowed_cpus canary near": 1,
-        "allowed_cpus canary far": 2,
-        "allowed_cpus canary masked": 3,
-        "off_node_threads canary near": 0,
-        "off_node_threads canary far": 1,
-        "off_node_threads canary placed": 0,
-    }
-
-
-def test_a_canary_is_compared_with_the_node_of_its_own_gpu() -> None:
-    near = {"0": frozenset({0, 1}), "1": frozenset({2, 3})}
-    own = {"first": frozenset({"0"}), "second": frozenset({"1"}), "both": frozenset(near), "unknown": None}
-    places = {name: Place(None, 2, gpus) for name, gpus in own.items()}
-    places |= {"cpu": Place(None, 2, frozenset()), "other": Place(None, 2, frozenset({"7"}))}
-    found = sampled(ThreadSampler(places=lambda: places, local_cpus=lambda: near))
-    assert {
-        name.rpartition(" ")[2]: value for name, value in found.items() if "off_node_threads canary" in name
-    } == {
-        "first": 1,
-        "second": 0,
-        "both": 0,
-        "unknown": 0,
-    }
-
-
-def test_without_nodes_that_of_a_canary_is_not_known_either() -> None:
-    places = {"a": Place(frozenset({0}), 0)}
-    found = sampled(ThreadSampler(places=lambda: places, local_cpus=dict))
-    assert [name for name in found if "canary" in name] == ["allowed_cpus canary a"]
-
-
-@pytest.mark.parametrize("places", [{}, {"a": Place()}])
-def test_no_canary_whose_place_is_known_leaves_it_out(places: dict[str, Place]) -> None:
-    found = sampled(ThreadSampler(places=lambda: places, local_cpus=lambda: {"0": frozenset({0})}))
-    assert not [name for name in found if "canary" in name]
 
 
 @pytest.mark.parametrize(
@@ -194,20 +114,18 @@ def test_granted_cpus_and_oversubscription(
 
 def test_threads_that_vanish_while_it_looks() -> None:
     """A thousand short threads, sampled all the while: no sample may fail over one that ended."""
-    sampler, done = ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)}), threading.Event()
+    sampler = ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)})
 
     def churn() -> None:
         for _ in range(100):
             with waiting(10):
                 pass
-        done.set()
 
-    churner = threading.Thread(target=churn)
-    churner.start()
     samples = []
-    while not done.is_set():
-        samples.append(sampled(sampler))
-    churner.join()
+    with ThreadPoolExecutor(1) as pool:
+        churning = pool.submit(churn)
+        while not churning.done():
+            samples.append(sampled(sampler))
     assert len(samples) >= 3
     for name in ("migrations", "run_queue_seconds"):
         counts = [found.get(name, 0.0) for found in samples]
@@ -245,32 +163,27 @@ def counters(sampler: ThreadSampler) -> tuple[float, float]:
 
 
 @pytest.mark.usefixtures("one_mask")
-def test_counters_keep_the_share_of_threads_that_ended(tmp_path: Path) -> None:
+def test_counters_keep_the_share_of_threads_that_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sampler = ThreadSampler(tmp_path)
-    totals = []
-    steps: tuple[Lived, ...] = (
-        {1: (10, 1000, 0), 2: (5, 500, 1)},
-        {1: (12, 1200, 0), 2: (9, 900, 1)},
-        {1: (12, 1200, 0)},
-        {1: (13, 1300, 0), 2: (2, 200, 1)},
+    steps: tuple[tuple[Lived, int], ...] = (
+        ({1: (10, 1000, 0), 2: (5, 500, 1)}, 15),
+        ({1: (12, 1200, 0), 2: (9, 900, 1)}, 21),
+        ({1: (12, 1200, 0)}, 21),
+        ({1: (13, 1300, 0), 2: (2, 200, 1)}, 24),  # the second's id is used again by one that has moved twice
     )
-    for threads in steps:
+    for threads, moves in steps:
         live(tmp_path, threads)
-        totals.append(counters(sampler))
-    # 15; +2 +4; the second thread ended; +1, and its id is used again by one that has moved twice.
-    assert [moves for moves, _ in totals] == [15, 21, 21, 24]
-    assert [queued for _, queued in totals] == pytest.approx([1500, 2100, 2100, 2400])
+        assert counters(sampler) == (moves, pytest.approx(100 * moves))
 
+    def exhausted(_path: str, _flags: int) -> int:
+        raise OSError(24, "Too many open files")
 
-@pytest.mark.usefixtures("one_mask")
-def test_the_last_cpu_is_found_behind_any_name(tmp_path: Path) -> None:
-    live(tmp_path, {1: (0, 0, 0), 2: (0, 0, 1), 3: (0, 0, 17)})
-    assert (
-        sampled(ThreadSampler(tmp_path, local_cpus=lambda: {"0": frozenset({0}), "1": frozenset({1})}))[
-            "off_node_threads"
-        ]
-        == 1
-    )
+    with monkeypatch.context() as patch:  # a host that is out of descriptors still lists its threads
+        patch.setattr(os, "open", exhausted)
+        assert counters(sampler)[0] == 24
+    assert counters(sampler)[0] == 24, "nothing is counted twice"
 
 
 @pytest.mark.usefixtures("one_mask")
@@ -279,94 +192,70 @@ def test_of_many_threads_some_are_looked_at_in_each_sample_and_all_in_turn(
 ) -> None:
     monkeypatch.setattr("infercanary.probe.samplers.threads.DETAILED", 40)
     sampler = ThreadSampler(tmp_path)
-    live(tmp_path, dict.fromkeys(range(1, 101), (1, 10, 0)))
-    assert [counters(sampler)[0] for _ in range(4)] == [40, 80, 100, 100]
-    live(tmp_path, dict.fromkeys(range(1, 101), (3, 30, 0)))
-    assert [counters(sampler)[0] for _ in range(4)] == [180, 260, 300, 300], "nothing is lost, but it is late"
-    live(tmp_path, dict.fromkeys(range(1, 3), (3, 30, 0)))
-    assert counters(sampler) == (300, pytest.approx(3000))
-    live(tmp_path, dict.fromkeys(range(1, 3), (4, 40, 0)) | dict.fromkeys(range(101, 141), (1, 10, 0)))
-    assert counters(sampler)[0] == 340, "new ones first"
-    assert counters(sampler)[0] == 342
+    hundred, two = range(1, 101), range(1, 3)
+    for threads, moves in (
+        (dict.fromkeys(hundred, (1, 10, 0)), [40, 80, 100, 100]),
+        (dict.fromkeys(hundred, (3, 30, 0)), [180, 260, 300, 300]),  # nothing is lost, but it is late
+        (dict.fromkeys(two, (3, 30, 0)), [300]),
+        (
+            dict.fromkeys(two, (4, 40, 0)) | dict.fromkeys(range(101, 141), (1, 10, 0)),
+            [340, 342],
+        ),  # new ones first
+    ):
+        live(tmp_path, threads)
+        assert [counters(sampler)[0] for _ in moves] == moves
 
 
 @pytest.mark.usefixtures("one_mask")
-def test_what_cannot_be_read_for_a_moment_is_not_counted_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A host that is out of descriptors still lists its threads."""
-    sampler = ThreadSampler(tmp_path)
-    live(tmp_path, {1: (10, 1000, 0)})
-    assert counters(sampler) == (10, 1000)
-
-    def exhausted(_path: str, _flags: int) -> int:
-        raise OSError(24, "Too many open files")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", exhausted)
-        assert counters(sampler) == (10, 1000)
-    assert counters(sampler) == (10, 1000)
-
-
-@pytest.mark.usefixtures("one_mask")
-@pytest.mark.parametrize(
-    "file", ["", "0 0 0\n", "garbage\n", "1 2\n", "-1 x 3\n", "\0\0\0"], ids=lambda text: repr(text)
-)
-def test_a_kernel_that_does_not_count(tmp_path: Path, file: str) -> None:
-    live(tmp_path, {1: (0, 0, 0)})
-    for name in ("sched", "schedstat", "stat"):
-        (tmp_path / "task" / "1" / name).write_text(file)
+@pytest.mark.parametrize("text", ["", "0 0 0\n", "garbage\n", "1 2\n", "-1 x 3\n", "\0\0\0"], ids=repr)
+def test_a_kernel_that_does_not_count(tmp_path: Path, text: str) -> None:
+    live(tmp_path, {1: (0, 0, 0), 2: (0, 0, 1), 3: (0, 0, 17)})
+    sampler = ThreadSampler(tmp_path, local_cpus=lambda: {"0": frozenset({0}), "1": frozenset({1})})
+    assert sampled(sampler)["off_node_threads"] == 1, "the last CPU is found behind any name"
+    for file in (tmp_path / "task").glob("*/*"):
+        file.write_text(text)
     found = sampled(ThreadSampler(tmp_path, local_cpus=lambda: {"0": frozenset({0})}))
-    assert "migrations" not in found and "run_queue_seconds" not in found
-    assert found["off_node_threads"] == 0
-
-
-def test_no_proc_is_unavailable_and_not_an_error(tmp_path: Path) -> None:
+    assert not found.keys() & {"migrations", "run_queue_seconds"} and found["off_node_threads"] == 0
     with pytest.raises(Unavailable, match="task cannot be read"):
-        list(ThreadSampler(tmp_path).sample())
+        list(ThreadSampler(tmp_path / "none").sample())
 
 
 # A thread's own usage ----------------------------------------------------------------------------------------
 
 
 def test_usage_is_that_of_the_calling_thread() -> None:
-    spans = []
-
-    def work() -> None:
-        before = thread_usage()
-        begin = time.thread_time()
+    def work() -> ThreadUsage:
+        before, begin = thread_usage(), time.thread_time()
         while time.thread_time() - begin < 0.05:
             pass
         for _ in range(5):
             time.sleep(0.001)
-        spans.append(thread_usage() - before)
+        return thread_usage() - before
 
     begin = thread_usage()
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    (worked,) = spans
-    assert 0.04 < worked.cpu_seconds < 0.5
-    assert worked.voluntary >= 5
-    assert worked.involuntary >= 0
+    with ThreadPoolExecutor(1) as pool:
+        worked = pool.submit(work).result()
+    assert 0.04 < worked.cpu_seconds < 0.5 and worked.voluntary >= 5 and worked.involuntary >= 0
     assert worked.run_queue_seconds is None or worked.run_queue_seconds >= 0
     assert (thread_usage() - begin).cpu_seconds < worked.cpu_seconds
 
 
 def test_usage_adds_up_and_what_is_not_known_stays_so(tmp_path: Path) -> None:
-    total = ThreadUsage()
-    total += ThreadUsage(3.0, 0.5, 20, 4, 7) - ThreadUsage(1.0, 0.25, 15, 3, 5)
-    assert total[:5] == (2.0, 0.25, 5, 1, 2)
-    assert (total + total)[:5] == (4.0, 0.5, 10, 2, 4)
+    total = ThreadUsage() + (ThreadUsage(3.0, 0.5, 20, 4, 7) - ThreadUsage(1.0, 0.25, 15, 3, 5))
+    assert total[:5] == (2.0, 0.25, 5, 1, 2) and (total + total)[:5] == (4.0, 0.5, 10, 2, 4)
     untold = thread_usage(str(tmp_path))
     assert untold.run_queue_seconds is None and untold.migrations is None
     assert (untold - total)[1] is None and (total + untold)[4] is None
+    # Waiting for others is less what the own threads computed.
+    for queued, waited in ((0.5, 0.2), (0.2, 0.0), (None, None)):
+        usage = ThreadUsage(cpu_seconds=0.4, run_queue_seconds=queued, process_cpu_seconds=0.7)
+        assert usage.waited == (None if waited is None else pytest.approx(waited))
 
 
 @needs_two_cpus
 @pytest.mark.parametrize("cpu", [min(CPUS), max(CPUS)])
-def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu: int) -> None:
-    tids = []
+def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu: int, tmp_path: Path) -> None:
+    tids, here = list[int](), threading.get_native_id()
 
     def pin() -> None:
         os.sched_setaffinity(0, {cpu})
@@ -374,34 +263,42 @@ def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu: int) -> None:
 
     with waiting(1, pin):
         assert thread_place(tids[0]) == Place(frozenset({cpu}), cpu)
-        assert thread_place(threading.get_native_id()).cpus == CPUS
+        assert thread_place(here).cpus == CPUS
     deadline = time.monotonic() + 10  # the kernel's part of it ends after Python's
     while thread_place(tids[0]) != Place(None, None):
         assert time.monotonic() < deadline, "it ended"
+    assert thread_place(here, str(tmp_path)) == Place(frozenset(CPUS), None), "as far as it is known"
 
 
-def test_the_place_is_given_as_far_as_it_is_known(tmp_path: Path) -> None:
-    here = threading.get_native_id()
-    assert thread_place(here, str(tmp_path)) == Place(frozenset(os.sched_getaffinity(0)), None)
+NODES = {"0": frozenset({0, 1}), "1": frozenset({2, 3})}
 
 
-def test_the_place_is_cheap() -> None:
-    begin = time.thread_time()
-    for _ in range(200):
-        thread_place(threading.get_native_id())
-    assert (time.thread_time() - begin) / 200 < 500e-6, "about 6 µs on an idle machine"
+# Allowed CPUs, last CPU and GPUs of a canary; whether nodes are known; what is shown: allowed, and off its node.
+PLACES = """
+0     0 ? nodes   1 0
+0,5   5 ? nodes   2 1
+0,1,2 ? ? nodes   3 ?
+?     0 ? nodes   ? 0
+?     ? ? nodes   ? ?
+0     0 ? unknown 1 ?
+?     2 0 nodes   ? 1
+?     2 1 nodes   ? 0
+?     2 0,1 nodes ? 0
+?     2 - nodes   ? ?
+?     2 7 nodes   ? ?
+"""
 
 
-def test_usage_is_cheap() -> None:
-    begin = time.thread_time()
-    for _ in range(200):
-        thread_usage()
-    assert (time.thread_time() - begin) / 200 < 500e-6, "about 12 µs on an idle machine"
-
-
-def test_waiting_for_others_is_less_what_the_own_threads_computed() -> None:
-    assert ThreadUsage(
-        cpu_seconds=0.4, run_queue_seconds=0.5, process_cpu_seconds=0.7
-    ).waited == pytest.approx(0.2)
-    assert ThreadUsage(cpu_seconds=0.4, run_queue_seconds=0.2, process_cpu_seconds=0.7).waited == 0
-    assert ThreadUsage(cpu_seconds=0.4, run_queue_seconds=None).waited is None
+@pytest.mark.parametrize("row", PLACES.strip().splitlines())
+def test_of_a_canarys_place_what_is_known_is_shown(row: str) -> None:
+    """It is compared with the node of its own GPU, or with all where that is not known."""
+    cpus, cpu, gpus, nodes, *expected = row.split()
+    place = Place(
+        None if cpus == "?" else frozenset(map(int, cpus.split(","))), None if cpu == "?" else int(cpu),
+        None if gpus == "?" else frozenset(gpus.strip("-").split(",")) - {""},
+    )  # fmt: skip
+    local = NODES if nodes == "nodes" else {}
+    found = sampled(ThreadSampler(places=lambda: {"a": place}, local_cpus=lambda: local))
+    names = ("allowed_cpus canary a", "off_node_threads canary a")
+    assert [f"{found[name]:g}" if name in found else "?" for name in names] == expected
+    assert ("off_node_threads" in found) == bool(local)

@@ -45,8 +45,6 @@ class Canned(Target):
     def environment(self) -> Mapping[str, str]:
         return self._environment
 
-    def close(self) -> None: ...
-
 
 Make = Callable[..., tuple[Canary, Tally]]
 
@@ -96,37 +94,26 @@ def test_its_place_is_that_of_the_thread_that_lives_for_the_round(opened: Make) 
     target.cpu = None
     canary.round(5)
     assert reported(canary, *CPUS) == {"allowed_cpus": len(CPUS), "off_node_threads": 0}
-
-
-@two_cpus
-def test_in_the_servers_pool_it_is_that_of_its_thread(opened: Make) -> None:
+    target.breaks = True
+    canary.round(5)
+    assert reported(canary, *CPUS) == {}, "after a run that failed it is not known"
     with ThreadPoolExecutor(1, initializer=lambda: os.sched_setaffinity(0, {FAR})) as executor:
         canary, _ = opened(Canned(), Pool(executor, None))
         canary.round(5)
-        assert reported(canary, NEAR) == {"allowed_cpus": 1, "off_node_threads": 1}
-
-
-def test_after_a_run_that_failed_its_place_is_not_known(opened: Make) -> None:
-    target = Canned()
-    canary, _ = opened(target)
-    canary.round(5)
-    assert reported(canary, *CPUS).keys() == {"allowed_cpus", "off_node_threads"}
-    target.breaks = True
-    canary.round(5)
-    assert reported(canary, *CPUS) == {}
+        assert reported(canary, NEAR) == {"allowed_cpus": 1, "off_node_threads": 1}, "of the server's pool"
 
 
 @pytest.mark.parametrize(
     ("environment", "threads"),
     [
-        ({"torch_intra_op_threads": "4", "torch_inter_op_threads": "32"}, 4),
-        ({"onnx_intra_op_threads": "2", "onnx_inter_op_threads": "1"}, 2),
-        ({"torch_inter_op_threads": "8"}, 0),
-        ({"torch_intra_op_threads": "many"}, 0),
+        ("torch_intra_op_threads=4 torch_inter_op_threads=32", 4),
+        ("onnx_intra_op_threads=2 onnx_inter_op_threads=1", 2),
+        ("torch_inter_op_threads=8", 0),
+        ("torch_intra_op_threads=many", 0),
     ],
 )
-def test_the_computing_threads_of_its_engine(opened: Make, environment: dict[str, str], threads: int) -> None:
-    canary, _ = opened(Canned(**environment))
+def test_the_computing_threads_of_its_engine(opened: Make, environment: str, threads: int) -> None:
+    canary, _ = opened(Canned(**dict(pair.split("=") for pair in environment.split())))
     assert canary.compute_threads == threads, "without inter_op"
 
 
@@ -138,12 +125,7 @@ def test_a_probe_reports_them() -> None:
     found = values(report.families)
     assert found["infercanary_allowed_cpus"] == {("process", ""): len(CPUS), ("canary", "a"): len(CPUS)}
     # The process's come from a sampler, the canary's from its runs.
-    for name in (
-        "cpu_seconds_total",
-        "context_switches_total",
-        "run_queue_seconds_total",
-        "migrations_total",
-    ):
-        scopes = {labels[:2] for labels in found.get(f"infercanary_{name}", {})}
+    for name in ("cpu_seconds", "context_switches", "run_queue_seconds", "migrations"):
+        scopes = {labels[:2] for labels in found.get(f"infercanary_{name}_total", {})}
         assert not scopes or {("process", ""), ("canary", "a")} <= scopes, name
     assert found["infercanary_thread_oversubscription_ratio"].keys() == {()}
