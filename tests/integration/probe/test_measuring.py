@@ -236,7 +236,7 @@ def test_a_round_waits_for_its_samples_as_a_whole_and_begins_in_its_slot(started
 def test_a_busy_device_is_given_way_to_but_not_for_ever(
     started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infercanary.probe.canary._GIVE_WAY_SECONDS", 0.02)
+    monkeypatch.setattr("infercanary.probe.timed_target._GIVE_WAY_SECONDS", 0.02)
 
     class Shared(Scripted):
         busy = False
@@ -284,7 +284,7 @@ def test_a_device_that_is_busy_or_fails_is_not_given_controls_either(
         "measure",
         lambda self, device: asked.append(device) or measure(self, device),  # type: ignore[func-returns-value]
     )
-    monkeypatch.setattr("infercanary.probe.canary._GIVE_WAY_SECONDS", 0.02)
+    monkeypatch.setattr("infercanary.probe.timed_target._GIVE_WAY_SECONDS", 0.02)
     target = Shared()
     probe = started({"a": target}, controls=True)
     until(lambda: fetch(probe.address).runs("a", "ok") >= 2)

@@ -76,6 +76,7 @@ class Served(NamedTuple):
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     clock = Clock()
     monkeypatch.setattr("infercanary.probe.canary.perf_counter", clock)
+    monkeypatch.setattr("infercanary.probe.timed_target.perf_counter", clock)
     monkeypatch.setattr("infercanary.probe.measures.perf_counter", clock)
     with Server(clock) as server:
         target = Repeat(clock)

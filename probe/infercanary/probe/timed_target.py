@@ -1,0 +1,341 @@
+"""Timed target: opens, warms up and times one target, in its thread with a deadline."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from itertools import islice
+from time import perf_counter, sleep
+from typing import Any, TypeVar
+
+from infercanary.command.settings import UsageError
+from infercanary.contract.vocabulary import OF_SERVER
+from infercanary.probe.contention import ContainerLoad, Helpers, explain_repeats
+from infercanary.probe.deadline import DeadlineExceeded, Worker, clear_frames, one_line
+from infercanary.probe.identity import components
+from infercanary.probe.measures import Taking
+from infercanary.probe.memory import describe_shortage, give_back, place_of
+from infercanary.probe.pool import NoTurn, Pool
+from infercanary.probe.result import Opened, RunResult
+from infercanary.probe.samplers.cgroup import ContainerCpu
+from infercanary.probe.samplers.threads import ThreadUsage, thread_place, thread_usage
+from infercanary.probe.steady import is_steady
+from infercanary.probe.targets import Failure, Reading, Target
+from infercanary.probe.targets.engines.outputs import pending
+from infercanary.probe.timing import Timing, inferences
+from infercanary.probe.watcher import Memory
+
+T = TypeVar("T")
+
+log = logging.getLogger("infercanary.probe")
+
+_MAX_SKIPPED = 5  # runs skipped in a row: under a load that never pauses, a contended run is better than none
+_WARM_UP_REPEATS = 100
+_WARM_UP_SECONDS = 20.0
+_MAX_VALUES = 1024
+_GIVE_WAY_SECONDS = 0.5
+_LET_GO_SECONDS = 1.0
+_CROWDED = 8.0
+_MAX_PHASES, _MAX_READINGS = 16, 64
+
+
+class TimedTarget:
+    """Calls one target in a thread of its own with a deadline: a hang costs its runs, and nothing else.
+
+    Args:
+        timeout: Seconds that a run may take.
+        pool: The server's own; None to run in a separate thread.
+        container: CPU time of the container, read around each run; None to find it.
+        sweep: Points that its sweep measures, a part of its identity; None without one.
+        memory: Watches its opening, and may refuse it; None for no watch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: Target,
+        timeout: float,
+        pool: Pool | None,
+        container: ContainerCpu | None,
+        sweep: object,
+        memory: Memory | None,
+    ) -> None:
+        self.name = name
+        self.target = target
+        self.timeout = timeout
+        self.pool = pool
+        self.compute_threads = 0
+        """Threads with which its engine computes on the CPU; 0 if unknown."""
+        self._sweep = sweep
+        self._memory = memory
+        self._container = ContainerCpu() if container is None else container
+        self._taking = Taking(target, self._container)  # the measures of its runs
+        self._worker = Worker(f"infercanary-{name}")
+        self._skipped = 0  # runs in a row
+        self._unopened: dict[str, str] = {}
+        """Environment of an engine that could not be opened: it has the versions that do not fit."""
+        self._phase_names: set[str] = set()
+        self._turn: Future[Any] | None = None  # the last one asked for in the server's pool
+        self._hang_reported = False
+        self._most_repeats = math.inf  # less once a server refused requests for their rate
+        self._entered: float | None = None  # when the current method of the target was entered
+        self._busy = 0.0  # seconds in the target's methods this round
+        self._usage = ThreadUsage()  # of the threads that ran this round's repeats
+        self._thread_id = 0  # thread of the last call
+
+    def be_a_guest(self) -> None:
+        """Run in a server's process from now on: counts that are the server's too are not reset."""
+        self._taking.is_guest = True
+
+    def interrupt(self) -> None:
+        """End the wait for the target, now and from now on; callable from any thread."""
+        self._worker.interrupt()
+
+    def _run(self, repeats: int) -> RunResult:
+        """Run one round.
+
+        Raises:
+            NoTurn: The server's pool or the device was busy all the time.
+            DeadlineExceeded: The target did not return in time.
+            StillBusy: It still hangs in an earlier round.
+            Interrupted: The probe stops.
+            BaseException: Whatever the target raised.
+        """
+        try:
+            return self._worker.call(lambda: self._name_shortage(lambda: self._repeat(repeats)), self.timeout)
+        except DeadlineExceeded:
+            if self._turn is not None:
+                self._turn.cancel()  # a turn that comes later would be outside the budget
+            if self.pool is not None and self._entered is None:
+                # Let the thread notice: on a busy machine the next round would take it for hanging.
+                with suppress(CancelledError, DeadlineExceeded):
+                    self._worker.result(_LET_GO_SECONDS)
+                raise NoTurn(f"no turn in the server's pool within {self.timeout:g} s") from None
+            if self.pool is not None:
+                self.pool.lost_a_thread()
+            raise DeadlineExceeded(f"no result within {self.timeout:g} s (timeout_seconds)") from None
+        finally:
+            self._worker.rest()
+
+    def _charge(self, result: RunResult, since: float) -> RunResult:
+        """Add busy seconds and cost to the result of the round that began at ``since`` (``perf_counter``).
+
+        Waiting for a turn in the server's pool is not busy time. But where the canary waited, requests wait for it too:
+        the round then costs up to eight times its busy time, and rounds become as much rarer. So few requests are
+        delayed that the server's 99th percentile stays what it was (benchmarks/overhead.py).
+        """
+        now, entered = perf_counter(), self._entered
+        busy = self._busy + self._taking.seconds + (now - entered if entered is not None else 0.0)
+        cost = busy + (_CROWDED - 1) * min(busy, max(0.0, now - since - busy))
+        return result._replace(busy=busy, cost=cost)
+
+    def _report_hang(self) -> None:
+        """Notify the server, once, that opening is past its deadline, where it holds a thread of the server's pool."""
+        if self._hang_reported or self.pool is None:
+            return
+        self._hang_reported = True
+        if self._turn is not None:
+            self._turn.cancel()
+        if self._entered is not None:
+            self.pool.lost_a_thread()
+
+    # The methods below run in the target's thread.
+
+    def _name_shortage(self, work: Callable[[], T]) -> T:
+        """Do the work; where there is not enough memory for it, say who has it, and give back what the work took.
+
+        Raises:
+            Failure: `out_of_memory`.
+            BaseException: Whatever else the work raised.
+        """
+        try:
+            return work()
+        except Failure:
+            raise  # the target knows better: a server's answer may have such words
+        except (
+            KeyboardInterrupt,
+            SystemExit,
+            GeneratorExit,
+        ) as error:  # not a person's: this is the target's thread
+            raise Failure("raised", one_line(error)) from None
+        except BaseException as error:
+            device = str(self.target.device) or "cpu"
+            if (place := place_of(error, device)) is None:
+                raise
+            text = describe_shortage(error, place, device)
+            clear_frames(error)
+            self._turn = None
+        give_back()
+        # Outside of the handler, so that it does not hold the error's frames.
+        raise Failure("out_of_memory", text)
+
+    def _open(self) -> Opened:
+        self._unopened = {}
+        try:
+            if self._memory is None:
+                return self._name_shortage(self._open_and_warm_up)
+            return self._memory.open(self.name, lambda: self._name_shortage(self._open_and_warm_up))
+        except BaseException as error:
+            if self.target.device:  # else there is no engine here
+                with suppress(BaseException):
+                    self._unopened = _texts(self.target.environment())
+            with suppress(BaseException):  # half open, it may hold a model's memory until the next attempt
+                self.target.close()
+            if isinstance(error, Failure) and error.reason == "out_of_memory":
+                give_back()
+            raise
+
+    def _open_and_warm_up(self) -> Opened:
+        begin = perf_counter()
+        self.target.open()
+        load = perf_counter() - begin
+        environment = _texts(self.target.environment())
+        first_run = self._measure()[0].wall
+        self.target.calibrate()
+        latencies: list[float] = []
+        begin = perf_counter()
+        while not (
+            is_steady(latencies)
+            or len(latencies) >= min(_WARM_UP_REPEATS, self._most_repeats)
+            or perf_counter() - begin > _WARM_UP_SECONDS
+        ):
+            try:
+                latencies.append(self._measure()[0].wall)
+            except Failure as failure:
+                self._make_fewer(failure, len(latencies))
+        warm_up = perf_counter() - begin
+        begin = perf_counter()
+        environment |= components(self.name, self.target, self._sweep)
+        return Opened(environment, load, first_run, warm_up, latencies, perf_counter() - begin)
+
+    def _repeat(self, repeats: int) -> RunResult:
+        begin = perf_counter()
+        if self._skipped < _MAX_SKIPPED:
+            self._wait_until_free()
+        self._busy = 0.0
+        self._call(self.target.prepare, in_pool=False)
+        self._taking.begin()
+        self._usage = ThreadUsage()
+        others = ContainerLoad(self._container)
+        helpers = Helpers() if self.compute_threads > 1 else None
+        timing, result = self._measure()
+        used, timings = [self._usage], [timing]
+        while (
+            len(timings) < min(repeats, self._most_repeats)
+            and perf_counter() - begin + timing.wall < self.timeout / 2
+        ):
+            self._check_repeat(result)
+            try:
+                timing, result = self._measure()
+            except Failure as failure:
+                self._make_fewer(failure, len(timings))
+            else:
+                timings.append(timing)
+                used.append(self._usage)
+        usage = self._usage
+        # The work of a canary that calls a server is done by others in the container: what is beside it is not known.
+        calls_a_server = bool(self._phase_names & OF_SERVER)
+        inside = None if calls_a_server else others.since(usage)
+        helped = helpers.helped() if helpers is not None else None
+        place = thread_place(self._thread_id)
+        measures = self._taking.end(timings, calls_a_server)
+        batch = inferences(self.target.clock)
+        waits, crowds, off_cpu = explain_repeats(used, [t.wall for t in timings], batch, inside, helped)
+        values, readings = self._call(self._read, result)
+        return RunResult(
+            "ok", timings=timings, values=values, usage=usage, waits=waits, crowds=crowds, off_cpu=off_cpu,
+            inside=inside, helpers=helpers is not None, readings=readings, inferences=batch * len(timings),
+            measures=measures, place=place,
+        )  # fmt: skip
+
+    def _make_fewer(self, failure: Failure, allowed: int) -> None:
+        """End the repeats where the server refuses them for their rate, and make half as many from now on.
+
+        Raises:
+            Failure: It is another, or the server allowed none.
+        """
+        if failure.reason != "rate_limited" or not allowed:
+            raise failure
+        self._most_repeats = max(1, allowed // 2)
+
+    def _check_repeat(self, result: Any) -> None:
+        """Let the target check a repeat's result; the thread's usage is that of the repeats alone."""
+        usage = self._usage
+        self._call(self.target.check, result, in_pool=False)
+        self._usage = usage
+
+    def _read(self, result: Any) -> tuple[list[float], list[Reading]]:
+        """Read the result's values, and the target's own readings: a bad one would make the report invalid."""
+        values = [float(value) for value in islice(self.target.values(result), _MAX_VALUES)]
+        readings: list[Reading] = list(islice(self.target.readings(), _MAX_READINGS))
+        for metric, value, labels in readings:
+            if metric.kind != "gauge" or metric.labels[:1] != ("canary",):
+                raise ValueError(f"the reading {metric.name} is no gauge whose first label is canary")
+            if len(labels) != len(metric.labels) - 1 or not math.isfinite(value):
+                raise ValueError(f"the reading {metric.name} has {labels!r} and {value!r}")
+        return values, readings
+
+    def _wait_until_free(self) -> None:
+        """Give way to work that the host has put on the target's device; see :meth:`Target.is_busy`."""
+        begin = perf_counter()
+        while self.target.is_busy():
+            if perf_counter() - begin > _GIVE_WAY_SECONDS:
+                raise NoTurn(f"the device was busy for {_GIVE_WAY_SECONDS:g} s")
+            sleep(0.001)
+
+    def _measure(self) -> tuple[Timing, Any]:
+        """One repeat. A target may have its own clock, so times are checked: one NaN would make the report invalid."""
+        timing, result = self._call(self.target.clock.measure, self.target.run)
+        if kind := pending(result):
+            if isinstance(result, Coroutine):
+                result.close()  # else Python warns that nobody awaited it
+            raise UsageError(
+                f"it returns {kind}, and nothing was computed yet; give a function that runs it to its end and returns "
+                "the output"
+            )
+        phases = {str(name): _seconds(seconds) for name, seconds in timing.phases.items()}
+        self._phase_names.update(phases)
+        if len(self._phase_names) > _MAX_PHASES:
+            raise ValueError(f"more than {_MAX_PHASES} names of phases; each is a time series")
+        return Timing(_seconds(timing.wall), phases), result
+
+    def _call(self, function: Callable[..., Any], *arguments: Any, in_pool: bool = True) -> Any:
+        def work() -> Any:
+            self._thread_id = threading.get_native_id()
+            before = thread_usage(before=True)
+            self._entered = begin = perf_counter()
+            try:
+                return function(*arguments)
+            finally:
+                self._entered = None
+                self._busy += perf_counter() - begin
+                self._usage += thread_usage() - before
+
+        if self.pool is None or not in_pool:
+            return work()
+        self._turn = self.pool.submit(work)
+        return self._turn.result()
+
+    def _close(self) -> None:
+        try:
+            self.target.close()
+        except BaseException as error:
+            log.warning("canary %s: closing failed: %s", self.name, one_line(error))
+
+    def _release(self) -> None:
+        self._close()
+        give_back()
+
+
+def _texts(reported: Mapping[Any, Any]) -> dict[str, str]:
+    return {str(key): str(value) for key, value in reported.items()}
+
+
+def _seconds(value: Any) -> float:
+    if not 0 <= (seconds := float(value)) < math.inf:
+        raise ValueError(f"the target's clock gave {value!r} as seconds")
+    return seconds
