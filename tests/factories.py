@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
 from infercanary.judge.model import Generation, Sample, Start
+from infercanary.judge.resolution import Floats
 
 HOUR = 3600.0
 Level = float | Callable[[float], float]
@@ -103,3 +106,21 @@ def sibling(service: str, at: float, factor: float, **fields: Any) -> Start:
     """One start of another service, an hour before ``at`` and an hour after, that takes so many times as long since."""
     usual: dict[str, Any] = {"service": service, "runs": int(2 * HOUR / fields.get("every", 10.0))}
     return start("x", "same", at - HOUR, since(at, factor), **usual | fields)
+
+
+def latencies(seed: object, runs: int, sd: float = 0.01, alike: float = 0.0, level: float = 0.01) -> Floats:
+    """Runs that scatter around a level.
+
+    Args:
+        seed: Of their noise: a number, or several.
+        runs: Number of runs.
+        sd: SD of the logarithms.
+        alike: Autocorrelation of neighbours.
+        level: Seconds.
+    """
+    rng = np.random.default_rng(seed)  # type: ignore[arg-type]
+    steps, last = rng.normal(0, sd * math.sqrt(1 - alike**2), runs), rng.normal(0, sd)
+    for i, step in enumerate(steps):
+        steps[i] = last
+        last = alike * last + step
+    return level * np.exp(steps)
