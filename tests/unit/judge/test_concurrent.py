@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Sequence
@@ -41,10 +42,19 @@ def new(container: str = "canary", runs: int = 48, after: float = 0.0, **fields:
     return made(container, UPGRADE + after, runs, "new", **fields)
 
 
-def earlier(containers: int, runs: int = 110, **last: Any) -> list[Start]:
-    """Seven starts of each, the last of which runs until the upgrade; of all but the first one, on beside it."""
+def earlier(containers: int, runs: int = 110, itself: float = 0.0, **last: Any) -> list[Start]:
+    """Seven starts of each, the last of which runs until the upgrade; of all but the first one, on beside it.
+
+    The last one changed by ``itself`` from the upgrade on.
+    """
+    changes = [0.0] * (containers - 1) + [itself]
     return [
-        made(f"r{i}", at + i, runs if i and at > 9000 else 60, **last if at > 9000 else {})
+        made(
+            f"r{i}",
+            at + i,
+            runs if i and at > 9000 else 60,
+            **last | {"later": changes[i]} if at > 9000 else {},
+        )
         for at in (*(1000.0 * n for n in range(1, 7)), 9399.0)
         for i in range(containers)
     ]
@@ -79,90 +89,117 @@ def restless(starts: Sequence[Start], sd: float) -> list[Start]:
     return [changed(each, median=noisy) for each in starts]
 
 
-# Replicas that stay, what the host did, what the image did, what one that stays did by itself, the name of the new one.
-@pytest.mark.parametrize(
-    ("stay", "host", "slower", "later", "name", "states"),
-    [
-        (0, 0.1, 0.0, 0.0, "r0", "regressed"),
-        (0, -0.1, 0.0, 0.0, "r0", "improved"),
-        (1, 0.1, 0.0, 0.0, "r0", "inconclusive"),  # one alone may have changed by itself
-        (2, 0.1, 0.0, 0.0, "r0", "equivalent"),
-        (3, -0.1, 0.0, 0.0, "r0", "equivalent"),
-        (2, 0.1, 0.1, 0.0, "r0", "regressed"),
-        (2, 0.0, 0.1, 0.0, "r0", "regressed"),
-        (2, -0.1, 0.1, 0.0, "r0", "regressed"),
-        (2, 0.1, 0.0, 0.0, "canary", "equivalent"),
-        (2, -0.1, 0.1, 0.0, "canary", "regressed"),
-        (1, 0.0, 0.0, 0.1, "r0", "unconfirmed"),
-        (1, 0.0, 0.1, 0.1, "r0", "inconclusive"),
-        (1, 0.0, 0.1, 0.0, "r0", "regressed"),  # the runs as they are show it
-        (1, 0.1, 0.1, 0.0, "r0", "regressed"),
-        (2, 0.0, 0.0, 0.1, "r0", "inconclusive unconfirmed equivalent"),
-        (3, 0.0, 0.0, 0.1, "canary", "inconclusive unconfirmed equivalent"),
-        (4, 0.0, 0.1, 0.2, "r0", "regressed"),
-        (4, 0.0, 0.1, 0.2, "canary", "regressed"),
-    ],
-)
-def test_what_the_host_did_to_all_replicas_is_not_the_images(
-    stay: int, host: float, slower: float, later: float, name: str, states: str
-) -> None:
-    before = earlier(stay + 1, host=host)
-    before[-1] = (
-        made(f"r{stay}", before[-1].generation.started_at, 110, host=host, later=later)
-        if later
-        else before[-1]
+# Each line: name | starts | siblings | states; cause, shift and the least lower end of its interval, where known.
+# A start is `container:at*runs` and words after commas; one of the new image is `+container:after*runs`; `x2` are two,
+# a second apart. `earlier:3` are three replicas, the first of which is upgraded. The interval is in percent.
+TABLE = """
+the host, nobody stays | earlier:1,host=.1 +r0,host=.1 | | regressed
+the host, faster, nobody stays | earlier:1,host=-.1 +r0,host=-.1 | | improved
+the host, one stays, may be itself | earlier:2,host=.1 +r0,host=.1 | | inconclusive
+the host, two stay | earlier:3,host=.1 +r0,host=.1 | | equivalent
+the host, faster, three stay | earlier:4,host=-.1 +r0,host=-.1 | | equivalent
+host and image | earlier:3,host=.1 +r0,host=.1,slower=.1 | | regressed image 10
+image alone | earlier:3 +r0,slower=.1 | | regressed image 10
+a faster host, a slower image | earlier:3,host=-.1 +r0,host=-.1,slower=.1 | | regressed image 10
+the host, another name | earlier:3,host=.1 +canary,host=.1 | | equivalent
+faster host, image, another name | earlier:3,host=-.1 +canary,host=-.1,slower=.1 | | regressed image 10
+one stays, and changed by itself | earlier:2,itself=.1 +r0 | | unconfirmed
+one stays, and hides the image | earlier:2,itself=.1 +r0,slower=.1 | | inconclusive
+one stays, as it was | earlier:2 +r0,slower=.1 | | regressed
+one stays, host and image | earlier:2,host=.1 +r0,host=.1,slower=.1 | | regressed
+one of two changed by itself | earlier:3,itself=.1 +r0 | | UNCHANGED
+one of three, another name | earlier:4,itself=.1 +canary | | UNCHANGED
+one of four, and the image | earlier:5,itself=.2 +r0,slower=.1 | | regressed
+the same, another name | earlier:5,itself=.2 +canary,slower=.1 | | regressed
+
+others came to the GPU of those that stayed | earlier:3,factor=1.6,since=0,tags=gpu_busy +r0 | | improved unknown
+a restless baseline, the same | r:8000*300,restless=.1 +canary | | UNCHANGED
+a restless baseline, slower | r:8000*300,restless=.1 +canary,slower=.3 | | regressed image 30 10
+four restless ones, the same | r:8000*300,x4,restless=.3 +canary | | UNCHANGED
+four restless ones, slower | r:8000*300,x4,restless=.3 +canary,slower=.3 | | regressed image 30 10
+siblings stood still | r:8000*300,x2,factor=1.5,until=0 +canary,slower=.5 | s:8000*300,x3 | regressed image 50
+siblings there felt | ON_A | s:8000*300,x3,later=.3,on=B | regressed host
+elsewhere they did | ON_A | s:8000*300,x3,later=.3,on=C | regressed image
+the rest agrees | r:8000*260,x2,restless=.05 +canary,slower=.3 +m:2000,x2,slower=.3 | | regressed
+the rest does not | r:8000*260,x2,restless=.05 +canary,slower=.3 +m:2000,x2 | | UNCHANGED
+more than 16 new starts | r:8000*240,x2,restless=.3 +n:0*24,x17,slower=.3 | | regressed image 30 20
+beside one | e:0*60,x16 a:8000*230,restless=.1 b:8000*400,restless=.1,factor=.67,since=900 +n:0*30 +m:1500,x8 | | UNCHANGED
+pods that ended felt no host | e:7000*100,x4,host=.2 r:8000*300,x4,host=.2 +n,x2,slower=.15,host=.2 | | regressed image 15 12
+rolling update | ROLLING | | UNCHANGED
+seconds later, the same | LATER +r0:0*24 +r1:20*24 +r2:40*24 | | UNCHANGED
+seconds later, slower | LATER +r0:0*24,slower=.3 +r1:20*24,slower=.3 +r2:40*24,slower=.3 | | regressed
+"""
+SHORT = {
+    "LATER": "r0:9400*60 r1:9405*61 r2:9410*62",
+    "ROLLING": "r0:9399*60,host=.1 r1:9400*120,host=.1 r2:9401*180,host=.1 "
+    "+r0:5*150,host=.1 +r1:605*150,host=.1 +r2:1205*150,host=.1",
+    "ON_A": "r:8000*300,x3,restless=.3,on=A +canary,slower=.3,on=B",
+    "UNCHANGED": "equivalent/inconclusive/unconfirmed",
+}
+TEXT = functools.reduce(lambda text, name: text.replace(name, SHORT[name]), SHORT, TABLE)
+ROWS = [[part.strip() for part in line.split("|")] for line in TEXT.splitlines() if line]
+
+
+def starts_of(text: str) -> list[Start]:
+    """The starts of a word of a line."""
+    word, *words = text.split(",")
+    place, _, runs = word.partition("*")
+    name, _, at = place.partition(":")
+    given = {key: value for key, _, value in (each.partition("=") for each in words if "=" in each)}
+    on, tags, sd = given.pop("on", ""), given.pop("tags", ""), float(given.pop("restless", 0))
+    values = {key: float(value) for key, value in given.items()}
+    factor, after, until = (
+        values.pop("factor", 1.0),
+        values.pop("since", -UPGRADE),
+        values.pop("until", UPGRADE),
     )
-    found = judge([*before, new(name, slower=slower, host=host)], [], "c")
+    numbers = range(next((int(each[1:]) for each in words if "=" not in each), 1))
+    if name == "earlier":
+        found = earlier(int(at), **values)
+    elif name[0] == "+":
+        found = [new(f"{name[1:]}{i or ''}", int(runs or 48), float(at or 0) + i, **values) for i in numbers]
+    else:
+        named = [(f"{name}{i}", float(at) + i) for i in numbers]
+        found = [made(*each, int(runs), service=each[0] if name == "s" else "s", **values) for each in named]  # type: ignore[arg-type]
+    felt: dict[str, Any] = {"tags": (tags,)} if tags else {}
+    there = [s.generation.container != "r0" or not tags for s in found]
+    found = restless(found, sd) if sd else found
+    found = [
+        slowed(s, factor, UPGRADE + after, UPGRADE + until, **felt) if is_there else s
+        for s, is_there in zip(found, there, strict=True)
+    ]
+    return [s.reporting(host=on) for s in found]
+
+
+@pytest.mark.parametrize(
+    ("starts", "siblings", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
+)
+def test_what_replicas_that_stay_say(starts: str, siblings: str, expected: str) -> None:
+    every = sorted(
+        (s for word in starts.split() for s in starts_of(word)), key=lambda s: s.generation.started_at
+    )
+    found = judge(every, [s for word in siblings.split() for s in starts_of(word)], "c")
+    words = expected.split()
+    states, cause, shift, low = words + ["", "", "", "-inf"][len(words) :]
     assert found.state in states, found
-    assert found.concurrent == stay
-    if stay and stay < 3:
-        moved = host + later * (stay == 1)
-        assert found.concurrent_shift == pytest.approx(moved, abs=0.02 + later / 2 * (stay > 1))
-    if slower and stay > 1 and not later:
-        assert (found.causes.cause, found.shift) == ("image", pytest.approx(slower, abs=0.02))
+    assert cause in ("", found.causes.cause), found.causes
+    if shift:
+        assert found.shift == pytest.approx(float(shift) / 100, abs=0.02)
+        assert found.low is not None and found.low > float(low) / 100
     assert found.looks.needs_starts or found.state != "unconfirmed"
 
 
-def test_the_image_is_not_credited_if_others_came_to_the_gpu_of_the_replicas_that_stayed() -> None:
-    stayed = [
-        slowed(s, 1.6, UPGRADE, tags=("gpu_busy",)) if s.generation.container != "r0" else s
-        for s in earlier(3)
-    ]
-    found = judge([*stayed, new("r0")], [], "c")
-    assert (found.state, found.causes.cause) == ("improved", "unknown"), found.causes
-
-
-@pytest.mark.parametrize(("stay", "sd"), [(1, 0.1), (4, 0.3)])
-def test_replicas_that_stay_and_are_the_baseline_count_by_their_runs_of_the_same_minutes(
-    stay: int, sd: float
-) -> None:
-    """What the host did to them before is no noise of the shift: a canary's pod is beside the stable version."""
-    stays = restless(old(stay), sd)
-    same, slower = judge([*stays, new()], [], "c"), judge([*stays, new(slower=0.3)], [], "c")
-    assert same.state not in CHANGED and same.concurrent == stay
-    assert slower.state == "regressed" and slower.shift == pytest.approx(0.3, abs=0.02)
-    assert slower.low is not None and slower.low > 0.1
-
-
-def test_siblings_did_not_move_between_the_same_minutes() -> None:
-    """What the replicas that stay recovered from was taken off siblings, which then blamed the host."""
+def test_what_replicas_that_stay_moved_by_is_shown() -> None:
+    for stay, host in ((1, 0.1), (2, -0.1)):
+        found = judge([*earlier(stay + 1, host=host), new("r0", host=host)], [], "c")
+        assert (found.concurrent, found.concurrent_shift) == (stay, pytest.approx(host, abs=0.01))
     stays = [slowed(s, 1.5, until=UPGRADE) for s in old(2)]
-    siblings = [made(f"x{i}", 8000.0 + i, 300, "other", service=f"x{i}") for i in range(3)]
-    found = judge([*stays, new(slower=0.5)], siblings, "c")
-    assert (found.state, found.causes.cause) == ("regressed", "image"), found.causes
-    assert found.shift == pytest.approx(0.5, abs=0.02)
+    found = judge([*stays, new(slower=0.5)], [], "c")
     assert (found.baseline, found.current) == (pytest.approx(0.02, rel=0.02), pytest.approx(0.03, rel=0.02))
-
-
-@pytest.mark.parametrize(("host", "cause"), [("B", "host"), ("C", "image")])
-def test_siblings_beside_the_new_image_on_another_host_show_that_host(host: str, cause: str) -> None:
-    """Three replicas stay on host A; the new one is on host B."""
-    stays = [s.reporting(host="A") for s in restless(old(3), 0.3)]
-    beside = [made(f"x{i}", 8000.0 + i, 300, "other", service=f"x{i}", later=0.3, host=0.0) for i in range(3)]
-    found = judge(
-        [*stays, new(slower=0.3).reporting(host="B")], [s.reporting(host=host) for s in beside], "c"
-    )
-    assert (found.state, found.causes.cause) == ("regressed", cause), found.causes
+    (pair,) = pairs(old(2, runs=260), [new(), *(new(f"m{i}", after=2000.0) for i in range(2))])
+    assert pair.meanwhile is None, "less than half of the new starts are beside them"
+    (pair,) = pairs(old(2, runs=240), [new(f"n{i}", 24, float(i)) for i in range(17)])
+    assert pair.meanwhile is not None and len(pair.meanwhile.after) == 16
 
 
 @pytest.mark.parametrize("stay", [2, 4])
@@ -198,19 +235,6 @@ def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_d
 # Which runs are of the same minutes --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("others", "is_called"), [(0.3, True), (0.0, False)])
-def test_a_few_new_starts_answer_for_all_if_these_do_not_contradict(others: float, is_called: bool) -> None:
-    """A canary beside the old image, and then the rest of the rollout, when the old one is gone."""
-    stays, rest = (
-        restless(old(2, runs=260), 0.05),
-        [new(f"m{i}", after=2000.0, slower=others) for i in range(2)],
-    )
-    canary = new(slower=0.3)
-    assert (judge([*stays, canary, *rest], [], "c").state == "regressed") == is_called
-    (pair,) = pairs(stays, [canary, *rest])
-    assert pair.meanwhile is None, "less than half of them are beside it"
-
-
 def test_a_few_new_starts_are_never_enough_for_equivalent() -> None:
     starts = [*(made(f"e{i}", 100.0 * i, 60) for i in range(8)), *restless(old(2, 5000.0, 560), 0.3), new()]
     bold = Judge(LIVE.but(smallest_effect=0.05)).verdict
@@ -228,24 +252,6 @@ def test_the_runs_of_the_same_minutes_are_those_of_every_class_of_hardware_or_of
         classes += [s.reporting(host=cpu, environment={"cpu_model": cpu}) for s in ran]
     classes.sort(key=lambda s: s.generation.started_at)
     assert judge(classes, [], "c").shift == pytest.approx(math.sqrt(1.5) - 1, abs=0.1)
-
-
-@pytest.mark.parametrize("count", [16, 17])
-def test_the_first_16_new_starts_count(count: int) -> None:
-    stays = restless(old(2, runs=240), 0.3)
-    several = [new(f"n{i}", 24, float(i), slower=0.3) for i in range(count)]
-    found = judge([*stays, *several], [], "c")
-    assert found.state == "regressed" and found.low is not None and found.low > 0.2
-    (pair,) = pairs(stays, several)
-    assert pair.meanwhile is not None and len(pair.meanwhile.after) == 16
-
-
-def test_a_replica_beside_one_of_many_new_starts_confirms_nothing() -> None:
-    """Two stay beside the first new start; then one of them ends, and the other one becomes faster by itself."""
-    a, b = restless([made("a", 8000.0, 230), made("b", 8000.0, 600)], 0.1)
-    before = [*(made(f"e{i}", 100.0 * i, 60) for i in range(16)), a, slowed(b, 0.67, UPGRADE + 900)]
-    after = [new("n1", 30), *(new(f"n{i}", after=1500.0 + i) for i in range(2, 10))]
-    assert judge([*before, *after], [], "c").state not in CHANGED
 
 
 def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it() -> None:
@@ -268,14 +274,6 @@ def test_memory_is_compared_with_nobodys_same_minutes() -> None:
     assert LIVE.for_measures(loads=True).pool.concurrent_starts == LIVE.pool.concurrent_starts
     (pair,) = Alignment(LIVE.for_measures().pool).pairs(old(2, 9000.0, 200), [new()])
     assert not pair.concurrent and pair.meanwhile is None
-
-
-def test_pods_that_ended_do_not_differ_from_those_that_stay_by_what_the_host_did() -> None:
-    ended = [made(f"e{i}", 7000.0 + i, 100, host=0.2) for i in range(4)]
-    several = [new(f"n{i}", after=float(i), slower=0.15, host=0.2) for i in range(2)]
-    found = judge([*ended, *old(4, host=0.2), *several], [], "c")
-    assert found.state == "regressed" and found.shift == pytest.approx(0.15, abs=0.02)
-    assert found.low is not None and found.low > 0.12
 
 
 def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself() -> None:
@@ -304,23 +302,6 @@ def test_the_judge_waits_for_runs_of_the_same_minutes() -> None:
     assert [len(pair.concurrent) for pair in pairs(seldom, [quick])] == [1]
 
 
-@pytest.mark.parametrize(("slower", "states"), [(0.0, "equivalent inconclusive"), (0.3, "regressed")])
-def test_replicas_that_are_upgraded_seconds_later_are_not_waited_for(slower: float, states: str) -> None:
-    before = [made(f"r{i}", 9400.0 + 5 * i, 60 + i) for i in range(3)]
-    found = judge([*before, *(new(f"r{i}", 24, 20.0 * i, slower=slower) for i in range(3))], [], "c")
-    assert found.state in states and not found.concurrent and found.starts == 6
-
-
-@pytest.mark.parametrize("every", [3.0, 29.0])
-def test_any_number_of_runs_beside_is_judged(every: float) -> None:
-    stays, after = made("r1", 9000.0, int(2900 / every), every=every), new("r0", 60, slower=0.3)
-    states = [
-        judge([made("r0", 9400.0, 60), stays.until(after.times[runs - 1]), after.first(runs)], [], "c").state
-        for runs in range(5, 60, 2)
-    ]
-    assert states[-1] == "regressed" and {*states} <= {"settling", "inconclusive", "unconfirmed", "regressed"}
-
-
 def test_the_runs_after_a_look_do_not_change_it() -> None:
     """What replicas do hours later is no part of a shift."""
     starts = [*earlier(3, 300, host=0.05), new(runs=200, host=0.05)]
@@ -328,14 +309,6 @@ def test_the_runs_after_a_look_do_not_change_it() -> None:
     early, late = (verdict(each, [], "c") for each in ([s.until(UPGRADE + 235) for s in starts], starts))
     assert early.state == late.state == "equivalent"
     assert (early.shift, early.low, early.concurrent) == (late.shift, late.low, late.concurrent)
-
-
-def test_the_last_replica_of_a_rolling_update_has_none_beside_it() -> None:
-    """What the host did to all when the update came is not taken off its shift, and is no change of the image."""
-    before = [s for s in earlier(3) if s.generation.started_at < 9000]
-    before += [made(f"r{i}", 9399.0 + i, 60 + 60 * i, host=0.1) for i in range(3)]
-    found = judge([*before, *(new(f"r{i}", 150, 600.0 * i + 5, host=0.1) for i in range(3))], [], "c")
-    assert found.state in ("equivalent", "inconclusive") and found.shift == pytest.approx(0, abs=0.02)
 
 
 def test_trials_compare_with_replicas_that_ran_on() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import msgspec
 import pytest
 
@@ -11,17 +9,18 @@ from infercanary.exporter.judging.findings import judge_canary
 from infercanary.exporter.rollout import is_named
 from infercanary.judge.causes import Attribution
 from infercanary.judge.identity import identified, image_name, redrawn
-from infercanary.judge.model import Generation, ImageForm, Pair, Sample, Start
+from infercanary.judge.model import ImageForm, Pair, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.result import Change, Doubts
 from infercanary.judge.shift import Shift
 from infercanary.judge.upgrade import live_starts, select
 from infercanary.judge.verdict import Judge
+from tests import factories
+from tests.factories import HOUR
 
 judge, trials = Judge().verdict, Judge().trials
 
-HOUR = 3600.0
 FORMS: dict[str, ImageForm] = {"r": "registry", "d": "docker", "c": "config"}
 
 
@@ -42,25 +41,15 @@ def start(
     known = {"torch": version, **(environment or {})}
     known |= {"model:c": model} if model else {}
     known |= {"settings:c": settings, "settings:other": settings[::-1]} if settings else {}
-    runs = int(count or 120)
+    runs, form = int(count or 120), FORMS.get(digest[:1], "")
     identity = "" if image[:1] == "~" else f"sha256:{digest[1:]}" if digest else image
-    form = FORMS.get(digest[:1], "")
-    generation = Generation(
-        service="s", container=container, boot_id=f"{container}-{at}", started_at=at, image=reference if digest else "",
-        image_id="" if form in ("registry", "docker") else identity, image_form=form, environment=known,
-        image_digest=identity if form in ("registry", "docker") else "",
+    is_served = form in ("registry", "docker")
+    made = factories.start(
+        container, "" if is_served else identity, at, seconds, runs, image_digest=identity if is_served else "",
+        image_form=form, environment=known, ended_at=at + 35 + 10 * runs if ended else 0.0,
         outputs={} if output == "-" else {"c": tuple(map(float, (output or "1.5,2.5").split(",")))},
-        ended_at=at + 35 + 10 * runs if ended else 0.0,
     )  # fmt: skip
-    rng = random.Random(f"{container} {at} {seconds}")
-    samples = [
-        Sample(
-            sequence=i, canary="c", started_at=at + 30 + 10 * i, outcome="ok",
-            median=seconds * rng.lognormvariate(0, 0.005), controls={"cpu_spin": 0.001 * rng.lognormvariate(0, 0.005)},
-        )
-        for i in range(runs)
-    ]  # fmt: skip
-    return Start(generation, samples)
+    return made.reporting(image=reference if digest else "")
 
 
 def history(text: str, seconds: float = 0.020) -> list[Start]:
