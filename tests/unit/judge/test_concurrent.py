@@ -123,8 +123,8 @@ elsewhere they did | ON_A | s:8000*300,x3,later=.3,on=C | regressed image
 the rest agrees | r:8000*260,x2,restless=.05 +canary,slower=.3 +m:2000,x2,slower=.3 | | regressed
 the rest does not | r:8000*260,x2,restless=.05 +canary,slower=.3 +m:2000,x2 | | UNCHANGED
 more than 16 new starts | r:8000*240,x2,restless=.3 +n:0*24,x17,slower=.3 | | regressed image 30 20
-beside one | e:0*60,x16 a:8000*230,restless=.1 b:8000*400,restless=.1,factor=.67,since=900 +n:0*30 +m:1500,x8 | | UNCHANGED
-pods that ended felt no host | e:7000*100,x4,host=.2 r:8000*300,x4,host=.2 +n,x2,slower=.15,host=.2 | | regressed image 15 12
+one of many | e:0*60,x9 a:8000*230 b:8000*400,restless=.1,factor=.67,since=900 +n:0*30 +m:1500,x8 | | UNCHANGED
+pods ended | e:7000*100,x4,host=.2 r:8000*300,x4,host=.2 +n,x2,slower=.15,host=.2 | | regressed image 15 12
 rolling update | ROLLING | | UNCHANGED
 seconds later, the same | LATER +r0:0*24 +r1:20*24 +r2:40*24 | | UNCHANGED
 seconds later, slower | LATER +r0:0*24,slower=.3 +r1:20*24,slower=.3 +r2:40*24,slower=.3 | | regressed

@@ -18,7 +18,6 @@ from infercanary.contract.measures import (
     THROUGHPUT,
     throughput_of,
 )
-from infercanary.exporter.judging.findings import judge_canary
 from infercanary.judge.measures import Measures, MeasureVerdict, measured
 from infercanary.judge.model import Start
 from infercanary.judge.policy import FILES, LIVE
@@ -153,6 +152,8 @@ def test_what_is_judged() -> None:
     assert names == [HOST_MEMORY, DEVICE_MEMORY, ENERGY, AT_8]
     many = {throughput_of(batch, 1): [1.0] for batch in range(1, 99)}
     assert len(measured([start(-1, many)], [start(0, many)])) == 20
+    taught = LIVE.but(**Prior(number=3, sd=0.002).changes)  # by latencies
+    assert taught.for_measures().pool.restart_sd == LIVE.for_measures().pool.restart_sd
 
 
 def test_nothing_is_judged_without_an_upgrade_or_values() -> None:
@@ -183,13 +184,6 @@ def test_restarts_of_one_image_are_not_called_in_any_unit(name: str, unit: float
             assert only(judge_measures(upgrade(name, old, new[:look])), name).state not in CHANGED
         worse = [x * (0.7 if name == AT_8 else 1.4) for x in new]
         assert only(judge_measures(upgrade(name, old, worse)), name).state == "regressed"
-
-
-def test_a_prior_of_latencies_says_nothing_of_memory() -> None:
-    learned = LIVE.but(**Prior(number=3, sd=0.002).changes)
-    assert learned.for_measures().pool.restart_sd == LIVE.for_measures().pool.restart_sd
-    assert learned.for_measures(loads=True).pool.restart_sd == LIVE.pool.load_restart_sd
-    assert LIVE.for_measures().decide.log_effect == pytest.approx(math.log(1.05))
 
 
 # Spread ------------------------------------------------------------------------------------------------------------
@@ -270,12 +264,6 @@ def test_a_users_numbers_hold_for_the_spread() -> None:
     )
     assert usual.low is not None and bold.low is not None and usual.low < bold.low < 0.0
     assert bold.state == "inconclusive"
-
-
-def test_the_sentence_on_the_latency_names_the_spread() -> None:
-    starts = shaken(2.0)
-    found = judge_canary("c", None, [*starts[:-2], *(s.first(48) for s in starts[-2:])], [], LIVE)
-    assert found.result.state not in CHANGED and "run-to-run spread regressed +" in found.sentence
 
 
 def test_a_spread_that_is_cpu_wait_is_no_spread_of_the_image() -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.judge.changepoints import scan
 from infercanary.judge.policy import FILES, LIVE
 from infercanary.judge.pooling import NO_RESTART, Pooling, Replica, shift_of_starts
 from infercanary.judge.resolution import FINE
@@ -144,12 +143,6 @@ def test_a_known_shift_is_found_and_covered(effect, runs, verdict):
     assert np.median([each.shift for each in found]) == pytest.approx(effect, abs=0.003)
 
 
-def test_no_false_alarm_in_stationary_noise():
-    sides = (([i, 3], [i, 4]) for i in range(500))
-    verdicts = [compare(*(latencies(seed, 30, 0.03, 0.4) for seed in pair)).verdict for pair in sides]
-    assert sum(verdict in CHANGED for verdict in verdicts) <= 1
-
-
 @pytest.mark.parametrize(
     ("baseline", "candidate", "place"),
     [
@@ -279,27 +272,21 @@ def test_the_noise_of_a_new_start_is_never_below_the_usual(seed, sd, runs):
     assert runs_se(Series(2 * calm.logs - calm.level)) >= runs_se(calm)
 
 
-def test_restarts_are_learned():
-    kept = Series.of(latencies(1, 48))
-    assert Series.of(kept) is kept and learn([[kept, kept]]) == learn([[np.exp(kept.logs)] * 2])
-    assert learn([]) == learn([[kept]]) == PRIOR
-    for sd in (0.005, 0.03):
-        rng = np.random.default_rng(22)
-        starts = [latencies([22, i], 60, level=0.01 * math.exp(rng.normal(0, sd))) for i in range(60)]
-        many = learn([starts[:30], [7 * each for each in starts[30:]]])
-        assert many.sd == pytest.approx(sd, rel=0.3) and many.df == PRIOR.df + 58
-    # Runs of wide scatter teach nothing of restarts, and nor does a start that was disturbed hide them.
-    assert learn([[latencies([23, i], 48, 0.1) for i in range(40)]]).sd < 0.006
-    assert learn([[latencies([23, i], 96, 0.05, 0.6) for i in range(40)]]).sd < 0.006
+@pytest.mark.parametrize("sd", [0.005, 0.03])
+def test_restarts_are_learned(sd):
+    levels = 0.01 * np.exp(np.random.default_rng(22).normal(0, sd, 60))
+    starts = [latencies([22, i], 60, level=level) for i, level in enumerate(levels)]
+    many = learn([starts[:30], [7 * each for each in starts[30:]]])
+    assert many.sd == pytest.approx(sd, rel=0.3) and many.df == PRIOR.df + 58
+    assert learn([]) == learn([starts[:1]]) == PRIOR
+    kept = Series.of(starts[0])
+    assert Series.of(kept) is kept and learn([[kept, kept]]) == learn([starts[:1] * 2])
+
+
+@pytest.mark.parametrize(("runs", "sd", "alike"), [(48, 0.1, 0.0), (96, 0.05, 0.6)])
+def test_the_runs_own_scatter_is_not_taken_for_the_restarts(runs, sd, alike):
+    assert learn([[latencies([23, i], runs, sd, alike) for i in range(40)]]).sd < 0.006
+    # The mean of the starts' own errors was taken off the scatter of all levels: one that was disturbed hid it.
     starts = [1.03 ** (i % 3) * latencies([40, i], 60) for i in range(9)]
     disturbed = starts[8] * np.exp(0.4 * np.sin(np.arange(60) * 2 * math.pi / 60))
     assert learn([[*starts[:8], disturbed]]).sd > 0.8 * learn([starts]).sd > 0.015
-
-
-# What a scan shares with them --------------------------------------------------------------------------------------
-
-
-@given(st.integers(0, 99), st.sampled_from([1e-6, 12.7]))
-def test_units_do_not_matter_to_a_scan(seed, unit):
-    series = latencies([seed, 29], 160) * np.where(np.arange(160) < 80, 1.0, 1.1)
-    assert [each.index for each in scan(series)] == [each.index for each in scan(series * unit)]

@@ -323,41 +323,50 @@ def test_the_level_before_is_the_old_images_or_the_only_ones(
     assert judge([], [], "c").state == "no_baseline"
 
 
-GPU, CPU = {"torch_device": "cuda:0"}, {"torch_device": "cpu"}
-SLOW = {"cold_start": {"c": {"load": 9.0}}}
+FACTS: dict[str, dict[str, Any]] = {
+    "quick": {"cold_start": {"c": {"load": 2.0}}},
+    "slow": {"cold_start": {"c": {"load": 9.0}}},
+    "once": {"runs": 1},
+    "b": {"container": "b"},
+    "waits": {"waited": 0.016},
+    "waits-little": {"waited": 0.010},
+    "gpu": {"environment": {"torch_device": "cuda:0"}},
+    "both": {"environment": {"torch_device": "cpu, cuda:0"}},
+    "cpu": {"environment": {"torch_device": "cpu"}},
+    "onnx-gpu": {"environment": {"onnx_device": "cuda:0"}},
+    "onnx-cpu": {"environment": {"onnx_device": "cpu"}},
+    "moved": {"environment": {"torch_device": "cpu", "onnx_device": "cuda:0"}},
+}
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "cold_start", "fallback"),
+    ("old", "new", "expected"),
     [
-        ([{}], [SLOW], False, False),  # the first start of an image reads its files from the disk
-        ([{}], [SLOW, SLOW], True, False),
-        ([{}], [SLOW | {"runs": 1}, SLOW | {"runs": 1}], True, False),  # it needs no look
-        ([{}], [SLOW, {}], False, False),
-        ([SLOW], [SLOW, SLOW], False, False),
-        ([{}], [SLOW | {"waited": 0.016}] * 2, False, False),  # waiting for a CPU explains it
-        ([{}], [SLOW | {"waited": 0.010}] * 2, True, False),
-        ([{"environment": GPU}], [{"environment": CPU, "runs": 1}], False, True),
-        ([{"environment": {"torch_device": "cpu, cuda:0"}}], [{"environment": CPU}], False, True),
-        ([{"environment": {"onnx_device": "cuda:0"}}], [{"environment": {"onnx_device": "cpu"}}], False, True),
-        ([{"environment": GPU}], [{"environment": GPU}], False, False),
-        # A replica of two; one that comes back without its GPU; another canary that was moved to the CPU on purpose.
-        ([{"environment": GPU}] * 2, [{"environment": CPU}, {"container": "b", "environment": GPU}], False, True),
-        ([{"environment": GPU}], [{"environment": GPU}, {"environment": CPU, "runs": 1}], False, True),
-        ([{"environment": GPU}], [{"environment": CPU | {"onnx_device": "cuda:0"}}], False, False),
+        ("quick", "slow", ""),  # the first start of an image reads its files from the disk
+        ("quick", "slow slow", "slow"),
+        ("quick", "slow,once slow,once", "slow"),  # it needs no look
+        ("quick", "slow quick", ""),
+        ("slow", "slow slow", ""),
+        ("quick", "slow,waits slow,waits", ""),  # waiting for a CPU explains it
+        ("quick", "slow,waits-little slow,waits-little", "slow"),
+        ("gpu", "cpu,once", "fallback"),
+        ("both", "cpu", "fallback"),
+        ("onnx-gpu", "onnx-cpu", "fallback"),
+        ("gpu", "gpu", ""),
+        ("gpu gpu,b", "cpu gpu,b", "fallback"),  # a replica of two
+        ("gpu", "gpu cpu,once", "fallback"),  # one that comes back without its GPU
+        ("gpu", "moved", ""),  # another canary was moved to the CPU on purpose
     ],
-)  # fmt: skip
-def test_starts_and_devices_are_judged_without_a_look(
-    old: list[dict[str, Any]], new: list[dict[str, Any]], cold_start: bool, fallback: bool
-) -> None:
-    usual: dict[str, Any] = {"cold_start": {"c": {"load": 2.0}}, "seconds": 0.02}
-    starts = [start(**usual | {"image": "old", "at": 600.0 * i} | fields) for i, fields in enumerate(old)]
-    starts += [
-        start(**usual | {"image": "new", "at": HOUR + 600.0 * i} | fields) for i, fields in enumerate(new)
-    ]
+)
+def test_starts_and_devices_are_judged_without_a_look(old: str, new: str, expected: str) -> None:
+    starts = []
+    for image, at, text in (("old", 0.0, old), ("new", HOUR, new)):
+        for number, words in enumerate(text.split()):
+            fields = FACTS["quick"] | {key: x for word in words.split(",") for key, x in FACTS[word].items()}
+            starts.append(start(image=image, at=at + 600.0 * number, **fields))
     causes = judge(starts, [], "c").causes
-    assert causes.cold_start == ({"load": (2.0, 9.0)} if cold_start else {})
-    assert causes.cpu_fallback == fallback
+    assert causes.cold_start == ({"load": (2.0, 9.0)} if expected == "slow" else {})
+    assert causes.cpu_fallback == (expected == "fallback")
 
 
 @pytest.mark.parametrize(("old", "new"), [((), (9.0, 10.0)), ((1.0, 2.0), (9.0, 10.0)), ((1.0,), ())])
@@ -428,19 +437,19 @@ def test_a_rollout_that_was_stopped_is_no_upgrade_any_more(
 
 
 def test_replicas_under_new_names_share_one_baseline() -> None:
-    """What four share does not average out over them; added replicas share it as replaced ones do."""
-    old = [start(name, at=i, noise=0.02) for i, name in enumerate("abcd")]
+    """What four share does not average out over them; replicas that are added share it as those that replace do."""
 
-    def upgraded_to(names: str, old: list[Start] = old) -> Result:
-        return judge(
-            [*old, *(start(name, "new", HOUR + i, noise=0.02) for i, name in enumerate(names))], [], "c"
-        )
+    def upgraded_to(names: str, olds: str) -> Result:
+        old = [start(name, at=i, noise=0.02) for i, name in enumerate(olds)]
+        new = [
+            start("n", "new", HOUR + i, noise=0.02).reporting(container=name) for i, name in enumerate(names)
+        ]
+        return judge([*old, *new], [], "c")
 
-    same, anew, added = upgraded_to("abcd"), upgraded_to("wxyz"), upgraded_to("abc", old[:1])
+    same, anew = upgraded_to("abcd", "abcd"), upgraded_to("wxyz", "abcd")
     widths = [found.high - found.low for found in (same, anew) if found.high and found.low]
     assert widths[1] > 0.9 * widths[0] and anew.starts == 8
-    renamed = [start(name, "new", HOUR + i, noise=0.02) for i, name in enumerate("abc")]
-    replaced = judge([*old[:1], *(s.reporting(container=f"{s.boot}") for s in renamed)], [], "c")
+    added, replaced = upgraded_to("abc", "a"), upgraded_to("xyz", "a")
     assert (added.shift, added.low, added.high) == (replaced.shift, replaced.low, replaced.high)
 
 
