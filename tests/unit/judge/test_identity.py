@@ -62,95 +62,94 @@ def history(text: str, seconds: float = 0.020) -> list[Start]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "changed", "upgrade", "edited"),
-    [
-        # New weights, a new image, both.
-        ("a:one/m1 | a:one/m1 | a:one/m2", "model", "01>2", None),
-        ("a:one/m1 | a:two/m1", "image", "0>1", None),
-        ("a:one/m1 | a:two/m2", "both", "0>1", None),
-        ("a:one/m1 | a:one/m2 | a:one/m1", "model", "1>2 0", None),  # a rollback
-        # What a start does not report is no change, and later starts do not change what it was taken for.
-        ("a:one | a:one/m1/s1 | a:one/m1/s1", "", "", None),
-        ("a:one/m1/s1 | a:one | a:one/m1/s1", "", "", None),
-        ("a:one/m1/s1 | b:one", "", "", None),
-        ("a:one/m1/s1 | a:one | a:one/m2/s1", "model", "01>2", None),
-        ("a:one/m1 | a:two | a:two/m2", "both", "0>12", None),
-        ("a:one | a:two/m1/s1", "image", "0>1", None),  # the first probe with digests
-        ("a:one/m1 | a:one/m1*0", "", "", None),
-        # Without an image, the environment is one; what users give to the canary is not.
-        ("a:~1 | a:~2", "image", "0>1", None),
-        ("a:~1 | a:~1/m1/s1 | a:~1/m2/s1", "model", "01>2", None),
-        # Weights that a seed draws differ in their last bits on another CPU.
-        (
-            "a:one/weights-1.l | a:one/weights-2.l//1.500001,2.5 | a:one/weights-2.l//1.500001,2.5",
-            "",
-            "",
-            None,
-        ),
-        ("a:one/weights-1.l | a:two/weights-2.l", "image", "0>1", None),
-        ("a:one/weights-1.l | a:one/weights-2.l//1.6,2.5", "model", "0>1", None),
-        ("a:one/weights-1.l | a:one/weights-2.l//-", "model", "0>1", None),
-        ("a:one/weights-1.l | a:one/weights-2.other", "model", "0>1", None),
-        ("a:one/file-1 | a:one/file-2", "model", "0>1", None),
-        # Classes and zeros are answers that new weights give, too.
-        ("a:one/weights-1.l//3,7 | a:one/weights-2.l//3,7", "model", "0>1", None),
-        ("a:one/weights-1.l//0,0 | a:one/weights-2.l//0,0", "model", "0>1", None),
-        # Other settings are no upgrade, and runs before are not compared.
-        ("a:one/m/s1 | a:one/m/s2", "", "", 1),
-        ("a:one/m/s1 | a:two/m/s2", "", "", 1),
-        ("a:one/m/s1 | a:one/m/s2 | a:two/m/s2", "image", "1>2", 1),
-        ("a:one/m/s1 | a:one/m/s2 | a:two/m/s1", "image", "0>2", None),  # put back
-        ("a:one/m/s1 | a:one/m/s2 | a:one/m/s1", "", "", None),
-        ("a:one | a:two/m/s1 | a:two/m/s2", "", "", 2),  # an older probe's runs do not come back
-        ("a:one/m/s1 b:one/m/s2 | a:two/m/s1 b:two/m/s2", "image", "01>23", None),  # each replica has its own
-        ("b:one/m/s1*450 a:one/m/s1 | a:two/m/s2", "image", "0>2", None),
-        ("a:one/m/s1 | b:two/m/s1", "image", "0>1", None),  # pods
-        ("a:one/m/s1 | b:two/m/s2", "", "", 1),
-        ("a:one/m/s1 | b:one/m/s3*40 | | | | a:one/m/s1", "", "", None),  # b is gone, and had its own
-        # Replicas: one after the other, under new names, more of them.
-        ("a:one b:one c:one | a:two b:one c:two", "image", "0124>35", None),
-        ("a:one b:one | c:two d:two", "image", "01>23", None),
-        ("a:one b:one | c:two d:two | | | | e:one", "image", "23>4 01", None),
-        ("a:one | b:two a:two | c:two", "image", "0>123", None),
-        ("a:one b:one c:one | d:one | e:one", "", "", None),
-        ("a:one b:one*480 | a:two b:one", "image", "013>2", None),
-        # A rollout that was stopped; one whose image never ran; a replica that tried another image.
-        ("a:one b:one | a:two*900 | b:bad*60", "image", "01>2", None),
-        ("a:one b:one | a:bad*7 b:bad*0 | a:two b:two", "image", "01>45", None),
-        ("a:one b:one | a:bad*7 b:bad*0 | a:one b:one", "", "", None),
-        ("a:one b:one c:one | a:two b:two | a:new b:new c:new", "image", "34>567", None),
-        ("a:one b:one c:one | a:bad | a:two b:two", "image", "012>45", None),
-        ("a:one*3 | a:two*1", "image", "0>1", None),  # nothing was before the first
-        ("a:one*500 | c:two d:one", "image", "02>1", None),  # one more of the old image
-        # Pods that are known to be gone.
-        ("a:one | b:two!", "", "", None),
-        ("a:one*700! | b:two*365! | c:one", "image", "1>2 0", None),  # at once
-        ("a:one b:one*480 | a:one", "", "", None),
-        ("a:one*800! | b:two*20! | | c:one", "", "", None),  # compared with the one that ran last
-        ("a:one*900 | b:two*540 | c:three", "image", "1>2", None),  # and with the newest that runs
-        ("a:one*365! | b:two*30! | b:one", "image", "1>2 0", None),
-        ("a:one*900 | b:two*20!", "", "", None),
-        ("a:one*365! | b:two*40!", "image", "0>1", None),  # all are gone: the verdict stays
-        ("a:one b:one | a:two*330 b:two*300 | b:bad*0!", "image", "01>23", None),  # a replica that is gone
-    ],
-)
-def test_the_last_upgrade(text: str, changed: str, upgrade: str, edited: int | None) -> None:
+# Starts => what was exchanged, the starts before and after, and of the new image before; the hour of other settings.
+UPGRADES = """
+# New weights, a new image, both.
+a:one/m1 | a:one/m1 | a:one/m2 => model 01>2
+a:one/m1 | a:two/m1 => image 0>1
+a:one/m1 | a:two/m2 => both 0>1
+a:one/m1 | a:one/m2 | a:one/m1 => model 1>2 0  # a rollback
+# What a start does not report is no change, and later starts do not change what it was taken for.
+a:one | a:one/m1/s1 | a:one/m1/s1 =>
+a:one/m1/s1 | a:one | a:one/m1/s1 =>
+a:one/m1/s1 | b:one =>
+a:one/m1/s1 | a:one | a:one/m2/s1 => model 01>2
+a:one/m1 | a:two | a:two/m2 => both 0>12
+a:one | a:two/m1/s1 => image 0>1  # the first probe with digests
+a:one/m1 | a:one/m1*0 =>
+# Without an image, the environment is one; what users give to the canary is not.
+a:~1 | a:~2 => image 0>1
+a:~1 | a:~1/m1/s1 | a:~1/m2/s1 => model 01>2
+# Weights that a seed draws differ in their last bits on another CPU.
+a:one/weights-1.l | a:one/weights-2.l//1.500001,2.5 | a:one/weights-2.l//1.500001,2.5 =>
+a:one/weights-1.l | a:two/weights-2.l => image 0>1
+a:one/weights-1.l | a:one/weights-2.l//1.6,2.5 => model 0>1
+a:one/weights-1.l | a:one/weights-2.l//- => model 0>1
+a:one/weights-1.l | a:one/weights-2.other => model 0>1
+a:one/file-1 | a:one/file-2 => model 0>1
+# Classes and zeros are answers that new weights give, too.
+a:one/weights-1.l//3,7 | a:one/weights-2.l//3,7 => model 0>1
+a:one/weights-1.l//0,0 | a:one/weights-2.l//0,0 => model 0>1
+# Other settings are no upgrade, and runs before are not compared.
+a:one/m/s1 | a:one/m/s2 => edited=1
+a:one/m/s1 | a:two/m/s2 => edited=1
+a:one/m/s1 | a:one/m/s2 | a:two/m/s2 => image 1>2 edited=1
+a:one/m/s1 | a:one/m/s2 | a:two/m/s1 => image 0>2  # put back
+a:one/m/s1 | a:one/m/s2 | a:one/m/s1 =>
+a:one | a:two/m/s1 | a:two/m/s2 => edited=2  # an older probe's runs do not come back
+a:one/m/s1 b:one/m/s2 | a:two/m/s1 b:two/m/s2 => image 01>23  # each replica has its own
+b:one/m/s1*450 a:one/m/s1 | a:two/m/s2 => image 0>2
+a:one/m/s1 | b:two/m/s1 => image 0>1  # pods
+a:one/m/s1 | b:two/m/s2 => edited=1
+a:one/m/s1 | b:one/m/s3*40 | | | | a:one/m/s1 =>  # b is gone, and had its own
+# Replicas: one after the other, under new names, more of them.
+a:one b:one c:one | a:two b:one c:two => image 0124>35
+a:one b:one | c:two d:two => image 01>23
+a:one b:one | c:two d:two | | | | e:one => image 23>4 01
+a:one | b:two a:two | c:two => image 0>123
+a:one b:one c:one | d:one | e:one =>
+a:one b:one*480 | a:two b:one => image 013>2
+# A rollout that was stopped; one whose image never ran; a replica that tried another image.
+a:one b:one | a:two*900 | b:bad*60 => image 01>2
+a:one b:one | a:bad*7 b:bad*0 | a:two b:two => image 01>45
+a:one b:one | a:bad*7 b:bad*0 | a:one b:one =>
+a:one b:one c:one | a:two b:two | a:new b:new c:new => image 34>567
+a:one b:one c:one | a:bad | a:two b:two => image 012>45
+a:one*3 | a:two*1 => image 0>1  # nothing was before the first
+a:one*500 | c:two d:one => image 02>1  # one more of the old image
+# Pods that are known to be gone.
+a:one | b:two! =>
+a:one*700! | b:two*365! | c:one => image 1>2 0  # at once
+a:one b:one*480 | a:one =>
+a:one*800! | b:two*20! | | c:one =>  # compared with the one that ran last
+a:one*900 | b:two*540 | c:three => image 1>2  # and with the newest that runs
+a:one*365! | b:two*30! | b:one => image 1>2 0
+a:one*900 | b:two*20! =>
+a:one*365! | b:two*40! => image 0>1  # all are gone: the verdict stays
+a:one b:one | a:two*330 b:two*300 | b:bad*0! => image 01>23  # a replica that is gone
+"""
+ROWS = [row for line in UPGRADES.splitlines() if (row := line.partition("#")[0].strip())]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_last_upgrade(row: str) -> None:
+    text, _, expected = row.partition("=>")
+    words, _, edited = expected.partition("edited=")
     starts = history(text)
     found = select(starts)
     places = {start.boot: str(place) for place, start in enumerate(starts)}
     if found.upgrade is None:
-        assert (changed, upgrade) == ("", "")
+        assert not words.strip()
     else:
         before, after, own = ("".join(places[start.boot] for start in side) for side in (found.upgrade[1:]))
-        assert (found.upgrade.changed, f"{before}>{after} {own}".strip()) == (changed, upgrade)
+        assert f"{found.upgrade.changed} {before}>{after} {own}".split() == words.split()
         assert {places[start.boot] for start in found.live} <= {*after}
         assert {start.boot for start in found.live} <= {start.boot for start in live_starts(starts)}
         stays = [start.generation.container for start in found.upgrade.stays]
         assert len(stays) == len({*stays})
         assert found.upgrade.at == starts[int(after[0])].generation.started_at
     assert [*found.live] == sorted(found.live, key=lambda start: start.generation.started_at)
-    assert found.settings_changed_at == (None if edited is None else HOUR * edited)
+    assert found.settings_changed_at == (HOUR * int(edited) if edited else None)
     assert [s.identity for s in identified(identified(starts))] == [s.identity for s in identified(starts)]
 
 

@@ -265,6 +265,7 @@ def test_the_noise_of_a_new_start_is_never_below_the_usual(seed, sd, runs):
 
     def runs_se(new):
         found = Pooling(LIVE.pool).pooled([Replica([usual], [new])], NO_RESTART)
+        assert found is not None
         return found.runs_se
 
     least = usual.known.variance + calm.level_by(usual.scatter**2, usual.alike, 1.0).variance
