@@ -49,17 +49,6 @@ def test_nothing_is_found_in_noise_without_a_change(kind):
         assert scan(np.exp(NOISES[kind](np.random.default_rng([seed, 1])))) == []
 
 
-def test_modes_that_last_some_points_are_mostly_no_changes():
-    """Stays of 5 points on average, 5 % slower: one that lasts for a dozen may be called, few others are."""
-    found = stays = 0
-    for seed in range(10):
-        rng = np.random.default_rng([seed, 11])
-        slow = np.repeat(np.arange(120) % 2, rng.geometric(np.tile((3 / 35, 1 / 5), 60)))[:COUNT]
-        stays += 2 * np.count_nonzero(np.diff(slow) > 0)
-        found += len(scan(np.exp(0.05 * slow + rng.normal(0, 0.005, slow.size))))
-    assert found <= stays / 9
-
-
 @pytest.mark.parametrize(
     ("count", "places", "effect"),
     [

@@ -61,36 +61,45 @@ def test_blocks_are_of_twelve_and_merged_ones_stand_for_themselves() -> None:
     assert blocks([*samples[:5], *whole, *samples[:12]], BLOCK) == [*whole, whole[0]], "no block of two times"
 
 
-@pytest.mark.parametrize(
-    ("starts", "shift", "onset"),
-    [
-        ([start(0.3)], None, None),
-        ([start(4)], 0.0, None),
-        ([start(4, step(1.08, 2.5))], 0.08, 2.5),
-        ([start(4, step(0.9, 2))], -0.1, 2),
-        ([start(14, creep(0.006))], 0.078, None),  # a rolling baseline would absorb it
-        # A run in ten minutes gives 12 blocks a day: the first 24 are the baseline.
-        ([start(8, step(1.08, 5), every=10 * MINUTE)], 0.08, 5),
-        ([start(47 * BLOCK / 144, step(1.08, 2), every=10 * MINUTE)], None, None),
-        # A restart may move the level a little.
-        ([start(2), start(2, lambda _: 1.025, begin=2)], 0.0, None),
-        ([start(2), start(2, lambda _: 1.18, begin=2)], 0.18, 2),
-        # An hour before a pause is too little for a baseline.
-        ([start(8 * BLOCK / 1440, lambda _: 1.08), start(3, begin=2)], 0.0, None),
-    ],
-)
-def test_a_drift_is_found_with_its_onset(
-    starts: list[Start], shift: float | None, onset: float | None
-) -> None:
-    if len(starts) > 1 and len(starts[0].samples) < 200:  # of one start
-        starts = [Start(starts[0].generation, [run for each in starts for run in each.samples])]
-    found = seen(*starts)
-    if shift is None or shift == 0:
-        assert found.shift == shift
+# Starts: how many days, and a factor from a day on, or a creep a day. Then the shift, and the day of its onset.
+DRIFTS = """
+.3                    | None
+4                     | 0
+4 1.08@2.5            | .08 2.5
+4 .9@2                | -.1 2
+14 creep=.006         | .078
+8 1.08@5 every=600    | .08 5
+3.9 1.08@2 every=600  | None
+2; 2 1.025@0 begin=2  | 0
+2; 2 1.18@0 begin=2   | .18 2
+.067 1.08@0 & 3 begin=2 | 0
+"""
+"""A creep a rolling baseline would absorb. A run in ten minutes gives 12 blocks a day: the first 24 are the baseline.
+Another start (;) may move the level a little. An hour before a pause (&) is too little for a baseline."""
+
+
+def described(text: str) -> Start:
+    days, *words = text.split()
+    fields = {name: float(value) for name, _, value in (word.partition("=") for word in words if "=" in word)}
+    level = next((step(*map(float, word.split("@"))) for word in words if "@" in word), None)
+    level = creep(fields.pop("creep")) if "creep" in fields else level
+    return start(float(days), level, **fields)
+
+
+@pytest.mark.parametrize("line", DRIFTS.strip().splitlines())
+def test_a_drift_is_found_with_its_onset(line: str) -> None:
+    text, _, expected = line.partition("|")
+    starts = [
+        Start(parts[0].generation, [run for part in parts for run in part.samples])
+        for parts in ([*map(described, each.split("&"))] for each in text.split(";"))
+    ]
+    found, (shift, *onset) = seen(*starts), expected.split()
+    if shift in ("None", "0"):
+        assert found.shift == (None if shift == "None" else 0)
     else:
-        assert found.shift == pytest.approx(shift, abs=0.016)
+        assert found.shift == pytest.approx(float(shift), abs=0.016)
         assert found.onset is not None and found.host is not None and abs(found.host.shift) < 0.01
-        assert onset is None or found.onset / DAY == pytest.approx(onset, abs=0.2)
+        assert not onset or found.onset / DAY == pytest.approx(float(onset[0]), abs=0.2)
 
 
 @pytest.mark.parametrize(

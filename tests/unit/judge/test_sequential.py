@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE
-from infercanary.judge.resolution import Resolution
 from infercanary.judge.sequential import SequentialTest, verdict_after
 from infercanary.judge.shift import CHANGED, Comparison, Pooled, Verdict
 from infercanary.judge.upgrade import select
@@ -78,24 +77,6 @@ def test_the_words_are_those_of_the_interval(pooled: Pooled) -> None:
     if seen.verdict == "unconfirmed":
         then = looks.assess(pooled._replace(runs_se=1e-9, runs_df=1e9))
         assert looks.needs_starts(pooled) == (then.verdict not in CHANGED)
-
-
-@pytest.mark.parametrize(
-    ("log", "down", "up", "verdict"),
-    [
-        (0.2, 0.15, 0.3, "regressed"),
-        (0.2, 0.195, 0.0, "inconclusive"),
-        (-0.2, 0.3, 0.15, "improved"),
-        (0.0, 0.02, 0.02, "equivalent"),
-        (0.0, 0.0, 0.05, "inconclusive"),
-    ],
-)
-def test_an_interval_reaches_as_far_as_the_clock_may_hide(
-    log: float, down: float, up: float, verdict: str
-) -> None:
-    seen = looks.assess(Pooled(log, 1e-4, 50.0, 1e-4, 50.0, resolution=Resolution(down, up)))
-    assert seen.verdict == verdict
-    assert math.log1p(seen.low) <= log - down + 1e-9 and math.log1p(seen.high) >= log + up - 1e-9
 
 
 def test_an_unconfirmed_change_says_whether_it_needs_starts() -> None:
