@@ -80,7 +80,9 @@ Another start (;) may move the level a little. An hour before a pause (&) is too
 
 def described(text: str) -> Start:
     days, *words = text.split()
-    fields = {name: float(value) for name, _, value in (word.partition("=") for word in words if "=" in word)}
+    fields: dict[str, Any] = {
+        name: float(value) for name, _, value in (word.partition("=") for word in words if "=" in word)
+    }
     level = next((step(*map(float, word.split("@"))) for word in words if "@" in word), None)
     level = creep(fields.pop("creep")) if "creep" in fields else level
     return start(float(days), level, **fields)
