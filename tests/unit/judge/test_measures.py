@@ -115,19 +115,6 @@ def test_less_throughput_at_one_load_only(controls: float, tags: tuple[str, ...]
         assert one.before == pytest.approx(900, rel=0.02)
 
 
-def test_what_replicas_on_the_old_image_felt_too_is_taken_off() -> None:
-    before = [start(-i, loads(1.0, i), every=3600.0) for i in (3, 2, 1)]
-    stays = []
-    for replica in (1, 2):
-        values = loads(1.0, 10 * replica, 96)
-        values[AT_8] = [x * (0.8 if i >= 48 else 1.0) for i, x in enumerate(values[AT_8])]
-        one = start(-1, values, container=f"r{replica}", every=3600.0)
-        moved = T - 48 * 3600.0 - one.samples[0].started_at
-        stays.append(changed(one, started_at=lambda s, moved=moved: s.started_at + moved))
-    found = judge_measures([*before, *stays, start(0, loads(0.8, 0, 48), every=3600.0)])
-    assert found[AT_8].state not in CALLED
-
-
 def leaking(order: int, count: int, level: float = 1.0) -> Start:
     """By 5 % an hour."""
     return start(order, {HOST_MEMORY: (level * 512 * MIB * (1 + 0.05 * np.arange(count) / 360)).tolist()})
