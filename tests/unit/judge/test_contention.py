@@ -61,7 +61,7 @@ def test_twice_as_slow_is_called_although_others_crowded_the_baseline(
     threads: str, known: int, is_unwaited: bool
 ) -> None:
     """Unless several threads wait, or it is known of few runs."""
-    new = [(m, w if i % known == 0 else None) for i, (m, w) in enumerate(runs_of(90, 12))]
+    new = [(m, w if i % known == 0 else None) for i, (m, w) in enumerate(runs_of(90, 48))]
     # A start that ended before its first run changes nothing.
     found = judge(start("old", 0, BASELINE, threads), start("new", 1, []), start("new", 2, new, threads))
     assert found.is_unwaited == is_unwaited and (found.state == "regressed") == is_unwaited
