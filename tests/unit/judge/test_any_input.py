@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,14 +18,14 @@ from infercanary.contract.measures import DEVICE_MEMORY, ENERGY, HOST_MEMORY, th
 from infercanary.contract.vocabulary import MODEL, SETTINGS, TAGS, of_canary
 from infercanary.judge.drift import detect
 from infercanary.judge.measures import Measures
-from infercanary.judge.model import Generation, Sample, Start
+from infercanary.judge.model import Start
 from infercanary.judge.policy import FILES
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.result import STATES
 from infercanary.judge.verdict import Judge
 from infercanary.pages.sentence import SENTENCE_BYTES, measure_words, progress, sentence
+from tests.factories import start
 
-CANARY = "c"
 EPOCH, UPGRADE = 1e6, 10_000.0
 MEASURES = (HOST_MEMORY, DEVICE_MEMORY, ENERGY, throughput_of(8, 1))
 KINDS = ("equal", "calm", "host", "wild", "ticks", "two values")
@@ -50,12 +51,12 @@ GENERATIONS: dict[str, tuple[Any, ...]] = {
     "host": ("", "", "a", "b"),
     "model": ("", "", "m", "n"),
     "settings": ("", "", "s", "t"),
-    "device": ("", "cpu", "cuda:0", "cpu, cuda:0"),
-    "threads": ("", "1", "4"),
+    "torch_device": ("", "cpu", "cuda:0", "cpu, cuda:0"),
+    "torch_intra_op_threads": ("", "1", "4"),
     "cpu_model": ("", "Xeon", "EPYC"),
     "cpu_quota": ("", "1", "0.5"),
-    "output": ((), (), (1.0, 2.0), (1.0, 2.5), (1.0,)),
-    "load": (None, 0.0, 2.0, 9.0),
+    "outputs": ({}, {}, {"c": (1.0, 2.0)}, {"c": (1.0, 2.5)}, {"c": (1.0,)}),
+    "cold_start": ({}, *({"c": {"load": x}} for x in (0.0, 2.0, 9.0))),
     "memory_kills": ((), (EPOCH + 9000.0, EPOCH + 12_000.0)),
     "ended": (False, False, True),
 }
@@ -73,37 +74,53 @@ def drawn(draw: st.DrawFn, options: dict[str, tuple[Any, ...]]) -> dict[str, Any
     return found
 
 
-def samples(at: float, runs: int, level: float, kind: str, chosen: dict[str, Any], seed: int) -> list[Sample]:
+def made(
+    service: str, container: str, boot: int, at: float, image: str, runs: int, level: float, kind: str,
+    chosen: dict[str, Any], facts: dict[str, Any], seed: int,
+) -> Start:  # fmt: skip
     rng = np.random.default_rng([seed, round(at)])
     times = at + chosen["every"] * np.arange(runs)
-    steps = np.random.default_rng(seed).normal(0, 0.3, 512)
-    felt = steps[(times // 40).astype(int) % steps.size] if kind == "host" else np.zeros(runs)
+    steps = np.random.default_rng(seed).normal(0, 0.3 * (kind == "host"), 512)
     sd = {"equal": 0.0, "ticks": 0.1, "two values": 0.0, "wild": 3.0}.get(kind, 0.01)
-    seconds = level * np.exp(felt + rng.normal(0, 1, runs) * sd)
+    seconds = level * np.exp(steps[(times // 40).astype(int) % steps.size] + rng.normal(0, 1, runs) * sd)
     if kind == "ticks":
         seconds = np.maximum(1, np.round(seconds / level)) * level
     if kind == "two values":
         seconds = np.where(rng.random(runs) < 0.5, level, 1.3 * level)
-    times = times - chosen["set_back"] * (np.arange(runs) > runs // 2)
-    found = []
-    for i, (time, median) in enumerate(zip(times.tolist(), seconds.tolist(), strict=True)):
-        bare = rng.random() < chosen["sometimes"]
-        own: dict[str, Any] = {
-            "waited": None if chosen["waited"] is None else chosen["waited"] * median,
-            "crowded": None if chosen["crowded"] is None else chosen["crowded"] * median,
+    times = (times - chosen["set_back"] * (np.arange(runs) > runs // 2)).tolist()
+    bare, failed = rng.random((2, runs)) < [[chosen["sometimes"]], [chosen["failing"]]]
+
+    def fields(i: int, median: float) -> dict[str, Any]:
+        if failed[i]:
+            return {"outcome": "timed_out", "median": None}
+        if bare[i]:
+            return {"runs": chosen["merged"]}
+        return {
             **{name: chosen[name] for name in ("inside", "received", "sm_clock", "tags")},
+            **{name: (x := chosen[name]) and x * median for name in ("waited", "crowded")},
             "controls": {name: 1e-3 * math.exp(rng.normal(0, 0.01)) for name in chosen["controls"]},
             "phases": dict.fromkeys(chosen["phases"], median / 3),
             "off_cpu": dict.fromkeys(chosen["off_cpu"], median / 9),
             "measures": dict.fromkeys(chosen["measures"], 1000000000.0 * median),
+            "runs": chosen["merged"],
         }
-        if rng.random() < chosen["failing"]:
-            found.append(Sample(i, CANARY, time, "timed_out", None))
-        else:
-            found.append(
-                Sample(i, CANARY, time, "ok", median, runs=chosen["merged"], **({} if bare else own))
-            )
-    return found
+
+    environment = {of_canary(name, "c"): facts[name] for name in (MODEL, SETTINGS)} | {
+        name: facts[name] for name in ("torch_device", "torch_intra_op_threads", "cpu_model", "cpu_quota")
+    }
+    one = start(
+        container, image.strip("?"), at, seconds.tolist(), control=0, service=service,
+        boot_id=f"{container}-{boot}", environment={name: x for name, x in environment.items() if x},
+        **{name: facts[name] for name in ("host", "memory_kills", "outputs", "cold_start")},
+        ended_at=at + 900.0 if facts["ended"] else 0.0,
+    ).reporting(image=image)  # fmt: skip
+    return Start.of(
+        one.generation,
+        [
+            msgspec.structs.replace(s, started_at=time, **fields(i, s.median or 0.0))
+            for i, (s, time) in enumerate(zip(one.samples, times, strict=True))
+        ],
+    )
 
 
 @st.composite
@@ -131,30 +148,23 @@ def starts(
             runs = draw(st.integers(0, most))
             image = draw(st.sampled_from(images)) if not is_rollout else images[-(order == count - 1)]
             factor = draw(st.sampled_from([1.0, 1.0, 0.5, 1.1, 40.0]))
-            g = generation(service, f"{service}-{number}", f"{order}", at, image, facts)
-            each = samples(at, runs, level * factor, kind, chosen, seed)
-            found.append(Start.of(g, each))
+            found.append(
+                made(
+                    service,
+                    f"{service}-{number}",
+                    order,
+                    at,
+                    image,
+                    runs,
+                    level * factor,
+                    kind,
+                    chosen,
+                    facts,
+                    seed,
+                )
+            )
             at += runs * chosen["every"] + draw(st.sampled_from([-60.0, 0.0, 1.0, 700.0, UPGRADE]))
     return sorted(found, key=lambda start: start.generation.started_at)
-
-
-def generation(
-    service: str, container: str, boot: str, at: float, image: str, facts: dict[str, Any]
-) -> Generation:
-    environment = {
-        of_canary(MODEL, CANARY): facts["model"],
-        of_canary(SETTINGS, CANARY): facts["settings"],
-        "torch_device": facts["device"],
-        "torch_intra_op_threads": facts["threads"],
-        **{name: facts[name] for name in ("cpu_model", "cpu_quota")},
-    }
-    return Generation(
-        service=service, container=container, boot_id=f"{container}-{boot}", started_at=at, host=facts["host"],
-        image_id=image.strip("?"), image=image, environment={name: x for name, x in environment.items() if x},
-        outputs={CANARY: facts["output"]} if facts["output"] else {},
-        cold_start={} if facts["load"] is None else {CANARY: {"load": facts["load"]}},
-        memory_kills=facts["memory_kills"], ended_at=at + 900.0 if facts["ended"] else 0.0,
-    )  # fmt: skip
 
 
 @st.composite
@@ -167,30 +177,23 @@ def siblings(draw: st.DrawFn, seed: int, kind: str) -> list[Start]:
             chosen = drawn(draw, OPTIONS) | {"failing": 0.0}
             runs = draw(st.integers(1, 1500))
             facts = {option: values[0] for option, values in GENERATIONS.items()}
-            g = generation(name, f"{name}-long", "0", EPOCH, "o", facts)
-            found.append(Start.of(g, samples(EPOCH, runs, 0.02, kind, chosen, seed)))
+            found.append(made(name, f"{name}-long", 0, EPOCH, "o", runs, 0.02, kind, chosen, facts, seed))
     return sorted(found, key=lambda start: start.generation.started_at)
 
 
-def floats(value: object, place: str = "") -> Iterator[tuple[str, float]]:
+def floats(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
     if isinstance(value, float):
         yield place, value
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            yield from floats(each, f"{place}.{name}")
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from floats(each, place)
-    elif isinstance(value, msgspec.Struct):
-        yield from floats(msgspec.structs.asdict(value), place)
+    elif isinstance(value, (dict, list, tuple)):
+        for name, each in value.items() if isinstance(value, dict) else ((place, each) for each in value):
+            yield from floats(each, name)
 
 
 def is_sound(result: Any) -> None:
     """Each number is finite but for the upper end of an interval, and each shift lies within its own."""
-    wrong = [
-        (place, x) for place, x in floats(result) if not (math.isfinite(x) or (x > 0 and place == ".high"))
-    ]
-    assert not wrong
+    assert all(math.isfinite(x) or (x > 0 and place == "high") for place, x in floats(result)), result
     if getattr(result, "low", None) is not None:
         assert -1 <= result.low <= result.shift <= result.high
 
@@ -204,7 +207,7 @@ thorough = settings(
 @given(st.data(), seeds, kinds)
 def test_a_verdict(data: st.DataObject, seed: int, kind: str) -> None:
     own, others = data.draw(starts(seed, kind)), data.draw(siblings(seed, kind))
-    found = Judge().verdict(own, others, CANARY)
+    found = Judge().verdict(own, others, "c")
     assert found.state in STATES and 0 < len(sentence(found).encode()) <= SENTENCE_BYTES
     assert progress(found) is not None
     assert (found.looks.last == 0) == (found.shift is None)
@@ -215,15 +218,15 @@ def test_a_verdict(data: st.DataObject, seed: int, kind: str) -> None:
 @pytest.mark.parametrize("runs", range(5, 9))
 def test_a_verdict_on_the_first_runs_beside_siblings_that_feel_the_same_host(runs: int) -> None:
     """What siblings felt can be taken off the old image's starts, but not off so few runs."""
-    chosen, facts = ({name: values[0] for name, values in of.items()} for of in (OPTIONS, GENERATIONS))
+    rng = random.Random(1)
+    host = [rng.lognormvariate(0, 0.3) for _ in range(512)]
 
-    def made(service: str, at: float, count: int, image: str) -> Start:
-        g = generation(service, service, f"{at:g}", at, image, facts)
-        return Start.of(g, samples(at, count, 0.02, "host", chosen, 1))
+    def felt(time: float) -> float:
+        return 0.02 * host[int(time / 40) % 512]
 
-    own = [made("s", EPOCH + 100 * i, 40, "A") for i in range(6)]
-    own.append(made("s", EPOCH + 700, runs, "B"))
-    is_sound(Judge().verdict(own, [made(name, EPOCH, 500, "o") for name in "xy"], CANARY))
+    own = [start("a", "old", 100.0 * i, felt, 40) for i in range(6)]
+    beside = [start("x", "o", 0.0, felt, 500, service=name) for name in "xy"]
+    is_sound(Judge().verdict([*own, start("a", "new", 700.0, felt, runs)], beside, "c"))
 
 
 @thorough
@@ -241,5 +244,5 @@ def test_verdicts_on_measures(data: st.DataObject, seed: int, kind: str) -> None
 @given(st.data(), seeds, kinds)
 def test_a_drift(data: st.DataObject, seed: int, kind: str) -> None:
     own = data.draw(starts(seed, kind, containers=1, images="A", most=60))
-    found = detect(own, data.draw(siblings(seed, kind)), CANARY, restarts_of(own))
+    found = detect(own, data.draw(siblings(seed, kind)), "c", restarts_of(own))
     is_sound(found)

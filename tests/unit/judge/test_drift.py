@@ -1,14 +1,15 @@
+"""A drift without an upgrade, against a frozen baseline: its onset, and what host and restarts did."""
+
 from __future__ import annotations
 
-import math
-import random
+from collections.abc import Callable
+from typing import Any
 
-import msgspec
 import pytest
 
 from infercanary.contract.profile import Profile, ProfileRow
 from infercanary.judge.drift import Drift, blocks, detect
-from infercanary.judge.model import Generation, Sample, ServiceKey, Start, merge
+from infercanary.judge.model import Sample, ServiceKey, Start, merge
 from infercanary.judge.operators import Operators
 from infercanary.judge.policy import LIVE
 from infercanary.judge.pooling import NO_RESTART
@@ -16,45 +17,36 @@ from infercanary.judge.profiles import pack
 from infercanary.judge.restarts import restarts_before
 from infercanary.judge.statistics import learn
 from infercanary.store.store import open_store
-
-S = ServiceKey("", "s")
+from tests import factories
+from tests.factories import changed
 
 BLOCK = LIVE.drift.block_runs
-
-MINUTE = 60.0
-DAY = 86_400.0
-
-
-def series(
-    days: float,
-    level: object,
-    control: object = None,
-    begin: float = 0.0,
-    seed: int = 0,
-    every: float = MINUTE,
-) -> list[Sample]:
-    """A run a minute, or ``every`` so many seconds; ``level`` and ``control`` map days to a factor."""
-    rng = random.Random(seed)
-    found = []
-    for i in range(int(days * DAY / every)):
-        day = (begin + i * every) / DAY
-        factor = level(day) if callable(level) else 1.0
-        beside = control(day) if callable(control) else 1.0
-        median = 0.02 * factor * rng.lognormvariate(0, 0.01)
-        found.append(
-            Sample(
-                sequence=i, canary="c", started_at=begin + i * every, outcome="ok", median=median, repeats=5,
-                phases={"compute": median}, controls={"cpu_spin": 0.0004 * beside * rng.lognormvariate(0, 0.01)},
-            )
-        )  # fmt: skip
-    return found
+MINUTE, DAY = 60.0, 86_400.0
+Level = Callable[[float], float]
+"""Days to a factor."""
 
 
-def start(samples: list[Sample], boot: str = "b", service: str = "s") -> Start:
-    generation = Generation(
-        service=service, container="a", boot_id=boot, image_id="sha256:1", started_at=samples[0].started_at
-    )
-    return Start(generation, samples)
+def start(
+    days: float, level: Level | None = None, control: Level | None = None, *, begin: float = 0.0, every: float = MINUTE,
+    **fields: Any,
+) -> Start:  # fmt: skip
+    """A run a minute, or ``every`` so many seconds, from a day on."""
+
+    def by(factor: Level | None, usual: float) -> Level:
+        return lambda time: usual * (factor(time / DAY) if factor else 1.0)
+
+    return factories.start(
+        "a", "old", begin * DAY, by(level, 0.02), int(days * DAY / every), control=by(control, 0.0004), noise=0.01,
+        every=every, **fields,
+    )  # fmt: skip
+
+
+def step(factor: float, day: float) -> Level:
+    return lambda at: factor if at >= day else 1.0
+
+
+def creep(rate: float, day: float = 1.0) -> Level:
+    return lambda at: 1 + rate * max(0.0, at - day)
 
 
 def seen(*starts: Start, siblings: tuple[Start, ...] = ()) -> Drift:
@@ -62,142 +54,119 @@ def seen(*starts: Start, siblings: tuple[Start, ...] = ()) -> Drift:
 
 
 def test_blocks_are_of_twelve_and_merged_ones_stand_for_themselves() -> None:
-    samples = series(1, None)[:30]
+    samples = start(1).samples[:30]
     whole = [merge(samples[:BLOCK]), merge(samples[BLOCK : 2 * BLOCK])]
     assert blocks(samples, BLOCK) == whole
     assert blocks([*whole, *samples], BLOCK) == [*whole, *whole]
     assert blocks([*samples[:5], *whole, *samples[:12]], BLOCK) == [*whole, whole[0]], "no block of two times"
 
 
-def test_a_day_tells_nothing_yet_and_noise_is_no_drift() -> None:
-    assert seen(start(series(0.3, None))).shift is None
-    for seed in range(5):
-        assert seen(start(series(4, None, seed=seed))).shift == 0
+# Starts: how many days, and a factor from a day on, or a creep a day. Then the shift, and the day of its onset.
+DRIFTS = """
+.3                    | None
+4                     | 0
+4 1.08@2.5            | .08 2.5
+4 .9@2                | -.1 2
+14 creep=.006         | .078
+8 1.08@5 every=600    | .08 5
+3.9 1.08@2 every=600  | None
+2; 2 1.025@0 begin=2  | 0
+2; 2 1.18@0 begin=2   | .18 2
+.067 1.08@0 & 3 begin=2 | 0
+"""
+"""A creep a rolling baseline would absorb. A run in ten minutes gives 12 blocks a day: the first 24 are the baseline.
+Another start (;) may move the level a little. An hour before a pause (&) is too little for a baseline."""
 
 
-def test_a_step_is_found_with_its_onset() -> None:
-    found = seen(start(series(4, lambda day: 1.08 if day >= 2.5 else 1.0)))
-    assert found.shift == pytest.approx(0.08, abs=0.01)
-    assert found.onset is not None and found.onset / DAY == pytest.approx(2.5, abs=0.1)
-    assert found.host is not None and abs(found.host.shift) < 0.01
+def described(text: str) -> Start:
+    days, *words = text.split()
+    fields: dict[str, Any] = {
+        name: float(value) for name, _, value in (word.partition("=") for word in words if "=" in word)
+    }
+    level = next((step(*map(float, word.split("@"))) for word in words if "@" in word), None)
+    level = creep(fields.pop("creep")) if "creep" in fields else level
+    return start(float(days), level, **fields)
 
 
-def test_a_slow_creep_is_found_that_a_rolling_baseline_would_absorb() -> None:
-    found = seen(start(series(14, lambda day: 1 + 0.006 * max(0.0, day - 1))))
-    assert found.shift == pytest.approx(0.078, abs=0.015)
-
-
-def test_rare_runs_are_judged_too() -> None:
-    """A run in ten minutes gives 12 blocks a day: the first 24 are the baseline."""
-    samples = series(8, lambda day: 1.08 if day >= 5 else 1.0, every=10 * MINUTE)
-    assert seen(start(samples[: 47 * BLOCK])).shift is None
-    found = seen(start(samples))
-    assert found.shift == pytest.approx(0.08, abs=0.01)
-    assert found.onset is not None and found.onset / DAY == pytest.approx(5, abs=0.2)
-
-
-def test_the_baseline_of_rare_runs_stays_while_the_store_thins() -> None:
-    samples = series(90, lambda day: 1 + 0.002 * day, every=10 * MINUTE)
-    before = start(samples)
-    store = open_store(None)
-    for day in range(90):
-        store.take(before.generation, samples[144 * day : 144 * (day + 1)])
-        store.thin(DAY * (day + 1))
-    [(generation, kept)] = store.generations(S, "c")
-    store.close()
-    assert len(kept) < len(samples) / 4, "they were thinned"
-    assert seen(Start(generation, kept)).shift == pytest.approx(0.176, abs=0.015)
-
-
-def test_a_step_has_its_onset_also_after_the_store_merged_it_into_hours() -> None:
-    samples = series(6, lambda day: 1.1 if day >= 3 else 1.0, every=10.0)
-    whole = start(samples)
-    store = open_store(None)  # keeps 240 blocks of two minutes, and hours before them
-    for day in range(6):
-        for _ in range(2):
-            store.take(whole.generation, samples[8_640 * day : 8_640 * (day + 1)])
-            store.thin(DAY * (day + 1))
-    [(generation, kept)] = store.generations(S, "c")
-    store.close()
-    assert len(kept) < len(samples) / 20, "they were thinned"
-    found = seen(Start(generation, kept))
-    assert found.shift == pytest.approx(0.1, abs=0.005)
-    assert found.onset == pytest.approx(3 * DAY, abs=3_600)
-
-
-def test_an_hour_before_a_pause_is_too_little_for_a_baseline() -> None:
-    before = series(8 * BLOCK * MINUTE / DAY, lambda _: 1.08)
-    assert seen(start([*before, *series(3, None, begin=2 * DAY)])).shift == 0
-
-
-@pytest.mark.parametrize("step", [365 * DAY, -365 * DAY], ids=["on", "back"])
-def test_a_clock_that_is_set_leaves_the_baseline(step: float) -> None:
-    """Set on, it ends the first day at once, as a pause does; set back, that day must not go on for a year."""
-    samples = [
-        msgspec.structs.replace(s, started_at=s.started_at + step) if s.started_at >= 0.1 * DAY else s
-        for s in series(14, lambda day: 1 + 0.006 * max(0.0, day - 1))
+@pytest.mark.parametrize("line", DRIFTS.strip().splitlines())
+def test_a_drift_is_found_with_its_onset(line: str) -> None:
+    text, _, expected = line.partition("|")
+    starts = [
+        Start(parts[0].generation, [run for part in parts for run in part.samples])
+        for parts in ([*map(described, each.split("&"))] for each in text.split(";"))
     ]
-    assert seen(start(samples)).shift == pytest.approx(0.078, abs=0.015)
+    found, (shift, *onset) = seen(*starts), expected.split()
+    if shift in ("None", "0"):
+        assert found.shift == (None if shift == "None" else 0)
+    else:
+        assert found.shift == pytest.approx(float(shift), abs=0.016)
+        assert found.onset is not None and found.host is not None and abs(found.host.shift) < 0.01
+        assert not onset or found.onset / DAY == pytest.approx(float(onset[0]), abs=0.2)
 
 
-def test_what_the_controls_share_is_the_hosts() -> None:
-    def hot(day: float) -> float:
-        return 1.1 if day >= 3 else 1.0
-
-    found = seen(start(series(4, hot, hot)))
-    assert found.host is not None and found.host.shift == pytest.approx(0.1, abs=0.01)
-
-
-def test_one_sibling_alone_is_no_host() -> None:
-    """It may have changed by itself, or lie. Where nothing else can tell, host or process is not known."""
-
-    def hot(day: float) -> float:
-        return 1.1 if day >= 3 else 1.0
-
-    def without_controls(seed: int, service: str = "s") -> Start:
-        samples = [msgspec.structs.replace(each, controls={}) for each in series(4, hot, seed=seed)]
-        return start(samples, service, service)
-
-    one, other = without_controls(1, "one"), without_controls(2, "other")
-    assert seen(without_controls(0), siblings=(one,)).host is None
-    found = seen(without_controls(0), siblings=(one, other))
-    assert found.host is not None and found.host.shift == pytest.approx(0.1, abs=0.01)
-
-
-def test_a_restart_may_move_the_level_a_little() -> None:
-    first = series(2, None)
-    again = series(2, lambda _: 1.025, begin=2 * DAY, seed=1)
-    assert seen(start(first), start(again, "c")).shift == 0
-    slower = [msgspec.structs.replace(s, median=1.15 * (s.median or math.nan)) for s in again]
-    found = seen(start(first), start(slower, "c"))
-    assert found.shift == pytest.approx(0.18, abs=0.02)
+@pytest.mark.parametrize(
+    ("days", "level", "every", "shift", "kept", "onset"),
+    [
+        (90, creep(0.002, 0), 10 * MINUTE, 0.176, 4, None),  # of rare runs the baseline stays
+        (6, step(1.1, 3), 20.0, 0.1, 10, 3),  # in hours
+    ],
+)
+def test_a_drift_is_found_after_the_store_thinned_its_runs(
+    days: int, level: Level, every: float, shift: float, kept: int, onset: float | None
+) -> None:
+    whole, store, daily = start(days, level, every=every), open_store(None), int(DAY / every)
+    for day in range(days):
+        for _ in range(2):
+            store.take(whole.generation, whole.samples[daily * day : daily * (day + 1)])
+            store.thin(DAY * (day + 1))
+    [(generation, thinned)] = store.generations(ServiceKey("", "s"), "c")
+    store.close()
+    assert len(thinned) < len(whole.samples) / kept
+    found = seen(Start(generation, thinned))
+    assert found.shift == pytest.approx(shift, abs=0.015)
+    assert onset is None or found.onset == pytest.approx(onset * DAY, abs=3_600)
 
 
-def test_an_improvement_is_a_drift_too() -> None:
-    found = seen(start(series(4, lambda day: 0.9 if day >= 2 else 1.0)))
-    assert found.shift == pytest.approx(-0.1, abs=0.01)
+@pytest.mark.parametrize("by", [365 * DAY, -365 * DAY], ids=["on", "back"])
+def test_a_clock_that_is_set_leaves_the_baseline(by: float) -> None:
+    """Set on, it ends the first day at once, as a pause does; set back, that day must not go on for a year."""
+
+    def moved(run: Sample) -> float:
+        return run.started_at + by * (run.started_at >= 0.1 * DAY)
+
+    assert seen(changed(start(14, creep(0.006)), started_at=moved)).shift == pytest.approx(0.078, abs=0.016)
 
 
-def test_a_restart_does_not_excuse_what_drifts_before_or_after_it() -> None:
-    """How far it has drifted is nothing that restarts do, however few there were to learn from."""
+def test_what_controls_or_two_siblings_share_is_the_hosts() -> None:
+    """One sibling alone may have changed by itself, or lie. Where nothing else can tell, the cause is not known."""
+    hot = step(1.1, 3)
+    blind, one, other = (
+        start(4, hot, controls={}, seed=n, service=name) for n, name in enumerate(("s", "x", "y"))
+    )
+    for found in (seen(start(4, hot, hot)), seen(blind, siblings=(one, other))):
+        assert found.host is not None and found.host.shift == pytest.approx(0.1, abs=0.01)
+    assert seen(blind, siblings=(one,)).host is None
 
-    def shift(*levels: object) -> float | None:
-        starts = [
-            start(series(3, level, begin=3 * DAY * n, seed=n), f"b{n}") for n, level in enumerate(levels)
-        ]
-        return detect(starts, [], "c", restarts_before(starts[-1], starts, LIVE.pool)).shift
 
-    def slower(day: float) -> float:
-        return 1.3
-
-    def creeping(day: float) -> float:
-        return 1 + 0.15 * max(0.0, day % 3 - 1)
-
-    assert shift(None, creeping) == pytest.approx(0.28, abs=0.03)
-    assert shift(creeping, slower) == pytest.approx(0.3, abs=0.03)
-    assert shift(None, creeping, slower) == pytest.approx(0.3, abs=0.03)
-    wild = [lambda _, level=level: level for level in (1, 1.15, 0.9, 1.1)]
-    assert shift(*wild) == 0, "restarts do as much"
+@pytest.mark.parametrize(
+    ("levels", "shift"),
+    [
+        ((1.0, None), 0.28),
+        ((None, 1.3), 0.3),
+        ((1.0, None, 1.3), 0.3),
+        ((1.0, 1.15, 0.9, 1.1), 0.0),  # restarts do as much
+    ],
+)
+def test_a_restart_does_not_excuse_what_drifts_before_or_after_it(
+    levels: tuple[float | None, ...], shift: float
+) -> None:
+    """How far it has drifted is nothing that restarts do, however few there were to learn from. None creeps."""
+    starts = [
+        start(3, lambda day, x=x: 1 + 0.15 * max(0.0, day % 3 - 1) if x is None else x, begin=3.0 * n)  # type: ignore[misc]
+        for n, x in enumerate(levels)
+    ]
+    found = detect(starts, [], "c", restarts_before(starts[-1], starts, LIVE.pool))
+    assert found.shift == pytest.approx(shift, abs=0.03 if shift else 0)
 
 
 def test_a_drifts_operators_are_those_that_grew_since_the_first_day() -> None:
@@ -207,13 +176,14 @@ def test_a_drifts_operators_are_those_that_grew_since_the_first_day() -> None:
         row = ProfileRow("aten::conv2d", "aten::conv2d", "cpu", "", 1.0, (seconds - 0.002,) * 5)
         return pack(Profile(at, "torch", "ok", (seconds,) * 5, (0.002,) * 5, (0.0,) * 5, (row,)))
 
-    before = (taken(60.0, 0.02), taken(660.0, 0.02))
-    after = (taken(2.5 * DAY, 0.026), taken(2.6 * DAY, 0.026))
-    slowed = start(series(3, lambda day: 1.3 if day > 2 else 1.0))
+    before, after = (
+        [taken(60.0, 0.02), taken(660.0, 0.02)],
+        [taken(2.5 * DAY, 0.026), taken(2.6 * DAY, 0.026)],
+    )
+    slowed = start(3, step(1.3, 2))
 
     def found(*profiles: bytes) -> Operators | None:
-        generation = msgspec.structs.replace(slowed.generation, profiles={"c": profiles})
-        return seen(Start(generation, slowed.samples)).operators
+        return seen(slowed.reporting(profiles={"c": profiles})).operators
 
     operators = found(*before, *after)
     assert operators is not None and operators.state == "explained"

@@ -4,68 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import pytest
 
 from infercanary.judge.align import Alignment
-from infercanary.judge.model import Generation, Sample, Start
+from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.verdict import Judge
+from tests.factories import start
 
 judge = Judge().verdict
 
-T = 1_790_000_000.0
 CLASSES: Mapping[str, Mapping[str, str]] = {
-    "Xeon": {"cpu_model": "Xeon"},
-    "EPYC": {"cpu_model": "EPYC"},
-    "Graviton": {"cpu_model": "Graviton"},
     "L4": {"cpu_model": "Xeon", "torch_cuda_device": "L4", "torch_device": "cuda:0"},
     "A100": {"cpu_model": "Xeon", "torch_cuda_device": "A100", "torch_device": "cuda:0"},
     "unknown": {},
-    "Xeon, fell back": {"cpu_model": "Xeon", "torch_device": "cpu"},
+    "fallback": {"cpu_model": "Xeon", "torch_device": "cpu"},
 }
+"""Beside those of a CPU."""
 
 
-def starts(image: str, at: float, *pods: tuple[str, float], hosts: bool = True) -> list[Start]:
-    """One start for each class and level, each on a host of its own; without hosts, all in one container's place."""
+def starts(image: str, at: float, pods: str, hosts: bool = True) -> list[Start]:
+    """One start for each class and ms, each on a host of its own; without hosts, all in one container's place."""
     found = []
-    for number, (kind, level) in enumerate(pods):
-        rng = np.random.default_rng([number, int(at) % 7919, *map(ord, kind)])
-        name = f"{image}-{number}"
-        generation = Generation(
-            service="search", container=name if hosts else "a", boot_id=name, started_at=at + number, image_id=image,
-            host=f"host of {name}" if hosts else "", environment=dict(CLASSES[kind]),
-            cold_start={"c": {"load": 9.0 if kind == "Graviton" else 2.0}},
+    for number, (kind, _, ms) in enumerate(pod.partition(":") for pod in pods.split()):
+        name, load = f"{image}-{number}", 9.0 if kind == "Graviton" else 2.0
+        found.append(
+            start(
+                name if hosts else "a", image, at + number, float(ms or 20) / 1e3, 40, control=0,
+                host=f"host of {name}" if hosts else "", cold_start={"c": {"load": load}},
+                environment=dict(CLASSES.get(kind, {"cpu_model": kind})),
+            )
         )  # fmt: skip
-        seconds = level * np.exp(rng.normal(0, 0.003, 40))
-        samples = [Sample(i, "c", at + 10 * i, "ok", float(x)) for i, x in enumerate(seconds)]
-        found.append(Start(generation, samples))
     return found
 
 
-TWO_CLASSES = [("Xeon", 0.02)] * 3 + [("EPYC", 0.01)] * 3
+TWO = "Xeon:20 Xeon:20 Xeon:20 EPYC:10 EPYC:10 EPYC:10"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "shift", "hosts"),
     [
-        (TWO_CLASSES, [("EPYC", 0.015)] * 3, 0.5, 6),
+        (TWO, "EPYC:15 EPYC:15 EPYC:15", 0.5, 6),
         # A faster class is no improvement, and a slower one no regression.
-        (TWO_CLASSES, [("EPYC", 0.01)] * 2, 0.0, 5),
-        (TWO_CLASSES, [("Xeon", 0.02)] * 2, 0.0, 5),
-        (TWO_CLASSES, [("EPYC", 0.01), ("Xeon", 0.02)], 0.0, 8),
+        (TWO, "EPYC:10 EPYC:10", 0.0, 5),
+        (TWO, "EPYC:10 Xeon:20", 0.0, 8),
         # A class that the old image never ran on is left out.
-        (TWO_CLASSES, [("Graviton", 0.005)] * 3, None, None),
-        (TWO_CLASSES, [("Graviton", 0.005), ("Xeon", 0.03), ("Xeon", 0.03)], 0.5, 5),
-        ([("L4", 0.02)] * 2, [("A100", 0.01)] * 2, None, None),
+        (TWO, "Graviton:5 Graviton:5 Graviton:5", None, None),
+        (TWO, "Graviton:5 Xeon:30 Xeon:30", 0.5, 5),
+        ("L4:20 L4:20", "A100:10 A100:10", None, None),
         # An image that fell back to the CPU is compared with what ran on a GPU.
-        ([("L4", 0.02)] * 2, [("Xeon, fell back", 0.5)] * 2, 24.0, 4),
+        ("L4:20 L4:20", "fallback:500 fallback:500", 24.0, 4),
     ],
 )
 def test_a_rollout_is_judged_within_each_class(
-    old: list[tuple[str, float]], new: list[tuple[str, float]], shift: float | None, hosts: int | None
+    old: str, new: str, shift: float | None, hosts: int | None
 ) -> None:
-    found = judge([*starts("one", T, *old), *starts("two", T + 1000, *new)], [], "c")
+    found = judge([*starts("one", 0, old), *starts("two", 1000, new)], [], "c")
     assert found.causes.cold_start == {}
     if shift is None:
         assert found.state == "no_baseline" and found.hosts
@@ -75,25 +69,16 @@ def test_a_rollout_is_judged_within_each_class(
 
 
 def test_one_host_is_not_split_by_what_it_is_made_of() -> None:
-    old, new = (
-        starts("one", T, *TWO_CLASSES, hosts=False),
-        starts("two", T + 1000, ("EPYC", 0.01), hosts=False),
+    found = judge(
+        [*starts("one", 0, TWO, hosts=False), *starts("two", 1000, "EPYC:10", hosts=False)], [], "c"
     )
-    found = judge([*old, *new], [], "c")
     assert found.state not in ("no_baseline", "settling") and found.hosts == 0
 
 
 @pytest.mark.parametrize(
-    ("kinds", "compared"),
-    [
-        (("Xeon", "unknown"), ["Xeon", ""]),
-        (("unknown", "Xeon"), ["", "Xeon"]),
-        (("Graviton", "unknown"), [""]),
-    ],
+    ("new", "compared"),
+    [("Xeon unknown", ["Xeon", ""]), ("unknown Xeon", ["", "Xeon"]), ("Graviton unknown", [""])],
 )
-def test_a_start_of_unknown_hardware_does_not_count_the_baseline_twice(
-    kinds: tuple[str, str], compared: list[str]
-) -> None:
-    old, new = starts("one", T, ("Xeon", 0.02)), starts("two", T + 1000, *[(kind, 0.02) for kind in kinds])
-    (pair,) = Alignment(LIVE.pool).pairs(old, new)
-    assert [start.hardware[0] for start in pair.after] == compared
+def test_a_start_of_unknown_hardware_does_not_count_the_baseline_twice(new: str, compared: list[str]) -> None:
+    (pair,) = Alignment(LIVE.pool).pairs(starts("one", 0, "Xeon"), starts("two", 1000, new))
+    assert [each.hardware[0] for each in pair.after] == compared

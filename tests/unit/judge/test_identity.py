@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import msgspec
 import pytest
 
@@ -11,17 +9,18 @@ from infercanary.exporter.judging.findings import judge_canary
 from infercanary.exporter.rollout import is_named
 from infercanary.judge.causes import Attribution
 from infercanary.judge.identity import identified, image_name, redrawn
-from infercanary.judge.model import Generation, ImageForm, Pair, Sample, Start
+from infercanary.judge.model import ImageForm, Pair, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.result import Change, Doubts
 from infercanary.judge.shift import Shift
 from infercanary.judge.upgrade import live_starts, select
 from infercanary.judge.verdict import Judge
+from tests import factories
+from tests.factories import HOUR
 
 judge, trials = Judge().verdict, Judge().trials
 
-HOUR = 3600.0
 FORMS: dict[str, ImageForm] = {"r": "registry", "d": "docker", "c": "config"}
 
 
@@ -42,25 +41,15 @@ def start(
     known = {"torch": version, **(environment or {})}
     known |= {"model:c": model} if model else {}
     known |= {"settings:c": settings, "settings:other": settings[::-1]} if settings else {}
-    runs = int(count or 120)
+    runs, form = int(count or 120), FORMS.get(digest[:1], "")
     identity = "" if image[:1] == "~" else f"sha256:{digest[1:]}" if digest else image
-    form = FORMS.get(digest[:1], "")
-    generation = Generation(
-        service="s", container=container, boot_id=f"{container}-{at}", started_at=at, image=reference if digest else "",
-        image_id="" if form in ("registry", "docker") else identity, image_form=form, environment=known,
-        image_digest=identity if form in ("registry", "docker") else "",
+    is_served = form in ("registry", "docker")
+    made = factories.start(
+        container, "" if is_served else identity, at, seconds, runs, image_digest=identity if is_served else "",
+        image_form=form, environment=known, ended_at=at + 35 + 10 * runs if ended else 0.0,
         outputs={} if output == "-" else {"c": tuple(map(float, (output or "1.5,2.5").split(",")))},
-        ended_at=at + 35 + 10 * runs if ended else 0.0,
     )  # fmt: skip
-    rng = random.Random(f"{container} {at} {seconds}")
-    samples = [
-        Sample(
-            sequence=i, canary="c", started_at=at + 30 + 10 * i, outcome="ok",
-            median=seconds * rng.lognormvariate(0, 0.005), controls={"cpu_spin": 0.001 * rng.lognormvariate(0, 0.005)},
-        )
-        for i in range(runs)
-    ]  # fmt: skip
-    return Start(generation, samples)
+    return made.reporting(image=reference if digest else "")
 
 
 def history(text: str, seconds: float = 0.020) -> list[Start]:
@@ -73,95 +62,94 @@ def history(text: str, seconds: float = 0.020) -> list[Start]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "changed", "upgrade", "edited"),
-    [
-        # New weights, a new image, both.
-        ("a:one/m1 | a:one/m1 | a:one/m2", "model", "01>2", None),
-        ("a:one/m1 | a:two/m1", "image", "0>1", None),
-        ("a:one/m1 | a:two/m2", "both", "0>1", None),
-        ("a:one/m1 | a:one/m2 | a:one/m1", "model", "1>2 0", None),  # a rollback
-        # What a start does not report is no change, and later starts do not change what it was taken for.
-        ("a:one | a:one/m1/s1 | a:one/m1/s1", "", "", None),
-        ("a:one/m1/s1 | a:one | a:one/m1/s1", "", "", None),
-        ("a:one/m1/s1 | b:one", "", "", None),
-        ("a:one/m1/s1 | a:one | a:one/m2/s1", "model", "01>2", None),
-        ("a:one/m1 | a:two | a:two/m2", "both", "0>12", None),
-        ("a:one | a:two/m1/s1", "image", "0>1", None),  # the first probe with digests
-        ("a:one/m1 | a:one/m1*0", "", "", None),
-        # Without an image, the environment is one; what users give to the canary is not.
-        ("a:~1 | a:~2", "image", "0>1", None),
-        ("a:~1 | a:~1/m1/s1 | a:~1/m2/s1", "model", "01>2", None),
-        # Weights that a seed draws differ in their last bits on another CPU.
-        (
-            "a:one/weights-1.l | a:one/weights-2.l//1.500001,2.5 | a:one/weights-2.l//1.500001,2.5",
-            "",
-            "",
-            None,
-        ),
-        ("a:one/weights-1.l | a:two/weights-2.l", "image", "0>1", None),
-        ("a:one/weights-1.l | a:one/weights-2.l//1.6,2.5", "model", "0>1", None),
-        ("a:one/weights-1.l | a:one/weights-2.l//-", "model", "0>1", None),
-        ("a:one/weights-1.l | a:one/weights-2.other", "model", "0>1", None),
-        ("a:one/file-1 | a:one/file-2", "model", "0>1", None),
-        # Classes and zeros are answers that new weights give, too.
-        ("a:one/weights-1.l//3,7 | a:one/weights-2.l//3,7", "model", "0>1", None),
-        ("a:one/weights-1.l//0,0 | a:one/weights-2.l//0,0", "model", "0>1", None),
-        # Other settings are no upgrade, and runs before are not compared.
-        ("a:one/m/s1 | a:one/m/s2", "", "", 1),
-        ("a:one/m/s1 | a:two/m/s2", "", "", 1),
-        ("a:one/m/s1 | a:one/m/s2 | a:two/m/s2", "image", "1>2", 1),
-        ("a:one/m/s1 | a:one/m/s2 | a:two/m/s1", "image", "0>2", None),  # put back
-        ("a:one/m/s1 | a:one/m/s2 | a:one/m/s1", "", "", None),
-        ("a:one | a:two/m/s1 | a:two/m/s2", "", "", 2),  # an older probe's runs do not come back
-        ("a:one/m/s1 b:one/m/s2 | a:two/m/s1 b:two/m/s2", "image", "01>23", None),  # each replica has its own
-        ("b:one/m/s1*450 a:one/m/s1 | a:two/m/s2", "image", "0>2", None),
-        ("a:one/m/s1 | b:two/m/s1", "image", "0>1", None),  # pods
-        ("a:one/m/s1 | b:two/m/s2", "", "", 1),
-        ("a:one/m/s1 | b:one/m/s3*40 | | | | a:one/m/s1", "", "", None),  # b is gone, and had its own
-        # Replicas: one after the other, under new names, more of them.
-        ("a:one b:one c:one | a:two b:one c:two", "image", "0124>35", None),
-        ("a:one b:one | c:two d:two", "image", "01>23", None),
-        ("a:one b:one | c:two d:two | | | | e:one", "image", "23>4 01", None),
-        ("a:one | b:two a:two | c:two", "image", "0>123", None),
-        ("a:one b:one c:one | d:one | e:one", "", "", None),
-        ("a:one b:one*480 | a:two b:one", "image", "013>2", None),
-        # A rollout that was stopped; one whose image never ran; a replica that tried another image.
-        ("a:one b:one | a:two*900 | b:bad*60", "image", "01>2", None),
-        ("a:one b:one | a:bad*7 b:bad*0 | a:two b:two", "image", "01>45", None),
-        ("a:one b:one | a:bad*7 b:bad*0 | a:one b:one", "", "", None),
-        ("a:one b:one c:one | a:two b:two | a:new b:new c:new", "image", "34>567", None),
-        ("a:one b:one c:one | a:bad | a:two b:two", "image", "012>45", None),
-        ("a:one*3 | a:two*1", "image", "0>1", None),  # nothing was before the first
-        ("a:one*500 | c:two d:one", "image", "02>1", None),  # one more of the old image
-        # Pods that are known to be gone.
-        ("a:one | b:two!", "", "", None),
-        ("a:one*700! | b:two*365! | c:one", "image", "1>2 0", None),  # at once
-        ("a:one b:one*480 | a:one", "", "", None),
-        ("a:one*800! | b:two*20! | | c:one", "", "", None),  # compared with the one that ran last
-        ("a:one*900 | b:two*540 | c:three", "image", "1>2", None),  # and with the newest that runs
-        ("a:one*365! | b:two*30! | b:one", "image", "1>2 0", None),
-        ("a:one*900 | b:two*20!", "", "", None),
-        ("a:one*365! | b:two*40!", "image", "0>1", None),  # all are gone: the verdict stays
-        ("a:one b:one | a:two*330 b:two*300 | b:bad*0!", "image", "01>23", None),  # a replica that is gone
-    ],
-)
-def test_the_last_upgrade(text: str, changed: str, upgrade: str, edited: int | None) -> None:
+# Starts => what was exchanged, the starts before and after, and of the new image before; the hour of other settings.
+UPGRADES = """
+# New weights, a new image, both.
+a:one/m1 | a:one/m1 | a:one/m2 => model 01>2
+a:one/m1 | a:two/m1 => image 0>1
+a:one/m1 | a:two/m2 => both 0>1
+a:one/m1 | a:one/m2 | a:one/m1 => model 1>2 0  # a rollback
+# What a start does not report is no change, and later starts do not change what it was taken for.
+a:one | a:one/m1/s1 | a:one/m1/s1 =>
+a:one/m1/s1 | a:one | a:one/m1/s1 =>
+a:one/m1/s1 | b:one =>
+a:one/m1/s1 | a:one | a:one/m2/s1 => model 01>2
+a:one/m1 | a:two | a:two/m2 => both 0>12
+a:one | a:two/m1/s1 => image 0>1  # the first probe with digests
+a:one/m1 | a:one/m1*0 =>
+# Without an image, the environment is one; what users give to the canary is not.
+a:~1 | a:~2 => image 0>1
+a:~1 | a:~1/m1/s1 | a:~1/m2/s1 => model 01>2
+# Weights that a seed draws differ in their last bits on another CPU.
+a:one/weights-1.l | a:one/weights-2.l//1.500001,2.5 | a:one/weights-2.l//1.500001,2.5 =>
+a:one/weights-1.l | a:two/weights-2.l => image 0>1
+a:one/weights-1.l | a:one/weights-2.l//1.6,2.5 => model 0>1
+a:one/weights-1.l | a:one/weights-2.l//- => model 0>1
+a:one/weights-1.l | a:one/weights-2.other => model 0>1
+a:one/file-1 | a:one/file-2 => model 0>1
+# Classes and zeros are answers that new weights give, too.
+a:one/weights-1.l//3,7 | a:one/weights-2.l//3,7 => model 0>1
+a:one/weights-1.l//0,0 | a:one/weights-2.l//0,0 => model 0>1
+# Other settings are no upgrade, and runs before are not compared.
+a:one/m/s1 | a:one/m/s2 => edited=1
+a:one/m/s1 | a:two/m/s2 => edited=1
+a:one/m/s1 | a:one/m/s2 | a:two/m/s2 => image 1>2 edited=1
+a:one/m/s1 | a:one/m/s2 | a:two/m/s1 => image 0>2  # put back
+a:one/m/s1 | a:one/m/s2 | a:one/m/s1 =>
+a:one | a:two/m/s1 | a:two/m/s2 => edited=2  # an older probe's runs do not come back
+a:one/m/s1 b:one/m/s2 | a:two/m/s1 b:two/m/s2 => image 01>23  # each replica has its own
+b:one/m/s1*450 a:one/m/s1 | a:two/m/s2 => image 0>2
+a:one/m/s1 | b:two/m/s1 => image 0>1  # pods
+a:one/m/s1 | b:two/m/s2 => edited=1
+a:one/m/s1 | b:one/m/s3*40 | | | | a:one/m/s1 =>  # b is gone, and had its own
+# Replicas: one after the other, under new names, more of them.
+a:one b:one c:one | a:two b:one c:two => image 0124>35
+a:one b:one | c:two d:two => image 01>23
+a:one b:one | c:two d:two | | | | e:one => image 23>4 01
+a:one | b:two a:two | c:two => image 0>123
+a:one b:one c:one | d:one | e:one =>
+a:one b:one*480 | a:two b:one => image 013>2
+# A rollout that was stopped; one whose image never ran; a replica that tried another image.
+a:one b:one | a:two*900 | b:bad*60 => image 01>2
+a:one b:one | a:bad*7 b:bad*0 | a:two b:two => image 01>45
+a:one b:one | a:bad*7 b:bad*0 | a:one b:one =>
+a:one b:one c:one | a:two b:two | a:new b:new c:new => image 34>567
+a:one b:one c:one | a:bad | a:two b:two => image 012>45
+a:one*3 | a:two*1 => image 0>1  # nothing was before the first
+a:one*500 | c:two d:one => image 02>1  # one more of the old image
+# Pods that are known to be gone.
+a:one | b:two! =>
+a:one*700! | b:two*365! | c:one => image 1>2 0  # at once
+a:one b:one*480 | a:one =>
+a:one*800! | b:two*20! | | c:one =>  # compared with the one that ran last
+a:one*900 | b:two*540 | c:three => image 1>2  # and with the newest that runs
+a:one*365! | b:two*30! | b:one => image 1>2 0
+a:one*900 | b:two*20! =>
+a:one*365! | b:two*40! => image 0>1  # all are gone: the verdict stays
+a:one b:one | a:two*330 b:two*300 | b:bad*0! => image 01>23  # a replica that is gone
+"""
+ROWS = [row for line in UPGRADES.splitlines() if (row := line.partition("#")[0].strip())]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_last_upgrade(row: str) -> None:
+    text, _, expected = row.partition("=>")
+    words, _, edited = expected.partition("edited=")
     starts = history(text)
     found = select(starts)
     places = {start.boot: str(place) for place, start in enumerate(starts)}
     if found.upgrade is None:
-        assert (changed, upgrade) == ("", "")
+        assert not words.strip()
     else:
         before, after, own = ("".join(places[start.boot] for start in side) for side in (found.upgrade[1:]))
-        assert (found.upgrade.changed, f"{before}>{after} {own}".strip()) == (changed, upgrade)
+        assert f"{found.upgrade.changed} {before}>{after} {own}".split() == words.split()
         assert {places[start.boot] for start in found.live} <= {*after}
         assert {start.boot for start in found.live} <= {start.boot for start in live_starts(starts)}
         stays = [start.generation.container for start in found.upgrade.stays]
         assert len(stays) == len({*stays})
         assert found.upgrade.at == starts[int(after[0])].generation.started_at
     assert [*found.live] == sorted(found.live, key=lambda start: start.generation.started_at)
-    assert found.settings_changed_at == (None if edited is None else HOUR * edited)
+    assert found.settings_changed_at == (HOUR * int(edited) if edited else None)
     assert [s.identity for s in identified(identified(starts))] == [s.identity for s in identified(starts)]
 
 
@@ -255,18 +243,6 @@ def test_only_weights_that_are_new_at_each_start_lack_a_seed() -> None:
     assert redrawn(starts) == 4 and not redrawn(starts[:3]) and not redrawn([*starts, starts[0]])
 
 
-@pytest.mark.parametrize(
-    ("seconds", "states"), [(0.04, {"regressed"}), (0.02, {"inconclusive", "equivalent"})]
-)
-def test_a_rolling_upgrade_of_a_deployment_is_one_upgrade(seconds: float, states: set[str]) -> None:
-    """With a surge: a pod of the new image runs before one of the old image ends. Every pod has a name of its own."""
-    old = [start(f"p{n}:app:1@r1*{400 + 6 * n}", 7.0 * n) for n in range(3)]
-    new = [start(f"p{n + 3}:app:2@r2*192", 3970.0 + 60 * n, seconds) for n in range(3)]
-    found = judge([*old, *new], [], "c")
-    assert found.state in states, found
-    assert (found.upgraded_at, found.starts, found.rollback) == (3970.0, 6, False)
-
-
 def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_settings() -> None:
     texts = "a:one/1/s1*200", "a:one/1/s2*200", "a:one/2/s2*200"
     starts = [start(text, HOUR * n, 0.02 * (n + 1)) for n, text in enumerate(texts)]
@@ -295,9 +271,6 @@ def test_a_quota_that_was_halved_is_no_upgrade_and_a_drift_names_it() -> None:
     assert drift.shift == pytest.approx(1.0, abs=0.05)
     changes = Change("cpu_quota", "4", "2"), Change("env_OMP_NUM_THREADS", "4", "2")
     assert drift.changes == changes
-    upgraded = [limited(i * HOUR, "4", "one", 120, 0.02) for i in range(3)]
-    found_changes = judge([*upgraded, limited(3 * HOUR, "2", "two", 120, 0.04)], [], "c").causes.changes
-    assert {*changes} <= {*found_changes}
 
 
 def test_what_another_canary_is_set_to_and_what_an_older_probe_did_not_report_is_no_change() -> None:

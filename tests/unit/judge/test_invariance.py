@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.pooling import Pooling, Replica
 from infercanary.judge.result import Result
@@ -19,116 +19,72 @@ from infercanary.judge.sequential import SequentialTest
 from infercanary.judge.shift import Pooled, Restarts
 from infercanary.judge.statistics import Series, learn
 from infercanary.judge.verdict import Judge
+from tests.factories import latencies, start
 
-judge = Judge().verdict
-
-CANARY = "canary"
 OPPOSITE = {"regressed": "improved", "improved": "regressed"}
+Pair = tuple[Any, Any]
+"""Latencies of the old image's start and of the new one's."""
 seeds = st.integers(0, 10_000)
 effects = st.sampled_from([-0.3, -0.05, 0.0, 0.02, 0.05, 0.1, 0.3, 1.0])
-units = st.sampled_from([1e-6, 1e-3, 0.37, 60.0, 1e6])
 
 WIDER_BY_FEW = 1.5
 """By what a replica that agrees may widen an interval where it has few runs: these may happen to be far off their
 level, and noise that lasts may keep a start there (`sequential`)."""
 
 
-def latencies(rng: np.random.Generator, runs: int, level: float, phi: float = 0.4) -> list[float]:
-    steps = rng.normal(0, 0.02 * math.sqrt(1 - phi**2), runs)
-    y, last = [], rng.normal(0, 0.02)
-    for step in steps:
-        y.append(level * math.exp(last))
-        last = phi * last + step
-    return y
+def replicas(seed: int, count: int, effect: float, runs: int = 30) -> list[Pair]:
+    """Each start has its own level, whatever the number of the others."""
+    levels = 0.02 * np.exp(np.random.default_rng(seed).normal(0, 0.005, (9, 2))) * (1.0, 1 + effect)
+    return [
+        tuple(latencies([seed, n, side], (60, runs)[side], 0.02, 0.4, levels[n, side]) for side in (0, 1))  # type: ignore[misc]
+        for n in range(count)
+    ]
 
 
-def starts(rng: np.random.Generator, count: int, effect: float, runs: int = 30) -> list[list[float]]:
-    """Of one image: each start has its own level."""
-    return [latencies(rng, runs, 0.02 * (1 + effect) * math.exp(rng.normal(0, 0.005))) for _ in range(count)]
-
-
-def replicas(
-    seed: int, count: int, effect: float, runs: int = 30
-) -> list[tuple[list[list[float]], list[list[float]]]]:
-    """Each with a start of the old image and one of the new, whatever the number of the others."""
-    found = []
-    for number in range(count):
-        rng = np.random.default_rng([seed, number])
-        found.append((starts(rng, 1, 0.0, 60), starts(rng, 1, effect, runs)))
-    return found
-
-
-def numbers(judged: Result) -> list[float | None]:
-    return [judged.shift, judged.low, judged.high]
-
-
-def recorded(
-    several: Sequence[tuple[list[list[float]], list[list[float]]]], unit: float = 1.0
-) -> list[Start]:
+def judged(several: Sequence[Pair], unit: float = 1.0) -> Result:
     """What the exporter keeps of an upgrade of these replicas, in order of time."""
-    found = []
-    for number, (old, new) in enumerate(several):
-        for image, ((points,), at) in {"old": (old, 0.0), "new": (new, 1e5)}.items():
-            g = Generation(
-                service="service", container=f"replica-{number}", boot_id=f"{number}-{image}", image=image,
-                image_id=image, started_at=at + number,
-            )  # fmt: skip
-            samples = [
-                Sample(
-                    sequence=i, canary=CANARY, started_at=g.started_at + 10.0 * i, outcome="ok", median=unit * x,
-                    repeats=9, phases={"compute": 0.7 * unit * x, "copy": 0.3 * unit * x},
-                    controls={"cpu_spin": 0.001 * unit * (1 + 0.001 * (i % 5))},
-                )
-                for i, x in enumerate(points)
-            ]  # fmt: skip
-            found.append(Start.of(g, samples))
-    return sorted(found, key=lambda start: start.generation.started_at)
+    starts = [
+        start(f"r{n}", image, 1e5 * side + n, (unit * pair[side]).tolist(), control=0.001 * unit)
+        for side, image in enumerate(("old", "new"))
+        for n, pair in enumerate(several)
+    ]
+    return Judge().verdict(starts, [], "c")
 
 
-def pooled(several: Sequence[tuple[list[list[float]], list[list[float]]]], restarts: Restarts) -> Pooled:
-    sides = [[[Series.of(points) for points in side] for side in pair] for pair in several]
-    found = Pooling().pooled([Replica(old, new) for old, new in sides], restarts)
+def same(one: Result, other: Result) -> bool:
+    words = all((a.state, a.causes.cause) == (one.state, one.causes.cause) for a in (one, other))
+    numbers = [[found.shift, found.low, found.high] for found in (one, other)]
+    return words and numbers[0] == pytest.approx(numbers[1], rel=1e-6, abs=1e-9)
+
+
+def pooled(several: Sequence[Pair], restarts: Restarts) -> Pooled:
+    found = Pooling().pooled([Replica([Series.of(old)], [Series.of(new)]) for old, new in several], restarts)
     assert found is not None
     return found
 
 
-@given(seeds, st.integers(1, 5), st.integers(1, 5), effects, st.randoms())
-def test_the_order_of_starts_does_not_matter(seed, before, after, effect, random):
-    rng = np.random.default_rng(seed)
-    old, new = starts(rng, before, 0.0), starts(rng, after, effect)
-    one = compare(old, new)
-    random.shuffle(old)
-    random.shuffle(new)
-    other = compare(old, new)
-    assert other.verdict == one.verdict
-    assert other[1:] == pytest.approx(one[1:], rel=1e-9, abs=1e-12)
+@given(seeds, st.integers(1, 5), effects, st.sampled_from([1e-6, 0.37, 1e6]), st.randoms())
+def test_neither_order_nor_unit_matters(
+    seed: int, count: int, effect: float, unit: float, random: Any
+) -> None:
+    several = replicas(seed, count, effect)
+    old, new = ([pair[side] for pair in several] for side in (0, 1))
+    one, pool, starts = judged(several), pooled(several, Restarts(0.006, 5)), compare(old, new)
+    assert same(judged(several, unit), one)
     assert learn([new, old]) == pytest.approx(learn([old, new]))
-
-
-@given(seeds, st.integers(1, 5), effects, st.randoms())
-def test_the_order_of_replicas_does_not_matter(seed, count, effect, random):
-    several = replicas(seed, count, effect)
-    one, judged = pooled(several, Restarts(0.006, 5)), judge(recorded(several), [], CANARY)
-    random.shuffle(several)
-    assert pooled(several, Restarts(0.006, 5))[:5] == pytest.approx(one[:5], rel=1e-9)
-    other = judge(recorded(several), [], CANARY)
-    assert other.state == judged.state
-    assert other.causes.cause == judged.causes.cause
-    assert numbers(other) == pytest.approx(numbers(judged), rel=1e-9, abs=1e-12)
-
-
-@given(seeds, st.integers(1, 3), effects, units)
-def test_the_unit_does_not_matter(seed, count, effect, unit):
-    several = replicas(seed, count, effect)
-    one, other = (judge(recorded(several, by), [], CANARY) for by in (1.0, unit))
+    for each in (several, old, new):
+        random.shuffle(each)
+    other = judged(several)
+    # Controls are those of the place of a replica.
     assert other.state == one.state
-    assert other.causes.cause == one.causes.cause
-    assert numbers(other) == pytest.approx(numbers(one), rel=1e-6, abs=1e-9)
-    old, new = ([points for side in several for points in side[which]] for which in (0, 1))
-    scaled = ([[unit * x for x in points] for points in side] for side in (old, new))
-    plain, scaled_ = compare(old, new), compare(*scaled)
-    assert scaled_.verdict == plain.verdict
-    assert scaled_[1:] == pytest.approx(plain[1:], rel=1e-6, abs=1e-9)
+    assert [other.shift, other.low, other.high] == pytest.approx(
+        [one.shift, one.low, one.high], rel=1e-9, abs=1e-12
+    )
+    assert pooled(several, Restarts(0.006, 5))[:5] == pytest.approx(pool[:5], rel=1e-9)
+    shuffled = compare(old, new)
+    assert shuffled.verdict == starts.verdict and shuffled[1:] == pytest.approx(
+        starts[1:], rel=1e-9, abs=1e-12
+    )
 
 
 @settings(max_examples=60)
@@ -136,17 +92,18 @@ def test_the_unit_does_not_matter(seed, count, effect, unit):
     seeds,
     st.integers(1, 4),
     effects,
-    st.sampled_from([(5, 5), (12, 12), (48, 48), (12, 5), (48, 5), (48, 12)]),
+    st.sampled_from([(5, 5), (48, 48), (12, 5), (48, 5), (48, 12)]),
     st.sampled_from([(0.0, math.inf), (0.003, 4), (0.02, 20)]),
 )
-def test_a_replica_that_agrees_narrows_the_interval(seed, count, effect, lengths, known):
+def test_a_replica_that_agrees_narrows_the_interval(
+    seed: int, count: int, effect: float, lengths: tuple[int, int], known: tuple[float, float]
+) -> None:
     """Its shift is the one of all others together; its runs are those of the first, or only the first few of them."""
     runs, few = lengths
     several, restarts = replicas(seed, count, effect, runs), Restarts(*known)
-    old, new = several[0][0], several[0][1][0][:few]
-    one, alone = pooled(several, restarts), pooled([(old, [new])], restarts)
-    alike = [x * math.exp(one.log - alone.log) for x in new]
-    more = pooled([*several, (old, [alike])], restarts)
+    old, new = several[0][0], several[0][1][:few]
+    one, alone = pooled(several, restarts), pooled([(old, new)], restarts)
+    more = pooled([*several, (old, new * math.exp(one.log - alone.log))], restarts)
     assert more.log == pytest.approx(one.log, abs=1e-9)
     halves = [SequentialTest(LIVE.decide).half_width(of, LIVE.decide.false_calls) for of in (one, more)]
     assert halves[1] <= (1.01 if few == runs else WIDER_BY_FEW) * halves[0]
@@ -154,10 +111,13 @@ def test_a_replica_that_agrees_narrows_the_interval(seed, count, effect, lengths
 
 @settings(max_examples=60)
 @given(seeds, st.integers(1, 3), effects, st.sampled_from([5, 8, 12, 24, 48]))
-def test_a_replica_of_the_same_kind_never_turns_a_verdict_over(seed, count, effect, runs):
+def test_a_replica_of_the_same_kind_never_turns_a_verdict_over(
+    seed: int, count: int, effect: float, runs: int
+) -> None:
     several = replicas(seed, count + 1, effect, runs)
-    one, more = (judge(recorded(several[: count + extra]), [], CANARY) for extra in (0, 1))
+    one, more = judged(several[:-1]), judged(several)
     assert more.state != OPPOSITE.get(one.state, "")
-    old, new = ([points for side in several for points in side[which]] for which in (0, 1))
-    fewer, every = compare(old[:count], new[:count]), compare(old, new)
+    fewer, every = (
+        compare(*([pair[side] for pair in each] for side in (0, 1))) for each in (several[:-1], several)
+    )
     assert every.verdict != OPPOSITE.get(fewer.verdict, "")

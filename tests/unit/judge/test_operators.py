@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -14,23 +15,33 @@ from infercanary.contract.profile import MAX_ROWS, Profile, ProfileRow, is_sound
 from infercanary.judge.operators import MOST, Operators, compare_operators, old_names
 
 REPEATS = 5
+KNOWN = {
+    "C": ProfileRow("aten::conv2d", "aten::mkldnn_convolution", "cpu", "1x3x8x8 float, 4x3x3x3 float", 2, ()),
+    "L": ProfileRow("aten::linear", "aten::addmm", "cpu", "8x256 float", 1, ()),
+}
+ROW = re.compile(
+    r"(?P<kind>\w+)(/(?P<name>[\w:]+))?(@(?P<device>[\w:]+))?(~(?P<shapes>\w*))?(\*(?P<calls>\d+))?=(?P<ms>[\d.]+)"
+)
 
 
-def row(
-    kind: str, seconds: float, name: str = "", device: str = "cpu", shapes: str = "", calls: float = 1.0
-) -> ProfileRow:
-    return ProfileRow(kind, name or kind, device, shapes, calls, (seconds,) * REPEATS)
+def row(text: str) -> ProfileRow:
+    """``kind/name@device~shapes*calls=ms``; a convolution and a linear layer have their own name, shapes and calls."""
+    match = ROW.fullmatch(text)
+    assert match is not None
+    kind, ms = match["kind"], float(match["ms"])
+    made = KNOWN.get(kind) or ProfileRow(kind, kind, "cpu", "", 1.0, ())
+    own: dict[str, Any] = {
+        name: match[name] for name in ("name", "device", "shapes") if match[name] is not None
+    }
+    own |= {"calls": float(match["calls"])} if match["calls"] else {}
+    own |= {"shapes": own["shapes"].replace("_", " ")} if "shapes" in own else {}
+    return replace(made, seconds=(ms / 1e3,) * REPEATS, **own)
 
 
 def profile(
-    *rows: ProfileRow,
-    outside: float = 0.001,
-    rest: float = 0.0,
-    slowed: Sequence[float] = (1.0,) * REPEATS,
-    noise: float = 0.01,
-    seed: int = 0,
-    **more: Any,
-) -> Profile:
+    rows: str, *, outside: float = 0.001, rest: float = 0.0, slowed: Sequence[float] = (1.0,) * REPEATS,
+    noise: float = 0.01, seed: int = 0,
+) -> Profile:  # fmt: skip
     """Rows in the order of their calls, with some scatter that the wall time has too; ``slowed`` multiplies repeats."""
     draw = random.Random(seed)
 
@@ -39,11 +50,14 @@ def profile(
             value * slow * draw.gauss(1.0, noise) for value, slow in zip(values, slowed, strict=True)
         )
 
-    made = [replace(each, seconds=scattered(each.seconds), order=i) for i, each in enumerate(rows)]
+    made = [
+        replace(each, seconds=scattered(each.seconds), order=i)
+        for i, each in enumerate(map(row, rows.split()))
+    ]
     made.sort(key=lambda each: -sum(each.seconds))
     around, others = scattered((outside,) * REPEATS), (rest,) * REPEATS
     wall = tuple(sum(each.seconds[i] for each in made) + around[i] + others[i] for i in range(REPEATS))
-    found = replace(Profile(0.0, "torch", "ok", wall, around, others, tuple(made)), **more)
+    found = Profile(0.0, "torch", "ok", wall, around, others, tuple(made))
     assert is_sound(found)
     return found
 
@@ -59,57 +73,36 @@ def compared(
     return found
 
 
-def slower(one: ProfileRow, seconds: float, **more: Any) -> ProfileRow:
-    return replace(one, seconds=(seconds,) * REPEATS, **more)
+# Rows before | after | operator, change, detail; ...
+CHANGES = """
+C=9.8 relu=2                 | C=30 relu=2                  | aten::conv2d grew
+C=9.8 relu=2                 | C=3 relu=2                   | aten::conv2d shrank
+C=9.8 relu=2                 | C=11.2 relu=2                | aten::conv2d grew
+C=9.8 small=.1               | C=30 small=.2                | aten::conv2d grew; small grew
+C=9.8 relu=2                 | C/aten::_slow_conv2d=30 relu=2 | aten::conv2d grew mkldnn_convolution → _slow_conv2d
+C=9.8 relu=2                 | C/fast=3 relu=2              | aten::conv2d shrank mkldnn_convolution → fast
+C=9.8 relu=2                 | C@cuda:0=30 relu=2           | aten::conv2d grew cpu → cuda:0
+C=9.8 relu=2                 | C/slow@cuda:0=30 relu=2      | aten::conv2d grew cpu → cuda:0, mkldnn_convolution → slow
+C~=9.8 relu=2                | C=30 relu=2                  | aten::conv2d grew
+C=9.8 relu=2                 | C~=30 relu=2                 | aten::conv2d grew
+C=9.8 relu=2                 | C*6=30 relu=2                | aten::conv2d grew 2 → 6 calls
+C=9.8 relu=2                 | C=9.8 relu=2 norm=5          | norm new
+C=9.8 relu=2 norm=5          | C=9.8 relu=2                 | norm gone
+L*2=5.5                      | L=4 L~8x256_double=4         | aten::linear grew 8x256 float → 8x256 double
+C=9.8                        | C=30 C/helper*0=4            | aten::conv2d grew
+sm80_fprop=1                 | scudnn_conv=3                | scudnn_conv grew sm80_fprop → scudnn_conv
+Erf@CUDAExecutionProvider=2  | Erf@CPUExecutionProvider=9   | Erf grew CUDA → CPU
+Gelu=1 relu=2                | Mul=6 relu=2                 | Mul new; Gelu gone
+"""
 
 
-CONV = row("aten::conv2d", 0.0098, "aten::mkldnn_convolution", shapes="1x3x8x8 float, 4x3x3x3 float", calls=2)
-RELU = row("aten::relu", 0.002)
-LINEAR = row("aten::linear", 0.004, "aten::addmm", shapes="8x256 float")
-NORM = row("aten::batch_norm", 0.005)
-BIG = replace(LINEAR, shapes="8x1024 float")
-CUDA, CPU = (row("Erf", 0.002, device=f"{name}ExecutionProvider") for name in ("CUDA", "CPU"))
-UNKNOWN = replace(CONV, shapes="")
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        ([CONV, RELU], [slower(CONV, 0.03), RELU], [("aten::conv2d", "grew", "")]),
-        ([CONV, RELU], [slower(CONV, 0.003), RELU], [("aten::conv2d", "shrank", "")]),
-        ([CONV, RELU], [slower(CONV, 0.0112), RELU], [("aten::conv2d", "grew", "")]),
-        ([CONV, row("small", 1e-4)], [slower(CONV, 0.03), row("small", 2e-4)],
-         [("aten::conv2d", "grew", ""), ("small", "grew", "")]),
-        ([CONV, RELU], [slower(CONV, 0.03, name="aten::_slow_conv2d"), RELU],
-         [("aten::conv2d", "grew", "mkldnn_convolution → _slow_conv2d")]),
-        ([CONV, RELU], [slower(CONV, 0.003, name="fast"), RELU],
-         [("aten::conv2d", "shrank", "mkldnn_convolution → fast")]),
-        ([CONV, RELU], [slower(CONV, 0.03, device="cuda:0"), RELU], [("aten::conv2d", "grew", "cpu → cuda:0")]),
-        ([CONV, RELU], [slower(CONV, 0.03, name="slow", device="cuda:0"), RELU],
-         [("aten::conv2d", "grew", "cpu → cuda:0, mkldnn_convolution → slow")]),
-        ([UNKNOWN, RELU], [slower(CONV, 0.03), RELU], [("aten::conv2d", "grew", "")]),
-        ([CONV, RELU], [slower(UNKNOWN, 0.03), RELU], [("aten::conv2d", "grew", "")]),
-        ([CONV, RELU], [slower(CONV, 0.03, calls=6), RELU], [("aten::conv2d", "grew", "2 → 6 calls")]),
-        ([CONV, RELU], [CONV, RELU, NORM], [("aten::batch_norm", "new", "")]),
-        ([CONV, RELU, NORM], [CONV, RELU], [("aten::batch_norm", "gone", "")]),
-        # One of two layers in another type, and a small helper that is new beside the one that grew.
-        ([slower(LINEAR, 0.0055, calls=2)], [LINEAR, replace(LINEAR, shapes="8x256 double")],
-         [("aten::linear", "grew", "8x256 float → 8x256 double")]),
-        ([CONV], [slower(CONV, 0.03), slower(CONV, 0.004, name="helper", calls=0)], [("aten::conv2d", "grew", "")]),
-        ([row("sm80_fprop", 0.001)], [row("scudnn_conv", 0.003)],
-         [("scudnn_conv", "grew", "sm80_fprop → scudnn_conv")]),
-        ([CUDA], [slower(CPU, 0.009)], [("Erf", "grew", "CUDA → CPU")]),
-        ([row("Gelu", 0.001), RELU], [row("Mul", 0.006), RELU],
-         [("Mul", "new", ""), ("Gelu", "gone", "")]),
-    ],
-)  # fmt: skip
-def test_the_operator_that_changed_is_named_with_its_kind_of_change(
-    before: Sequence[ProfileRow], after: Sequence[ProfileRow], expected: list[tuple[str, str, str]]
-) -> None:
-    old, new = profile(*before, seed=1), profile(*after, seed=2)
-    found = compared(old, new)
+@pytest.mark.parametrize("line", CHANGES.strip().splitlines())
+def test_the_operator_that_changed_is_named_with_its_kind_of_change(line: str) -> None:
+    before, after, expected = (part.strip() for part in line.split("|"))
+    found = compared(profile(before, seed=1), profile(after, seed=2))
     assert found.state == "explained"
-    assert [(shift.operator, shift.change, shift.detail) for shift in found.shifts] == expected
+    words = "; ".join(f"{shift.operator} {shift.change} {shift.detail}".strip() for shift in found.shifts)
+    assert words == expected
     assert found.share == pytest.approx(1.0, abs=0.05)
     assert sum(shift.share for shift in found.shifts) == pytest.approx(1.0, abs=0.1)
 
@@ -117,102 +110,91 @@ def test_the_operator_that_changed_is_named_with_its_kind_of_change(
 @pytest.mark.parametrize(
     ("names", "others", "expected"),
     [
-        ("conv relu", "conv relu", {}),
+        ("conv relu", "conv relu", ""),
         ("fprop_a fprop_b relu conv linear", "winograd conv scudnn_conv addmm gelu",
-         {"winograd": "fprop_a", "scudnn_conv": "fprop_b", "addmm": "linear"}),
-        ("sigmoid add", "tanh add", {}),
-        ("cutlass_fprop", "gemm conv", {"conv": "cutlass_fprop"}),
-        ("norm", "softmax", {}),
+         "winograd=fprop_a scudnn_conv=fprop_b addmm=linear"),
+        ("sigmoid add", "tanh add", ""),
+        ("cutlass_fprop", "gemm conv", "conv=cutlass_fprop"),
+        ("norm", "softmax", ""),
     ],
 )  # fmt: skip
 def test_other_names_are_matched_by_kind_of_work_and_order_of_calls(
-    names: str, others: str, expected: dict[str, str]
+    names: str, others: str, expected: str
 ) -> None:
     old, new = (
-        profile(*(row(name, 0.001 * (i + 1)) for i, name in enumerate(side.split())))
+        profile(" ".join(f"{name}={i + 1}" for i, name in enumerate(side.split())))
         for side in (names, others)
     )
-    assert old_names(old, new) == expected
+    assert old_names(old, new) == dict(pair.split("=") for pair in expected.split())
 
 
-SLOWER = slower(CONV, 0.0312)
-ONE, OTHER = profile(CONV), profile(SLOWER, seed=1)
-MANY = [row(f"op{i:02}", 0.001) for i in range(MAX_ROWS)]
+ONE, OTHER = profile("C=9.8"), profile("C=31.2", seed=1)
+DISTURBED = profile("C=9.8", slowed=(3, 3, 3, 1, 3))
 FEW = replace(
     ONE, wall=ONE.wall[:2], outside=ONE.outside[:2], rest=ONE.rest[:2],
     rows=tuple(replace(each, seconds=each.seconds[:2]) for each in ONE.rows),
 )  # fmt: skip
-
-
-DISTURBED = profile(CONV, slowed=(3, 3, 3, 1, 3))
+TIMED = 0.0108, 0.0322
 
 
 @pytest.mark.parametrize(
     ("before", "after", "timed", "state"),
     [
-        (ONE, OTHER, (0.0108, 0.0322), "explained"),
-        (ONE, profile(CONV, outside=0.009), (0.0108, 0.0188), "outside"),
+        (ONE, OTHER, TIMED, "explained"),
+        (ONE, profile("C=9.8", outside=0.009), (0.0108, 0.0188), "outside"),
         # Profiled repeats that changed otherwise than the timed ones.
-        (ONE, OTHER, (0.01, 0.0102), "unexplained"),
         (ONE, OTHER, (0.0108, 0.018), "unexplained"),
         (ONE, OTHER, (0.02, 0.01), "unexplained"),
         (ONE, OTHER, (0.001, 0.3), "unexplained"),
         (ONE, OTHER, (0.01, 0.01), "unexplained"),
         (ONE, OTHER, (0.005, 0.0159), "explained"),
         # The profiler disturbed some repeats, or most of them; of several profiles the one that it disturbed least.
-        (profile(CONV, slowed=(3, 1, 1, 1, 0.3)), OTHER, (0.0108, 0.0322), "explained"),
-        (DISTURBED, OTHER, (0.0108, 0.0322), "unexplained"),
-        ([DISTURBED, ONE, FEW, DISTURBED], [DISTURBED, OTHER], (0.0108, 0.0322), "explained"),
+        (profile("C=9.8", slowed=(3, 1, 1, 1, 0.3)), OTHER, TIMED, "explained"),
+        (DISTURBED, OTHER, TIMED, "unexplained"),
+        ([DISTURBED, ONE, FEW, DISTURBED], [DISTURBED, OTHER], TIMED, "explained"),
+        # Sides that cannot be compared.
+        ([], [ONE], TIMED, None),
+        ([ONE], [], TIMED, None),
+        ([ONE], [FEW], TIMED, None),
+        ([ONE], [replace(OTHER, state="no_cupti")], TIMED, None),
+        ([replace(ONE, engine="onnxruntime")], [OTHER], TIMED, None),
     ],
-)  # fmt: skip
+)
 def test_the_state_says_what_profiles_explain(
     before: Profile | Sequence[Profile],
     after: Profile | Sequence[Profile],
     timed: tuple[float, float],
-    state: str,
+    state: str | None,
 ) -> None:
-    found = compared(before, after, timed)
-    assert found.state == state
-    assert bool(found.shifts) == (state == "explained")
+    old, new = ([side] if isinstance(side, Profile) else side for side in (before, after))
+    found = compare_operators(old, new, timed)
+    assert (found and found.state) == state
+    assert found is None or bool(found.shifts) == (state == "explained")
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "timed"),
-    [
-        ([], [ONE], (0.01, 0.02)),
-        ([ONE], [], (0.01, 0.02)),
-        ([ONE], [FEW], (0.01, 0.02)),
-        ([ONE], [replace(OTHER, state="no_cupti")], (0.01, 0.03)),
-        ([replace(ONE, engine="onnxruntime")], [OTHER], (0.01, 0.03)),
-    ],
-)
-def test_sides_that_cannot_be_compared(
-    before: list[Profile], after: list[Profile], timed: tuple[float, float]
-) -> None:
-    assert compare_operators(before, after, timed) is None
+def many(ms: float, first: int = 0) -> str:
+    return " ".join(f"op{i:02}={ms}" for i in range(first, MAX_ROWS))
 
 
 def test_scatter_alone_names_no_operator() -> None:
     """Forty operators are forty claims: intervals of two standard errors list 36 of these 400, of five repeats each."""
     named, states = 0, []
-    grown = [slower(each, 0.00105) for each in MANY]
     for seed in range(10):
-        old, same, all_grew = (
-            profile(*rows, noise=0.2, seed=seed + add, outside=outside)
-            for rows, add, outside in ((MANY, 0, 0.001), (MANY, 10, 0.003), (grown, 10, 0.001))
+        old, same = (
+            profile(many(1), noise=0.2, seed=seed),
+            profile(many(1), noise=0.2, seed=seed + 10, outside=0.003),
         )
         found = compared(old, same, (0.04, 0.04 + median(same.wall) - median(old.wall)))
         assert found.state != "explained"
         named += len(found.shifts)
-        states.append(compared(old, all_grew).state)
+        states.append(compared(old, profile(many(1.05), noise=0.2, seed=seed + 10)).state)
     assert named <= 15 and states.count("unexplained") >= 8
 
 
 def test_an_operator_that_may_have_been_in_the_rest_is_not_claimed() -> None:
     """Of more operators than rows the short ones are summed: one that grew a little may come up out of them."""
-    full = profile(*MANY, rest=0.01)
-    grown = [slower(each, 0.004) for each in MANY[1:]]
-    late, surely = (profile(*grown, row("late", seconds), rest=0.01) for seconds in (0.009, 0.02))
+    full = profile(many(1), rest=0.01)
+    late, surely = (profile(f"{many(4, 1)} late={ms}", rest=0.01) for ms in (9, 20))
     found = compared(full, late).shifts
     assert len(found) == MOST and {each.change for each in found} == {"grew"}
     assert [each.operator for each in compared(full, surely).shifts if each.change == "new"] == ["late"]

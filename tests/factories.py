@@ -1,0 +1,126 @@
+"""Starts of containers, made by hand: builders that several tests share."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from infercanary.judge.model import Generation, Sample, Start
+from infercanary.judge.resolution import Floats
+
+HOUR = 3600.0
+Level = float | Callable[[float], float]
+"""A number, or a function of when the run began."""
+
+
+def start(
+    container: str = "a",
+    image: str = "old",
+    at: float = 0.0,
+    seconds: Level | Iterable[float] = 0.02,
+    runs: int = 60,
+    *,
+    noise: float = 0.005,
+    control: Level = 0.001,
+    every: float = 10.0,
+    seed: int = 0,
+    **fields: Any,
+) -> Start:
+    """One start of service ``s`` with runs of canary ``c``; its noise differs from that of any other start.
+
+    Args:
+        container: Name of the container.
+        image: Id of the image.
+        at: Start, and first run.
+        seconds: Latency; several are those of the runs, without noise.
+        runs: Number of runs.
+        noise: SD of the logarithms of latencies and controls.
+        control: Seconds of ``cpu_spin``; 0 for no control.
+        every: Seconds from run to run.
+        seed: Another one gives other noise.
+        fields: Of the generation, or of each sample; what is callable takes the number of the run.
+    """
+    facts = {name: fields.pop(name) for name in [*fields] if name in Generation.__struct_fields__}
+    known: dict[str, Any] = {"service": "s", "container": container, "boot_id": f"{container}-{at}"}
+    generation = Generation(**known | {"image_id": image, "started_at": at} | facts)
+    rng = random.Random(f"{generation.service} {container} {image} {at} {seed}")
+    medians = [*seconds] if isinstance(seconds, Iterable) else None
+    samples = []
+    for i in range(runs if medians is None else len(medians)):
+        time = at + every * i
+        spin = rng.lognormvariate(0, noise) * _level(control, time)
+        median = medians[i] if medians is not None else rng.lognormvariate(0, noise) * _level(seconds, time)
+        run: dict[str, Any] = {
+            "sequence": i,
+            "canary": "c",
+            "started_at": time,
+            "outcome": "ok",
+            "median": median,
+        }
+        run |= {"controls": {"cpu_spin": spin} if spin else {}}
+        samples.append(Sample(**run | {name: x(i) if callable(x) else x for name, x in fields.items()}))
+    return Start(generation, samples)
+
+
+def _level(level: Any, time: float) -> float:
+    return level(time) if callable(level) else level
+
+
+def changed(made: Start, **values: Any) -> Start:
+    """``made`` with these values in each of its runs; what is callable takes the run."""
+    samples = [replace(s, **{k: x(s) if callable(x) else x for k, x in values.items()}) for s in made.samples]
+    return Start(made.generation, samples)
+
+
+def since(at: float, factor: float, level: float = 0.05) -> Callable[[float], float]:
+    """A level that is multiplied by ``factor`` from ``at`` on."""
+    return lambda time: level * (factor if time >= at else 1.0)
+
+
+def history(containers: str = "ab", before: int = 4, runs: int = 60, **new: Any) -> list[Start]:
+    """Starts of image ``old`` an hour apart, ``before`` of each container; then one of ``new``.
+
+    Args:
+        containers: A letter each.
+        before: Number of starts of the old image.
+        runs: Of each start.
+        new: What :func:`start` takes, of the new image's starts.
+    """
+    old = [
+        start(name, "old", HOUR * n + i, runs=runs)
+        for n in range(before)
+        for i, name in enumerate(containers)
+    ]
+    return [
+        *old,
+        *(start(name, "new", HOUR * before + i, **{"runs": runs} | new) for i, name in enumerate(containers)),
+    ]
+
+
+def sibling(service: str, at: float, factor: float, **fields: Any) -> Start:
+    """One start of another service, an hour before ``at`` and an hour after, that takes so many times as long since."""
+    usual: dict[str, Any] = {"service": service, "runs": int(2 * HOUR / fields.get("every", 10.0))}
+    return start("x", "same", at - HOUR, since(at, factor), **usual | fields)
+
+
+def latencies(seed: object, runs: int, sd: float = 0.01, alike: float = 0.0, level: float = 0.01) -> Floats:
+    """Runs that scatter around a level.
+
+    Args:
+        seed: Of their noise: a number, or several.
+        runs: Number of runs.
+        sd: SD of the logarithms.
+        alike: Autocorrelation of neighbours.
+        level: Seconds.
+    """
+    rng = np.random.default_rng(seed)  # type: ignore[arg-type]
+    steps, last = rng.normal(0, sd * math.sqrt(1 - alike**2), runs), rng.normal(0, sd)
+    for i, step in enumerate(steps):
+        steps[i] = last
+        last = alike * last + step
+    return level * np.exp(steps)
