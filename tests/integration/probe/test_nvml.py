@@ -175,6 +175,8 @@ said works again
 gpu_ecc_errors_total 0/corrected=0 0/uncorrected=3
 > gpus * 1; ecc_uncorrected 0 1 (1 minutes)
 gpu_ecc_errors_total 0/corrected=0 0/uncorrected=3
+> gpus * 1; ecc_uncorrected 0 1
+gpu_ecc_errors_total 0/corrected=0 0/uncorrected=3
 > gpus * 1; ecc_uncorrected 0 1 (1 minutes)
 gpu_ecc_errors_total 0/corrected=0 0/uncorrected=4
 
