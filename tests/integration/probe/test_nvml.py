@@ -314,9 +314,9 @@ ok 1
 said works again
 
 each gpu is looked up again after the driver was reloaded, and nothing is left over:\
- FUNCTION in nvmlDeviceGetCount nvmlDeviceGetClockInfo nvmlDeviceGetTotalEccErrors
+ FUNCTION in nvmlDeviceGetCount nvmlDeviceGetClockInfo
 >
-> FUNCTION * UNINITIALIZED (1 minutes)
+> FUNCTION * UNINITIALIZED
 failing 0
 said reloaded
 > power_limit 0 350000
