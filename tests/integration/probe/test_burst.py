@@ -51,28 +51,32 @@ def bursts(targets: dict[str, Any], **settings: Any) -> bool:
         probe.close()
 
 
-def test_by_default_it_needs_canaries_of_its_own_on_the_cpu() -> None:
-    assert bursts({"a": OnCpu()})
-    assert not bursts({"a": OnCpu(), "b": Scripted()})  # where that one runs is not known
-    with ThreadPoolExecutor(1) as pool:
-        assert not bursts({"a": OnCpu()}, executor=pool)
-
-
-def test_the_environment_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INFERCANARY_BURST", "false")
-    assert not bursts({"a": OnCpu()})
-    monkeypatch.setenv("INFERCANARY_BURST", "True")
-    assert bursts({"b": Scripted()})
-    with ThreadPoolExecutor(1) as pool:
-        assert bursts({"a": OnCpu()}, executor=pool)
-
-
-def test_a_process_that_was_started_again_in_an_old_container_has_none(
+@pytest.mark.parametrize(
+    ("word", "canaries", "has_pool", "since", "expected"),
+    [
+        ("", (OnCpu,), False, 1.0, True),
+        ("", (OnCpu, Scripted), False, 1.0, False),  # where that one runs is not known
+        ("", (OnCpu,), True, 1.0, False),
+        ("false", (OnCpu,), False, 1.0, False),
+        ("True", (Scripted,), False, 1.0, True),
+        ("true", (OnCpu,), True, 1.0, True),
+        ("true", (OnCpu,), False, None, False),  # the process was started again in an old container
+    ],
+)
+def test_canaries_of_its_own_on_the_cpu_have_one_where_the_environment_says_nothing(
     monkeypatch: pytest.MonkeyPatch,
+    word: str,
+    canaries: tuple[type[Scripted], ...],
+    has_pool: bool,
+    since: float | None,
+    expected: bool,
 ) -> None:
-    monkeypatch.setattr("infercanary.probe.loop.since_start", lambda: None)
-    monkeypatch.setenv("INFERCANARY_BURST", "true")
-    assert not bursts({"a": OnCpu()})
+    monkeypatch.setattr("infercanary.probe.loop.since_start", lambda: since)
+    if word:
+        monkeypatch.setenv("INFERCANARY_BURST", word)
+    with ThreadPoolExecutor(1) as pool:
+        targets = {kind.__name__: kind() for kind in canaries}
+        assert bursts(targets, executor=pool if has_pool else None) is expected
 
 
 @pytest.mark.parametrize(
