@@ -21,9 +21,9 @@ MAX_BYTES = 200_000
 GOOD_ANSWER = "$ok~$json~$length~~$body"
 
 # A name, what comes of it, and the answer. It is read, and the connection used again (`kept`) or not (`anew`: the
-# server goes on, `closes` it, or closes it `on reuse`); or it is refused for a reason, with these words. In an answer `~`
-# is the end of a line, `#` the length of what follows the head, `...` a pause between two packets, and what follows `>>`
-# is sent again and again.
+# server goes on, `closes` it, or closes it `on reuse`); or it is refused for a reason, with these words. In an answer
+# `~` is the end of a line, `#` the length of what follows the head, `...` a pause between two packets, and what follows
+# `>>` is sent again and again.
 CASES = r"""
 good | kept | $ok~$json~$length~~$body
 early hints | kept | HTTP/1.1 103 Early Hints~Link: </a.css>; rel=preload~~...$ok~$json~$length~~$body
