@@ -198,7 +198,7 @@ def probed(folder: Path, name: str, trouble: Trouble) -> Path:
     command = ["taskset", "--cpu-list", ",".join(map(str, CPUS[: trouble.cpus])), *PROBE]
     environment = {"OMP_NUM_THREADS": str(trouble.cpus), **trouble.environment}
     with ProbeProcess(
-        folder / name, settings, f"journal: {journal}", command=command, **environment
+        folder / name, settings, f"journal: {journal}", command=command, environment=environment
     ) as probe:
         deadline = time.monotonic() + 90
         while settled(journal, trouble.canary) < RUNS:

@@ -53,10 +53,9 @@ def test_without_a_gpu_each_of_its_sections_says_so_in_one_line() -> None:
     if states[0] != ("driver", "absent"):
         pytest.skip("this machine has a GPU: see tests/gpu")
     assert states == [(section, "absent") for section in GPU_SECTIONS]
-    host = {check["name"]: check for check in found}
-    assert host["clock source"]["state"] in ("OK", "limited") and "ns" in host["clock source"]["found"]
-    assert "CPUs are allowed" in host["cores"]["found"]
-    assert not [check for check in found if "could not be checked" in check["why"]]
+    shown = {check["name"]: check["found"] for check in found}
+    assert "ns" in shown["clock source"] and "CPUs are allowed" in shown["cores"]
+    assert "could not be checked" not in done.stdout
 
 
 def test_it_works_where_nothing_but_the_probe_is_installed() -> None:
@@ -95,7 +94,7 @@ TROUBLES = """
 nvmlDeviceGetUtilizationRates | limited | GPU 1: Not Supported
 nvmlDeviceGetTotalEnergyConsumption | refused | lost its device files
 persistence mode | limited | off on GPU 1
-MIG | OK | devices 1:0, 1:2
+MIG | limited | devices 1:0, 1:2
 MPS and compute mode | limited | compute mode exclusive, without MPS
 graph capture | refused |
 times of kernels | refused | CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)
@@ -114,9 +113,9 @@ def test_each_trouble_has_its_line(gpu: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("FAKE_CUPTI", "35")
     found = asked(*GPU_SECTIONS)
     for line in TROUBLES.strip().splitlines():
-        name, state, words = line.split(" | ")
+        name, state, words = f"{line} ".split(" | ")
         check = found[name]
-        assert check.state == state and words in check.found + check.why + check.fix, check
+        assert check.state == state and words.strip() in check.found + check.why + check.fix, check
     tenants = found["tenants now"].found
     assert tenants.startswith("3: GPU 0: PID ") and tenants.count("GPU 1: PID ") == 1
 

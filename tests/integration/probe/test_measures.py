@@ -32,7 +32,9 @@ MEMORY, RATE = "infercanary_run_memory_peak_bytes", "infercanary_run_samples_per
 def measured(folder: Path, **environment: str) -> tuple[list[Run], Seen]:
     """The runs of a probe with the model ``holding``, and what it shows."""
     canary = "{c: {target: torch, options: {model: 'holding:model', inputs: [{shape: [4, 256]}]}}}"
-    with ProbeProcess(folder, canary, "controls: false", **{"OMP_NUM_THREADS": "1"} | environment) as probe:
+    with ProbeProcess(
+        folder, canary, "controls: false", environment={"OMP_NUM_THREADS": "1", **environment}
+    ) as probe:
         seen = probe.ran(runs=5)
     return [run for run in seen.report.runs if run.outcome == "ok"], seen
 

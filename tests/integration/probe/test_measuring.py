@@ -233,9 +233,12 @@ def shared(started: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Shared, 
 
     asked: list[str] = []
     measure = Controls.measure
-    monkeypatch.setattr(
-        Controls, "measure", lambda self, device: asked.append(device) or measure(self, device)
-    )  # type: ignore[func-returns-value]
+
+    def record(self: Controls, device: str) -> Any:
+        asked.append(device)
+        return measure(self, device)
+
+    monkeypatch.setattr(Controls, "measure", record)
     monkeypatch.setattr("infercanary.probe.execution._GIVE_WAY_SECONDS", 0.02)
     target = Shared()
     probe = started({"a": target}, controls=True)

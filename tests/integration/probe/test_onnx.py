@@ -61,7 +61,7 @@ def test_torch_and_onnx_side_by_side_agree_and_by_leave_one_that_asks_for_cuda_r
         "inputs: [{shape: [1, 3, 224, 224]}], providers: [cuda], cpu_fallback: true}}}"
     )
     # Engines' threads that wait for one another on a busy machine take its CPUs meanwhile.
-    with ProbeProcess(tmp_path, canaries, modules=tmp_path, OMP_NUM_THREADS="1") as probe:
+    with ProbeProcess(tmp_path, canaries, modules=tmp_path, environment={"OMP_NUM_THREADS": "1"}) as probe:
         seen = probe.until(lambda s: len(s.report.outputs) == 2, "they did not both become steady")
         assert probe.end() == 0
     ours, theirs = (seen.report.outputs[name] for name in ("in_onnx", "in_torch"))

@@ -7,13 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from watching import MODULES, Seen, fetch, until
 
+P = TypeVar("P", bound="ProbeProcess")
 PROBE = (sys.executable, "-m", "infercanary", "probe")
 
 
@@ -49,7 +50,7 @@ class ProbeProcess:
         *,
         modules: Path = MODULES,
         command: Sequence[str] = PROBE,
-        **environment: str,
+        environment: Mapping[str, str] = {},
     ) -> None:
         listen = free_address()
         self.address = f"http://{listen}"
@@ -65,10 +66,10 @@ class ProbeProcess:
                 cwd=modules,
                 stdout=log,
                 stderr=log,
-                env=os.environ | environment,
+                env={**os.environ, **environment},
             )
 
-    def __enter__(self) -> ProbeProcess:
+    def __enter__(self: P) -> P:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -61,12 +61,12 @@ def fetch(address: str, since: str = "") -> Seen:
     return Seen(decode(body))
 
 
-def ran(address: str, runs: int = 1, canary: str = "a", outcome: str = "ok") -> Seen:
+def ran(address: str, runs: int = 1, canary: str = "a", outcome: str = "ok", seconds: float = 60) -> Seen:
     """The report once the canary has so many runs that ended so."""
     found: Seen = until(
         lambda: (seen := fetch(address)).runs(canary, outcome) >= runs and seen,
         f"no {runs} runs of {canary} that are {outcome}",
-        60,
+        seconds,
     )
     return found
 
