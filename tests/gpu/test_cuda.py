@@ -1,4 +1,7 @@
-"""The CUDA-event clock on a real device. Run with: .venv/bin/python -m pytest tests/gpu"""
+"""The CUDA-event clock on a real device. Run with: .venv/bin/python -m pytest tests/gpu
+
+`make gpu` compares it with the profiler's kernels.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any, Literal
 
 import pytest
 
-from gpu import GOAL, MODES, WORKLOADS, Mode, compare, kernel_seconds
+from gpu import MODES, kernel_seconds
 from infercanary.contract.report import OUTPUT_TOLERANCE, Run, decode, relative_error
 from infercanary.probe import CudaClock, Phase, Probe, TorchTarget
 
@@ -38,16 +41,6 @@ def needs_inductor(test: Any) -> Any:
     there = find_spec("triton") and (shutil.which("cc") or shutil.which("gcc"))
     skip = pytest.mark.skipif(not there, reason="torch.compile on CUDA needs Triton and a C compiler")
     return pytest.mark.filterwarnings("ignore")(skip(test))
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_compute_is_the_time_of_the_profilers_kernels(workload: str, mode: Mode) -> None:
-    """Within 2 %, of work so large that gaps between its kernels hardly count."""
-    found = compare(WORKLOADS[workload](mode))
-    print(f"{workload}, {mode}: compute over kernels {found.ratio:.4f}")
-    assert found.kernels > 1e-3
-    assert found.events == pytest.approx(found.kernels, rel=GOAL)
 
 
 def resnet18(mode: Literal["eager", "compile", "graph"], model: Any) -> TorchTarget:
