@@ -181,7 +181,7 @@ def test_a_probe_that_ends_comes_back_and_one_that_was_killed_later(beside: Besi
 def test_wrong_settings_leave_the_server_serving(beside: Beside, url: str, tmp_path: Path) -> None:
     (tmp_path / "probe.yaml").write_text("canaries: {}\n")
     process = beside(sys.executable, "-c", SERVER)
-    said(process, "infercanary: probe.yaml: canaries.*\\n.*ended with exit code 2.* started again in 300 s")
+    said(process, "(?s)infercanary: probe.yaml: canaries.*ended with exit code 2.* started again in 300 s")
     time.sleep(1.5)
     assert process.poll() is None and not probe_of(process)
     process.terminate()

@@ -71,7 +71,7 @@ def ran(address: str, runs: int = 1, canary: str = "a", outcome: str = "ok", sec
     return found
 
 
-def until(condition: Callable[[], Any], what: str = "it did not happen", seconds: float = 30.0) -> Any:
+def until(condition: Callable[[], Any], what: str = "it did not happen", seconds: float = 60.0) -> Any:
     """Wait for ``condition``; generous, since a busy machine must not fail a test."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
