@@ -126,9 +126,6 @@ def test_one_probe_runs_eager_compiled_and_graph_side_by_side() -> None:
         assert {"gpu_fma", "gpu_copy", "gpu_transfer"} < set(of_mode[-1].controls)
     for mode in ("compile", "graph"):
         assert relative_error(report.outputs[mode], report.outputs["eager"]) < OUTPUT_TOLERANCE
-    launch = {mode: statistics.median(run.phases["launch"] for run in runs[mode]) for mode in canaries}
-    print("; ".join(f"{mode}: launch {seconds * 1e6:.0f} µs" for mode, seconds in launch.items()))
-    assert launch["graph"] < launch["eager"]
 
 
 def test_short_work_is_batched_to_100_us() -> None:
