@@ -138,7 +138,7 @@ def test_a_signal_ends_it_promptly_and_it_prints_no_report(
         until(lambda: text in log.read_text(), "it does not say what it does", seconds=60)
         time.sleep(seconds)
         process.send_signal(number)
-        out, _ = process.communicate(timeout=9)
+        out, _ = process.communicate(timeout=25)
     finally:
         process.kill()
         process.communicate()
