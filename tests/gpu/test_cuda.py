@@ -1,4 +1,7 @@
-"""The CUDA-event clock on a real device. Run with: .venv/bin/python -m pytest tests/gpu"""
+"""The CUDA-event clock on a real device. Run with: .venv/bin/python -m pytest tests/gpu
+
+`make gpu` compares it with the profiler's kernels.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any, Literal
 
 import pytest
 
-from gpu import GOAL, MODES, WORKLOADS, Mode, compare, kernel_seconds
+from gpu import MODES, kernel_seconds
 from infercanary.contract.report import OUTPUT_TOLERANCE, Run, decode, relative_error
 from infercanary.probe import CudaClock, Phase, Probe, TorchTarget
 
@@ -40,46 +43,6 @@ def needs_inductor(test: Any) -> Any:
     return pytest.mark.filterwarnings("ignore")(skip(test))
 
 
-def test_phases_of_a_real_forward_pass() -> None:
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 7), torch.nn.ReLU(), torch.nn.Flatten()).cuda().eval()
-    target = TorchTarget(model, [{"shape": [8, 3, 224, 224]}], device="cuda")
-    target.open()
-    timings = [target.clock.measure(target.run)[0] for _ in range(30)][10:]
-    for timing in timings:
-        assert set(timing.phases) == PHASES
-        assert all(seconds >= 0 for seconds in timing.phases.values())
-        on_device = sum(timing.phases[name] for name in ("h2d", "compute", "d2h"))
-        assert on_device <= timing.wall
-    assert statistics.median(t.phases["compute"] for t in timings) > 10e-6
-
-
-def test_compute_agrees_with_plain_events() -> None:
-    matrix = torch.randn(4096, 4096, device="cuda")
-    target = TorchTarget(lambda x: x @ matrix, [{"shape": [4096, 4096]}], device="cuda")
-    target.open()
-    ours = statistics.median(target.clock.measure(target.run)[0].phases["compute"] for _ in range(30))
-    x = torch.randn(4096, 4096, device="cuda")
-    plain = []
-    for _ in range(30):
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        x @ matrix
-        stop.record()
-        stop.synchronize()
-        plain.append(start.elapsed_time(stop) / 1e3)
-    assert ours == pytest.approx(statistics.median(plain), rel=0.05)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_compute_is_the_time_of_the_profilers_kernels(workload: str, mode: Mode) -> None:
-    """Within 2 %, of work so large that gaps between its kernels hardly count."""
-    found = compare(WORKLOADS[workload](mode))
-    print(f"{workload}, {mode}: compute over kernels {found.ratio:.4f}")
-    assert found.kernels > 1e-3
-    assert found.events == pytest.approx(found.kernels, rel=GOAL)
-
-
 def resnet18(mode: Literal["eager", "compile", "graph"], model: Any) -> TorchTarget:
     """One image."""
     return TorchTarget(model, [{"shape": list(SHAPE)}], device="cuda", mode=mode)
@@ -88,18 +51,22 @@ def resnet18(mode: Literal["eager", "compile", "graph"], model: Any) -> TorchTar
 def test_a_graph_of_resnet18_has_fewer_gaps_and_the_eager_output() -> None:
     model = build().cuda()
     targets = {mode: resnet18(mode, model) for mode in MODES}
-    seconds, launches, outputs = {}, {}, {}
+    medians: dict[tuple[str, str], float] = {}
+    outputs = {}
     for mode, target in targets.items():
         target.open()
-        timings = [target.clock.measure(target.run) for _ in range(60)][20:]
-        seconds[mode] = statistics.median(timing.phases["compute"] for timing, _ in timings)
-        launches[mode] = statistics.median(timing.phases["launch"] for timing, _ in timings)
-        outputs[mode] = target.values(timings[-1][1])
+        measured = [target.clock.measure(target.run) for _ in range(60)][20:]
+        for timing, _ in measured:
+            assert set(timing.phases) == PHASES and min(timing.phases.values()) >= 0
+            assert sum(timing.phases[name] for name in ("h2d", "compute", "d2h")) <= timing.wall
+        for phase in ("compute", "launch"):
+            medians[mode, phase] = statistics.median(timing.phases[phase] for timing, _ in measured)
+        outputs[mode] = target.values(measured[-1][1])
     assert relative_error(outputs["graph"], outputs["eager"]) < 1e-3
-    assert seconds["graph"] <= seconds["eager"]
-    assert launches["graph"] < launches["eager"]
+    assert medians["graph", "compute"] <= medians["eager", "compute"]
+    assert medians["graph", "launch"] < medians["eager", "launch"]
     # Its kernels are on one stream, one after another: events at both ends cannot be nearer than that.
-    assert seconds["graph"] > 0.98 * kernel_seconds(targets["graph"], 20)
+    assert medians["graph", "compute"] > 0.98 * kernel_seconds(targets["graph"], 20)
 
 
 def made() -> torch.nn.Module:  # type: ignore[name-defined]
@@ -139,22 +106,6 @@ def test_a_graph_is_captured_with_the_inputs_in_place() -> None:
 
 
 @needs_inductor
-def test_a_compiled_resnet18_has_the_phases_and_the_eager_output() -> None:
-    model = build().cuda()
-    outputs = {}
-    for mode in ("eager", "compile"):
-        target = resnet18(mode, model)
-        target.open()
-        timings = [target.clock.measure(target.run) for _ in range(40)][20:]
-        assert all(set(timing.phases) == PHASES for timing, _ in timings)
-        assert statistics.median(timing.phases["compute"] for timing, _ in timings) > 10e-6
-        outputs[mode] = target.values(timings[-1][1])
-        target.close()
-    # Other kernels, which round otherwise, TF32 among them.
-    assert relative_error(outputs["compile"], outputs["eager"]) < OUTPUT_TOLERANCE
-
-
-@needs_inductor
 def test_one_probe_runs_eager_compiled_and_graph_side_by_side() -> None:
     model = build().cuda()
     canaries = {mode: resnet18(mode, model) for mode in ("eager", "compile", "graph")}
@@ -175,9 +126,6 @@ def test_one_probe_runs_eager_compiled_and_graph_side_by_side() -> None:
         assert {"gpu_fma", "gpu_copy", "gpu_transfer"} < set(of_mode[-1].controls)
     for mode in ("compile", "graph"):
         assert relative_error(report.outputs[mode], report.outputs["eager"]) < OUTPUT_TOLERANCE
-    launch = {mode: statistics.median(run.phases["launch"] for run in runs[mode]) for mode in canaries}
-    print("; ".join(f"{mode}: launch {seconds * 1e6:.0f} µs" for mode, seconds in launch.items()))
-    assert launch["graph"] < launch["eager"]
 
 
 def test_short_work_is_batched_to_100_us() -> None:

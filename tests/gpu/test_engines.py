@@ -10,7 +10,6 @@ import pytest
 
 from gpu import why_not
 from infercanary.command.settings import UsageError
-from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets.onnx import OnnxTarget
 from infercanary.probe.targets.tensorrt import TensorRtTarget
 from infercanary.probe.timing import Timing
@@ -128,15 +127,6 @@ def test_short_onnx_work_is_batched_to_100_us(tmp_path: Path) -> None:
     compute = statistics.median(t.phases["compute"] for t in repeats(target))
     assert compute * batch > 50e-6
     target.close()
-
-
-def test_opening_and_closing_leaves_nothing(tmp_path: Path) -> None:
-    path = product(tmp_path / "product.onnx")
-    for _ in range(5):
-        target = opened_onnx(path, 16)
-        target.clock.measure(target.run)
-        target.close()
-    Device(0).close()
 
 
 @pytest.mark.parametrize("rows", [64, 512])

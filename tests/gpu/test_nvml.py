@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +21,6 @@ from gpu import why_not
 from infercanary.contract.report import Family
 from infercanary.probe.gpu.cuda_driver import Device, pci_bus_id
 from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus
-from infercanary.probe.sampling import PATIENCE_SECONDS
 from infercanary.probe.tags import Values, gpus_at, values
 from infercanary.probe.targets.controls.cuda import cuda_controls
 
@@ -91,10 +89,6 @@ def test_the_canarys_gpu_is_among_those_that_answer(sample: Sample) -> None:
     assert identity[1] == device.name
     assert all(identity[:5]), "name, UUID, address and driver are known"
     assert device.name in visible_gpus()
-
-
-def test_values_are_those_of_a_gpu(sample: Sample) -> None:
-    found = values(sample())
     assert 0 < of(found, "sm_clock_hertz") <= of(found, "sm_clock_max_hertz") < 5e9
     assert 0 < of(found, "memory_clock_hertz") < 50e9
     assert 0 < of(found, "memory_used_bytes") < of(found, "memory_size_bytes")
@@ -102,53 +96,36 @@ def test_values_are_those_of_a_gpu(sample: Sample) -> None:
     assert 0 < of(found, "pcie_link_ratio") <= 1
 
 
-def test_load_shows_in_clock_utilization_and_energy(sample: Sample) -> None:
+def counters(families: Iterable[Family]) -> dict[tuple[str, ...], float]:
+    found = values([family for family in families if family.kind == "counter"])
+    return {(name, *labels): value for name, points in found.items() for labels, value in points.items()}
+
+
+def test_load_shows_in_clock_utilization_and_energy_and_no_counter_goes_back(sample: Sample) -> None:
     with load():
-        before, begin = values(sample()), time.monotonic()
-        time.sleep(2)
-        after, elapsed = values(sample()), time.monotonic() - begin
-    assert of(after, "utilization_ratio") > 0.2
-    assert of(after, "sm_clock_hertz") > 0.3 * of(after, "sm_clock_max_hertz")
-    watts = (of(after, "energy_joules_total") - of(before, "energy_joules_total")) / elapsed
-    print(f"{watts:.0f} W under load, of {of(after, 'power_limit_watts'):.0f} W")
-    assert 5 < watts < 1.2 * of(after, "power_limit_watts")
-
-
-def test_counters_do_not_go_back(sample: Sample) -> None:
-    def counters() -> dict[tuple[str, ...], float]:
-        families = [family for family in sample() if family.kind == "counter"]
-        found = values(families)
-        return {(name, *labels): value for name, points in found.items() for labels, value in points.items()}
-
-    with load():
-        before = counters()
-        assert {name for name, *_ in before} >= {
-            "infercanary_gpu_clock_event_seconds_total",
-            "infercanary_gpu_energy_joules_total",
-        }
+        first, begin = sample(), time.monotonic()
+        before = counters(first)
         for _ in range(20):
             time.sleep(0.1)
-            after = counters()
+            last, elapsed = sample(), time.monotonic() - begin
+            after = counters(last)
             assert {key: value for key, value in before.items() if after[key] < value} == {}
             before = after
+    names = {name.removeprefix("infercanary_gpu_") for name, *_ in before}
+    assert names >= {"clock_event_seconds_total", "energy_joules_total"}
+    shown = values(last)
+    assert of(shown, "utilization_ratio") > 0.2
+    assert of(shown, "sm_clock_hertz") > 0.3 * of(shown, "sm_clock_max_hertz")
+    watts = (of(shown, "energy_joules_total") - of(values(first), "energy_joules_total")) / elapsed
+    print(f"{watts:.0f} W under load, of {of(shown, 'power_limit_watts'):.0f} W")
+    assert 5 < watts < 1.2 * of(shown, "power_limit_watts")
 
 
 def test_it_can_be_let_go_of_and_taken_up_again() -> None:
     sampler = NvmlSampler()
-    for _ in range(3):
+    for _ in range(2):
         assert values(sampler.sample())["infercanary_nvml_state"][("ok",)] == 1
         sampler.close()
-
-
-def test_a_sample_is_in_time(sample: Sample) -> None:
-    sample()  # initialises NVML
-    seconds = []
-    for _ in range(20):
-        begin = time.perf_counter()
-        sample()
-        seconds.append(time.perf_counter() - begin)
-    print(f"a sample: {statistics.median(seconds) * 1e3:.2f} ms, at most {max(seconds) * 1e3:.2f} ms")
-    assert statistics.median(seconds) < PATIENCE_SECONDS, "a run would begin without it"
 
 
 def exposition(families: Iterable[Family]) -> str:

@@ -1,4 +1,4 @@
-"""Profiles on a real GPU: kernels by device time, against torch's own table of the same model."""
+"""Profiles on a real GPU: kernels by device time, against torch's own table. `make gpu` has changes of kernels."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from infercanary.contract.profile import is_sound
-from infercanary.judge.operators import compare_operators, old_names
+from infercanary.contract.profile import Profile, is_sound
+from infercanary.judge.operators import old_names
 from infercanary.probe import TorchTarget
 
 torch = pytest.importorskip("torch")
@@ -34,55 +34,35 @@ def opened(mode: str = "eager") -> TorchTarget:
     return target
 
 
-def test_kernels_take_what_torchs_own_table_says() -> None:
-    target = opened()
+def profiled(target: TorchTarget) -> Profile:
     profile = target.profile(5)
     if profile.state == "no_cupti":
         pytest.skip("CUPTI is refused here: no kernel was timed")
     assert is_sound(profile)
-    ours = sum(statistics.median(row.seconds) for row in profile.rows if row.kind == "aten::conv2d")
+    return profile
+
+
+def test_kernels_take_what_torchs_own_table_says() -> None:
+    target = opened()
+    convolutions = [row for row in profiled(target).rows if row.kind == "aten::conv2d"]
+    ours = sum(statistics.median(row.seconds) for row in convolutions)
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as table:
         for _ in range(5):
             target.clock.measure(target.run)
     [conv] = [row for row in table.key_averages() if row.key == "aten::conv2d"]
-    batch = getattr(target.clock, "batch", 1)
-    theirs = conv.device_time_total / 1e6 / 5 / batch
+    theirs = conv.device_time_total / 1e6 / 5 / getattr(target.clock, "batch", 1)
     assert ours == pytest.approx(theirs, rel=0.1)
-    assert all(row.device.startswith("cuda") for row in profile.rows if row.kind == "aten::conv2d")
-
-
-def test_a_graphs_kernels_are_shown_without_operators() -> None:
-    profile = opened("graph").profile(5)
-    if profile.state == "no_cupti":
-        pytest.skip("CUPTI is refused here: no kernel was timed")
-    assert is_sound(profile) and sum(row.calls for row in profile.rows if row.device.startswith("cuda")) >= 4
-
-
-@pytest.mark.parametrize(("switch", "before"), [("allow_tf32", False), ("enabled", True)])
-def test_tf32_on_and_cudnn_off_are_another_kernel_of_the_same_operator(switch: str, before: bool) -> None:
-    found = []
-    for on in (before, not before):
-        with torch.backends.cudnn.flags(**{"enabled": True, "allow_tf32": False, switch: on}):
-            profile = opened().profile(5)
-        if profile.state == "no_cupti":
-            pytest.skip("CUPTI is refused here: no kernel was timed")
-        found.append(profile)
-    walls = [statistics.median(profile.wall) for profile in found]
-    operators = compare_operators(found[:1], found[1:], (walls[0], walls[1]))
-    assert operators is not None
-    [conv] = [shift for shift in operators.shifts if shift.operator == "aten::conv2d"]
-    assert " → " in conv.detail, operators
+    assert all(row.device.startswith("cuda") for row in convolutions)
 
 
 def test_eager_in_place_of_a_graph_has_the_same_kernels_by_their_operators() -> None:
-    graph, eager = opened("graph").profile(5), opened().profile(5)
-    if "no_cupti" in (graph.state, eager.state):
-        pytest.skip("CUPTI is refused here: no kernel was timed")
+    """Those of the graph are shown without operators."""
+    graph, eager = profiled(opened("graph")), profiled(opened())
     on_device = [[row for row in p.rows if row.device.startswith("cuda")] for p in (graph, eager)]
     calls = [sum(row.calls for row in rows) for rows in on_device]
     seconds = [sum(statistics.median(row.seconds) for row in rows) for rows in on_device]
-    assert calls[0] == pytest.approx(calls[1], abs=1)
+    assert calls[0] == pytest.approx(calls[1], abs=1) and calls[0] >= 4
     assert seconds[0] == pytest.approx(seconds[1], rel=0.2)
     assert "aten::conv2d" in old_names(graph, eager)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -10,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +31,18 @@ FOLDERS = (
     "socket-proxy",
     "tests",
 )
-TITLES = ("A target", "A sampler", "A metric", "An alert", "A panel")
+# What the commands of a recipe print, a file that they write, and what it then has.
+RECIPES = {
+    "A target": (r"canary features: steady\n(.*\n)*.*\bcompute ", "docs/probe.md", "| `sqlite` |"),
+    "A sampler": (
+        'infercanary_process_open_files"', "docs/metrics.md", "### `infercanary_process_open_files`",
+    ),
+    "A metric": ("passed", "docs/metrics.md", "### `infercanary_gc_frozen_objects`"),
+    "An alert": (
+        "SUCCESS: 1 rules found", "grafana/provisioning/alerting/on/rules.yml", "InferCanarySamplerFailing",
+    ),
+    "A panel": ("passed", "grafana/dashboards/json/host.json", "Pinned threads"),
+}  # fmt: skip
 STRUCTURE = (
     "tests/unit/contract/test_vocabulary.py",
     "tests/unit/exporter/test_config.py",
@@ -106,18 +117,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def follow(tree: Path) -> Follow:
     """Recipes are followed one after the other in the same tree, as a person would."""
 
-    done: dict[str, tuple[list[str], str] | None] = {}
+    def visible() -> set[Path]:
+        return {path for path in tree.iterdir() if not path.name.startswith(".")}
 
+    @cache
     def followed(title: str) -> tuple[list[str], str]:
-        if title not in done:
-            done[title] = None
-            done[title] = begin(title)
-        if (found := done[title]) is None:
-            pytest.fail(f"the recipe {title!r} failed in its own test")
-        return found
-
-    def begin(title: str) -> tuple[list[str], str]:
-        before = {path for path in tree.iterdir() if not path.name.startswith(".")}
+        before = visible()
         touched, printed = [], ""
         for step in recipe(title):
             if step.verb == "Run":
@@ -125,8 +130,7 @@ def follow(tree: Path) -> Follow:
             else:
                 touched.append(step.path)
                 write(step, tree / step.path)
-        left = {path for path in tree.iterdir() if not path.name.startswith(".")} - before
-        assert not left, f"the recipe leaves {left} behind"
+        assert visible() == before, "the recipe leaves something behind"
         return touched, printed
 
     return followed
@@ -170,59 +174,25 @@ def needs(title: str) -> str:
     return "promtool is not on PATH" if title == "An alert" and shutil.which("promtool") is None else ""
 
 
-def skip_without(title: str) -> None:
-    if missing := needs(title):
-        (pytest.fail if os.environ.get("CI") and "promtool" in missing else pytest.skip)(missing)
-
-
 def test_each_recipe_is_followed() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = _FENCE.sub("", page.split("\n## Recipes\n")[1].split("\n## ")[0])
-    assert tuple(re.findall(r"^### (.+)$", section, re.MULTILINE)) == TITLES
+    assert re.findall(r"^### (.+)$", section, re.MULTILINE) == [*RECIPES]
 
 
-def test_a_target(follow: Follow) -> None:
-    [_, _, docs], printed = follow("A target")
-    assert docs == "docs/probe.md"
-    assert re.search(r"canary features: steady\n.*\bcompute ", printed, re.DOTALL), printed
-    assert "passed" in printed
-
-
-def test_a_sampler(tree: Path, follow: Follow) -> None:
-    [_, _, docs], printed = follow("A sampler")
-    assert docs == "docs/probe.md"
-    assert "passed" in printed
-    assert 'infercanary_process_open_files"' in printed
-    assert "### `infercanary_process_open_files`" in (tree / "docs/metrics.md").read_text(encoding="utf-8")
-
-
-def test_a_metric(tree: Path, follow: Follow) -> None:
-    [code, again, _], printed = follow("A metric")
-    assert code == again
-    assert "passed" in printed
-    assert "### `infercanary_gc_frozen_objects`" in (tree / "docs/metrics.md").read_text(encoding="utf-8")
-
-
-def test_an_alert(tree: Path, follow: Follow) -> None:
-    skip_without("An alert")
-    _, printed = follow("An alert")
-    assert "SUCCESS: 1 rules found" in printed
-    assert "passed" in printed
-    made = (tree / "grafana/provisioning/alerting/on/rules.yml").read_text(encoding="utf-8")
-    assert "InferCanarySamplerFailing" in made
-
-
-def test_a_panel(tree: Path, follow: Follow) -> None:
-    skip_without("A panel")
-    _, printed = follow("A panel")
-    assert "passed" in printed
-    made = json.loads((tree / "grafana/dashboards/json/host.json").read_text(encoding="utf-8"))
-    assert "Pinned threads" in {panel.get("title") for panel in made["panels"]}
+@pytest.mark.parametrize("title", RECIPES)
+def test_a_recipe(tree: Path, follow: Follow, title: str) -> None:
+    if missing := needs(title):
+        (pytest.fail if os.environ.get("CI") and "promtool" in missing else pytest.skip)(missing)
+    pattern, path, text = RECIPES[title]
+    _, printed = follow(title)
+    assert "passed" in printed and re.search(pattern, printed), printed
+    assert text in (tree / path).read_text(encoding="utf-8")
 
 
 @pytest.mark.campaign  # a minute: CI lints and tests what is there, and each recipe's own test runs above
 def test_what_they_added_passes_the_linters_and_the_suite(tree: Path, follow: Follow) -> None:
-    titles = [title for title in TITLES if not needs(title)]
+    titles = [title for title in RECIPES if not needs(title)]
     touched = {path for title in titles for path in follow(title)[0]}
     for step in (step for title in titles for step in recipe(title) if step.verb == "Write"):
         assert (tree / step.path).read_text(encoding="utf-8") == step.text, "`make format` changed it"

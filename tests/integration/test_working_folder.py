@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from infercanary.ab.process import Host
 from infercanary.ab.reaper import Reaper
@@ -34,7 +34,11 @@ class Quick:
     def environment(self): return {}
     def close(self): pass
 """
-CANARIES = {"quick": {"target": "quick:Quick"}}
+SETTINGS: dict[str, Any] = {
+    "canaries": {"quick": {"target": "quick:Quick"}}, "controls": False, "samplers": {"nvml": False},
+}  # fmt: skip
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -56,114 +60,101 @@ def command(tmp_path: Path) -> list[str]:
     return [sys.executable, str(script)]
 
 
-def environment(app: Path, path: str) -> dict[str, str]:
-    """With the working folder in PYTHONPATH, where no Python starts if a standard module is shadowed."""
-    if path:
-        for name in STANDARD:
-            (app / f"{name}.py").unlink()
-        path = os.pathsep.join([path, os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, **({"PYTHONPATH": path} if path else {})}
+@pytest.fixture
+def run(app: Path, command: list[str]) -> Run:
+    """A subcommand in the app's folder, with more of the environment."""
+    return lambda *arguments, **environment: subprocess.run(
+        [*command, *arguments],
+        cwd=app, env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
-def report(url: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 30
+def report(url: str) -> str:
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(f"{url}/report", timeout=5) as answer:
-                found: dict[str, Any] = json.load(answer)
-                return found
+                text: str = answer.read().decode()
+                return text
         except OSError:
             time.sleep(0.1)
     pytest.fail("no probe answers")
 
 
-PATHS = pytest.mark.parametrize("path", ["", ".", os.pathsep, "ABSOLUTE"])
-
-
-@PATHS
-def test_the_probe_beside_a_server_runs_the_users_model(app: Path, command: list[str], path: str) -> None:
+@pytest.mark.parametrize("path", ["", ".", os.pathsep])
+def test_the_probe_beside_a_server_and_the_doctor_find_the_users_model(
+    app: Path, command: list[str], run: Run, path: str
+) -> None:
+    """With the working folder in PYTHONPATH no Python starts if a standard module is shadowed."""
+    environment = {}
+    if path:
+        for name in STANDARD:
+            (app / f"{name}.py").unlink()
+        environment["PYTHONPATH"] = os.pathsep.join([path, os.environ.get("PYTHONPATH", "")])
     with socket.create_server(("127.0.0.1", 0)) as free:
         listen = f"127.0.0.1:{free.getsockname()[1]}"
-    settings = {"canaries": CANARIES, "listen": listen, "controls": False, "samplers": {"nvml": False}}
-    (app / "probe.yaml").write_text(yaml.safe_dump(settings))
+    (app / "probe.yaml").write_text(json.dumps({**SETTINGS, "listen": listen}))
     process = subprocess.Popen(
-        [*command, "beside", "--", "sleep", "60"],
-        cwd=app, env=environment(app, path.replace("ABSOLUTE", str(app))), stderr=subprocess.DEVNULL,
+        [*command, "beside", "--", "sleep", "90"],
+        cwd=app, env=os.environ | environment, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        assert "quick" in json.dumps(report(f"http://{listen}"))
+        assert "quick" in report(f"http://{listen}")
     finally:
         process.terminate()
         process.wait(20)
-
-
-@PATHS
-def test_the_doctors_checks_are_made(app: Path, command: list[str], path: str) -> None:
-    done = subprocess.run(
-        [*command, "doctor", "--only", "host", "--json"],
-        cwd=app, env=environment(app, path.replace("ABSOLUTE", str(app))), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run("doctor", "--only", "host", "--json", **environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert not [check for check in json.loads(done.stdout)["checks"] if "crashed" in check["why"]]
 
 
-@pytest.mark.parametrize("format_", [(), ("--json",)])
-def test_a_doctor_whose_checks_cannot_be_made_says_so(
-    tmp_path: Path, command: list[str], format_: tuple[str, ...]
-) -> None:
+def test_a_doctor_whose_checks_cannot_be_made_says_so(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
         "if 'infercanary.doctor.answering' in sys.orig_argv:\n"
         "    os.write(2, b'Traceback\\nImportError: no such library\\n')\n"
         "    os._exit(3)\n"
     )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [*command, "doctor", *format_],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [*command, "doctor"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (1, "")
     *_, reason, last = done.stderr.splitlines()
     assert reason == "ImportError: no such library"
-    assert (
-        last
-        == "infercanary: doctor: the checks cannot be made: its process ended (exit status 3): a library crashed"
-    )
+    assert "the checks cannot be made: its process ended (exit status 3)" in last
 
 
-def test_check_config_finds_the_users_model(app: Path, command: list[str]) -> None:
-    (app / "probe.yaml").write_text(yaml.safe_dump({"canaries": CANARIES}))
-    done = subprocess.run(
-        [*command, "check-config", "--probe", "probe.yaml"],
-        cwd=app,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_model_that_is_named_like_a_library_is_told_apart(app: Path, command: list[str]) -> None:
-    (app / "probe.yaml").write_text(yaml.safe_dump({"canaries": {"c": {"target": "queue:Model"}}}))
-    done = subprocess.run(
-        [*command, "check-config", "--probe", "probe.yaml"],
-        cwd=app,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "queue.py) has no `Model`" in done.stderr  # the path shows that it is another file than the user's
+@pytest.mark.parametrize(
+    ("target", "code", "said"),
+    [
+        ("quick:Quick", 0, ""),
+        (
+            "queue:Model",
+            2,
+            "queue.py) has no `Model`",
+        ),  # the path shows that it is another file than the user's
+    ],
+)
+def test_check_config_tells_the_users_model_from_a_library(
+    app: Path, run: Run, target: str, code: int, said: str
+) -> None:
+    (app / "probe.yaml").write_text(json.dumps({"canaries": {"c": {"target": target}}}))
+    done = run("check-config", "--probe", "probe.yaml")
+    assert done.returncode == code and said in done.stderr and bool(said) == bool(done.stderr)
 
 
 def test_an_experiments_processes(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe under an interpreter, and the reaper."""
     monkeypatch.chdir(app)
-    settings = {"canaries": CANARIES, "controls": False, "samplers": {"nvml": False}}
     with Reaper() as reaper:
-        host = Host(Side(python=sys.executable, probe=settings), reaper)
+        host = Host(Side(python=sys.executable, probe=SETTINGS), reaper)
         try:
-            assert "quick" in json.dumps(report(host.start()[0]))
+            assert "quick" in report(host.start()[0])
         finally:
             host.end()
     assert reaper._child.returncode == 0

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from watching import MODULES
+from probe_process import PROBE, ProbeProcess
 
 from infercanary.compare.comparison import ComparisonResult, compare_runs
 from infercanary.compare.read import read
@@ -194,27 +194,16 @@ def healthy(folder: Path, canary: str, cpus: int) -> Path:
 def probed(folder: Path, name: str, trouble: Trouble) -> Path:
     """The journal of a probe's process, with a few settled runs."""
     journal = folder / f"{name}.jsonl"
-    settings = {
-        "listen": f"unix://{folder}/{name}.sock", "interval_seconds": 0.1, "duty_cap": 1.0,
-        "journal": str(journal), "canaries": {trouble.canary: settings_of(trouble, folder)},
-    }  # fmt: skip
-    config = folder / f"{name}.yaml"
-    config.write_text(json.dumps(settings))
-    cpus, threads = set(CPUS[: trouble.cpus]), str(trouble.cpus)
-    with (folder / f"{name}.log").open("w+") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "infercanary", "probe", "--config", str(config)],
-            cwd=MODULES, env={**os.environ, "OMP_NUM_THREADS": threads, **trouble.environment}, stdout=log, stderr=log,
-            preexec_fn=lambda: os.sched_setaffinity(0, cpus),
-        )  # fmt: skip
-        try:
-            deadline = time.monotonic() + 90
-            while settled(journal, trouble.canary) < RUNS:
-                assert process.poll() is None and time.monotonic() < deadline, log.seek(0) or log.read()
-                time.sleep(0.1)
-        finally:
-            process.kill()
-            process.wait()
+    settings = json.dumps({trouble.canary: settings_of(trouble, folder)})
+    command = ["taskset", "--cpu-list", ",".join(map(str, CPUS[: trouble.cpus])), *PROBE]
+    environment = {"OMP_NUM_THREADS": str(trouble.cpus), **trouble.environment}
+    with ProbeProcess(
+        folder / name, settings, f"journal: {journal}", command=command, environment=environment
+    ) as probe:
+        deadline = time.monotonic() + 90
+        while settled(journal, trouble.canary) < RUNS:
+            assert probe.process.poll() is None and time.monotonic() < deadline, probe.output()
+            time.sleep(0.1)
     return journal
 
 
@@ -226,8 +215,8 @@ def settings_of(trouble: Trouble, folder: Path) -> dict[str, object]:
             "device": "cpu",
         }
         return {"target": "torch", "options": model}
-    options: dict[str, object] = {"path": str(folder / "weights")} if trouble.canary == "read" else {}
-    return {"target": f"bottlenecked:{trouble.canary.title()}", "options": {**options, **trouble.options}}
+    path = {"path": str(folder / "weights")} if trouble.canary == "read" else {}
+    return {"target": f"bottlenecked:{trouble.canary.title()}", "options": {**path, **trouble.options}}
 
 
 def settled(journal: Path, canary: str) -> int:
@@ -241,12 +230,8 @@ def settled(journal: Path, canary: str) -> int:
 @contextmanager
 def beside(code: str, cpu: int) -> Iterator[None]:
     """A process that makes trouble."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),
-    )
-    with process:
+    command = ["taskset", "--cpu-list", str(cpu), sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None and process.stdout.readline()
             yield

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from scripted import Scripted
-from watching import Seen, fetch, until
+from watching import fetch, until
 
 from infercanary.contract.report import Run
 from infercanary.probe import Probe
@@ -35,44 +35,37 @@ def test_runs_are_frequent_at_first_then_rare_until_that_is_paid_back_then_as_co
         monkeypatch.setattr(f"infercanary.probe.duty.{name}", seconds)
     probe = started({"a": OnCpu(seconds=0.002)}, interval_seconds=0.5, duty_cap=0.2)
 
-    def pace(seen: Seen) -> float:
-        return seen.value("infercanary_interval_seconds") or 0.0
+    def pace() -> float:
+        return fetch(probe.address).value("infercanary_interval_seconds") or 0.0
 
-    fast: Seen = until(lambda: (s := fetch(probe.address)).runs("a", "ok") >= 3 and pace(s) < 0.3 and s)
-    rare: Seen = until(lambda: pace(s := fetch(probe.address)) > 0.6 and s)
-    until(lambda: pace(fast) < pace(fetch(probe.address)) < pace(rare))
+    fast = until(lambda: 0 < pace() < 0.3 and pace())
+    rare = until(lambda: pace() > 0.6 and pace())
+    until(lambda: fast < pace() < rare)
 
 
-def bursts(targets: dict[str, Any], **settings: Any) -> bool:
-    probe = Probe(targets, listen="127.0.0.1:0", samplers=(), controls=False, **settings)
+def bursts(*targets: Scripted, **settings: Any) -> bool:
+    canaries = {str(number): target for number, target in enumerate(targets)}
+    probe = Probe(canaries, listen="127.0.0.1:0", samplers=(), controls=False, **settings)
     try:
         return probe._may_burst()
     finally:
         probe.close()
 
 
-def test_by_default_it_needs_canaries_of_its_own_on_the_cpu() -> None:
-    assert bursts({"a": OnCpu()})
-    assert not bursts({"a": OnCpu(), "b": Scripted()})  # where that one runs is not known
-    with ThreadPoolExecutor(1) as pool:
-        assert not bursts({"a": OnCpu()}, executor=pool)
-
-
-def test_the_environment_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INFERCANARY_BURST", "false")
-    assert not bursts({"a": OnCpu()})
-    monkeypatch.setenv("INFERCANARY_BURST", "True")
-    assert bursts({"b": Scripted()})
-    with ThreadPoolExecutor(1) as pool:
-        assert bursts({"a": OnCpu()}, executor=pool)
-
-
-def test_a_process_that_was_started_again_in_an_old_container_has_none(
+def test_canaries_of_its_own_on_the_cpu_have_one_and_the_environment_has_the_last_word(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert bursts(OnCpu())
+        assert not bursts(OnCpu(), Scripted())  # where that one runs is not known
+        assert not bursts(OnCpu(), executor=pool)
+        monkeypatch.setenv("INFERCANARY_BURST", "false")
+        assert not bursts(OnCpu())
+        monkeypatch.setenv("INFERCANARY_BURST", "True")
+        assert bursts(Scripted(), executor=pool)
+    # The process was started again in an old container.
     monkeypatch.setattr("infercanary.probe.loop.since_start", lambda: None)
-    monkeypatch.setenv("INFERCANARY_BURST", "true")
-    assert not bursts({"a": OnCpu()})
+    assert not bursts(OnCpu())
 
 
 @pytest.mark.parametrize(
@@ -89,4 +82,4 @@ def test_a_container_that_restarts_again_and_again_has_none_as_far_as_its_journa
         journal = Journal(path, f"{boot:032x}", 1 << 20)
         journal.append([run, msgspec.structs.replace(run, sequence=2)], {}, {})
         assert journal.close(5.0)
-    assert bursts({"a": OnCpu()}, journal=path) is expected
+    assert bursts(OnCpu(), journal=path) is expected

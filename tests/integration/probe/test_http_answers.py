@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import math
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from server_targets import http_target
@@ -17,123 +16,99 @@ from server_targets import http_target
 from infercanary.probe.targets import Failure
 
 BODY = b'{"scores":[1.0,2.0,3.0]}'
-OTHER = b'{"scores":[9.0,9.0,9.0]}'
-JSON = b"Content-Type: application/json"
-LENGTH = b"Content-Length: %d" % len(BODY)
-CHUNKED = b"Transfer-Encoding: chunked"
-PAUSE = None
 GOOD = [1.0, 2.0, 3.0]
 MAX_BYTES = 200_000
+GOOD_ANSWER = "$ok~$json~$length~~$body"
+
+# A name, what comes of it, and the answer. It is read, and the connection used again (`kept`) or not (`anew`: the
+# server goes on, `closes` it, or closes it `on reuse`); or it is refused for a reason, with these words. In an answer
+# `~` is the end of a line, `#` the length of what follows the head, `...` a pause between two packets, and what follows
+# `>>` is sent again and again.
+CASES = r"""
+good | kept | $ok~$json~$length~~$body
+early hints | kept | HTTP/1.1 103 Early Hints~Link: </a.css>; rel=preload~~...$ok~$json~$length~~$body
+interim at once | kept | HTTP/1.1 199 New~~HTTP/1.1 100 Continue~~$ok~$json~$length~~$body
+switching | malformed HTTP/1.1 | HTTP/1.1 101 Switching~Upgrade: h2c~~
+http10 | closes | HTTP/1.0 200 OK~$json~~$body
+until closed | closes | $ok~$json~~$body
+no reason | kept | HTTP/1.1 200~$json~$length~~$body
+http2 preface | malformed does not speak HTTP/1.1 | \0\0\x12\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0
+mail | malformed does not speak HTTP/1.1 | 220 mail.example.org ESMTP~
+trailers | kept | $ok~$json~$chunked~Trailer: X-T~~18;ext=1~$body~0~X-T: 1~~
+small chunks | kept | $ok~$chunked~~1~{~17~"scores":[1.0,2.0,3.0]}~0~~
+close | closes | $ok~$json~$length~Connection: close~~$body
+closes unannounced | closes | $ok~$json~$length~~$body
+closes on reuse | on reuse | $ok~$json~$length~~$body
+two encodings | malformed compressed (deflate, gzip) | $ok~Content-Encoding: deflate~Content-Encoding: gzip~#~~$gzip
+identity | kept | $ok~Content-Encoding: identity~$length~~$body
+extra | anew | $ok~$json~$length~~$body~
+another answer | anew | $ok~$json~$length~~$body$ok~$length~~{"scores":[9.0,9.0,9.0]}
+another answer later | anew | $ok~$json~$length~~$body...$ok~$length~~{"scores":[9.0,9.0,9.0]}
+same length twice | kept | $ok~$json~$length~$length~~$body
+two lengths | malformed HTTP/1.1 | $ok~$length~Content-Length: 9~~$body
+negative length | malformed HTTP/1.1 | $ok~Content-Length: -1~~$body
+length and chunked | kept | $ok~$json~Content-Length: 9999~$chunked~~18~$body~0~~
+limited | rate_limited 429 Too Many Requests | HTTP/1.1 429 Too Many Requests~Retry-After: 30~#~~
+overloaded | rate_limited 503 | HTTP/1.1 503 Busy~Retry-After: 5~#~~
+unavailable | error_answer 503 Busy | HTTP/1.1 503 Busy~#~~
+moved | error_answer to /b; | HTTP/1.1 307 Moved~Location: /b~#~~
+no content | error_answer 204 No Content | HTTP/1.1 204 No Content~~
+byte order mark | kept | $ok~#~~\xef\xbb\xbf$body
+folded | kept | $ok~$json~X-A: 1~  2~$length~~$body
+line feeds only | kept | HTTP/1.1 200 OK\nContent-Length: 24\n\n$body
+many headers | kept | $ok~$many$length~~$body
+header in UTF-8 | kept | $ok~$json~X-Name: caf\xc3\xa9~$length~~$body
+two packets | kept | $ok~$json~$length~~...$body
+many packets | kept | HTTP/1....1 ...2...00... OK~Co...nte...nt-Length:... 24...~...~{...$rest
+strings | wrong_shape /scores | $ok~#~~{"scores":["0.1","0.9"]}
+lines | malformed JSON | $ok~#~~$body\n$body
+large | too_large max_response_bytes | $ok~#~~[$large]
+endless body | too_large | $ok~$chunked~~>>1000~$kilobytes~
+endless head | malformed | $ok~>>X: $kilobytes~
+endless line | malformed | HTTP/1.1 200 >>xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+endless chunk size | malformed | $ok~$chunked~~1;>>xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+endless trailer | malformed | $ok~$chunked~~0~>>X: $kilobytes~
+endless interim | too_large | >>HTTP/1.1 100 Continue~X: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx~~
+slow head | timed_out | $ok~X: >>...x
+slow body | timed_out | $ok~Content-Length: 9999~~>>...\x20
+silent | timed_out | >>...
+half a head | incomplete head | $ok~X:\x20
+half a body | incomplete body | $ok~Content-Length: 1000~~$body
+half a chunk | incomplete body | $ok~$chunked~~400~$body
+nothing | unreachable without an answer | $nothing
+"""
+WORDS = {
+    "$ok": b"HTTP/1.1 200 OK",
+    "$json": b"Content-Type: application/json",
+    "$length": b"Content-Length: %d" % len(BODY),
+    "$chunked": b"Transfer-Encoding: chunked",
+    "$body": BODY,
+    "$rest": BODY[1:],
+    "$gzip": gzip.compress(BODY),
+    "$many": b"X-A: a\r\n" * 150,
+    "$large": b"1," * MAX_BYTES,
+    "$nothing": b"",
+    "$kilobytes": bytes(4096),
+}
 
 
-def head(*lines: bytes, status: bytes = b"HTTP/1.1 200 OK") -> bytes:
-    return b"\r\n".join([status, *lines, b"", b""])
-
-
-def sized(body: bytes, *lines: bytes) -> bytes:
-    return head(*lines, b"Content-Length: %d" % len(body)) + body
-
-
-class Case(NamedTuple):
-    answer: bytes | Sequence[bytes | None]
-    """Pieces that are sent apart."""
-    values: Sequence[float] = ()
-    failure: tuple[str, str] = ("", "")
-    """Its reason, and words of its text."""
-    is_kept: bool = True
-    """Whether the connection is used again."""
-    closes: bool = False
-    """Whether the server closes it after the answer."""
-    closes_on_reuse: bool = False
-    """Whether the server closes it when the second request comes, as one whose idle time is over."""
-    is_endless: bool = False
-    """Whether the last piece is sent again and again."""
-
-
-FINAL = head(JSON, LENGTH) + BODY
-GZIP = gzip.compress(BODY)
-CASES = {
-    "good": Case(FINAL, GOOD),
-    "early_hints": Case([b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n", PAUSE, FINAL], GOOD),
-    "processing": Case([b"HTTP/1.1 102 Processing\r\n\r\n", PAUSE, FINAL], GOOD),
-    "continue": Case([b"HTTP/1.1 100 Continue\r\n\r\n", PAUSE, FINAL], GOOD),
-    "interim_at_once": Case(2 * b"HTTP/1.1 199 New\r\n\r\n" + FINAL, GOOD),
-    "switching": Case(head(b"Upgrade: h2c", status=b"HTTP/1.1 101 Switching"), failure=("malformed", "HTTP/1.1")),
-    "http10": Case(head(JSON, status=b"HTTP/1.0 200 OK") + BODY, GOOD, is_kept=False, closes=True),
-    "until_closed": Case(head(JSON) + BODY, GOOD, is_kept=False, closes=True),
-    "no_reason": Case(head(JSON, LENGTH, status=b"HTTP/1.1 200") + BODY, GOOD),
-    "http2_preface": Case(b"\x00\x00\x12\x04" + bytes(20), failure=("malformed", "does not speak HTTP/1.1")),
-    "mail": Case(b"220 mail.example.org ESMTP\r\n", failure=("malformed", "does not speak HTTP/1.1")),
-    "trailers": Case(head(JSON, CHUNKED, b"Trailer: X-T") + b"18;ext=1\r\n%b\r\n0\r\nX-T: 1\r\n\r\n" % BODY, GOOD),
-    "one_byte_chunks": Case(head(CHUNKED) + b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n", GOOD),
-    "close": Case(head(JSON, LENGTH, b"Connection: close") + BODY, GOOD, is_kept=False, closes=True),
-    "closes_unannounced": Case(FINAL, GOOD, is_kept=False, closes=True),
-    "closes_on_reuse": Case(FINAL, GOOD, is_kept=False, closes_on_reuse=True),
-    "gzip": Case(sized(GZIP, b"Content-Encoding: gzip"), failure=("malformed", "compressed (gzip)")),
-    "two_encodings": Case(
-        sized(GZIP, b"Content-Encoding: deflate", b"Content-Encoding: gzip"),
-        failure=("malformed", "compressed (deflate, gzip)"),
-    ),
-    "identity": Case(sized(BODY, b"Content-Encoding: identity"), GOOD),
-    "extra": Case(FINAL + b"\r\n", GOOD, is_kept=False),
-    "another_answer": Case(FINAL + sized(OTHER, JSON), GOOD, is_kept=False),
-    "another_answer_later": Case([FINAL, PAUSE, sized(OTHER, JSON)], GOOD, is_kept=False),
-    "same_length_twice": Case(head(JSON, LENGTH, LENGTH) + BODY, GOOD),
-    "two_lengths": Case(head(LENGTH, b"Content-Length: 9") + BODY, failure=("malformed", "HTTP/1.1")),
-    "negative_length": Case(head(b"Content-Length: -1") + BODY, failure=("malformed", "HTTP/1.1")),
-    "length_and_chunked": Case(
-        head(JSON, b"Content-Length: 9999", CHUNKED) + b"18\r\n%b\r\n0\r\n\r\n" % BODY, GOOD
-    ),
-    "limited": Case(
-        head(b"Retry-After: 30", b"Content-Length: 0", status=b"HTTP/1.1 429 Too Many Requests"),
-        failure=("rate_limited", "429 Too Many Requests"),
-    ),
-    "overloaded": Case(
-        head(b"Retry-After: 5", b"Content-Length: 0", status=b"HTTP/1.1 503 Busy"), failure=("rate_limited", "503")
-    ),
-    "unavailable": Case(
-        head(b"Content-Length: 0", status=b"HTTP/1.1 503 Busy"), failure=("error_answer", "503 Busy")
-    ),
-    "moved": Case(
-        head(b"Location: /b", b"Content-Length: 0", status=b"HTTP/1.1 307 Moved"), failure=("error_answer", "to /b;")
-    ),
-    "no_content": Case(head(status=b"HTTP/1.1 204 No Content"), failure=("error_answer", "204 No Content")),
-    "bom": Case(sized(b"\xef\xbb\xbf" + BODY), GOOD),
-    "folded": Case(head(JSON, b"X-A: 1\r\n  2", LENGTH) + BODY, GOOD),
-    "lf_only": Case(head(JSON, LENGTH).replace(b"\r\n", b"\n") + BODY, GOOD),
-    "many_headers": Case(head(JSON, LENGTH, *[b"X-%d: a" % i for i in range(150)]) + BODY, GOOD),
-    "utf8_header": Case(head(JSON, LENGTH, "X-Name: café 中".encode()) + BODY, GOOD),
-    "two_packets": Case([head(JSON, LENGTH), PAUSE, BODY], GOOD),
-    "byte_by_byte": Case([bytes([byte]) for byte in FINAL], GOOD),
-    "nan": Case(sized(b'{"scores":[NaN,1]}'), [math.nan, math.nan]),
-    "strings": Case(sized(b'{"scores":["0.1","0.9"]}'), failure=("wrong_shape", "/scores")),
-    "lines": Case(sized(BODY + b"\n" + BODY), failure=("malformed", "JSON")),
-    "large": Case(sized(b"[%b]" % (b"1," * MAX_BYTES)), failure=("too_large", "max_response_bytes")),
-    "endless_body": Case([head(CHUNKED), b"1000\r\n%b\r\n" % bytes(4096)], failure=("too_large", ""), is_endless=True),
-    "endless_head": Case([head()[:-2], b"X: %b\r\n" % (b"x" * 999)], failure=("malformed", ""), is_endless=True),
-    "endless_line": Case([b"HTTP/1.1 200 ", b"x" * 999], failure=("malformed", ""), is_endless=True),
-    "endless_chunk_size": Case([head(CHUNKED) + b"1;", b"x" * 999], failure=("malformed", ""), is_endless=True),
-    "endless_trailer": Case(
-        [head(CHUNKED) + b"0\r\n", b"X: %b\r\n" % (b"x" * 999)], failure=("malformed", ""), is_endless=True
-    ),
-    "endless_interim": Case(
-        [b"HTTP/1.1 100 Continue\r\nX: %b\r\n\r\n" % (b"x" * 999)], failure=("too_large", ""), is_endless=True
-    ),
-    "slow_head": Case([head()[:-2] + b"X: ", PAUSE, b"x"], failure=("timed_out", ""), is_endless=True),
-    "slow_body": Case([head(b"Content-Length: 9999"), PAUSE, b" "], failure=("timed_out", ""), is_endless=True),
-    "silent": Case([PAUSE], failure=("timed_out", ""), is_endless=True),
-    "half_head": Case(b"HTTP/1.1 200 OK\r\nX: ", failure=("incomplete", "head"), closes=True),
-    "half_body": Case(head(b"Content-Length: 1000") + BODY, failure=("incomplete", "body"), closes=True),
-    "half_chunk": Case(head(CHUNKED) + b"400\r\n" + BODY, failure=("incomplete", "body"), closes=True),
-    "nothing": Case(b"", failure=("unreachable", "without an answer"), closes=True),
-}  # fmt: skip
+def wire(text: str) -> bytes:
+    """The bytes of an answer, or of a part of one."""
+    raw = text.encode().decode("unicode_escape").encode("latin-1").replace(b"~", b"\r\n")
+    for word, meant in WORDS.items():
+        raw = raw.replace(word.encode(), meant)
+    head, _, body = raw.partition(b"\r\n\r\n")
+    return raw.replace(b"#", b"Content-Length: %d" % len(body), 1) if b"#" in head else raw
 
 
 class Scripted:
     """Gives one answer to each request."""
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
+    answer = GOOD_ANSWER
+    closes = False
+    closes_on_reuse = False
+
+    def __init__(self) -> None:
         self.connections = 0
         self._ends = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -152,22 +127,22 @@ class Scripted:
         with suppress(OSError), connected:
             requests = 0
             while connected.recv(65536):
-                case, requests = self.case, requests + 1
-                if case.closes_on_reuse and requests > 1:
+                requests += 1
+                if self.closes_on_reuse and requests > 1:
                     return
-                pieces = [case.answer] if isinstance(case.answer, bytes) else case.answer
-                self._send(connected, pieces)
-                while case.is_endless and not self._ends.is_set():
-                    self._send(connected, pieces[-2:] if None in pieces else pieces[-1:])
-                if case.closes:
+                once, is_endless, again = self.answer.partition(">>")
+                self._send(connected, once)
+                while is_endless and not self._ends.is_set():
+                    self._send(connected, again)
+                if self.closes:
                     return
 
-    def _send(self, connected: socket.socket, pieces: Sequence[bytes | None]) -> None:
-        for piece in pieces:
-            if piece is None:
-                self._ends.wait(0.02)
-            else:
-                connected.sendall(piece)
+    def _send(self, connected: socket.socket, answer: str) -> None:
+        first, *packets = answer.split("...")
+        connected.sendall(wire(first))
+        for packet in packets:
+            self._ends.wait(0.02)
+            connected.sendall(wire(packet))
 
     def stop(self) -> None:
         self._ends.set()
@@ -178,40 +153,41 @@ class Scripted:
 
 @pytest.fixture
 def scripted() -> Iterator[Scripted]:
-    server = Scripted(CASES["good"])
+    server = Scripted()
     yield server
     server.stop()
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_an_answer_is_read_or_refused_in_words_and_in_bounds(scripted: Scripted, name: str) -> None:
-    case = CASES[name]
+@pytest.mark.parametrize("case", CASES.strip("\n").splitlines())
+def test_an_answer_is_read_or_refused_in_words_and_in_bounds(scripted: Scripted, case: str) -> None:
+    name, outcome, answer = case.split(" | ")
+    reason, _, words = outcome.partition(" ")
+    is_read = reason in ("kept", "anew", "closes", "on")
     # Endless answers must end by their size, slow ones by the time.
-    is_slow = case.failure[0] == "timed_out"
-    options: dict[str, Any] = {"ready_seconds": 0, "timeout_seconds": 0.5 if is_slow else 20}
+    options: dict[str, Any] = {"ready_seconds": 0, "timeout_seconds": 1 if reason == "timed_out" else 20}
     target = http_target(
         scripted.url, json={"a": 1}, expect={"values": "/scores"}, max_response_bytes=MAX_BYTES, **options
     )
     target.open()
-    scripted.case = case
+    scripted.answer = answer
+    scripted.closes = reason in ("closes", "incomplete", "unreachable")
+    scripted.closes_on_reuse = outcome == "on reuse"
     begin = time.monotonic()
     for _ in range(3):
         target.prepare()
-        if case.values:
+        if is_read:
             timing, result = target.clock.measure(target.run)
-            assert target.values(result) == pytest.approx(case.values, nan_ok=True)
+            assert target.values(result) == GOOD
             assert sum(timing.phases.values()) <= timing.wall
         else:
             with pytest.raises(Failure) as failure:
                 target.values(target.clock.measure(target.run)[1])
-            reason, words = case.failure
             assert (failure.value.reason, words in str(failure.value)) == (reason, True), str(failure.value)
-        if name == "another_answer_later":
+        if name == "another answer later":
             time.sleep(0.1)
     assert time.monotonic() - begin < 15
-    if case.values:
-        assert scripted.connections == (1 if case.is_kept else 3)
-    scripted.case = CASES["good"]
+    assert not is_read or scripted.connections == (1 if reason == "kept" else 3)
+    scripted.answer, scripted.closes, scripted.closes_on_reuse = GOOD_ANSWER, False, False
     target.prepare()
     assert target.values(target.clock.measure(target.run)[1]) == GOOD, "a broken connection is not used again"
     target.close()

@@ -9,14 +9,15 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ports import free_port
+from probe_process import PROBE, ProbeProcess
 from scripted import Scripted
-from watching import MODULES, Seen, fetch, until
+from watching import MODULES, Seen, fetch, ran, until
 
 from infercanary.contract.measures import HOST_MEMORY, THROUGHPUT
 from infercanary.contract.report import Run
@@ -28,77 +29,35 @@ torch = pytest.importorskip("torch")
 MEMORY, RATE = "infercanary_run_memory_peak_bytes", "infercanary_run_samples_per_second"
 
 
-def answering(address: str, runs: int) -> Seen | None:
-    try:
-        seen = fetch(address)
-    except OSError:
-        return None
-    return seen if seen.runs("c", "ok") >= runs else None
-
-
 def measured(folder: Path, **environment: str) -> tuple[list[Run], Seen]:
     """The runs of a probe with the model ``holding``, and what it shows."""
-    folder.mkdir()
-    address = f"127.0.0.1:{free_port()}"
-    config = folder / "probe.yaml"
-    config.write_text(
-        f"listen: {address}\ncontrols: false\ninterval_seconds: 0.2\nduty_cap: 1.0\ncanaries:\n  c:\n"
-        "    target: torch\n    options: {model: 'holding:model', inputs: [{shape: [4, 256]}]}\n"
-    )
-    command = [sys.executable, "-m", "infercanary", "probe", "--config", str(config)]
-    with (folder / "log").open("w+") as log:
-        env = os.environ | {"OMP_NUM_THREADS": "1"} | environment
-        process = subprocess.Popen(command, cwd=MODULES, stdout=log, stderr=log, env=env)
-        try:
-
-            def seen() -> Any:
-                log.seek(0)
-                assert process.poll() is None, log.read()
-                return answering(f"http://{address}", 5)
-
-            found: Seen = until(seen, "it does not run", 90)
-        finally:
-            process.kill()
-            process.wait()
-    return [run for run in found.report.runs if run.outcome == "ok"], found
+    canary = "{c: {target: torch, options: {model: 'holding:model', inputs: [{shape: [4, 256]}]}}}"
+    with ProbeProcess(
+        folder, canary, "controls: false", environment={"OMP_NUM_THREADS": "1", **environment}
+    ) as probe:
+        seen = probe.ran(runs=5)
+    return [run for run in seen.report.runs if run.outcome == "ok"], seen
 
 
 def memory(runs: list[Run]) -> float:
     return statistics.median(run.measures[HOST_MEMORY] for run in runs)
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Run], Seen]:
-    return measured(tmp_path_factory.mktemp("plain") / "probe")
-
-
-def test_thirty_percent_more_memory_is_reported_as_that(
-    plain: tuple[list[Run], Seen], tmp_path: Path
-) -> None:
-    runs, seen = plain
+def test_more_memory_is_reported_as_that_and_throughput_is_of_all_samples(tmp_path: Path) -> None:
+    runs, seen = measured(tmp_path / "plain")
+    for run in runs:
+        assert run.measures[THROUGHPUT] == pytest.approx(4 * len(run.latencies) / sum(run.latencies))
+    assert seen.value(RATE, "c") == runs[-1].measures[THROUGHPUT]
     before = memory(runs)
     assert before > 50e6, "torch alone takes that"
     assert seen.value(MEMORY, "c", "host") == runs[-1].measures[HOST_MEMORY]
     assert seen.value(MEMORY, "c", "device") is None, "nothing is invented on a CPU"
     values = [run.measures[HOST_MEMORY] for run in runs]
     assert max(values) < 1.03 * min(values)
-    more = str(int(0.3 * before))
-    # Another start of the same; one that keeps more; one that gives it back after each inference.
-    variants: Mapping[str, tuple[dict[str, str], float]] = {
-        "again": ({}, 1.0),
-        "held": ({"HELD": more}, 1.3),
-        "taken": ({"TAKES": more}, 1.3),
-    }
-    for name, (environment, ratio) in variants.items():
-        found = memory(measured(tmp_path / name, **environment)[0]) / before
-        assert found == pytest.approx(ratio, abs=0.03), name
-
-
-def test_throughput_is_of_all_samples(plain: tuple[list[Run], Seen]) -> None:
-    runs, seen = plain
-    for run in runs:
-        assert run.measures[THROUGHPUT] == pytest.approx(4 * len(run.latencies) / sum(run.latencies))
-    assert seen.value(RATE, "c") == runs[-1].measures[THROUGHPUT]
+    # A start that keeps 30 % more, and one that gives it back after each inference.
+    for variant in ("HELD", "TAKES"):
+        found, _ = measured(tmp_path / variant, **{variant: str(int(0.3 * before))})
+        assert memory(found) / before == pytest.approx(1.3, abs=0.03), variant
 
 
 def test_in_a_servers_process_its_peak_stays_its_own(started: Any) -> None:
@@ -107,7 +66,7 @@ def test_in_a_servers_process_its_peak_stays_its_own(started: Any) -> None:
     del taken
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     probe = started({"a": Scripted()})
-    seen: Seen = until(lambda: (s := fetch(probe.address)).runs("a", "ok") >= 3 and s)
+    seen = ran(probe.address, 3)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >= peak
     for run in seen.report.runs:
         assert 10e6 < run.measures[HOST_MEMORY] < (peak << 10) - (100 << 20), "resident, not the peak"
@@ -116,7 +75,7 @@ def test_in_a_servers_process_its_peak_stays_its_own(started: Any) -> None:
 def test_runs_before_and_with_the_controls_memory_are_not_compared(started: Any) -> None:
     """They hold tens of megabytes from the end of the first run on."""
     probe = started({"a": Scripted()}, controls=True)
-    seen: Seen = until(lambda: (s := fetch(probe.address)).runs("a", "ok") >= 5 and s)
+    seen = ran(probe.address, 5)
     first, *later = [run.measures for run in seen.report.runs]
     assert first.keys() == {THROUGHPUT}
     memory = [each[HOST_MEMORY] for each in later]
@@ -129,7 +88,7 @@ def test_a_run_that_fails_has_none(started: Any) -> None:
     probe = started({"a": target})
     until(lambda: fetch(probe.address).value(RATE, "a") is not None)
     target.script = {"run": "raise"}
-    seen: Seen = until(lambda: (s := fetch(probe.address)).runs("a", "raised") and s)
+    seen = ran(probe.address, outcome="raised")
     assert seen.value(RATE, "a") is None and seen.value(MEMORY, "a", "host") is None
     assert seen.report.runs[-1].measures == {}
 
@@ -138,14 +97,14 @@ def test_a_servers_memory_is_not_known(started: Any, server: Any) -> None:
     from infercanary.probe.targets import make
 
     probe = started({"a": make("http", {"url": server.url, "timeout_seconds": 5})})
-    seen: Seen = until(lambda: (s := fetch(probe.address)).runs("a", "ok") and s)
-    assert seen.report.runs[-1].measures.keys() == {THROUGHPUT}
+    assert ran(probe.address).report.runs[-1].measures.keys() == {THROUGHPUT}
 
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 SERVER = (
     "import sys, threading, faulty; held = b'x' * int(sys.argv[2]); faulty.Faulty(port=int(sys.argv[1])); "
+    "threading.Event().wait()"
 )
 
 
@@ -170,25 +129,19 @@ def cgroup() -> Iterator[Path]:
 @pytest.mark.parametrize("is_beside", [True, False], ids=["in its container", "outside"])
 def test_the_memory_of_a_server_in_the_same_container(tmp_path: Path, cgroup: Path, is_beside: bool) -> None:
     def memory_of(held: int) -> list[float | None]:
-        server, probe = free_port(), free_port()
-        config = tmp_path / "probe.yaml"
-        config.write_text(
-            f"listen: 127.0.0.1:{probe}\ncontrols: false\ninterval_seconds: 0.2\nduty_cap: 1.0\ncanaries:\n  c:\n"
-            f"    target: http\n    options: {{url: 'http://127.0.0.1:{server}/'}}\n"
-        )
-        serve = [sys.executable, "-c", SERVER + "threading.Event().wait()", str(server), str(held)]
-        ask = [sys.executable, "-m", "infercanary", "probe", "--config", str(config)]
+        port = free_port()
+        serve = [sys.executable, "-c", SERVER, str(port), str(held)]
         both = f"echo $$ > {cgroup}/cgroup.procs; " + (f"{shlex.join(serve)} & " if is_beside else "")
-        contained = [*NAMESPACE, "sh", "-c", f"{both} {shlex.join(ask)}; :"]
-        running = [
-            subprocess.Popen(each, cwd=MODULES) for each in ([] if is_beside else [serve]) + [contained]
-        ]
+        command = [*NAMESPACE, "sh", "-c", f'{both} "$0" "$@"; :', *PROBE]
+        canary = f"{{c: {{target: http, options: {{url: 'http://127.0.0.1:{port}/'}}}}}}"
+        outside = None if is_beside else subprocess.Popen(serve, cwd=MODULES)
         try:
-            seen: Seen = until(lambda: answering(f"http://127.0.0.1:{probe}", 3), "it does not run", 60)
+            with ProbeProcess(tmp_path, canary, "controls: false", command=command) as probe:
+                seen = probe.ran(runs=3)
         finally:
-            for each in running:
-                each.kill()
-                each.wait()
+            if outside is not None:
+                outside.kill()
+                outside.wait()
         return [run.measures.get(HOST_MEMORY) for run in seen.report.runs if run.outcome == "ok"]
 
     few, many = memory_of(10 << 20), memory_of(110 << 20)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
+import os
+import signal
 import statistics
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,18 +17,25 @@ from typing import Any
 
 import pytest
 from scripted import Scripted
-from watching import MODULES, Seen, fetch, until
+from watching import MODULES, Seen, fetch, ran, until
 
 from infercanary.contract.report import Family, Run, decode
 from infercanary.notebook.function import FunctionTarget
 from infercanary.probe import HostClock, Phase
+from infercanary.probe.journal import last_runs
 from infercanary.probe.samplers import Sampler
+from infercanary.probe.samplers.cgroup.metrics import CPUSET
+from infercanary.probe.samplers.threads import GRANTED
 
 CPU_CONTROLS = {"cpu_spin", "memory_copy", "page_io", "thread_wake"}
 
 
-def ok(seen: Seen, canary: str = "a") -> list[Run]:
-    return [run for run in seen.report.runs if run.canary == canary and run.outcome == "ok"]
+def ok(seen: Seen) -> list[Run]:
+    return [run for run in seen.report.runs if run.outcome == "ok"]
+
+
+def tagged(address: str, tag: str) -> bool:
+    return any(tag in run.tags for run in fetch(address).report.runs)
 
 
 def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(started: Any) -> None:
@@ -49,19 +56,21 @@ def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(starte
                     independent[name].append(time.clock_gettime(time.CLOCK_MONOTONIC_RAW) - begin)
 
     probe = started({"a": Waiting()})
-    seen: Seen = until(lambda: len(ok(s := fetch(probe.address))) >= 3 and s, seconds=60)
+    seen = ran(probe.address, 3)
     probe.stop()
-    total: dict[str, float] = {}
+
+    def reported(metric: str, *labels: str) -> Any:
+        return next(point.value for point in seen.families[metric].points if point.labels == ("a", *labels))
+
+    total = 0.0
     for name in waits:
-        (point,) = (p for p in seen.families["infercanary_phase_seconds"].points if p.labels == ("a", name))
-        count, total_seconds = sum(point.value.counts), point.value.sum  # type: ignore[union-attr]
-        before = len(independent[name]) - count
+        phase = reported("infercanary_phase_seconds", name)
+        count, warm_up = sum(phase.counts), begun[0]
         # Of the same repeats: those after warm-up, of which later runs have added some.
-        assert before >= (warm_up := begun[0]) >= 17
-        assert total_seconds == pytest.approx(sum(independent[name][warm_up : warm_up + count]), rel=0.01)
-        total[name] = total_seconds
-    (wall,) = (p.value.sum for p in seen.families["infercanary_latency_seconds"].points)  # type: ignore[union-attr]
-    assert sum(total.values()) == pytest.approx(wall, rel=0.01)
+        assert len(independent[name]) - count >= warm_up >= 17
+        assert phase.sum == pytest.approx(sum(independent[name][warm_up : warm_up + count]), rel=0.01)
+        total += phase.sum
+    assert total == pytest.approx(reported("infercanary_latency_seconds").sum, rel=0.01)
 
 
 def test_a_batch_is_timed_per_inference() -> None:
@@ -73,24 +82,12 @@ def test_a_batch_is_timed_per_inference() -> None:
             for _ in range(clock.batch):
                 time.sleep(0.002)
 
-    timing = min((clock.measure(run)[0] for _ in range(5)), key=lambda each: each.wall)
+    timing = min((clock.measure(run)[0] for _ in range(5)), key=lambda timing: timing.wall)
     assert 0.002 <= timing.phases["compute"] <= timing.wall < 0.02
 
 
-def test_controls_follow_each_run(started: Any) -> None:
-    probe = started({"a": Scripted(), "b": Scripted()}, controls=True)
-    seen: Seen = until(lambda: ok(s := fetch(probe.address)) and ok(s, "b") and s)
-    for run in (ok(seen)[0], ok(seen, "b")[0]):
-        assert {*run.controls} == CPU_CONTROLS
-        assert all(0 < seconds < 1 for seconds in run.controls.values())
-    for name in ok(seen)[0].controls:
-        assert 0 < (seen.value("infercanary_control_seconds", "cpu", name) or 0) < 1
-    probe.stop()
-    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("infercanary")])
-
-
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_the_environment_says_what_controls_are_made_of_unless_it_is_machine_code(
+def test_controls_follow_each_run_and_the_environment_says_where_they_are_no_machine_code(
     started: Any, monkeypatch: pytest.MonkeyPatch, is_refused: bool
 ) -> None:
     from infercanary.probe.targets import controls
@@ -101,12 +98,18 @@ def test_the_environment_says_what_controls_are_made_of_unless_it_is_machine_cod
 
     if is_refused:
         monkeypatch.setattr(controls, "mapped_code", refuse)
-    probe = started({"a": Scripted()}, controls=True)
-    seen: Seen = until(lambda: len(ok(s := fetch(probe.address))) >= 1 and s)
-    assert {*ok(seen)[0].controls} == CPU_CONTROLS, "the names are the same"
-    assert seen.report.environment.get("controls_made_of") == (
-        controls.python_and_libc() if is_refused else None
-    )
+    probe = started({"a": Scripted(), "b": Scripted()}, controls=True)
+    ran(probe.address)
+    seen = ran(probe.address, canary="b")
+    for run in ok(seen):
+        assert {*run.controls} == CPU_CONTROLS
+        assert all(0 < seconds < 1 for seconds in run.controls.values())
+    for name in CPU_CONTROLS:
+        assert 0 < (seen.value("infercanary_control_seconds", "cpu", name) or 0) < 1
+    made_of = controls.python_and_libc() if is_refused else None
+    assert seen.report.environment.get("controls_made_of") == made_of
+    probe.stop()
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("infercanary")])
 
 
 def test_a_control_that_fails_costs_only_itself(
@@ -114,22 +117,18 @@ def test_a_control_that_fails_costs_only_itself(
 ) -> None:
     from infercanary.probe import controls
 
-    real = controls.available_controls  # type: ignore[attr-defined]
-
     @contextmanager
     def broken() -> Iterator[Callable[[], float]]:
         raise ValueError("broken on purpose")
         yield time.perf_counter
 
-    made = {"broken": broken, **real("cpu")[0]}
+    made = {"broken": broken, **controls.available_controls("cpu")[0]}  # type: ignore[attr-defined]
     monkeypatch.setattr(controls, "available_controls", lambda device: (made if device == "cpu" else {}, ""))
-    with caplog.at_level(logging.WARNING):
-        probe = started({"a": Scripted()}, controls=True)
-        seen: Seen = until(lambda: len(ok(s := fetch(probe.address))) >= 3 and s)
+    seen = ran(started({"a": Scripted()}, controls=True).address, 3)
     assert seen.value("infercanary_control_seconds", "cpu", "broken") is None
-    assert set(ok(seen)[-1].controls) == made.keys() - {"broken"}
-    messages = [record.getMessage() for record in caplog.records]
-    assert messages == ["control broken on cpu: ValueError: broken on purpose"]
+    assert {*ok(seen)[-1].controls} == CPU_CONTROLS
+    [record] = caplog.records
+    assert record.getMessage() == "control broken on cpu: ValueError: broken on purpose"
 
 
 def test_another_output_is_tagged_and_its_fingerprint_is_in_the_report(started: Any) -> None:
@@ -141,63 +140,47 @@ def test_another_output_is_tagged_and_its_fingerprint_is_in_the_report(started: 
 
     target = Answering()
     probe = started({"a": target})
-    seen: Seen = until(lambda: (s := fetch(probe.address)).report.outputs and s)
-    assert seen.report.outputs == {"a": (1.0, 2.0, 2.0)}
-    seen = until(lambda: (s := fetch(probe.address)).value("infercanary_output_error_ratio", "a") == 0 and s)
-    assert not any("output_changed" in run.tags for run in seen.report.runs)
+
+    def error() -> float | None:
+        return fetch(probe.address).value("infercanary_output_error_ratio", "a")
+
+    until(lambda: error() == 0)
+    assert not tagged(probe.address, "output_changed")
     target.answer = (1.0, 2.0, 2.3)
-    seen = until(lambda: (s := fetch(probe.address)).value("infercanary_output_error_ratio", "a") and s)
-    assert seen.value("infercanary_output_error_ratio", "a") == pytest.approx(0.1)
+    until(error)
+    seen = fetch(probe.address)
     last = ok(seen)[-1]
-    assert last.output_error == pytest.approx(0.1) and "output_changed" in last.tags
-    assert (seen.value("infercanary_tagged_runs_total", "a", "output_changed") or 0) >= 1
+    assert last.output_error == error() == pytest.approx(0.1) and "output_changed" in last.tags
     assert seen.report.outputs == {"a": (1.0, 2.0, 2.0)}, "the reference is the first steady one"
-    share = seen.value("infercanary_eligible_ratio", "a")
-    assert share is not None and share < 1
-
-
-class Silent(Scripted):
-    def values(self, result: Any) -> Sequence[float]:
-        return ()
+    assert (seen.value("infercanary_tagged_runs_total", "a", "output_changed") or 0) >= 1
+    assert (seen.value("infercanary_eligible_ratio", "a") or 0) < 1
 
 
 @pytest.mark.parametrize(
     "target",
-    [
-        Silent(),
-        FunctionTarget(lambda: "text", [], "cpu"),
-        FunctionTarget(lambda: [{"label": None}, object()], [], "cpu"),
-    ],
-    ids=["of a stranger", "text", "objects"],
+    [Scripted(values="nothing"), FunctionTarget(lambda: [{"label": None}, "text", object()], [], "cpu")],
+    ids=["of a stranger", "objects"],
 )
 def test_an_output_that_holds_no_numbers_has_no_error_and_is_named_once(
     started: Any, target: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     probe = started({"a": target})
-    seen: Seen = until(
-        lambda: (
-            len(ok(s := fetch(probe.address))) >= 4
-            and s.value("infercanary_canary_state", "a", "steady")
-            and s
-        )
-    )
+    until(lambda: fetch(probe.address).value("infercanary_canary_state", "a", "steady"))
+    seen = ran(probe.address, 4)
     assert seen.value("infercanary_output_error_ratio", "a") is None
     assert {run.output_error for run in ok(seen)} == {None}
     assert seen.report.outputs == {"a": ()}
-    assert [r.getMessage() for r in caplog.records if "output not checked" in r.getMessage()] == [
-        "canary a: output not checked: no numbers were read from it"
-    ]
+    assert caplog.text.count("canary a: output not checked: no numbers were read from it") == 1
 
 
-def test_a_pool_that_is_busy_is_busy_not_broken(started: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pool_that_is_busy_is_busy_not_broken(started: Any) -> None:
     go_on = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         probe = started({"a": Scripted()}, executor=pool, timeout_seconds=0.5)
-        until(lambda: fetch(probe.address).runs("a", "ok") >= 1)
+        ran(probe.address)
         pool.submit(go_on.wait, 60)
-        seen: Seen = until(lambda: (s := fetch(probe.address)).runs("a", "busy") >= 1 and s)
-        assert seen.state("a") == "busy"
-        assert seen.runs("a", "timed_out") == 0
+        seen = ran(probe.address, outcome="busy")
+        assert (seen.state("a"), seen.runs("a", "timed_out")) == ("busy", 0)
         assert seen.value("infercanary_run_median_seconds", "a") is None
         assert "no turn in the server's pool within 0.5 s" in seen.report.runs[-1].detail
         go_on.set()
@@ -221,7 +204,7 @@ class Slow(Sampler):
 def test_a_round_waits_for_its_samples_as_a_whole_and_begins_in_its_slot(started: Any) -> None:
     samplers = [Slow(f"slow{number}") for number in range(5)]
     probe = started({"a": Scripted()}, samplers=samplers, interval_seconds=1.0, duty_cap=0.5)
-    seen: Seen = until(lambda: fetch(probe.address).runs("a", "ok") >= 8 and fetch(probe.address))
+    seen = ran(probe.address, 6)
     probe.stop()
     waited, late = [], []
     for run in ok(seen):
@@ -233,74 +216,51 @@ def test_a_round_waits_for_its_samples_as_a_whole_and_begins_in_its_slot(started
     assert statistics.median(late) < 0.25
 
 
-def test_a_busy_device_is_given_way_to_but_not_for_ever(
-    started: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("infercanary.probe.timed_target._GIVE_WAY_SECONDS", 0.02)
+class Shared(Scripted):
+    """A target on a GPU that others use, too."""
 
-    class Shared(Scripted):
-        busy = False
+    device = "cuda"
+    busy = False
 
-        def is_busy(self) -> bool:
-            return self.busy
-
-    target = Shared()
-    probe = started({"a": target})
-    until(lambda: fetch(probe.address).runs("a", "ok") >= 1)
-    assert fetch(probe.address).runs("a", "busy") == 0
-    target.busy = True
-    until(lambda: fetch(probe.address).runs("a", "busy") >= 5)
-    ran = fetch(probe.address).runs("a", "ok")
-    until(
-        lambda: fetch(probe.address).runs("a", "ok") >= ran + 2,
-        "under a load that never pauses it runs now and then",
-    )
-    runs = [run.outcome for run in fetch(probe.address).report.runs]
-    first = runs.index("busy")
-    assert runs[first : first + 12] == [*["busy"] * 5, "ok", *["busy"] * 5, "ok"]
+    def is_busy(self) -> bool:
+        return self.busy
 
 
-def test_a_device_that_is_busy_or_fails_is_not_given_controls_either(
-    started: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def shared(started: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Shared, list[str]]:
+    """A probe that has run, its target, and the devices whose controls were asked for."""
     from infercanary.probe.controls import Controls
-
-    class Shared(Scripted):
-        device = "cuda"
-        busy = fails = False
-
-        def is_busy(self) -> bool:
-            return self.busy
-
-        def run(self, phase: Phase) -> Any:
-            if self.fails:
-                raise RuntimeError("no")
-            return super().run(phase)
 
     asked: list[str] = []
     measure = Controls.measure
-    monkeypatch.setattr(
-        Controls,
-        "measure",
-        lambda self, device: asked.append(device) or measure(self, device),  # type: ignore[func-returns-value]
-    )
-    monkeypatch.setattr("infercanary.probe.timed_target._GIVE_WAY_SECONDS", 0.02)
+
+    def record(self: Controls, device: str) -> Any:
+        asked.append(device)
+        return measure(self, device)
+
+    monkeypatch.setattr(Controls, "measure", record)
+    monkeypatch.setattr("infercanary.probe.execution._GIVE_WAY_SECONDS", 0.02)
     target = Shared()
     probe = started({"a": target}, controls=True)
-    until(lambda: fetch(probe.address).runs("a", "ok") >= 2)
-    target.fails = True
-    until(lambda: fetch(probe.address).runs("a", "raised") >= 2)
-    target.fails, target.busy = False, True
-    until(lambda: fetch(probe.address).runs("a", "busy") >= 2)
+    assert ran(probe.address).runs("a", "busy") == 0
+    return probe, target, asked
+
+
+def test_a_busy_device_is_given_way_to_but_not_for_ever(shared: tuple[Any, Shared, list[str]]) -> None:
+    """Under a load that never pauses it runs now and then; nor are there controls on a device that is busy or fails."""
+    probe, target, asked = shared
+    target.script = {"run": "raise"}
+    ran(probe.address, outcome="raised")
+    target.script, target.busy = {}, True
+    ran(probe.address, 10, outcome="busy")
     probe.stop()
     outcomes = [run.outcome for run in decode(probe.report("")).runs]
+    first = outcomes.index("busy")
+    assert outcomes[first : first + 10] == [*["busy"] * 5, "ok", *["busy"] * 4]
     assert asked[: len(outcomes)] == ["cuda" if outcome == "ok" else "cpu" for outcome in outcomes]
 
 
 def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started: Any) -> None:
-    from infercanary.probe.samplers.cgroup.metrics import CPUSET
-    from infercanary.probe.samplers.threads import GRANTED
-
     class Quick(Sampler):
         name = "threads"
 
@@ -321,76 +281,53 @@ def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started: Any) 
     probe = started({"a": Scripted()}, samplers=[Quick(), late])
     until(lambda: fetch(probe.address).value("infercanary_cgroup_cpuset_cpus") == 4)
     late.cpus = 2
-    until(lambda: any("cpuset_changed" in run.tags for run in fetch(probe.address).report.runs))
+    until(lambda: tagged(probe.address, "cpuset_changed"))
 
 
-def test_cold_start_times(started: Any) -> None:
-    probe = started({"a": Scripted()})
-    steps = "load", "first_run", "warm_up", "time_to_steady"
-
-    def took(seen: Seen) -> list[float]:
-        return [seen.value("infercanary_cold_start_seconds", "a", step) or 0.0 for step in steps]
-
-    *opening, steady = until(lambda: (found := took(fetch(probe.address)))[-1] and found)
-    assert 0 < sum(opening) < steady
+STOPPED = """
+from infercanary.probe import Probe
+from scripted import Scripted
+import sys, time
+probe = Probe({"a": Scripted()}, listen="127.0.0.1:0", interval_seconds=0.5, duty_cap=1.0, controls=False,
+              journal=sys.argv[1])
+probe.start()
+while not probe.address: time.sleep(0.01)
+print(probe.address, flush=True)
+time.sleep(60)
+"""
 
 
 def test_a_stop_of_the_process_is_a_tag_and_a_metric(tmp_path: Path) -> None:
-    """SIGSTOP for 2 s, in a process of its own; the journal has the run's tag after all is over."""
-    import os
-    import signal
-
-    script = textwrap.dedent(
-        f"""
-        from infercanary.probe import Probe
-        from scripted import Scripted
-        import time
-        probe = Probe({{"a": Scripted()}}, listen="127.0.0.1:0", interval_seconds=0.5, duty_cap=1.0, controls=False,
-                      journal={str(tmp_path / "journal")!r})
-        probe.start()
-        while not probe.address: time.sleep(0.01)
-        print(probe.address, flush=True)
-        time.sleep(60)
-        """
-    )
-    child = subprocess.Popen([sys.executable, "-c", script], cwd=MODULES, stdout=subprocess.PIPE, text=True)
-    try:
-        assert child.stdout is not None
-        address = child.stdout.readline().strip()
-        until(lambda: len(ok(fetch(address))) >= 3)
-        assert fetch(address).value("infercanary_stalled_seconds_total") == 0
-        last = fetch(address).report.runs[-1].sequence
-        os.kill(child.pid, signal.SIGSTOP)
-        time.sleep(2.0)
-        os.kill(child.pid, signal.SIGCONT)
-        seen: Seen = until(lambda: (s := fetch(address)).report.runs[-1].sequence >= last + 4 and s)
-        assert 1.7 <= (seen.value("infercanary_stalled_seconds_total") or 0) < 4.0
-        after = [run for run in seen.report.runs if run.sequence > last]
-        assert any("stalled" in run.tags for run in after[:3])
-    finally:
-        child.kill()
-        child.wait(10)
-        if child.stdout is not None:
-            child.stdout.close()
-
-    # It was killed. The next probe of this container offers what was not collected.
-    from infercanary.probe.journal import last_runs
-
-    left = last_runs(tmp_path / "journal", 1000)
+    """SIGSTOP for 2 s, in a process of its own; the journal has the run's tag after it was killed."""
+    journal = tmp_path / "journal"
+    command = [sys.executable, "-c", STOPPED, str(journal)]
+    with subprocess.Popen(command, cwd=MODULES, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            address = child.stdout.readline().strip()
+            seen = ran(address, 3)
+            assert seen.value("infercanary_stalled_seconds_total") == 0
+            last = seen.report.runs[-1].sequence
+            os.kill(child.pid, signal.SIGSTOP)
+            time.sleep(2.0)
+            os.kill(child.pid, signal.SIGCONT)
+            seen = ran(address, last + 4)
+        finally:
+            child.kill()
+    assert 1.7 <= (seen.value("infercanary_stalled_seconds_total") or 0) < 4.0
+    assert any("stalled" in run.tags for run in seen.report.runs if last < run.sequence <= last + 3)
+    left = last_runs(journal, 1000)
     assert len(left) >= last + 4 and any("stalled" in run.tags for run in left)
 
 
 def test_runs_of_a_crashed_probe_are_offered_by_the_next(started: Any, tmp_path: Path) -> None:
     path = tmp_path / "journal"
     first = started({"a": Scripted()}, journal=path)
-    seen: Seen = until(lambda: len(ok(s := fetch(first.address))) >= 3 and s)
+    boot = ran(first.address, 3).report.boot_id
     first.stop()
-    boot = seen.report.boot_id
     second = started({"a": Scripted()}, journal=path)
-    until(lambda: any(not run.boot_id for run in fetch(second.address).report.runs))
+    cursor = ran(second.address).report.cursor
     found = fetch(second.address, f"{boot}.1").report.runs
     assert [run.sequence for run in found if run.boot_id == boot][:2] == [2, 3]
-    own = [run for run in found if not run.boot_id]
-    assert own and own[0].sequence == 1
-    cursor = fetch(second.address).report.cursor
+    assert next(run.sequence for run in found if not run.boot_id) == 1
     assert all(not run.boot_id for run in fetch(second.address, cursor).report.runs)

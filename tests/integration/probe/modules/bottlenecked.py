@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from infercanary.probe import HostClock, Phase
+from infercanary.probe import HostClock, Phase, Target
 from infercanary.probe.timing import Timing
 
 T = TypeVar("T")
 
 
-class Work:
+class Work(Target):
     """What they have in common."""
-
-    def __init__(self) -> None:
-        self.clock: HostClock = HostClock()
 
     def open(self) -> None: ...
 
@@ -29,13 +26,8 @@ class Work:
 
     def work(self) -> None: ...
 
-    def values(self, _result: Any) -> Sequence[float]:
+    def values(self, result: Any) -> Sequence[float]:
         return [1.0]
-
-    def environment(self) -> Mapping[str, str]:
-        return {}
-
-    def close(self) -> None: ...
 
 
 class Copy(Work):
@@ -64,7 +56,6 @@ class Read(Work):
     """Reads a file; where it is ``forgotten``, from the disk each time."""
 
     def __init__(self, path: str, forgotten: bool = False) -> None:
-        super().__init__()
         self._path = Path(path)
         if forgotten:
             self.clock = _Forgetful(self._path)

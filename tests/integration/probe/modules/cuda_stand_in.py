@@ -19,24 +19,20 @@ needs_cc = pytest.mark.skipif(
 
 def build(folder: Path, *flags: str) -> Path:
     """Compile it into ``folder``, which is then for ``LD_LIBRARY_PATH``."""
-    command = [str(CC), "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags, str(SOURCE)]
-    subprocess.run([*command, "-o", str(folder / "libcuda.so.1")], check=True)
-    return folder
+    return _compile(folder, "libcuda.so.1", SOURCE, *flags)
 
 
 def build_cupti(folder: Path) -> Path:
     """Compile the stand-in for CUPTI beside that of CUDA, which is there already."""
-    command = [
-        str(CC),
-        "-O2",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-shared",
-        "-fPIC",
-        str(SOURCE.with_name("cupti.c")),
-    ]
-    subprocess.run(
-        [*command, "-o", str(folder / "libcupti.so.19"), f"-L{folder}", "-l:libcuda.so.1"], check=True
-    )
+    return _compile(folder, "libcupti.so.19", SOURCE.with_name("cupti.c"), f"-L{folder}", "-l:libcuda.so.1")
+
+
+def build_nvml(folder: Path, *flags: str) -> Path:
+    """Compile the stand-in for NVML, whose script is ``$FAKE_NVML``."""
+    return _compile(folder, "libnvidia-ml.so.1", SOURCE.parents[1] / "fake_nvml/nvml.c", *flags)
+
+
+def _compile(folder: Path, name: str, source: Path, *flags: str) -> Path:
+    command = [str(CC), "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", str(source), *flags]
+    subprocess.run([*command, "-o", str(folder / name)], check=True)
     return folder

@@ -37,18 +37,12 @@ class Scripted(Target):
         return self._act("run")
 
     def values(self, result: Any) -> Sequence[float]:
-        what = self._act("values")
-        if what == "nan":
-            return [1.0, float("nan")]
-        if what == "nothing":
-            return []
-        if what == "junk":
-            return ["a", None]  # type: ignore[list-item]
-        return [1.0]
+        odd: dict[str, Any] = {"nan": [1.0, float("nan")], "nothing": [], "junk": ["a", None]}
+        values: Sequence[float] = odd.get(self._act("values"), [1.0])
+        return values
 
     def environment(self) -> Mapping[str, str]:
-        what = self._act("environment")
-        if what == "junk":
+        if self._act("environment") == "junk":
             return {"number": 3, "text": "a\udcff\nb", 5: None}  # type: ignore[dict-item]
         return {"engine": "scripted"}
 
@@ -61,14 +55,14 @@ class Scripted(Target):
     def _act(self, method: str) -> str:
         self.calls.append((method, threading.get_ident()))
         what = self.script.get(method, "ok")
-        if what == "raise":
-            raise ValueError(f"{method} broken on purpose\nwith a second line")
-        if what == "exit":
-            raise SystemExit(7)
-        if what == "interrupt":
-            raise KeyboardInterrupt
-        if what == "usage":
-            raise UsageError(f"{method}: fix this")
+        errors = {
+            "raise": ValueError(f"{method} broken on purpose\nwith a second line"),
+            "exit": SystemExit(7),
+            "interrupt": KeyboardInterrupt(),
+            "usage": UsageError(f"{method}: fix this"),
+        }
+        if what in errors:
+            raise errors[what]
         if what == "hang":
             self.go_on.wait(LONG)
         return what

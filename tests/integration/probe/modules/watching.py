@@ -61,7 +61,17 @@ def fetch(address: str, since: str = "") -> Seen:
     return Seen(decode(body))
 
 
-def until(condition: Callable[[], Any], what: str = "it did not happen", seconds: float = 30.0) -> Any:
+def ran(address: str, runs: int = 1, canary: str = "a", outcome: str = "ok", seconds: float = 60) -> Seen:
+    """The report once the canary has so many runs that ended so."""
+    found: Seen = until(
+        lambda: (seen := fetch(address)).runs(canary, outcome) >= runs and seen,
+        f"no {runs} runs of {canary} that are {outcome}",
+        seconds,
+    )
+    return found
+
+
+def until(condition: Callable[[], Any], what: str = "it did not happen", seconds: float = 60.0) -> Any:
     """Wait for ``condition``; generous, since a busy machine must not fail a test."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

@@ -1,0 +1,105 @@
+"""``infercanary probe`` in a process of its own, with its settings file, its output and its report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, TypeVar
+
+from watching import MODULES, Seen, fetch, until
+
+P = TypeVar("P", bound="ProbeProcess")
+PROBE = (sys.executable, "-m", "infercanary", "probe")
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def scripted(**options: object) -> str:
+    """A canary of the settings, with the target of ``scripted.py``."""
+    return (
+        f"{{target: 'scripted:Scripted', options: {{{', '.join(f'{k}: {v}' for k, v in options.items())}}}}}"
+    )
+
+
+class ProbeProcess:
+    """Started at once, and killed at the end of a ``with``.
+
+    Args:
+        folder: For its settings and its output.
+        canaries: Of the settings, as YAML.
+        settings: More lines of them.
+        modules: The working folder, where canaries' modules are.
+        command: What comes before ``--config``.
+        environment: Beside that of the tests.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        canaries: str,
+        settings: str = "",
+        *,
+        modules: Path = MODULES,
+        command: Sequence[str] = PROBE,
+        environment: Mapping[str, str] = {},
+    ) -> None:
+        listen = free_address()
+        self.address = f"http://{listen}"
+        folder.mkdir(exist_ok=True)
+        self.config = folder / "probe.yaml"
+        self.config.write_text(
+            f"listen: {listen}\ninterval_seconds: 0.1\nduty_cap: 1\n{settings}\ncanaries: {canaries}\n"
+        )
+        self._log = folder / "log"
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [*command, "--config", str(self.config)],
+                cwd=modules,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+            )
+
+    def __enter__(self: P) -> P:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def until(self, condition: Callable[[Seen], Any], what: str = "it did not happen") -> Seen:
+        """The first report that fits."""
+
+        def seen() -> Seen | None:
+            assert self.process.poll() is None, self.output()
+            try:
+                report = fetch(self.address)
+            except (OSError, HTTPException):  # it does not listen yet, or starts anew
+                return None
+            return report if condition(report) else None
+
+        found: Seen = until(seen, what, 150)
+        return found
+
+    def ran(self, canary: str = "c", runs: float = 1, outcome: str = "ok") -> Seen:
+        """The report once the canary has so many runs that ended so."""
+        return self.until(lambda seen: seen.runs(canary, outcome) >= runs, f"no {runs} runs of {canary}")
+
+    def output(self) -> str:
+        return self._log.read_text()
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """The exit code after a signal, long before the deadline of a run (30 s) even on a busy machine."""
+        self.process.send_signal(number)
+        code = self.process.wait(25)
+        assert "Traceback" not in self.output()
+        return code
