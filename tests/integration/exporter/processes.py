@@ -64,6 +64,25 @@ def stored(path: Path) -> dict[str, list[int]]:
     return kept
 
 
+def certificate(folder: Path, name: str, *more: str, address: str = "IP:127.0.0.1") -> Path:
+    """Make a certificate that signs itself; its key is beside it."""
+    pem = folder / f"{name}.pem"
+    kind = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
+    names = [
+        "-subj",
+        f"/CN={name}",
+        "-addext",
+        f"subjectAltName={address}",
+        "-keyout",
+        f"{name}.key",
+        "-out",
+        pem,
+    ]
+    command = ["openssl", "req", *kind.split(), *names, *more]
+    subprocess.run(command, check=True, capture_output=True, cwd=folder)
+    return pem
+
+
 class Process:
     """A command, in a folder of its own.
 
@@ -85,13 +104,7 @@ class Process:
 
     def start(self) -> None:
         """Start it; it is up a second or so later."""
-        command = [
-            sys.executable,
-            *self.command,
-            self.name,
-            "--config",
-            f"{self.name}.yaml",
-        ]
+        command = [sys.executable, *self.command, self.name, "--config", f"{self.name}.yaml"]
         self._child = subprocess.Popen(command, cwd=self.folder, env=self.environment)
 
     def kill(self) -> None:
