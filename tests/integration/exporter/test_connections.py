@@ -60,6 +60,7 @@ class Server:
 
     def __init__(self, port: int, connections: Connections) -> None:
         self.connections = connections
+        self.clients: list[Client] = []
         self._port = port
 
     @property
@@ -73,7 +74,8 @@ class Server:
         )
         if path is not None:
             writer.write(ASK % path + header)
-        return Client(reader, writer)
+        self.clients.append(Client(reader, writer))
+        return self.clients[-1]
 
     async def until(self, condition: Callable[[Connections], object]) -> None:
         async def comes() -> None:
@@ -110,9 +112,12 @@ async def served(context: ssl.SSLContext | None = None) -> AsyncIterator[Server]
     assert runner.server is not None
     with socket.create_server(("127.0.0.1", 0)) as sock:
         connections.start(runner.server, sock, lambda: context)
+        server = Server(sock.getsockname()[1], connections)
         try:
-            yield Server(sock.getsockname()[1], connections)
+            yield server
         finally:
+            for client in server.clients:
+                client.close()
             await connections.stop()
             await runner.cleanup()
 

@@ -218,7 +218,7 @@ async def test_each_run_is_taken_once_and_the_lost_ones_are_counted(watch: Any, 
         await run.becomes(10, COLLECTED, container="one")
         # It found runs of a start that no poll saw in its journal, and of one that polls saw.
         good_probe.runs += runs(4, boot_id="unseen") + runs(8, 9, boot_id="boot-1")
-        await run.becomes(4, "infercanary_runs_left_out_total", container="one")
+        await run.becomes(4, "infercanary_runs_left_out_total")
         assert await run.value(COLLECTED, container="one") == 15
         assert await run.value(COLLECTED, container="repeating") == 5, "one that repeats is not believed"
 

@@ -253,7 +253,7 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pems")
     for name in ("server", "client", "other"):
         certificate(folder, name)
-    command = "openssl rsa -aes256 -passout pass:secret -in server.key -out locked.key"
+    command = "openssl pkey -aes256 -passout pass:secret -in server.key -out locked.key"
     subprocess.run(command.split(), check=True, capture_output=True, cwd=folder)
     return folder
 

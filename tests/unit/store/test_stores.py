@@ -41,6 +41,7 @@ from infercanary.judge.model import Sample, ServiceKey, merge
 from infercanary.judge.origin import Origin
 from infercanary.judge.policy import LIVE
 from infercanary.store.base import Document, LastRun
+from infercanary.store.reading import to_judge
 from infercanary.store.records import MAX_BYTES, decode, encode
 from infercanary.store.retention import BLOCK, HOUR, Retention, expired
 from infercanary.store.store import Store, open_store
@@ -120,32 +121,13 @@ def test_the_starts_of_a_container_since_a_moment(store: Store) -> None:
     assert boots(store, container="a", since=T + 1) == ["a2"]
 
 
-def test_what_one_judgement_reads_is_bounded(store: Store) -> None:
-    """Of the starts with most runs the first and the last, and no more starts than fit."""
-    lengths = {"a": 200, "b": 20, "c": 200}
-    for number, (boot, length) in enumerate(lengths.items()):
-        store.take(generation(boot, started_at=T + number), samples(1, length + 1))
-    size = len(encode(sample(100)))
-
-    def sequences(most_bytes: int) -> dict[str, list[int]]:
-        read = store.generations(SEARCH, CANARY, most_bytes=most_bytes)
-        return {start.boot_id: [run.sequence for run in runs] for start, runs in read}
-
-    everything = {boot: [*range(1, length + 1)] for boot, length in lengths.items()}
-    assert sequences(430 * size) == everything
-    some = sequences(102 * size)
-    share = len(some["a"])
-    assert some["b"] == everything["b"] and 32 <= share <= 34, "a third of what one judgement reads"
-    assert some["a"] == some["c"] == [*range(1, share // 2 + 1), *range(201 - (share - share // 2), 201)]
-
-
-def test_a_start_with_runs_of_any_size_costs_no_judgement_its_memory(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_one_judgement_reads_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the starts with most runs the first and the last, half of an equal share of bytes each."""
     large = {f"phase-{number}": 0.1 for number in range(150)}
     store.take(
-        generation(), [sample(number, phases=large if number > 100 else {}) for number in range(1, 1_001)]
+        generation("a"), [sample(number, phases=large if number > 100 else {}) for number in range(1, 1_001)]
     )
+    store.take(generation("b", started_at=T + 1), samples(1, 21))
     most, rows, read = 100_000, store.session.rows, 0
 
     def counted(statement: Executable, given: object = None) -> Sequence[Any]:
@@ -155,9 +137,15 @@ def test_a_start_with_runs_of_any_size_costs_no_judgement_its_memory(
         return result
 
     monkeypatch.setattr(store.session, "rows", counted)
-    [(_, runs)] = store.generations(SEARCH, CANARY, most_bytes=most)
-    assert most / 2 < read < most + 2 * MAX_BYTES
-    assert runs[100].sequence == 101 and runs[-1].sequence == 1_000
+    [(_, some), (_, whole)] = store.generations(SEARCH, CANARY, most_bytes=most)
+    assert most / 4 < read < most / 2 + 2 * MAX_BYTES and len(whole) == 20
+    numbers = [run.sequence for run in some]
+    first = next(place for place, number in enumerate(numbers) if number != place + 1)
+    assert first > 100 and numbers[first:] == [*range(1_001 - len(numbers) + first, 1_001)]
+    halves = [sum(len(encode(run)) for run in half) for half in (some[:first], some[first:])]
+    assert abs(halves[0] - halves[1]) < 2 * MAX_BYTES
+    [(_, everything), _] = store.generations(SEARCH, CANARY, most_bytes=1 << 30)
+    assert len(everything) == 1_000
 
 
 def test_only_the_newest_starts_that_fit_are_read(store: Store) -> None:
@@ -169,37 +157,41 @@ def test_only_the_newest_starts_that_fit_are_read(store: Store) -> None:
     assert boots(store, most_bytes=1_000) == ["5"], "the last one in any case"
 
 
-def test_a_judgement_reads_few_starts_however_many_containers_come_and_go(in_memory: Opens) -> None:
-    """Of each image those of containers that run, and the first and the latest of the others: others take no place."""
-    store = in_memory(None)
-    images = {"old": (8, 0.0, 0.0), "short": (2, 1e5, 1.0), "new": (8, 2e5, 100.0), "live": (8, 3e5, 0.0)}
-    with store.session.transaction():
-        of_main = [sample(number, started_at=T + 3e4 * number) for number in range(11)]
-        store.take(generation(container="main", image_id="old"), of_main)
-        for image, (length, begin, step) in images.items():
-            for number in range(80 if begin else 20):
-                at = T + begin + step * number
-                start = generation(container=f"{image}-{number}", image_id=image, started_at=at)
-                store.take(start, [sample(run, started_at=at + run) for run in range(length)])
-    read = {start.container for start, _ in store.generations(SEARCH, CANARY, most_bytes=1 << 30)}
+class Series(NamedTuple):
+    """A row of queries.SERIES_OF_CANARY."""
+
+    id: int
+    container: str
+    image_key: str
+    taken: int
+    last_at: float
+
+
+def judged(*starts: tuple[str, str, int, float]) -> list[tuple[str, int]]:
+    """Container and id of the starts that a judgement reads, of containers, images, runs and times of the last run."""
+    rows = [Series(number, *start) for number, start in enumerate(starts)]
+    return [(row.container, row.id) for row in to_judge(rows)]
+
+
+def test_a_judgement_reads_few_starts_however_many_containers_come_and_go() -> None:
+    """Of each image those of containers that run, and the first and the latest of the others: short ones take no place."""
+    kinds = {"old": (20, 8, 1e9), "short": (80, 2, 1e5), "new": (80, 8, 2e5), "live": (80, 8, 1e9)}
+    starts = [
+        (f"{kind}-{n}", kind, runs, at) for kind, (count, runs, at) in kinds.items() for n in range(count)
+    ]
     some = {*range(8), *range(24, 80)}
     stay = {"old": range(20), "short": some, "new": some, "live": range(80)}
-    assert read == {"main"} | {f"{image}-{number}" for image, numbers in stay.items() for number in numbers}
-    assert len(store.generations(SEARCH, CANARY)) == 261, "all for who compares stored starts"
+    expected = {f"{kind}-{number}" for kind, numbers in stay.items() for number in numbers}
+    assert {container for container, _ in judged(*starts)} == expected
 
 
-def test_a_judgement_reads_few_starts_however_often_containers_restart(in_memory: Opens) -> None:
-    store = in_memory(None)
-    with store.session.transaction():
-        for number, container in ((number, container) for number in range(40) for container in "abc"):
-            at = T + 1_000 * number
-            start = generation(f"{number}", container=container, started_at=at)
-            store.take(start, [sample(run, started_at=at + run) for run in range(5)])
-    starts = [start for start, _ in store.generations(SEARCH, CANARY, most_bytes=1 << 30)]
-    read = [(start.container, int(start.boot_id)) for start in starts]
+def test_a_judgement_reads_few_starts_however_often_containers_restart() -> None:
+    starts = [(container, "image", 5, 10.0 * number) for number in range(40) for container in "abc"]
+    read = judged(*starts)
     assert len(read) == 8 + 56 + 3 * 8
-    assert {(container, number) for container in "abc" for number in range(32, 40)} <= {*read}
-    assert read[:8] == [(container, n) for n in range(3) for container in "abc"][:8], "when the image began"
+    assert {number for _, number in read} == {*range(8), *range(120 - 56 - 24, 120)}, (
+        "when the image began, and latest"
+    )
 
 
 def test_a_probe_that_invents_canaries_and_phases_costs_little(store: Store) -> None:
@@ -320,8 +312,11 @@ def deliver_all_ways(data: st.DataObject, path: Path, opened: ExitStack) -> None
 
 def test_a_block_is_the_median_of_its_runs() -> None:
     runs = [
-        Sample(1, CANARY, T + 10, "ok", 0.010, 9, {"compute": 0.009}, {"spin": 1.0}, 1.4e9, ("stalled",), clock_reason="a"),
-        Sample(2, CANARY, T + 20, "ok", 0.012, 9, {"compute": 0.010, "queue": 0.2}, {}, None, ("gc",), 1e-7, clock_reason="b"),
+        Sample(1, CANARY, T + 10, "ok", 0.010, 9, {"compute": 0.009}, {"spin": 1.0}, 1.4e9, ("stalled",)),
+        Sample(
+            2, CANARY, T + 20, "ok", 0.012, 9, {"compute": 0.010, "queue": 0.2}, {}, None, ("gc",), 1e-7,
+            clock_reason="b",
+        ),
         Sample(3, CANARY, T + 30, "ok", 0.050, 9, {"compute": 0.040}, {}, 1.2e9, ("stalled",), 1e-3),
         Sample(4, CANARY, T + 40, "ok", 0.011, 9, clock_reason="b"),
     ]  # fmt: skip
@@ -614,9 +609,7 @@ def test_two_namespaces_share_nothing(opened: Opens) -> None:
         assert (start.key, len(found), start.image) == (service, runs, f"search:{runs}")
         assert store.taken(service, CANARY) == {("search-1", "boot"): runs}
         assert starts_of(store, service) == [start] == [store.start_of(service, "search-1", "boot")]
-        assert [document.body.decode() for document in store.history(service, CANARY, "verdict")] == [
-            service.namespace
-        ]
+        assert store.history(service, CANARY, "verdict") == [Document(T, service.namespace.encode())]
     store.take(generation(namespace="prod"), samples(4, 400))
     store.thin(T)
     assert store.taken(test, CANARY) == {("search-1", "boot"): 5}
