@@ -22,7 +22,7 @@ def runs(count: int, seconds: float, begin: float) -> list[Run]:
         median, at = seconds * rng.lognormvariate(0, 0.005), begin + 10 * i
         controls = {"cpu_spin": 0.0004 * rng.lognormvariate(0, 0.003)}
         latencies = (median * 0.99, median, median * 1.02)
-        found.append(Run(i, "resnet18", at, at, "ok", latencies, {"compute": median}, controls))
+        found.append(Run(i, "resnet18", at, at, "ok", latencies, {"compute": median}, controls=controls))
     return found
 
 

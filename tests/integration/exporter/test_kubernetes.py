@@ -1,4 +1,7 @@
-"""The Kubernetes discovery and an API server that misbehaves on command. A real one is asked in tests/kubernetes."""
+"""The Kubernetes discovery and an API server that misbehaves on command.
+
+A real one is asked in tests/kubernetes/test_api_server.py: it is silent, stopped, and forgets versions.
+"""
 
 from __future__ import annotations
 
@@ -39,33 +42,30 @@ def line(kind: str, **of: Any) -> bytes:
     return json.dumps({"type": kind, "object": of}).encode() + b"\n"
 
 
-GONE = line("ERROR", code=410, message="too old resource version: 1 (9)")
 CUT = b"cut"
 
 
 class Api:
     """Answers lists from ``pods``, and each watch with the pieces in ``stream``; None ends a watch."""
 
-    def __init__(self, token_file: Path, port: int | None = None) -> None:
+    def __init__(self, token_file: Path) -> None:
         self.pods: list[msgspec.Raw] = []
         self.version = 1
         self.page_pods = 100
         self.requests: list[dict[str, str]] = []
         self.tokens: list[str] = []
-        self.status: list[int] = []  # of the next answers; 200 is an answer as it should be, 0 none at all
+        self.status: list[int] = []  # of the next answers; 200 is an answer as it should be
         self.stream: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.token_file = token_file
         app = web.Application()
         app.router.add_get("/api/v1/pods", self._answer)
-        self.server = TestServer(app, host="127.0.0.1", port=port)
+        self.server = TestServer(app, host="127.0.0.1")
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(dict(request.query))
         self.tokens.append(request.headers.get("Authorization", ""))
         if self.status and (status := self.status.pop(0)) != 200:
-            if not status:
-                await self.stream.get()
-            return web.Response(status=status or 200, headers={"Location": request.path_qs})
+            return web.Response(status=status, headers={"Location": request.path_qs})
         if "watch" not in request.query:
             first = int(request.query["continue"] or "0")
             most = min(int(request.query["limit"]), self.page_pods)
@@ -195,22 +195,6 @@ async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(
     assert "cannot be read" not in capsys.readouterr().out, "a bookmark is no pod"
 
 
-@pytest.mark.parametrize("how", ["event", "status"])
-async def test_a_version_that_is_gone_means_to_list_and_compare(api: Api, follow: Follow, how: str) -> None:
-    api.pods = [raw("1"), raw("2")]
-    follower = await follow()
-    await follower.finds("1", "2")
-    known = {each.pod: each for each in follower.containers}
-    api.pods, api.version = [raw("2"), raw("3")], 9
-    if how == "status":
-        api.status = [410]
-    api.send(GONE if how == "event" else None)
-    await follower.finds("2", "3")
-    assert known["2"] in follower.containers, "the same container, so it is polled on"
-    await follower.until(lambda: api.watches[-1] == "9")
-    await follower.fails("resource version is too old")
-
-
 async def test_a_line_in_pieces_and_a_cut_in_it(api: Api, follow: Follow) -> None:
     follower = await follow()
     added, deleted = event("ADDED", "1", 5), event("DELETED", "1", 6)
@@ -223,16 +207,6 @@ async def test_a_line_in_pieces_and_a_cut_in_it(api: Api, follow: Follow) -> Non
     api.send(deleted)
     await follower.finds("2")
     assert follower.failures == [] and len(api.lists) == 1, "a cut is no outage"
-
-
-async def test_silence_ends_the_watch(api: Api, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes, "SILENT_SECONDS", 0.2)
-    api.pods, api.status = [raw("1")], [200, 200, 200, *[0] * 100]
-    follower = await follow()
-    await follower.until(lambda: api.watches == ["1", "1"])
-    assert follower.failures == [] and len(api.lists) == 1 and len(follower.containers) == 1
-    await follower.until(lambda: follower.failures)
-    assert isinstance(follower.failures[0], asyncio.TimeoutError), "connections without an answer: an outage"
 
 
 @pytest.mark.parametrize(
@@ -249,25 +223,6 @@ async def test_an_answer_that_refuses(api: Api, follow: Follow, status: int, fix
     follower = await follow()
     await follower.finds("1")
     await follower.fails(fix)
-
-
-async def test_a_server_that_is_gone_for_a_while(api: Api, follow: Follow) -> None:
-    api.pods = [raw("1", 1)]
-    follower = await follow()
-    await follower.finds("1")
-    port = api.server.port
-    api.send(CUT)
-    await api.server.close()
-    await follower.until(lambda: follower.failures)
-    assert len(follower.containers) == 1, "known pods are polled meanwhile"
-    again = Api(api.token_file, port)
-    again.pods, again.version = [raw("1", 2, killed=1), raw("2")], 5
-    await again.server.start_server()
-    await follower.finds("1", "2")
-    assert [kill.id for kill in follower.discovery.kills] == ["1"], "killed meanwhile"
-    await follower.stop()
-    again.send(None, None)
-    await again.server.close()
 
 
 @pytest.mark.parametrize("odd", [b"<html>\n", b"[]\n", line("ERROR", code=500, message="etcd"), b"x" * 3000])

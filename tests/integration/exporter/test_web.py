@@ -8,7 +8,6 @@ import os
 import shutil
 import ssl
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -24,7 +23,7 @@ from click.testing import CliRunner
 from infercanary.command import check
 from infercanary.command.settings import UsageError
 from infercanary.exporter import web
-from tests.integration.exporter.processes import certificate, until
+from tests.integration.exporter.processes import ExporterProcess, certificate, until
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 
@@ -47,24 +46,19 @@ def running(
     folder: Path, web_config: str, settings: str = "discovery: none", python_path: str = ""
 ) -> Iterator[str]:
     """The exporter's URL; after the block it ends as a container does."""
-    (folder / "exporter.yaml").write_text(settings)
     (folder / "web.yml").write_text(web_config)
-    command = [sys.executable, "-m", "infercanary.exporter", "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(
-        [*command, "--config", "exporter.yaml", "--web-config", "web.yml"],
-        stderr=subprocess.PIPE, text=True, cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (python_path, os.environ.get("PYTHONPATH"))))},
-    )  # fmt: skip
+    paths = os.pathsep.join(filter(None, (python_path, os.environ.get("PYTHONPATH"))))
+    exporter = ExporterProcess(folder, {}, {"PYTHONPATH": paths})
+    (folder / "exporter.yaml").write_text(settings)
+    exporter.arguments = ("--web-config", "web.yml", "--listen", f"127.0.0.1:{exporter.port}")
+    exporter.start()
     try:
-        assert process.stderr is not None
-        line = next(line for line in process.stderr if "event=listening" in line)
-        yield line.partition("url=")[2].split()[0]
-        process.terminate()
-        process.stderr.read()
-        assert process.wait(60) == 0
+        until(lambda: "event=listening" in exporter.log, 60)
+        yield exporter.log.partition("url=")[2].split()[0]
+        exporter.stop()
     finally:
-        process.kill()
-        process.communicate()
+        if exporter.process is not None:
+            exporter.kill()
 
 
 def get(url: str, user: str = "", context: ssl.SSLContext | None = None, authorization: str = "") -> int:

@@ -174,7 +174,7 @@ def judged(*starts: tuple[str, str, int, float]) -> list[tuple[str, int]]:
 
 
 def test_a_judgement_reads_few_starts_however_many_containers_come_and_go() -> None:
-    """Of each image those of containers that run, and the first and the latest of the others: short ones take no place."""
+    """Of each image those of containers that run, and the first and the latest of the others."""
     kinds = {"old": (20, 8, 1e9), "short": (80, 2, 1e5), "new": (80, 8, 2e5), "live": (80, 8, 1e9)}
     starts = [
         (f"{kind}-{n}", kind, runs, at) for kind, (count, runs, at) in kinds.items() for n in range(count)
