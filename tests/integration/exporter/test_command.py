@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import socket
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,26 +14,24 @@ from click.testing import CliRunner
 
 from infercanary.command.settings import UsageError
 from infercanary.exporter.__main__ import command
-from tests.integration.exporter.processes import until
+from tests.integration.exporter.processes import ExporterProcess, until
 
 
 @contextmanager
-def running(path: Path, listen: str = "127.0.0.1:0") -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The exporter's process and URL."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "infercanary.exporter", "--listen", listen, "--config", path],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def running(path: Path, listen: str = "127.0.0.1:0") -> Iterator[tuple[ExporterProcess, str]]:
+    """The exporter and its URL."""
+    text = path.read_text()
+    exporter = ExporterProcess(path.parent, {})
+    path.write_text(text)
+    exporter.arguments = ("--listen", listen)
+    exporter.start()
     try:
-        assert process.stderr is not None
-        yield (
-            process,
-            next(filter(None, (re.search(r"http://[][:.\w]+:\d+", line) for line in process.stderr)))[0],
-        )
+        until(lambda: "event=listening" in exporter.log, 60)
+        yield exporter, exporter.log.partition("url=")[2].split()[0]
     finally:
-        process.kill()
-        process.communicate()
+        assert exporter.process is not None
+        exporter.process.kill()
+        exporter.process.wait()
 
 
 def get(url: str) -> str:
@@ -75,12 +70,13 @@ def test_hangup_reads_a_file_that_is_the_same_and_an_interrupt_ends_it(path: Pat
     token = path.with_name("token")
     token.write_text("secret")
     path.write_text(f"discovery: none\nprobe_token_file: {token}")
-    with running(path) as (process, url):
+    with running(path) as (exporter, url):
+        assert exporter.process is not None
         token.unlink()
-        process.send_signal(signal.SIGHUP)
+        exporter.process.send_signal(signal.SIGHUP)
         until(lambda: "infercanary_config_last_reload_successful 0.0" in get(f"{url}/metrics"), 30)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        exporter.process.send_signal(signal.SIGINT)
+        assert exporter.process.wait(30) == 0
 
 
 def test_a_port_that_is_taken_is_one_line_before_anything_starts(path: Path) -> None:

