@@ -18,7 +18,7 @@ from tests.integration.exporter.processes import ExporterProcess, until
 @contextmanager
 def probes(script: str, *arguments: object) -> Iterator[tuple[list[str], Iterator[str]]]:
     """Their URLs, and the lines that they print from then on."""
-    command = [sys.executable, Path(__file__).with_name(script), "127.0.0.1", *map(str, arguments)]
+    command = [sys.executable, str(Path(__file__).with_name(script)), "127.0.0.1", *map(str, arguments)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -70,17 +70,8 @@ def certificate(folder: Path, name: str, *more: str, address: str = "IP:127.0.0.
     """Make a certificate that signs itself; its key is beside it."""
     pem = folder / f"{name}.pem"
     kind = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
-    names = [
-        "-subj",
-        f"/CN={name}",
-        "-addext",
-        f"subjectAltName={address}",
-        "-keyout",
-        f"{name}.key",
-        "-out",
-        pem,
-    ]
-    command = ["openssl", "req", *kind.split(), *names, *more]
+    names = f"-subj /CN={name} -addext subjectAltName={address} -keyout {name}.key -out {name}.pem"
+    command = ["openssl", "req", *kind.split(), *names.split(), *more]
     subprocess.run(command, check=True, capture_output=True, cwd=folder)
     return pem
 
@@ -93,7 +84,7 @@ class Process:
         environment: Variables that the process has besides those of this one.
     """
 
-    command: Sequence[str | Path] = ("-m", "infercanary")
+    command: Sequence[str] = ("-m", "infercanary")
     """How Python starts it."""
     arguments: Sequence[str] = ()
     """Others than its settings."""

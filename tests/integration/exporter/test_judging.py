@@ -58,13 +58,14 @@ async def test_an_upgrade_is_judged_shown_and_remembered(watch: Any, good_probe:
         assert abs(await up.value("infercanary_shift_host_ratio", **labels)) < 0.01
         assert abs(await up.value("infercanary_baseline_seconds", **labels) - 0.020) < 0.0003
         changed = {"component": "torch", "old": "2.7.0", "new": "2.13.0"}
-        for name, more, value in (
+        shown: list[tuple[str, dict[str, str], int]] = [
             ("shift_cause", {"cause": "image"}, 1),
             ("upgrade_component_info", changed, 1),
             ("judged_runs", {}, 192),
             ("judge_aa_tests", {}, 3),
             ("judge_aa_alarms", {}, 0),
-        ):
+        ]
+        for name, more, value in shown:
             assert await up.value(f"infercanary_{name}", **more, **labels) == value, name
         assert await up.labels("infercanary_control_baseline_seconds")
         assert await up.value("infercanary_store_up") == 1

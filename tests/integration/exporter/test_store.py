@@ -96,7 +96,7 @@ def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(
     path: Path, offset: float, body: bytes | None
 ) -> None:
     size = make(path)
-    place = int(size * offset) // 4096 * 4096 if isinstance(offset, float) else offset % size
+    place = int(size * offset) // 4096 * 4096 if isinstance(offset, float) else int(offset) % size
     damage(path, place, body or b"")
     if body is None:
         os.truncate(path, place)

@@ -152,7 +152,7 @@ def test_an_upgrade_is_one_notification_for_each_service_and_severity_and_troubl
 
 
 # An alert, what it silences, and what is sent beside it.
-INHIBITED = (
+INHIBITED: tuple[tuple[str, list[str], list[str]], ...] = (
     (
         "GpuThrottled container gpu=0",
         ["DriftWithoutUpgrade container canary=resnet"],

@@ -132,7 +132,7 @@ print([name for name in ("alembic", "psycopg", "sqlalchemy") if name in sys.modu
 
 
 def test_an_exporter_loads_no_library_that_its_store_does_not_need(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _LOADED, tmp_path / "store.db"]
+    command = [sys.executable, "-c", _LOADED, str(tmp_path / "store.db")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "['sqlalchemy']\n"
 

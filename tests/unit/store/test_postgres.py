@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 
 import pytest
 from postgres import Postgres
@@ -127,7 +127,8 @@ def test_a_connection_that_broke_is_opened_again_and_nothing_is_kept_in_part(
         store.take(generation(), samples(5, 7))
 
     store.take(generation(), samples(1, 3))
-    with pytest.raises(StoreAway), store.session.transaction() if within else ExitStack():
+    transaction: AbstractContextManager[object] = store.session.transaction() if within else ExitStack()
+    with pytest.raises(StoreAway), transaction:
         breaks()
     assert store.take(generation(), samples(1, 5)) == (2 if within else 0)
 

@@ -100,7 +100,7 @@ def test_what_a_start_reports_of_itself_may_change_and_its_time_does_not(store: 
 
 def test_an_image_is_its_id_or_digest_or_what_is_installed() -> None:
     def key(**given: object) -> str:
-        return generation(**{"image_id": "", **given}).image_key
+        return generation("boot", **{"image_id": "", **given}).image_key
 
     assert key(image_id="sha256:1", image_digest="sha256:d") == "sha256:1"
     assert key(image_digest="sha256:d") == "sha256:d"
