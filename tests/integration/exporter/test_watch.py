@@ -55,13 +55,16 @@ def breaks(folder: Path, times: int) -> None:
     (folder / "new").replace(folder / "faults")
 
 
-def test_a_thread_that_ended_once_is_started_again_and_counted_and_one_that_fails_always_is_shown(
-    tmp_path: Path,
-) -> None:
+def test_a_thread_that_ended_once_is_started_again_and_counted(tmp_path: Path) -> None:
     with exporter(tmp_path, "judge") as running:
         breaks(tmp_path, 3)  # its turn, the log of that, and the log of its end
         until(lambda: running.values("infercanary_worker_failures_total") == {'{worker="judge"}': 1.0})
         until(lambda: running.values("infercanary_store_up") == {"": 1.0})
+        assert running.process is not None and running.process.poll() is None
+
+
+def test_a_judge_that_fails_at_each_turn_is_shown(tmp_path: Path) -> None:
+    with exporter(tmp_path, "judge") as running:
         breaks(tmp_path, 10**6)
         until(lambda: running.values("infercanary_store_up") == {"": 0.0})
         (tmp_path / "faults").unlink()
