@@ -19,6 +19,7 @@ from infercanary.exporter.judging.restart_prior import LEARN_SECONDS, RestartPri
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.restarts import learned
 from infercanary.judge.shift import Restarts
+from infercanary.store.postgres import PostgresDatabase
 from infercanary.store.store import open_store
 from tests.integration.fleet.parts import HOSTS, REPLICAS, SERVICES, Part, fleet, in_time, judge, submit
 from tests.integration.fleet.world import location
@@ -90,10 +91,10 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: E
 def test_a_partition_costs_nothing_and_ends_with_one_judge(
     postgres: Postgres, judges: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infercanary.store.postgres._CALL_SECONDS", 0.5)
-    url = postgres.database()
+    monkeypatch.setattr(PostgresDatabase.__init__, "__defaults__", (3.0,))  # seconds of a call
+    url = f"{postgres.database()}&lease_seconds=600"  # no judgement takes so long
     proxy = judges.enter_context(closing(Proxy(postgres.port)))
-    at = location(postgres, url, tmp_path).replace(f":{postgres.port}/", f":{proxy.port}/")
+    at = location(postgres, url, tmp_path, 600).replace(f":{postgres.port}/", f":{proxy.port}/")
     behind = judge(judges, f"{at}&connect_timeout=2", HOSTS[0])
     other = judge(judges, url, HOSTS[1])
     parts = [part for part in in_time(fleet()) if part.start.service == "slower"]
