@@ -64,7 +64,7 @@ class Server:
         self._port = port
 
     @property
-    def refused(self) -> dict[str, int]:
+    def refused(self) -> dict[own.Reason, int]:
         return {**self.connections.refused}
 
     async def connect(self, path: bytes | None = None, header: bytes = b"\r\n", host: int = 1) -> Client:

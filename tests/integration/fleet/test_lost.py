@@ -16,8 +16,8 @@ from infercanary.exporter.judging.findings import Finding
 from infercanary.exporter.judging.worker import Judging
 from infercanary.judge.result import Result
 from infercanary.store.store import Store, open_store
+from tests.integration.exporter.processes import KEY
 from tests.integration.fleet.world import (
-    KEY,
     audited,
     eventually,
     fleet,

@@ -31,8 +31,8 @@ from infercanary.judge.model import Generation, Sample
 from infercanary.store.retention import Retention
 from infercanary.store.schema import SCHEMA
 from infercanary.store.store import Store, open_store
+from tests.integration.exporter.processes import KEY
 from tests.integration.fleet.world import (
-    KEY,
     SERVICE,
     Exporter,
     Probe,
