@@ -166,12 +166,18 @@ def judged(*starts: tuple[str, str, int, float]) -> list[tuple[str, int]]:
 
 def test_a_judgement_reads_few_starts_however_many_containers_come_and_go() -> None:
     """Of each image those of containers that run, and the first and the latest of the others."""
-    kinds = {"old": (20, 8, 1e9), "short": (80, 2, 1e5), "new": (80, 8, 2e5), "live": (80, 8, 1e9)}
+    kinds = {
+        "old": (20, 8, 1e9),
+        "short": (80, 2, 1e5),
+        "brief": (80, 2, 1e9),
+        "new": (80, 8, 2e5),
+        "live": (80, 8, 1e9),
+    }
     starts = [
         (f"{kind}-{n}", kind, runs, at) for kind, (count, runs, at) in kinds.items() for n in range(count)
     ]
     some = {*range(8), *range(24, 80)}
-    stay = {"old": range(20), "short": some, "new": some, "live": range(80)}
+    stay = {"old": range(20), "short": some, "brief": some, "new": some, "live": range(80)}
     expected = {f"{kind}-{number}" for kind, numbers in stay.items() for number in numbers}
     assert {container for container, _ in judged(*starts)} == expected
 
@@ -369,6 +375,20 @@ def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(in_memory:
         + SMALL.first // BLOCK
         + SMALL.raw + SMALL.slack + SMALL.blocks + SMALL.hours + 2 * HOUR + SMALL.starts
     )  # fmt: skip
+
+
+def test_many_models_of_an_image_share_its_windows(in_memory: Opens) -> None:
+    keep = msgspec.structs.replace(SMALL, starts=40)
+    store = in_memory(keep)
+    for model in range(36):
+        start = generation(f"{model}", environment={f"model:{CANARY}": f"{model}"}, started_at=T + model)
+        store.take(start, samples(1, 301))
+        for _ in range(3):
+            store.take(start, [])
+            store.thin(T)
+    window = keep.opening * keep.opening_starts + keep.raw + keep.slack + keep.first // BLOCK
+    assert count(store) <= (keep.images + 1) * window + keep.blocks + HOUR + keep.hours
+    check_counts(store)
 
 
 def test_years_are_bounded(in_memory: Opens) -> None:
