@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-import json
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from onlooker import Watch, memory
-from test_connections import HERE, started
+
+from tests.integration.exporter.processes import ExporterProcess, until
+
+
+@contextmanager
+def probes(script: str, *arguments: object) -> Iterator[tuple[list[str], Iterator[str]]]:
+    """Their URLs, and the lines that they print from then on."""
+    command = [sys.executable, str(Path(__file__).with_name(script)), "127.0.0.1", *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().split(), process.stdout
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize(
@@ -21,62 +36,31 @@ def test_changed_reports_cost_no_honest_probe(
     honest: int, hostile: int, reports: int, tmp_path: Path
 ) -> None:
     """No poll of an honest one fails, no traceback, memory as Compose gives it; of 500, each scrape is fast too."""
-    python = sys.executable
-    with (
-        started(python, str(HERE / "honest.py"), "127.0.0.1", "0", str(honest), "few") as good,
-        started(python, str(HERE / "changed.py"), "127.0.0.1", str(hostile), "1") as bad,
-    ):
-        assert good.stdout is not None and bad.stdout is not None
-        urls = {"honest": good.stdout.readline().split(), "hostile": bad.stdout.readline().split()}
-        probes = [
-            {"url": url, "service": kind, "container": f"{kind}-{n}"}
-            for kind, found in urls.items()
-            for n, url in enumerate(found)
-        ]
-        config: dict[str, Any] = {
-            "discovery": "none",
-            "store": "judge.sqlite",
-            "probes": probes,
+    with probes("honest.py", 0, honest, "few") as (good, _), probes("changed.py", hostile, 1) as (bad, lines):
+        urls = {f"honest-{n}": url for n, url in enumerate(good)} | {
+            f"hostile-{n}": url for n, url in enumerate(bad)
         }
-        config["poll_seconds"] = 0.3 if honest < 100 else 5
-        (tmp_path / "exporter.yaml").write_text(json.dumps(config))
-        command = [
-            python,
-            "-m",
-            "infercanary.exporter",
-            "--listen",
-            "127.0.0.1:0",
-            "--config",
-            "exporter.yaml",
-        ]
-        with started("sh", "-c", 'exec "$@" 2>log', "sh", *command, cwd=tmp_path) as process:
-            log = tmp_path / "log"
-            deadline = time.monotonic() + 60
-            while not log.exists() or "event=listening" not in log.read_text():
+        exporter = ExporterProcess(tmp_path, urls, poll_seconds=0.3 if honest < 100 else 5)
+        exporter.start()
+        until(lambda: exporter.get("/-/healthy"), 60)
+        watch = Watch(exporter.url, honest, every=1.0 if honest > 100 else 0.1)
+
+        def honest_up() -> float:
+            return sum(up for labels, up in exporter.values("infercanary_up").items() if '"honest-' in labels)
+
+        try:
+            deadline = time.monotonic() + 360
+            while (given := int(next(lines))) < reports or honest_up() < honest:
                 assert time.monotonic() < deadline
-                time.sleep(0.1)
-            [line] = [line for line in log.read_text().splitlines() if "event=listening" in line]
-            watch = Watch(line.partition("url=")[2].split()[0], honest, every=1.0 if honest > 100 else 0.1)
-            try:
-                given = 0
-                while given < reports or sum(up(watch, "honest")) < honest:
-                    given = int(bad.stdout.readline())
-                    assert process.poll() is None
-                    assert time.monotonic() < deadline + 300
-            finally:
-                watch.end()
-            text = log.read_text()
-            _, most = memory(process.pid)
+        finally:
+            watch.end()
+        assert exporter.process is not None
+        _, most = memory(exporter.process.pid)
+        failures = exporter.values("infercanary_poll_failures_total")
+        exporter.kill()
     print(f"{given} hostile reports: scrape p99 {watch.p99:.3f} s, memory at most {most >> 20} MiB")
-    assert "Traceback" not in text
-    failed = [line for line in watch.text.splitlines() if line.startswith("infercanary_poll_failures_total{")]
-    assert [line for line in failed if 'service="honest"' in line and not line.endswith(" 0.0")] == []
-    assert any('service="hostile"' in line and not line.endswith(" 0.0") for line in failed)
+    assert "Traceback" not in exporter.log
+    failed = {labels for labels, count in failures.items() if count}
+    assert failed and all('"hostile-' in labels for labels in failed)
     assert most < 512 << 20
     assert honest < 100 or watch.p99 < 1
-
-
-def up(watch: Watch, service: str) -> list[bool]:
-    """Of each probe of a service, whether it answered."""
-    lines = [line for line in watch.text.splitlines() if line.startswith("infercanary_up{")]
-    return [line.endswith(" 1.0") for line in lines if f'service="{service}"' in line]

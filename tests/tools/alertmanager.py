@@ -59,9 +59,9 @@ class Alertmanager:
         body = [{"labels": {**ALERTS[alert["alertname"]], **alert}, **end} for alert in alerts]
         self._ask("POST", body)
 
-    def states(self) -> dict[str, str]:
-        """Alert → active or suppressed, of all that came."""
-        return {alert["labels"]["alertname"]: alert["status"]["state"] for alert in self._ask("GET")}
+    def states(self) -> dict[frozenset[tuple[str, str]], str]:
+        """The labels of each alert that came → active or suppressed."""
+        return {frozenset(alert["labels"].items()): alert["status"]["state"] for alert in self._ask("GET")}
 
     def _ask(self, method: str, body: object = None) -> Any:
         request = urllib.request.Request(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -70,8 +70,45 @@ class Exporter:
     async def labels(self, name: str) -> list[dict[str, str]]:
         return [dict(has) for (sample, has) in await self.samples() if sample == name]
 
+    async def each(self, name: str, label: str = "container") -> dict[str, float]:
+        """The samples of ``name`` by one of their labels."""
+        return {
+            dict(has)[label]: value
+            for (sample, has), value in (await self.samples()).items()
+            if sample == name
+        }
 
-async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 8.0) -> Any:
+    async def becomes(self, expected: float | None, name: str, **labels: str) -> None:
+        """Wait until a sample has a value; None where there is none."""
+
+        async def is_there() -> bool:
+            return await self.value(name, **labels) == expected
+
+        await eventually(is_there)
+
+    async def reaches(self, least: float, name: str, **labels: str) -> None:
+        """Wait until a sample has at least a value."""
+
+        async def is_there() -> bool:
+            return (await self.value(name, **labels) or 0) >= least
+
+        await eventually(is_there)
+
+    async def appears(self, name: str, **labels: str) -> None:
+        """Wait until a sample has a value other than zero."""
+        await eventually(lambda: self.value(name, **labels))
+
+    async def shows(self, *sentences: str) -> None:
+        """Wait until the status page has these texts."""
+
+        async def is_there() -> bool:
+            page = (await self.get("/"))[1]
+            return all(sentence in page for sentence in sentences)
+
+        await eventually(is_there)
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 15.0) -> Any:
     """What ``condition`` gives once it is true."""
     deadline = time.monotonic() + seconds
     while not (result := await condition()):
@@ -194,14 +231,29 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def config(*probes: tuple[str, str], **changes: Any) -> ExporterConfig:
     """A config that polls ``probes`` (container → URL) fast, without Docker."""
     listed = tuple(StaticProbe(url=url, service="resnet", container=name) for name, url in probes)
-    return ExporterConfig(
-        **{
-            "poll_seconds": 0.1,
-            "discovery": "none",
-            "probes": listed,
-            **changes,
-        }
-    )
+    return ExporterConfig(**{"poll_seconds": 0.1, "discovery": "none", "probes": listed, **changes})
+
+
+@pytest.fixture
+def watch(
+    exporter: Callable[..., Any], serve: Serve, listen: Callable[..., Awaitable[str]]
+) -> Callable[..., Any]:
+    """Runs the exporter with these probes: container → URL, probe, application or handler of raw bytes."""
+
+    async def address(source: Any) -> str:
+        if isinstance(source, str):
+            return source
+        if isinstance(source, GoodProbe):
+            return await serve(source.app())
+        return await (serve if isinstance(source, web.Application) else listen)(source)
+
+    @asynccontextmanager
+    async def run(probes: Mapping[str, Any] | None = None, **changes: Any) -> AsyncIterator[Exporter]:
+        urls = [(name, await address(source)) for name, source in (probes or {}).items()]
+        async with exporter(config(*urls, **changes)) as running:
+            yield running
+
+    return run
 
 
 @pytest.fixture(name="config")

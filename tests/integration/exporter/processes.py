@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from http.client import HTTPException
 from pathlib import Path
 
 from ports import free_port
@@ -53,7 +55,7 @@ def until(condition: Callable[[], object], seconds: float = 300.0) -> None:
         time.sleep(0.05)
 
 
-def stored(path: Path) -> dict[str, list[int]]:
+def stored(path: Path | str) -> dict[str, list[int]]:
     """Boot id → the sequences of its runs in a store."""
     with closing(open_store(path)) as store:
         found = store.generations(KEY, CANARY)
@@ -64,57 +66,69 @@ def stored(path: Path) -> dict[str, list[int]]:
     return kept
 
 
+def certificate(folder: Path, name: str, *more: str, address: str = "IP:127.0.0.1") -> Path:
+    """Make a certificate that signs itself; its key is beside it."""
+    pem = folder / f"{name}.pem"
+    kind = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
+    names = f"-subj /CN={name} -addext subjectAltName={address} -keyout {name}.key -out {name}.pem"
+    command = ["openssl", "req", *kind.split(), *names.split(), *more]
+    subprocess.run(command, check=True, capture_output=True, cwd=folder)
+    return pem
+
+
 class Process:
-    """A command, in a folder of its own.
+    """A command, in a folder of its own, with its log.
 
     Args:
         folder: Made; it holds the settings.
-        environment: Of the process; None for this one's.
+        environment: Variables that the process has besides those of this one.
     """
 
     command: Sequence[str] = ("-m", "infercanary")
     """How Python starts it."""
+    arguments: Sequence[str] = ()
+    """Others than its settings."""
 
     def __init__(self, folder: Path, name: str, environment: Mapping[str, str] | None = None) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.name = folder, name
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.environment = environment
-        self._child: subprocess.Popen[bytes] | None = None
+        self.environment = environment or {}
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it; it is up a second or so later."""
-        command = [
-            sys.executable,
-            *self.command,
-            self.name,
-            "--config",
-            f"{self.name}.yaml",
-        ]
-        self._child = subprocess.Popen(command, cwd=self.folder, env=self.environment)
+        command = [sys.executable, *self.command, self.name, "--config", f"{self.name}.yaml", *self.arguments]
+        environment = {**os.environ, **self.environment}
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
 
     def kill(self) -> None:
         """End it as a lack of memory does."""
-        if self._child is not None:
-            assert self._child.poll() is None, f"{self.folder.name} ended by itself: {self._child.returncode}"
-            self._child.kill()
-            self._child.wait()
-            self._child = None
+        if self.process is not None:
+            assert self.process.poll() is None, f"{self.folder.name} ended by itself: {self.log[-4000:]}"
+            self.process.kill()
+            self.process.wait()
+            self.process = None
 
     def stop(self) -> None:
         """End it as a container's stop does, and wait for that."""
-        if self._child is not None:
-            self._child.terminate()
-            assert self._child.wait(60) == 0
-            self._child = None
+        if self.process is not None:
+            self.process.terminate()
+            assert self.process.wait(60) == 0
+            self.process = None
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
 
     def get(self, path: str) -> bytes:
         """What it answers; nothing where it does not."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=10) as response:
                 body: bytes = response.read()
-        except OSError:
+        except (OSError, HTTPException):  # also where it is killed in the middle of an answer
             return b""
         return body
 
@@ -166,24 +180,32 @@ class ProbeProcess(Process):
 
 
 class ExporterProcess(Process):
-    """It polls these probes ten times a second, and keeps their runs in a file."""
+    """It polls these probes ten times a second, and keeps their runs in a file.
+
+    Args:
+        folder: Made.
+        probes: Container → URL.
+        environment: Variables that its process has besides those of this one.
+        store: A file, or a database.
+        poll_seconds: Between two questions to a probe.
+    """
 
     def __init__(
         self,
         folder: Path,
-        probes: Sequence[ProbeProcess],
+        probes: Mapping[str, str],
         environment: Mapping[str, str] | None = None,
-        store: Path | None = None,
+        store: Path | str = "",
+        poll_seconds: float = 0.1,
     ) -> None:
         super().__init__(folder, "exporter", environment)
         self.store = store or folder / "store.db"
         listed = "".join(
-            f"\n- {{url: '{probe.url}', service: {KEY.name}, container: {probe.folder.name}}}"
-            for probe in probes
+            f"\n- {{url: '{url}', service: {KEY.name}, container: {name}}}" for name, url in probes.items()
         )
         (folder / "exporter.yaml").write_text(
-            f"listen: 127.0.0.1:{self.port}\npoll_seconds: 0.1\nstore: {self.store}\n"
-            f"discovery: none\nprobes:{listed}\n"
+            f"listen: 127.0.0.1:{self.port}\npoll_seconds: {poll_seconds}\nstore: {self.store}\n"
+            f"discovery: none\nprobes:{listed or ' []'}\n"
         )
 
     def works(self) -> bool:
@@ -203,3 +225,8 @@ class ExporterProcess(Process):
         """The series of a metric, by labels; none where it does not answer."""
         text = self.get("/metrics").decode()
         return {labels: float(value) for labels, value in re.findall(rf"^{name}({{.*}}|) (\S+)$", text, re.M)}
+
+
+def urls(probes: Sequence[ProbeProcess]) -> dict[str, str]:
+    """Container → URL."""
+    return {probe.folder.name: probe.url for probe in probes}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from set_clock import Clock, needs_faketime
 
-from tests.integration.exporter.processes import KEY, ExporterProcess, ProbeProcess, stored, until
+from tests.integration.exporter.processes import KEY, ExporterProcess, ProbeProcess, stored, until, urls
 
 DAY = 86_400
 STEPS = (60, -60, 3_600, -3_600, DAY, -2 * DAY, 400 * DAY, -399 * DAY, -10 * 365 * DAY, 9 * 365 * DAY)
@@ -24,10 +23,10 @@ def test_verdicts_and_cursors_stay_sound(tmp_path: Path, back: int) -> None:
     """Around an upgrade of one of two replicas, the clock is set often; by ``back`` seconds just before it."""
     rng = random.Random(back)
     clock = Clock(tmp_path / "offset")
-    environment = {**os.environ, **clock.environment}
+    environment = clock.environment
     probes = [ProbeProcess(tmp_path / name, environment, seconds=0.02) for name in "ab"]
     upgraded = probes[0]
-    exporter = ExporterProcess(tmp_path / "exporter", probes, environment)
+    exporter = ExporterProcess(tmp_path / "exporter", urls(probes), environment)
 
     def have(runs: int) -> bool:
         return all(sum(map(len, probe.journalled().values())) >= runs for probe in probes)

@@ -20,12 +20,80 @@ from infercanary.exporter.connections import Connections
 
 BIG = b"x" * (8 << 20)  # more than the kernel takes for a reader that does not read
 ASK = b"GET %s HTTP/1.1\r\nHost: x\r\n"
+TLS = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+
+
+class Client:
+    """One connection to the exporter."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def line(self) -> bytes:
+        return await self._reader.readline()
+
+    async def read(self) -> int:
+        """Bytes that come until the end, or until the connection is cut."""
+        count = 0
+        try:
+            while count < len(BIG) and (piece := await asyncio.wait_for(self._reader.read(1 << 20), 10)):
+                count += len(piece)
+        except ConnectionError:
+            return -1
+        return count
+
+    async def send_much(self, piece: bytes) -> None:
+        with suppress(ConnectionError):
+            for _ in range(64):
+                self.send(piece)
+                await self._writer.drain()
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
+class Server:
+    """The exporter's port, with a page that is big, one that is slow, and one that fails."""
+
+    def __init__(self, port: int, connections: Connections) -> None:
+        self.connections = connections
+        self.clients: list[Client] = []
+        self._port = port
+
+    @property
+    def refused(self) -> dict[own.Reason, int]:
+        return {**self.connections.refused}
+
+    async def connect(self, path: bytes | None = None, header: bytes = b"\r\n", host: int = 1) -> Client:
+        """Connect from an address 127.0.0.*, and ask for a page if one is given."""
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self._port, limit=4096, local_addr=(f"127.0.0.{host}", 0)
+        )
+        if path is not None:
+            writer.write(ASK % path + header)
+        self.clients.append(Client(reader, writer))
+        return self.clients[-1]
+
+    async def until(self, condition: Callable[[Connections], object]) -> None:
+        async def comes() -> None:
+            while not condition(self.connections):  # noqa: ASYNC110 - nothing says when it changes
+                await asyncio.sleep(0.02)
+
+        await asyncio.wait_for(comes(), 10)
+
+    async def until_empty(self) -> None:
+        await self.until(lambda found: not found.open)
+
+    async def until_it_works(self) -> None:
+        await self.until(lambda found: any(connection.handles for connection in found.open))
 
 
 @asynccontextmanager
-async def served(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Connections, int]]:
-    """One page that is big, and its port."""
-    found = Connections()
+async def served(context: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
+    connections = Connections()
 
     async def page(request: web.Request) -> web.StreamResponse:
         return await scrape.send(request, [BIG], "text/plain")
@@ -34,188 +102,130 @@ async def served(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[C
         await asyncio.sleep(0.5)
         return web.Response()
 
-    app = web.Application(middlewares=[found.middleware])
-
     async def faulty(_request: web.Request) -> web.StreamResponse:
         raise ConnectionRefusedError("a fault of the exporter")
 
+    app = web.Application(middlewares=[connections.middleware])
     app.add_routes([web.get("/", page), web.get("/slow", slow), web.get("/faulty", faulty)])
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     assert runner.server is not None
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        found.start(runner.server, sock, lambda: context)
+        connections.start(runner.server, sock, lambda: context)
+        server = Server(sock.getsockname()[1], connections)
         try:
-            yield found, sock.getsockname()[1]
+            yield server
         finally:
-            await found.stop()
+            for client in server.clients:
+                client.close()
+            await connections.stop()
             await runner.cleanup()
 
 
-async def ask(
-    port: int, header: bytes = b"", address: str = "127.0.0.1", path: bytes = b"/"
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4096, local_addr=(address, 0))
-    writer.write(ASK % path + header + b"\r\n")
-    return reader, writer
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + 10
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.02)
-
-
-async def read(reader: asyncio.StreamReader) -> int:
-    """Bytes that come until the end, or until the connection is cut."""
-    count = 0
-    try:
-        while count < len(BIG) and (piece := await reader.read(1 << 20)):
-            count += len(piece)
-    except ConnectionError:
-        return -1
-    return count
-
-
 async def test_what_is_no_http_takes_little_memory() -> None:
-    zeros = bytes(64 << 10)
-    async with served() as (found, port):
+    async with served() as server:
         tracemalloc.start()
         try:
             for _ in range(4):
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                with suppress(ConnectionError):
-                    for _ in range(64):
-                        writer.write(zeros)
-                        await writer.drain()
-                writer.close()
-            await until(lambda: found.refused["malformed"] > 0)
-            _, most = tracemalloc.get_traced_memory()
+                client = await server.connect()
+                await client.send_much(bytes(64 << 10))
+                client.close()
+            await server.until(lambda found: found.refused["malformed"] > 0)
+            assert tracemalloc.get_traced_memory()[1] < 2 << 20
         finally:
             tracemalloc.stop()
-    assert most < 2 << 20
 
 
-async def test_an_error_keeps_no_memory_until_a_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_keeps_no_memory_until_a_collection() -> None:
     """Its traceback has frames, these have what was read and what was to be sent; collections are rare."""
-
-    def kept() -> int:
-        kinds = (own.Connection, asyncio.sslproto.SSLProtocol)
-        return sum(issubclass(type(thing), kinds) for thing in gc.get_objects())
-
+    kinds = (own.Connection, asyncio.sslproto.SSLProtocol)
     gc.collect()
     gc.disable()
     try:
-        async with served() as (found, port):
-            _, writer = await ask(port)
-            await until(lambda: any(connection.writing_paused for connection in found.open))
-            writer.transport.abort()
-            reader, garbage = await asyncio.open_connection("127.0.0.1", port)
-            garbage.write(bytes(1 << 20))
-            with suppress(ConnectionError):
-                await reader.read()
-            garbage.close()
-            await until(lambda: not found.open)
-        async with served(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)) as (found, port):
-            reader, garbage = await asyncio.open_connection("127.0.0.1", port)
-            garbage.write(b"\x00 no TLS\r\n\r\n")
-            with suppress(ConnectionError):
-                await reader.read()
-            garbage.close()
-            await until(lambda: found.refused == {"malformed": 1})
-            assert not found.open
-        await until(lambda: not kept())
+        async with served() as server:
+            client = await server.connect(b"/")
+            await server.until(lambda found: any(one.writing_paused for one in found.open))
+            client.close()
+            garbage = await server.connect(None)
+            garbage.send(bytes(1 << 20))
+            await garbage.read()
+            await server.until_empty()
+        async with served(TLS) as server:
+            garbage = await server.connect()
+            garbage.send(b"\x00 no TLS\r\n\r\n")
+            await garbage.read()
+            await server.until_empty()
+            assert server.refused == {"malformed": 1}
+            await server.until(
+                lambda _: not any(issubclass(type(thing), kinds) for thing in gc.get_objects())
+            )
     finally:
         gc.enable()
 
 
-async def test_silence_instead_of_tls_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "HEADER_SECONDS", 0.2)
-    async with served(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)) as (found, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        with suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(), 5) == b""
-        assert found.refused == {"no_request": 1} and not found.open
-        writer.close()
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        await until(lambda: bool(found.open))
-        writer.close()
-        await until(lambda: not found.open)
+@pytest.mark.parametrize(("context", "said"), [(None, ASK % b"/"), (TLS, b"")])
+async def test_a_connection_that_sends_no_whole_header_or_handshake_is_closed(
+    context: ssl.SSLContext | None, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "HEADER_SECONDS", 0.3)
+    async with served(context) as server:
+        client = await server.connect()
+        client.send(said)
+        assert await client.read() <= 0
+        assert server.refused == {"no_request": 1}
+        client = await server.connect()
+        await server.until(lambda found: found.open)
+        client.close()
+        await server.until_empty()
 
 
 async def test_a_header_of_half_a_megabyte_is_refused_before_it_is_whole() -> None:
-    async with served() as (found, port):
-        reader, writer = await ask(port, b"".join(b"X-%d: %s\r\n" % (n, b"x" * 8_000) for n in range(40)))
-        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
-        writer.close()
-        reader, writer = await ask(port, b"".join(b"X-%d: %s\r\n" % (n, b"x" * 8_000) for n in range(60)))
-        assert b" 400 " in await reader.readline()
-        assert found.refused["malformed"] == 1
-        writer.close()
-
-
-async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "HEADER_SECONDS", 0.3)
-    async with served() as (found, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(ASK % b"/")
-        assert await asyncio.wait_for(reader.read(), 5) == b""
-        assert found.refused == {"no_request": 1}
-        writer.close()
+    async with served() as server:
+        for lines, status in ((40, b"200"), (60, b"400")):
+            client = await server.connect(
+                b"/", b"".join(b"X-%d: %s\r\n" % (n, b"x" * 8_000) for n in range(lines)) + b"\r\n"
+            )
+            assert status in await client.line()
+            client.close()
+        assert server.refused == {"malformed": 1}
 
 
 async def test_a_reader_past_its_deadline_is_cut_and_one_within_it_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(own, "ANSWER_SECONDS", 0.5)
-    async with served() as (found, port):
-        late, writer = await ask(port)
-        scraper, other = await ask(port)
-        assert await read(scraper) >= len(BIG)
-        await until(lambda: found.refused["late_reader"] == 1)
-        assert await read(late) < len(BIG)
-        other.write(ASK % b"/" + b"\r\n")
-        assert await read(scraper) >= len(BIG), "who took its answer stays"
-        writer.close()
-        other.close()
+    async with served() as server:
+        late, scraper = await server.connect(b"/"), await server.connect(b"/")
+        assert await scraper.read() >= len(BIG)
+        await server.until(lambda found: found.refused["late_reader"] == 1)
+        assert await late.read() < len(BIG)
+        scraper.send(ASK % b"/" + b"\r\n")
+        assert await scraper.read() >= len(BIG), "who took its answer stays"
 
 
 async def test_an_idle_connection_is_closed_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "IDLE_SECONDS", 0.2)
-    async with served() as (found, port):
-        reader, writer = await ask(port, path=b"/nowhere")
-        assert b" 404 " in await reader.readline()
-        await asyncio.wait_for(reader.read(), 5)
-        assert not found.refused
-        writer.close()
+    async with served() as server:
+        client = await server.connect(b"/nowhere")
+        assert b" 404 " in await client.line()
+        await client.read()
+        assert not server.refused
 
 
 async def test_a_client_that_leaves_keeps_its_place_until_its_request_is_handled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(own, "CONNECTIONS_OF_ADDRESS", 2)
-    async with served() as (found, port):
+    async with served() as server:
         for _ in range(2):
-            _, writer = await ask(port, path=b"/slow")
-            await until(lambda: any(connection.handles for connection in found.open))
-            writer.close()
+            client = await server.connect(b"/slow")
+            await server.until_it_works()
+            client.close()
         await asyncio.sleep(0.1)
-        reader, writer = await ask(port)
-        assert await read(reader) <= 0
-        assert found.refused == {"refused": 1}
-        await until(lambda: not found.open)
-        reader, last = await ask(port)
-        assert await read(reader) >= len(BIG)
-        for each in (writer, last):
-            each.close()
-        monkeypatch.setattr(own, "ANSWER_SECONDS", 0.1)
-        _, writer = await ask(port, path=b"/slow")
-        await until(lambda: any(connection.handles for connection in found.open))
-        begin = asyncio.get_running_loop().time()
-        writer.close()
-        await until(lambda: not found.open)
-        assert asyncio.get_running_loop().time() - begin < 0.4, "no longer than it may take"
+        assert await (await server.connect(b"/")).read() <= 0
+        assert server.refused == {"refused": 1}
+        await server.until_empty()
+        assert await (await server.connect(b"/")).read() >= len(BIG)
 
 
 async def test_connections_beyond_the_limit_of_an_address_are_refused_and_others_are_answered(
@@ -223,54 +233,45 @@ async def test_connections_beyond_the_limit_of_an_address_are_refused_and_others
 ) -> None:
     monkeypatch.setattr(own, "CONNECTIONS", 6)
     monkeypatch.setattr(own, "CONNECTIONS_OF_ADDRESS", 2)
-    async with served() as (found, port):
-        full = [await ask(port, address="127.0.0.2") for _ in range(12)]
-        await until(lambda: found.refused["refused"] == 10)
-        scraper, its = await ask(port)
-        assert await read(scraper) >= len(BIG)
-        its.close()
-        await until(lambda: len(found.open) == 2)
-        full += [await ask(port, address=f"127.0.0.{n}") for n in (3, 3, 4, 4)]
-        await until(lambda: len(found.open) == 6)
-        full.append(await ask(port, address="127.0.0.5"))
-        await until(lambda: found.refused["refused"] == 11)
-        for _, writer in full:
-            writer.close()
-        await until(lambda: not found.open)
-        newest, last = await ask(port, address="127.0.0.2")
-        assert await read(newest) >= len(BIG)
-        last.close()
+    async with served() as server:
+        full = [await server.connect(b"/", host=2) for _ in range(12)]
+        await server.until(lambda found: found.refused["refused"] == 10)
+        scraper = await server.connect(b"/")
+        assert await scraper.read() >= len(BIG)
+        scraper.close()
+        await server.until(lambda found: len(found.open) == 2)
+        full += [await server.connect(b"/", host=host) for host in (3, 3, 4, 4)]
+        await server.until(lambda found: len(found.open) == 6)
+        full.append(await server.connect(b"/", host=5))
+        await server.until(lambda found: found.refused["refused"] == 11)
+        for client in full:
+            client.close()
+        await server.until_empty()
+        assert await (await server.connect(b"/", host=2)).read() >= len(BIG)
 
 
 async def test_an_idle_connection_gives_its_place_to_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "CONNECTIONS_OF_ADDRESS", 2)
-    async with served() as (found, port):
-        reader, idle = await ask(port, path=b"/slow")
-        await reader.readuntil(b"\r\n\r\n")
-        _, busy = await ask(port)  # it takes no answer
-        await until(lambda: [connection.is_idle for connection in found.open] == [True, False])
-        newest, last = await ask(port)
-        assert await read(newest) >= len(BIG)
-        assert await asyncio.wait_for(reader.read(), 10) == b"" and not found.refused
-        for writer in (idle, busy, last):
-            writer.close()
+    async with served() as server:
+        idle = await server.connect(b"/slow")
+        assert b" 200 " in await idle.line()
+        await server.connect(b"/")  # it takes no answer
+        await server.until(lambda found: [connection.is_idle for connection in found.open] == [True, False])
+        assert await (await server.connect(b"/")).read() >= len(BIG)
+        await idle.read()
+        assert not server.refused
 
 
-async def test_what_is_no_http_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with served() as (found, port):
+async def test_what_is_no_http_is_counted_and_only_a_fault_of_the_exporter_is_logged_as_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with served() as server:
         for _ in range(5):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"\x00 no HTTP\r\n\r\n")
-            assert b" 400 " in await reader.readline()
-            writer.close()
-        assert found.refused == {"malformed": 5}
-    assert "Traceback" not in caplog.text
-
-
-async def test_a_fault_of_the_exporter_is_an_error_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async with served() as (found, port):
-        reader, writer = await ask(port, path=b"/faulty")
-        assert b" 500 " in await reader.readline()
-        assert not found.refused
-        writer.close()
+            client = await server.connect()
+            client.send(b"\x00 no HTTP\r\n\r\n")
+            assert b" 400 " in await client.line()
+        assert server.refused == {"malformed": 5}
+        assert "Traceback" not in caplog.text
+        assert b" 500 " in await (await server.connect(b"/faulty")).line()
+        assert server.refused == {"malformed": 5}
     assert "a fault of the exporter" in caplog.text

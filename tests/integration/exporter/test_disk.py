@@ -20,7 +20,7 @@ from store_writer import KEEP, RUNS, S, take
 
 from infercanary.store.retention import TIERS
 from infercanary.store.store import open_store
-from tests.integration.exporter.processes import ExporterProcess, ProbeProcess, stored, until
+from tests.integration.exporter.processes import ExporterProcess, ProbeProcess, stored, until, urls
 
 pytestmark = [needs_cc, pytest.mark.store]
 
@@ -131,7 +131,9 @@ def test_an_exporter_goes_on_after_each_loss_of_power(tmp_path: Path, losses: in
     rng = random.Random(8)
     probes = [ProbeProcess(tmp_path / name) for name in "ab"]
     disk = FakeDisk(tmp_path / "disk", tmp_path)
-    exporter = ExporterProcess(tmp_path / "exporter", probes, disk.environment, disk.folder / "store.db")
+    exporter = ExporterProcess(
+        tmp_path / "exporter", urls(probes), disk.environment, disk.folder / "store.db"
+    )
     # What is logged goes into the file often, as it does in hours with many more containers.
     small_log = "from infercanary.store import sqlite; sqlite._WAL_PAGES = 40; import infercanary.__main__"
     exporter.command = ("-c", small_log)

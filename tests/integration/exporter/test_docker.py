@@ -7,8 +7,9 @@ import gc
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from infercanary.exporter.discovery import docker as docker_discovery
 # docker-py leaves the socket of a refused connection to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
+INFO, KILLS = "infercanary_container_info", "infercanary_container_oom_kills_total"
 ALLOWED = re.compile(r"(/v1\.\d+)?/(_ping|version|events|containers/json|images/json)")
 
 
@@ -30,6 +32,9 @@ class FakeDocker:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.probe_port = 0
+        self.watched: Callable[[], Any]
+        """Runs an exporter that discovers here."""
         self.listing: list[dict[str, Any]] = []
         self.images: list[dict[str, Any]] = []
         self.forbidden: list[str] = []
@@ -87,6 +92,44 @@ class FakeDocker:
             name, _, code = action.partition(" ")
             await self.event(name, number, code)
 
+    async def has(self, *listing: dict[str, Any]) -> None:
+        """Let it have these containers, with an event."""
+        self.listing = [*listing]
+        await self.event()
+
+    async def lists_again(self, times: int = 1) -> None:
+        """Wait until it was listed so often from now on, and events are followed."""
+        last = self.listings + times
+        while self.listings < last or not self._streams:  # noqa: ASYNC110 - a server that another process asks
+            await asyncio.sleep(0.02)
+
+    def entry(self, number: int, port: int = 0, image: int = 1, name: str = "app-resnet-1") -> dict[str, Any]:
+        """A container of the good probe, or of what is at another port."""
+        labels = {"enable": "true", "port": str(port or self.probe_port)}
+        compose = {"com.docker.compose.service": "resnet", "com.docker.compose.config-hash": "c0ffee"}
+        return {
+            "Id": f"{number:064x}",
+            "Names": [f"/{name}"],
+            "Image": f"registry.example/resnet:{image}",
+            "ImageID": f"sha256:{image:064x}",
+            "Labels": {f"infercanary.{key}": value for key, value in labels.items()} | compose,
+            "HostConfig": {"NetworkMode": "app_default"},
+            "NetworkSettings": {
+                "Networks": {"app_default": {"IPAddress": "127.0.0.1", "GlobalIPv6Address": ""}}
+            },
+        }
+
+    def changed(self, path: str, value: Any) -> dict[str, Any]:
+        """An entry without a label of ours, with another value at a place."""
+        plain = {"Labels": {"a": "b"}, "State": "running", "Ports": [], "Created": 1, "Mounts": []}
+        odd = self.entry(7, 1, name="odd") | plain
+        *folders, last = path.split(".")
+        place: Any = odd
+        for step in folders:
+            place = place[step]
+        place[last] = value
+        return odd
+
     async def _send(self, request: web.Request, stream: web.StreamResponse, event: dict[str, Any]) -> None:
         if event["Action"] in json.loads(request.query["filters"])["event"]:
             with suppress(ConnectionError):  # the exporter is between two streams
@@ -126,23 +169,6 @@ class FakeDocker:
         return response
 
 
-def entry(number: int, port: int, image: int = 1, name: str = "app-resnet-1") -> dict[str, Any]:
-    return {
-        "Id": f"{number:064x}",
-        "Names": [f"/{name}"],
-        "Image": f"registry.example/resnet:{image}",
-        "ImageID": f"sha256:{image:064x}",
-        "Labels": {
-            "infercanary.enable": "true",
-            "infercanary.port": str(port),
-            "com.docker.compose.service": "resnet",
-            "com.docker.compose.config-hash": "c0ffee",
-        },
-        "HostConfig": {"NetworkMode": "app_default"},
-        "NetworkSettings": {"Networks": {"app_default": {"IPAddress": "127.0.0.1", "GlobalIPv6Address": ""}}},
-    }
-
-
 def image(number: int) -> dict[str, Any]:
     return {"Id": f"sha256:{number:064x}", "RepoDigests": [f"registry.example/resnet@sha256:{number:02d}"]}
 
@@ -154,36 +180,17 @@ def collect_garbage_here() -> Iterator[None]:
 
 
 @pytest.fixture
-async def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeDocker]:
+async def docker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Any, watch: Any, good_probe: Any
+) -> AsyncIterator[FakeDocker]:
     fake = FakeDocker(tmp_path / "docker.sock")
+    fake.probe_port = int((await serve(good_probe.app())).rpartition(":")[2])
+    fake.watched = partial(watch, discovery="docker")
     monkeypatch.setenv("DOCKER_HOST", f"unix://{fake.path}")
     await fake.start()
     yield fake
     await fake.stop()
     assert fake.forbidden == [], "only what the socket proxy lets pass"
-
-
-@pytest.fixture
-async def port(serve: Any, good_probe: Any) -> int:
-    return int((await serve(good_probe.app())).rpartition(":")[2])
-
-
-def changed(path: str, value: Any) -> dict[str, Any]:
-    """An entry without a label of ours, with another value at a place."""
-    odd = {
-        **entry(7, 1, name="odd"),
-        "Labels": {"a": "b"},
-        "State": "running",
-        "Ports": [],
-        "Created": 1,
-        "Mounts": [],
-    }
-    *folders, last = path.split(".")
-    place: Any = odd
-    for step in folders:
-        place = place[step]
-    place[last] = value
-    return odd
 
 
 FIELDS = (
@@ -194,49 +201,48 @@ FIELDS = (
 
 
 async def test_odd_entries_cost_no_other_container(
-    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Null, or a value of a wrong type, in any place of an entry, an image and an event."""
+    docker: FakeDocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Null, or a value of a wrong type, in any place of an entry, an image and an event. No event shows the others."""
     lines: list[dict[str, Any]] = []
     monkeypatch.setattr(base.log, "warning", lambda event, **more: lines.append({"event": event, **more}))
-    docker.images = [{**image(1), "Id": None}, {**image(3), "RepoDigests": 5}, image(1)]
-    docker.listing = [entry(1, port), "nothing", None]  # type: ignore[list-item]
-    values: list[Any] = [None, 5, "text", [[]], "\ud800"]
-    docker.listing += [changed(field, value) for field in FIELDS for value in values]
-    odd: list[dict[str, Any]] = [{"Actor": None}, {"Actor": 5}, {"timeNano": "now"}]
     monkeypatch.setattr(docker_discovery, "_RELIST_SECONDS", 0.1)
-    async with exporter(config(discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_up", container="app-resnet-1"))
+    docker.images = [{**image(1), "Id": None}, {**image(3), "RepoDigests": 5}, image(1)]
+    listing: list[Any] = [docker.entry(1), "nothing", None]
+    values: list[Any] = [None, 5, "text", [[]], "\ud800"]
+    listing += [docker.changed(field, value) for field in FIELDS for value in values]
+    odd: list[dict[str, Any]] = [{"Actor": None}, {"Actor": 5}, {"timeNano": "now"}]
+    async with docker.watched() as run:
+        await run.appears("infercanary_discovery_up")
+        docker.listing = listing
+        await run.appears("infercanary_up", container="app-resnet-1")
         assert await run.value("infercanary_discovery_up") == 1
-        assert [found["image_digest"] for found in await run.labels("infercanary_container_info")] == [
-            "sha256:01"
-        ]
+        assert [info["image_digest"] for info in await run.labels(INFO)] == ["sha256:01"]
         for each in odd:
             await docker.event("oom", **each)
         await docker.ends(1, "oom", "die 137")
-        await eventually(lambda: run.value("infercanary_container_oom_kills_total", container="app-resnet-1"))
-        listings = docker.listings
-        await eventually(lambda: asyncio.sleep(0, docker.listings > listings + 1))
-    left_out = [line for line in lines if "left out" in line["event"]]
-    entries = [line["entry"] for line in left_out]
+        await run.appears(KILLS, container="app-resnet-1")
+        await docker.lists_again(2)
+    entries = [line["entry"] for line in lines if "left out" in line["event"]]
     assert "nothing" in entries and sum("'Names': ['/odd']" in entry for entry in entries) > 1
     assert len(entries) == len(set(entries)), "each is said once"
 
 
 async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(
-    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any, good_probe: Any
+    docker: FakeDocker, good_probe: Any
 ) -> None:
     """At the speed of events: the periodic listing is far away."""
     docker.images = [image(1)]
-    async with exporter(config(discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_discovery_up"))
+    async with docker.watched() as run:
+        await run.appears("infercanary_discovery_up")
         assert await run.value("infercanary_discovered_containers") == 0
+        await docker.has(docker.entry(3, port=1))
+        await run.appears("infercanary_poll_failures_total")
 
-        docker.listing = [entry(1, port)]
-        await docker.event()
-        await eventually(lambda: run.value("infercanary_up"))
-        assert await run.labels("infercanary_container_info") == [
+        await docker.has(docker.entry(1))
+        await run.appears("infercanary_up")
+        assert await run.labels("infercanary_poll_failures_total") == [], "another container"
+        assert await run.labels(INFO) == [
             {
                 "service": "resnet",
                 "container": "app-resnet-1",
@@ -247,295 +253,180 @@ async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(
             }
         ]
 
-        docker.listing = []
-        await docker.event()
-
-        async def gone() -> bool:
-            return 'container="app-resnet-1"' not in (await run.get())[1]
-
-        await eventually(gone)
+        await docker.has()
+        await run.becomes(None, "infercanary_up")
+        assert 'container="app-resnet-1"' not in (await run.get())[1]
 
         asked = len(good_probe.cursors)
-        docker.listing, docker.images = [entry(2, port, image=2)], [image(1), image(2)]
-        await docker.event()
-        await eventually(lambda: run.value("infercanary_up", service="resnet", container="app-resnet-1"))
-        assert [i["image_digest"] for i in await run.labels("infercanary_container_info")] == ["sha256:02"]
+        docker.images = [image(1), image(2)]
+        await docker.has(docker.entry(2, image=2))
+        await run.appears("infercanary_up", service="resnet", container="app-resnet-1")
+        assert [info["image_digest"] for info in await run.labels(INFO)] == ["sha256:02"]
         assert good_probe.cursors[asked] == "", "another container: nothing of the old one is taken over"
 
 
-async def test_a_replaced_container_between_two_listings_is_another_one(
-    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
-) -> None:
-    docker.listing = [entry(1, 1)]
-    async with exporter(config(discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_poll_failures_total"))
-        docker.listing = [entry(2, port)]
-        await docker.event()
-        await eventually(lambda: run.value("infercanary_up"))
-        assert await run.labels("infercanary_poll_failures_total") == []
-
-
 @pytest.mark.parametrize("refused", ["images/json", "events"])
-async def test_a_proxy_that_forbids_a_list_is_said(
-    docker: FakeDocker, exporter: Any, config: Any, eventually: Any, refused: str
-) -> None:
+async def test_a_proxy_that_forbids_a_list_is_said(docker: FakeDocker, refused: str) -> None:
     docker.refused = refused
-    async with exporter(config(discovery="docker")) as run:
-
-        async def refuses() -> bool:
-            return await run.value("infercanary_discovery_up") == 0
-
-        await eventually(refuses)
+    async with docker.watched() as run:
+        await run.becomes(0, "infercanary_discovery_up")
         docker.refused = ""
-        await eventually(lambda: run.value("infercanary_discovery_up"))
+        await run.appears("infercanary_discovery_up")
 
 
-async def test_what_the_kernel_ended_is_counted_also_where_the_container_is_gone(
-    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
-) -> None:
-    docker.listing = [entry(1, port), entry(2, port, name="app-resnet-2")]
-    name = "infercanary_container_oom_kills_total"
-    async with exporter(config(discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_up", container="app-resnet-2"))
-        assert await run.value(name, container="app-resnet-1") == 0
+async def test_what_the_kernel_ended_is_counted_also_where_the_container_is_gone(docker: FakeDocker) -> None:
+    first, second = docker.entry(1), docker.entry(2, name="app-resnet-2")
+    docker.listing = [first, second]
+    async with docker.watched() as run:
+        await run.appears("infercanary_up", container="app-resnet-2")
+        assert await run.value(KILLS, container="app-resnet-1") == 0
         # A worker of the one is killed, and its server goes on; somebody kills the other, which is no news of memory.
         await docker.ends(1, "oom")
         await docker.ends(2, "die 137")
-        docker.listing = [entry(1, port)]
+        docker.listing = [first]
         await docker.ends(1, "die 0")
-        await asyncio.sleep(1.0)
-        assert await run.value(name, container="app-resnet-1") == 0
-        assert await run.value(name, container="app-resnet-2") is None, "it is gone"
+        await run.becomes(None, "infercanary_up", container="app-resnet-2")
+        assert await run.each(KILLS) == {"app-resnet-1": 0}
 
         docker.listing = []
         await docker.ends(1, "oom", "die 137")
-
-        async def counted() -> bool:
-            return await run.value(name, container="app-resnet-1", service="resnet") == 1
-
-        await eventually(counted)
-        assert await run.value("infercanary_up", container="app-resnet-1") is None
+        await run.becomes(1, KILLS, container="app-resnet-1", service="resnet")
+        await run.becomes(None, "infercanary_up", container="app-resnet-1")
         page = (await run.get("/"))[1]
         assert "app-resnet-1</span>" not in page
         assert "app-resnet-1 (resnet) does not run: killed for memory once, last" in page
 
         # It is started again, and ends again: its count goes on.
-        docker.listing = [entry(1, port)]
-        await docker.event()
-        await eventually(lambda: run.value("infercanary_up"))
+        await docker.has(first)
+        await run.appears("infercanary_up")
         await docker.ends(1, "oom", "die 137", "start")
-
-        async def twice() -> bool:
-            words = '<p class="trouble">killed for memory 2 times, last'
-            return await run.value(name, container="app-resnet-1") == 2 and words in (await run.get("/"))[1]
-
-        await eventually(twice)
+        await run.becomes(2, KILLS, container="app-resnet-1")
+        await run.shows('<p class="trouble">killed for memory 2 times, last')
 
 
-@pytest.mark.parametrize("action", ["die", "died"])
-async def test_a_container_that_ends_goes_by_dockers_word_and_by_podmans(
-    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any, action: str
-) -> None:
-    docker.listing = [entry(1, port) | {"Image": "localhost/app:dev"}]
-    async with exporter(config(discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_up"))
-        [labels] = await run.labels("infercanary_container_info")
-        assert labels["image"] == "app:dev", "localhost/ is no registry"
+async def test_a_container_that_ends_goes_also_by_podmans_word(docker: FakeDocker) -> None:
+    docker.listing = [docker.entry(1) | {"Image": "localhost/app:dev"}]
+    async with docker.watched() as run:
+        await run.appears("infercanary_up")
+        assert [info["image"] for info in await run.labels(INFO)] == ["app:dev"], "localhost/ is no registry"
         docker.listing = []
-
-        async def gone() -> bool:
-            await docker.event(action)
-            return await run.value("infercanary_up") is None
-
-        await eventually(gone)
+        await docker.event("died")
+        await run.becomes(None, "infercanary_up")
 
 
-async def test_what_happens_to_containers_without_a_label_costs_no_listing(
-    docker: FakeDocker, exporter: Any, config: Any, eventually: Any
+async def test_events_cost_few_listings_and_those_of_containers_without_a_label_none(
+    docker: FakeDocker,
 ) -> None:
-    async with exporter(config(discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_discovery_up"))
-        listings = docker.listings
+    async with docker.watched() as run:
+        await run.appears("infercanary_discovery_up")
+        before = docker.listings
         await docker.event(Actor={"ID": "f" * 64, "Attributes": {"image": "x"}})
         await asyncio.sleep(1.2)
-        assert docker.listings == listings
-        await docker.event()
-        await eventually(lambda: asyncio.sleep(0, docker.listings > listings))
+        assert docker.listings == before
+        for _ in range(50):
+            await docker.event()
+            await asyncio.sleep(0.02)
+        await docker.lists_again()
+        assert docker.listings - before <= 5
 
 
 @pytest.mark.parametrize("scheme", ["unix", "tcp"])
 async def test_neither_docker_nor_a_probe_is_asked_through_a_proxy(
-    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any, monkeypatch: Any, scheme: str
+    docker: FakeDocker, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    docker.listing = [entry(1, port)]
-    url = f"tcp://127.0.0.1:{docker.port}" if scheme == "tcp" else f"unix://{docker.path}"
-    monkeypatch.setenv("DOCKER_HOST", url)
-    async with exporter(config(discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_up"))
+        monkeypatch.setenv(name.upper(), "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    if scheme == "tcp":
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{docker.port}")
+    docker.listing = [docker.entry(1)]
+    async with docker.watched() as run:
+        await run.appears("infercanary_up")
         assert await run.value("infercanary_discovery_up") == 1
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
 async def test_a_clock_that_steps_loses_no_kill_and_counts_none_twice(
-    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any, monkeypatch: Any, hours: int
+    docker: FakeDocker, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     monkeypatch.setattr(docker_discovery, "_RELIST_SECONDS", 1.0)  # also of a stream
-    docker.listing = [entry(1, port)]
-    async with exporter(config(discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_up"))
+    docker.listing = [docker.entry(1)]
+    async with docker.watched() as run:
+        await run.appears("infercanary_up")
         for kills in (1, 2):
             # What ends between two streams, just after the clock stepped back, is not in the next one.
-            await eventually(lambda: asyncio.sleep(0, bool(docker._streams)))
+            await docker.lists_again()
             await docker.ends(1, "oom", "die 137")
-
-            async def counted(kills: int = kills) -> bool:
-                return await run.value("infercanary_container_oom_kills_total") == kills
-
-            await eventually(counted)
+            await run.becomes(kills, KILLS)
             await asyncio.sleep(1.0)
-            assert await counted()
+            assert await run.value(KILLS) == kills
             docker.ahead = 3600.0 * hours
 
 
-async def test_a_kill_between_two_streams_is_counted_once(
-    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
-) -> None:
-    docker.listing = [entry(1, port)]
-    async with exporter(config(discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_up"))
+async def test_what_happens_between_two_streams_is_seen_once(docker: FakeDocker) -> None:
+    async with docker.watched() as run:
+        await run.appears("infercanary_discovery_up")
+        for number in (1, 2):
+            await docker.cut_events()
+            await docker.has(*(docker.entry(n, name=f"app-resnet-{n}") for n in range(1, number + 1)))
+            await run.appears("infercanary_up", container=f"app-resnet-{number}")
         for kills in (1, 2):
             await docker.cut_events()
             await docker.ends(1, "die 137", "oom")
-
-            async def counted(kills: int = kills) -> bool:
-                return await run.value("infercanary_container_oom_kills_total") == kills
-
-            await eventually(counted)
-        docker.listing = []
-        await docker.event()
-
-        async def gone() -> bool:
-            return await run.value("infercanary_up") is None
-
-        await eventually(gone)  # a listing goes before the events
+            await run.becomes(kills, KILLS, container="app-resnet-1")
+        await docker.has()
+        await run.becomes(
+            None, "infercanary_up", container="app-resnet-1"
+        )  # a listing goes before the events
         await docker.cut_events()
         await docker.ends(1, "oom", "die 137")
-        await eventually(lambda: counted(3))
+        await run.becomes(3, KILLS, container="app-resnet-1")
         await asyncio.sleep(1.0)
-        assert await counted(3)
+        assert await run.value(KILLS, container="app-resnet-1") == 3
 
 
 async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(
-    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any, good_probe: Any
+    docker: FakeDocker, good_probe: Any
 ) -> None:
-    docker.listing = [entry(1, port)]
-    async with exporter(config(discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_up"))
+    docker.listing = [docker.entry(1)]
+    async with docker.watched() as run:
+        await run.appears("infercanary_up")
         await docker.stop()
-
-        async def lost() -> bool:
-            return await run.value("infercanary_discovery_up") == 0
-
-        await eventually(lost)
+        await run.becomes(0, "infercanary_discovery_up")
         polls = good_probe.polls
         await asyncio.sleep(0.5)
         assert good_probe.polls > polls
         assert await run.value("infercanary_up") == 1
-        docker.listing = [entry(1, port), entry(2, port, name="app-resnet-2")]
+        docker.listing.append(docker.entry(2, name="app-resnet-2"))
         await docker.start()
-        await eventually(lambda: run.value("infercanary_up", container="app-resnet-2"))
+        await run.appears("infercanary_up", container="app-resnet-2")
         assert await run.value("infercanary_discovery_up") == 1
         assert good_probe.cursors.count("") == 2, "the first one was never forgotten"
 
 
-async def test_an_event_between_two_streams_is_not_missed(
-    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_neither_a_daemon_that_hangs_nor_an_idle_stream_holds_up_the_end(
+    docker: FakeDocker, config: Any, eventually: Any, hangs: bool
 ) -> None:
-    async with exporter(config(discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_discovery_up"))
-        for number in (1, 2, 3):
-            await docker.cut_events()
-            docker.listing = [entry(n, port, name=f"app-resnet-{n}") for n in range(1, number + 1)]
-            await docker.event()
-            await eventually(lambda n=number: run.value("infercanary_up", container=f"app-resnet-{n}"))
-
-
-async def test_what_no_event_shows_is_found_by_listing_again(
-    docker: FakeDocker,
-    port: int,
-    exporter: Any,
-    config: Any,
-    eventually: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(docker_discovery, "_RELIST_SECONDS", 0.5)
-    async with exporter(config(discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_discovery_up"))
-        docker.listing = [entry(1, port)]
-        await eventually(lambda: run.value("infercanary_up"))
-
-
-async def test_a_burst_of_events_costs_few_listings(
-    docker: FakeDocker, exporter: Any, config: Any, eventually: Any
-) -> None:
-    async with exporter(config(discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_discovery_up"))
-        before = docker.listings
-        for _ in range(50):
-            await docker.event()
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(0.7)
-        assert 1 <= docker.listings - before <= 5
-
-
-async def test_no_daemon_at_all_is_a_metric_and_the_listed_probes_work(
-    exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any, monkeypatch: Any, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
-    async with exporter(config(("one", await serve(good_probe.app())), discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_up"))
-        assert await run.value("infercanary_discovery_up") == 0
-        assert "Docker does not answer" in (await run.get("/"))[1]
-
-
-async def test_a_daemon_that_hangs_does_not_hold_up_the_end(docker: FakeDocker, config: Any) -> None:
-    docker.hang = True
+    docker.hang = hangs
     exporter = Exporter(config(discovery="docker"))
     runner = web.AppRunner(create_app(exporter), shutdown_timeout=0.1)
     await runner.setup()
-    await asyncio.sleep(0.3)
-    assert not exporter.discoveries[0].tried
-    started = time.monotonic()
-    await runner.cleanup()
-    assert time.monotonic() - started < 3.5
-
-
-async def test_an_idle_event_stream_does_not_hold_up_the_end(
-    docker: FakeDocker, config: Any, eventually: Any
-) -> None:
-    exporter = Exporter(config(discovery="docker"))
-    runner = web.AppRunner(create_app(exporter), shutdown_timeout=0.1)
-    await runner.setup()
-
-    async def up() -> bool:
-        return exporter.discoveries[0].up
-
-    await eventually(up)
-    started = time.monotonic()
-    await runner.cleanup()
-    assert time.monotonic() - started < 1.0
+    if hangs:
+        await asyncio.sleep(0.3)
+        assert not exporter.discoveries[0].tried
+    else:
+        await eventually(lambda: asyncio.sleep(0, exporter.discoveries[0].up))
+    await asyncio.wait_for(runner.cleanup(), 20)
 
 
 async def test_the_same_name_in_the_config_goes_first(
-    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
+    docker: FakeDocker, watch: Any, good_probe: Any
 ) -> None:
-    docker.listing = [entry(1, 1)]
-    url = f"http://127.0.0.1:{port}"
-    async with exporter(config(("app-resnet-1", url), discovery="docker")) as run:
-        await eventually(lambda: run.value("infercanary_discovered_containers"))
-        await eventually(lambda: run.value("infercanary_up"))
-        assert [info["container_id"] for info in await run.labels("infercanary_container_info")] == [""]
+    docker.listing = [docker.entry(1, port=1)]
+    async with watch({"app-resnet-1": good_probe}, discovery="docker") as run:
+        await run.appears("infercanary_discovered_containers")
+        await run.appears("infercanary_up")
+        assert [info["container_id"] for info in await run.labels(INFO)] == [""]

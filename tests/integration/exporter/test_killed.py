@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.exporter.processes import ExporterProcess, ProbeProcess, stored, until
+from tests.integration.exporter.processes import ExporterProcess, ProbeProcess, stored, until, urls
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.campaign)])
 def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int) -> None:
     rng = random.Random(1)
     probes = [ProbeProcess(tmp_path / name) for name in "ab"]
-    exporter = ExporterProcess(tmp_path / "exporter", probes)
+    exporter = ExporterProcess(tmp_path / "exporter", urls(probes))
     processes = [*probes, exporter]
     victims = [processes[number % 3] for number in range(kills)]
     rng.shuffle(victims)

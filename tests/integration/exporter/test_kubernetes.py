@@ -1,4 +1,7 @@
-"""The Kubernetes discovery and an API server that misbehaves on command. A real one is asked in tests/kubernetes."""
+"""The Kubernetes discovery and an API server that misbehaves on command.
+
+A real one is asked in tests/kubernetes/test_api_server.py: it is silent, stopped, and forgets versions.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ import asyncio
 import json
 import shutil
 import ssl
-import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from aiohttp.test_utils import TestServer
 from infercanary.command.settings import UsageError
 from infercanary.exporter.discovery import kubernetes
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.discovery.kubernetes import ApiError, KubernetesPods, source
+from infercanary.exporter.discovery.kubernetes import KubernetesPods, source
+from tests.integration.exporter.processes import certificate
 from tests.unit.exporter.test_kubernetes_pods import raw
 
 
@@ -39,33 +42,30 @@ def line(kind: str, **of: Any) -> bytes:
     return json.dumps({"type": kind, "object": of}).encode() + b"\n"
 
 
-GONE = line("ERROR", code=410, message="too old resource version: 1 (9)")
 CUT = b"cut"
 
 
 class Api:
     """Answers lists from ``pods``, and each watch with the pieces in ``stream``; None ends a watch."""
 
-    def __init__(self, token_file: Path, port: int | None = None) -> None:
+    def __init__(self, token_file: Path) -> None:
         self.pods: list[msgspec.Raw] = []
         self.version = 1
         self.page_pods = 100
         self.requests: list[dict[str, str]] = []
         self.tokens: list[str] = []
-        self.status: list[int] = []  # of the next answers; 200 is an answer as it should be, 0 none at all
+        self.status: list[int] = []  # of the next answers; 200 is an answer as it should be
         self.stream: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.token_file = token_file
         app = web.Application()
         app.router.add_get("/api/v1/pods", self._answer)
-        self.server = TestServer(app, host="127.0.0.1", port=port)
+        self.server = TestServer(app, host="127.0.0.1")
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(dict(request.query))
         self.tokens.append(request.headers.get("Authorization", ""))
         if self.status and (status := self.status.pop(0)) != 200:
-            if not status:
-                await self.stream.get()
-            return web.Response(status=status or 200, headers={"Location": request.path_qs})
+            return web.Response(status=status, headers={"Location": request.path_qs})
         if "watch" not in request.query:
             first = int(request.query["continue"] or "0")
             most = min(int(request.query["limit"]), self.page_pods)
@@ -127,6 +127,10 @@ class Follower:
     async def finds(self, *names: str) -> None:
         await self.until(lambda: sorted(each.pod for each in self.containers) == [*names])
 
+    async def fails(self, says: str) -> None:
+        """Wait until a watch failed with this text."""
+        await self.until(lambda: says in str(self.failures))
+
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -143,15 +147,17 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
     await served.server.close()
 
 
-Follow = Callable[..., Follower]
+Follow = Callable[[], Awaitable[Follower]]
 
 
 @pytest_asyncio.fixture
 async def follow(api: Api) -> AsyncIterator[Follow]:
+    """Begins to follow, and waits for the first watch."""
     started: list[Follower] = []
 
-    def begin() -> Follower:
+    async def begin() -> Follower:
         started.append(Follower(api))
+        await started[-1].until(lambda: api.watches)
         return started[-1]
 
     yield begin
@@ -162,25 +168,25 @@ async def follow(api: Api) -> AsyncIterator[Follow]:
 
 async def test_a_list_in_pages_and_then_what_changes(api: Api, follow: Follow) -> None:
     api.pods, api.page_pods, api.version = [raw(str(n)) for n in range(1, 6)], 2, 9
-    follower = follow()
+    api.status = [200, 410]  # a page that expired means to begin the list again
+    follower = await follow()
     await follower.finds("1", "2", "3", "4", "5")
-    assert api.requests[0] == {"fieldSelector": "spec.nodeName=node-1", "limit": "10", "continue": ""}
-    await follower.until(lambda: api.watches == ["9"])
+    assert api.watches == ["9"]
+    assert [each["continue"] for each in api.lists] == ["", "2", "", "2", "4"]
+    assert api.lists[0] == {"fieldSelector": "spec.nodeName=node-1", "limit": "10", "continue": ""}
     watch = api.requests[-1]
     assert watch["fieldSelector"] == "spec.nodeName=node-1" and watch["allowWatchBookmarks"] == "true"
     api.send(event("DELETED", "3", 10))
     await follower.finds("1", "2", "4", "5")
-    assert len(api.lists) == 3 and not follower.failures
+    assert len(api.lists) == 5 and len(follower.failures) == 1
 
 
 async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(
     api: Api, follow: Follow, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    follower = follow()
-    await follower.until(lambda: api.watches)
+    follower = await follow()
     api.token_file.write_text("second\n")
     api.send(event("ADDED", "1", 5), None)
-    await follower.until(lambda: api.watches == ["1", "5"])
     await follower.finds("1")
     api.send(line("BOOKMARK", metadata={"resourceVersion": "7"}, spec={"containers": None}), None)
     await follower.until(lambda: api.watches == ["1", "5", "7"])
@@ -189,32 +195,8 @@ async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(
     assert "cannot be read" not in capsys.readouterr().out, "a bookmark is no pod"
 
 
-@pytest.mark.parametrize("how", ["event", "status"])
-async def test_a_version_that_is_gone_means_to_list_and_compare(api: Api, follow: Follow, how: str) -> None:
-    api.pods = [raw("1"), raw("2")]
-    follower = follow()
-    await follower.until(lambda: api.watches)
-    known = {each.pod: each for each in follower.containers}
-    api.pods, api.version = [raw("2"), raw("3")], 9
-    if how == "status":
-        api.status = [410]
-    api.send(GONE if how == "event" else None)
-    await follower.finds("2", "3")
-    assert known["2"] in follower.containers, "the same container, so it is polled on"
-    await follower.until(lambda: api.watches[-1] == "9")
-    assert "resource version is too old" in str(*follower.failures) and len(api.lists) == 2
-
-
-async def test_a_page_that_expired_means_to_begin_the_list_again(api: Api, follow: Follow) -> None:
-    api.pods, api.page_pods, api.status = [raw("1"), raw("2")], 1, [200, 410]
-    follower = follow()
-    await follower.finds("1", "2")
-    assert [each["continue"] for each in api.lists] == ["", "1", "", "1"]
-
-
 async def test_a_line_in_pieces_and_a_cut_in_it(api: Api, follow: Follow) -> None:
-    follower = follow()
-    await follower.until(lambda: api.watches)
+    follower = await follow()
     added, deleted = event("ADDED", "1", 5), event("DELETED", "1", 6)
     api.send(event("ADDED", "2", 4) + added[:50])
     await follower.finds("2")
@@ -227,16 +209,6 @@ async def test_a_line_in_pieces_and_a_cut_in_it(api: Api, follow: Follow) -> Non
     assert follower.failures == [] and len(api.lists) == 1, "a cut is no outage"
 
 
-async def test_silence_ends_the_watch(api: Api, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes, "SILENT_SECONDS", 0.2)
-    api.pods, api.status = [raw("1")], [200, 200, 200, *[0] * 100]
-    follower = follow()
-    await follower.until(lambda: api.watches == ["1", "1"])
-    assert follower.failures == [] and len(api.lists) == 1 and len(follower.containers) == 1
-    await follower.until(lambda: follower.failures)
-    assert isinstance(follower.failures[0], asyncio.TimeoutError), "connections without an answer: an outage"
-
-
 @pytest.mark.parametrize(
     ("status", "fix"),
     [
@@ -244,42 +216,13 @@ async def test_silence_ends_the_watch(api: Api, follow: Follow, monkeypatch: pyt
         (403, "`list` and `watch` on `pods`"),
         (404, "not that of"),
         (302, "HTTP 302"),  # the token is for this address
-        (503, "HTTP 503"),
     ],
 )
 async def test_an_answer_that_refuses(api: Api, follow: Follow, status: int, fix: str) -> None:
     api.pods, api.status = [raw("1")], [status]
-    follower = follow()
+    follower = await follow()
     await follower.finds("1")
-    [failure] = follower.failures
-    assert isinstance(failure, ApiError) and fix in str(failure)
-
-
-async def test_a_server_that_is_gone_for_a_while(api: Api, follow: Follow) -> None:
-    api.pods = [raw("1", 1)]
-    follower = follow()
-    await follower.finds("1")
-    port = api.server.port
-    await follower.until(lambda: api.watches)
-    api.send(CUT)
-    await api.server.close()
-    await follower.until(lambda: follower.failures)
-    assert len(follower.containers) == 1, "known pods are polled meanwhile"
-    again = Api(api.token_file, port)
-    again.pods, again.version = [raw("1", 2, killed=1), raw("2")], 5
-    await again.server.start_server()
-    await follower.finds("1", "2")
-    assert [kill.id for kill in follower.discovery.kills] == ["1"], "killed meanwhile"
-    await follower.stop()
-    again.send(None, None)
-    await again.server.close()
-
-
-async def test_a_token_that_is_not_there(api: Api, follow: Follow) -> None:
-    api.token_file.unlink()
-    follower = follow()
-    await follower.until(lambda: follower.failures)
-    assert "mount the service account's token" in str(follower.failures[0]) and api.requests == []
+    await follower.fails(fix)
 
 
 @pytest.mark.parametrize("odd", [b"<html>\n", b"[]\n", line("ERROR", code=500, message="etcd"), b"x" * 3000])
@@ -287,41 +230,28 @@ async def test_what_is_no_watch_means_to_list_again(
     api: Api, follow: Follow, odd: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubernetes, "MAX_BYTES", 2000)
-    follower = follow()
-    await follower.until(lambda: api.watches)
+    follower = await follow()
     api.pods = [raw("1")]
     api.send(odd)
     await follower.finds("1")
     assert len(follower.failures) == 1 and len(api.lists) == 2
 
 
-def self_signed(folder: Path) -> tuple[ssl.SSLContext, Path]:
-    """A server's, whose certificate signs itself, and that certificate."""
-    key, certificate = folder / "key.pem", folder / "ca.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=api",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
-    return context, certificate
-
-
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 async def test_only_a_server_whose_certificate_is_trusted_gets_the_token(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("first")
-    context, certificate = self_signed(tmp_path)
+    own = certificate(tmp_path, "api")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(own, own.with_suffix(".key"))
     served = Api(tmp_path / "token")
     served.pods = [raw("1")]
     await served.server.start_server(ssl=context)
-    ca_file = tmp_path / "ca.crt"
-    shutil.copy(ssl.get_default_verify_paths().cafile or certificate, ca_file)
     follower = Follower(served)
-    await follower.until(lambda: follower.failures)
-    assert "the CA beside the service account's token is another one" in str(follower.failures[0])
+    await follower.fails("mount the service account's token")
+    (tmp_path / "token").write_text("first")
+    shutil.copy(ssl.get_default_verify_paths().cafile or own, tmp_path / "ca.crt")
+    await follower.fails("the CA beside the service account's token is another one")
     assert served.tokens == []
-    shutil.copy(certificate, ca_file)
+    shutil.copy(own, tmp_path / "ca.crt")
     await follower.finds("1")
     await follower.stop()
     served.send(None)

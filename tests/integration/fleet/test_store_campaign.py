@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import psycopg
 import pytest
-from ports import free_port
 from postgres import Postgres, running
 from set_clock import Clock, needs_faketime
 from slow_network import Proxy
@@ -32,8 +31,8 @@ from infercanary.judge.model import Generation, Sample
 from infercanary.store.retention import Retention
 from infercanary.store.schema import SCHEMA
 from infercanary.store.store import Store, open_store
+from tests.integration.exporter.processes import KEY
 from tests.integration.fleet.world import (
-    KEY,
     SERVICE,
     Exporter,
     Probe,
@@ -122,7 +121,7 @@ def a_full_disk(scene: Scene) -> None:
 def a_second_exporter_on_one_file(scene: Scene) -> None:
     [first] = scene.exporters
     urls = {probe.name: probe.url for probe in scene.probes}
-    second = Exporter(scene.folder, "h-second", free_port(), scene.location, urls)
+    second = Exporter(scene.folder, "h-second", scene.location, urls)
     scene.exporters.append(second)
     second.start()
     scene.is_up(False, second)

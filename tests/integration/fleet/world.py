@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
-from ports import free_port
 from postgres import PASSWORD, Postgres
 
 from infercanary.contract.report import SCHEMA_VERSION, Report, Run, encode
-from infercanary.judge.model import ServiceKey
 from infercanary.store.store import open_store
+from tests.integration.exporter.processes import KEY, ExporterProcess, until
 
-SERVICE = "search"
-KEY = ServiceKey("", SERVICE)
+SERVICE = KEY.name
 _EVERY = 0.05  # seconds between two runs; by the probe's own clock 10
 _BEGAN = 1_790_000_000.0
 # Each write of a finding, in order: the host of the exporter that made it, and the fence of the service's lease then.
@@ -133,80 +125,22 @@ def served(probe: Probe) -> Iterator[str]:
         server.server_close()
 
 
-class Exporter:
-    """One of a host's own, which may be killed and started again.
-
-    Args:
-        folder: For its settings and its log.
-        host: The host's name.
-        port: It listens at.
-        store: The database.
-        probes: Container → URL.
-        environment: Variables that its process has besides those of this one.
-        poll_seconds: Between two questions to a probe.
-    """
+class Exporter(ExporterProcess):
+    """One of a host's own, which may be killed and started again. A database notes by whom it is written."""
 
     def __init__(
         self,
         folder: Path,
         host: str,
-        port: int,
         store: str,
-        probes: dict[str, str],
+        probes: Mapping[str, str],
         environment: Mapping[str, str] = {},
         poll_seconds: float = 0.2,
     ) -> None:
-        self.host, self.port, self.environment = host, port, environment
-        if "?" in store:  # a database, which notes by whom it is written
+        self.host = host
+        if "?" in store:
             store = f"{store}&application_name={host}"
-        self._config = folder / f"{host}.yaml"
-        self._log = folder / f"{host}.log"
-        listed = "".join(
-            f"\n- {{url: '{url}', service: {SERVICE}, container: {name}}}" for name, url in probes.items()
-        )
-        self._config.write_text(
-            f"listen: 127.0.0.1:{port}\npoll_seconds: {poll_seconds}\nstore: {store}\n"
-            f"discovery: none\nprobes:{listed or ' []'}\n"
-        )
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it; it is up a second or so later."""
-        command = [sys.executable, "-m", "infercanary", "exporter", "--config", str(self._config)]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "NODE_NAME": self.host, **self.environment},
-            )
-
-    def stop(self) -> None:
-        """End it as a container's stop does, and wait for that."""
-        assert self.process is not None
-        self.process.terminate()
-        assert self.process.wait(60) == 0
-        self.process = None
-
-    def kill(self) -> None:
-        """End it as the kernel does where memory runs out."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    def values(self, name: str) -> dict[str, float]:
-        """The series of a metric, by labels; none where it does not answer."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as response:
-                text = response.read().decode()
-        except (OSError, HTTPException):  # also where it is killed in the middle of an answer
-            return {}
-        return {labels: float(value) for labels, value in re.findall(rf"^{name}(\S*) (\S+)$", text, re.M)}
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
+        super().__init__(folder / host, probes, {"NODE_NAME": host, **environment}, store, poll_seconds)
 
 
 def location(postgres: Postgres, url: str, folder: Path, lease_seconds: float = 20.0) -> str:
@@ -267,9 +201,7 @@ def fleet(
         exporters = []
         for number, (one, environment) in enumerate(zip(stores, environments or [{}] * hosts, strict=True)):
             own = {probes[i].name: urls[i] for i in range(number, replicas, hosts)}
-            exporters.append(
-                Exporter(folder, f"h-{number}", free_port(), one, own, environment, poll_seconds)
-            )
+            exporters.append(Exporter(folder, f"h-{number}", one, own, environment, poll_seconds))
             stack.callback(exporters[-1].kill)
             exporters[-1].start()
         yield probes, exporters
@@ -295,9 +227,4 @@ def written(postgres: Postgres, url: str) -> list[tuple[str, int]]:
     return [(host, int(fence)) for host, fence in (row.split("|") for row in rows)]
 
 
-def eventually(condition: Callable[[], object], seconds: float = 240.0) -> None:
-    """Wait until a function says yes."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {seconds} s"
-        time.sleep(0.1)
+eventually = until

@@ -33,16 +33,11 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def change(path: Path, statement: str) -> None:
-    with closing(sqlite3.connect(path)) as database, database:
-        assert database.execute(statement).rowcount >= 1
-
-
 def runs(store: Store) -> dict[str, list[Sample]]:
     return {start.container: several for start, several in store.generations(SEARCH, CANARY)}
 
 
-@pytest.mark.parametrize("number", [1.7e308, float("inf"), float("nan"), -1.0])
+@pytest.mark.parametrize("number", [1.7e308, float("nan"), -1.0])
 def test_a_latency_that_cannot_be_is_no_sample(number: float) -> None:
     bad = msgspec.structs.replace(RUNS[0], median=number)
     assert decode(map(encode, (RUNS[0], bad, RUNS[1]))) == RUNS[:2]
@@ -74,28 +69,25 @@ def test_whatever_byte_of_a_start_flips_it_is_a_start_or_none() -> None:
 @pytest.mark.parametrize(
     ("statement", "lost"),
     [
-        ("UPDATE start SET body = x'93' WHERE container = 'search-1'", 20),
-        ("UPDATE start SET body = 5 WHERE container = 'search-1'", 20),
-        ("UPDATE start SET began = 1e308 WHERE container = 'search-1'", 0),
-        ("UPDATE start SET began = 'soon' WHERE container = 'search-1'", 20),
-        ("UPDATE start SET boot_id = CAST(x'6fff65' AS TEXT) WHERE container = 'search-1'", 0),
-        ("UPDATE start SET host = CAST(x'ff' AS TEXT) WHERE container = 'search-1'", 0),
-        ("UPDATE start SET seen = 'x', image_key = x'' WHERE container = 'search-1'", 20),
-        (
-            "UPDATE start SET service = CAST(service AS BLOB), image_id = x'ff' WHERE container = 'search-1'",
-            20,
-        ),
-        ("UPDATE series SET canary = CAST(x'ff' AS TEXT) WHERE id = 1", 20),
-        ("UPDATE series SET canary = CAST(canary AS BLOB) WHERE id = 1", 20),
-        ("UPDATE series SET failed = x'ff', through = 'x' WHERE id = 1", 20),
-        ("UPDATE sample SET body = x'ff' WHERE series = 1 AND sequence = 3", 1),
-        ("UPDATE clock SET age = 'x', now = 'y'", 0),
+        ("start SET body = x'93'", 20),
+        ("start SET body = 5", 20),
+        ("start SET began = 1e308", 0),
+        ("start SET began = 'soon'", 20),
+        ("start SET boot_id = CAST(x'6fff65' AS TEXT), host = CAST(x'ff' AS TEXT)", 0),
+        ("start SET service = CAST(service AS BLOB), image_id = x'ff'", 20),
+        ("series SET canary = CAST(x'ff' AS TEXT)", 20),
+        ("series SET canary = CAST(canary AS BLOB)", 20),
+        ("series SET failed = x'ff', through = 'x'", 20),
+        ("sample SET body = x'ff' ", 1),
+        ("clock SET age = 'x', now = 'y'", 0),
     ],
 )
 def test_a_row_that_cannot_be_read_costs_no_other_and_stops_nothing(
     path: Path, statement: str, lost: int
 ) -> None:
-    change(path, statement)
+    row = "series = 1 AND sequence" if statement.startswith("sample") else "rowid"
+    with closing(sqlite3.connect(path)) as database, database:
+        assert database.execute(f"UPDATE {statement} WHERE {row} = 1").rowcount == 1
     with closing(open_store(path)) as store:
         assert (SEARCH, CANARY) in store.canaries()
         assert sum(map(len, runs(store).values())) == 2 * len(RUNS) - lost
@@ -110,27 +102,23 @@ def test_a_row_that_cannot_be_read_costs_no_other_and_stops_nothing(
 
 
 def test_a_file_that_was_removed_is_an_error_and_is_begun_anew(path: Path) -> None:
-    store = open_store(path)
-    path.unlink()
-    with pytest.raises(StoreError, match="was removed while in use"):
-        store.take(generation(), RUNS)
-    assert store.take(generation(), RUNS) == 20
-    assert path.exists()
-    store.close()
+    with closing(open_store(path)) as store:
+        path.unlink()
+        with pytest.raises(StoreError, match="was removed while in use"):
+            store.take(generation(), RUNS)
+        assert store.take(generation(), RUNS) == 20 and path.exists()
 
 
 def test_a_log_that_was_removed_is_an_error_and_nothing_is_lost(path: Path) -> None:
     """What lies in the log alone is written into the file when it is closed, and the next write makes a new log."""
-    store = open_store(path)
-    assert store.take(generation(container="new"), RUNS[:10]) == 10
-    assert store.take(generation(container="new"), RUNS[10:15]) == 5
-    Path(f"{path}-wal").unlink()
-    with pytest.raises(StoreError, match="was removed while in use"):
-        store.take(generation(container="new"), RUNS[15:])
-    assert store.take(generation(container="new"), RUNS[15:]) == 5
     copy = path.with_name("copy")  # as a crash would leave it
-    for end in ("", "-wal"):
-        shutil.copy(f"{path}{end}", f"{copy}{end}")
-    store.close()
+    with closing(open_store(path)) as store:
+        assert store.take(generation(container="new"), RUNS[:15]) == 15
+        Path(f"{path}-wal").unlink()
+        with pytest.raises(StoreError, match="was removed while in use"):
+            store.take(generation(container="new"), RUNS)
+        assert store.take(generation(container="new"), RUNS) == 5
+        for end in ("", "-wal"):
+            shutil.copy(f"{path}{end}", f"{copy}{end}")
     with closing(open_store(copy)) as after:
         assert runs(after)["new"] == RUNS

@@ -7,21 +7,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from postgres import PASSWORD, Postgres
+from stores import CANARY, SEARCH, T, generation, sample, samples
 
-from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.store import migrate, schema
 from infercanary.store.base import StoreError
 from infercanary.store.store import Store, open_store
 
-SEARCH = ServiceKey("", "search")
-T = 1_790_000_000.0
-START = Generation(service="search", container="a", boot_id="b", started_at=T)
-RUNS = [Sample(n, "c", T + 10 * n, "ok", 0.01) for n in range(20)]
+START, RUNS = generation(), samples(20)
 REVISION = """
 import sqlalchemy as sa
 from alembic import op
@@ -84,7 +82,7 @@ def test_older_tables_are_brought_up_to_date_with_all_that_is_in_them(
     with closing(open_store(location)) as store:
         version, columns = version_and_columns(store)
         assert version == "0003" and {"zone", "rack"} <= columns
-        assert store.take(START, [*RUNS, Sample(20, "c", T + 200, "ok", 0.01)]) == 1
+        assert store.take(START, [*RUNS, sample(20)]) == 1
 
 
 def test_an_upgrade_that_fails_changes_nothing(
@@ -97,56 +95,30 @@ def test_an_upgrade_that_fails_changes_nothing(
     with closing(open_store(location)) as store:
         version, columns = version_and_columns(store)
         assert version == "0001" and "zone" not in columns
-        assert [len(samples) for _, samples in store.generations(SEARCH, "c")] == [len(RUNS)]
-
-
-def test_newer_tables_are_refused(
-    location: str, newer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled(location)
-    own = migrate.MIGRATIONS
-    newer("zone")
-    assert migrate.main([location]) == 0
-    monkeypatch.setattr(schema, "SCHEMA", "0001")
-    monkeypatch.setattr(migrate, "MIGRATIONS", own)
-    assert "written by a newer InferCanary (schema `0002`, this one knows 0001); upgrade this one" in refusal(
-        location
-    )
+        assert [len(samples) for _, samples in store.generations(SEARCH, CANARY)] == [len(RUNS)]
 
 
 def test_tables_of_another_program_are_left_alone(
-    location: str, postgres: Postgres, capsys: pytest.CaptureFixture[str]
+    postgres: Postgres, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if location.startswith("postgresql"):
-        postgres.sql("CREATE TABLE sample (id integer)", location)
-        assert migrate.main([location]) == 2
-        said = capsys.readouterr().err
-        assert (
-            "it has tables of another program, or of 0.1.0; name an empty database" in said
-            and said.count("\n") == 1
-        )
-        assert said.strip() == refusal(location)
+    url = postgres.database()
+    postgres.sql("CREATE TABLE sample (id integer)", url)
+    assert migrate.main([url]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "it has tables of another program, or of 0.1.0; name an empty database" in said
+    assert said == refusal(url)
 
 
 def test_of_ten_that_begin_together_on_an_empty_database_one_makes_the_tables(postgres: Postgres) -> None:
-    url = postgres.database()
-    failed: list[BaseException] = []
-    barrier = threading.Barrier(10)
+    url, barrier = postgres.database(), threading.Barrier(10)
 
-    def begin() -> None:
-        try:
-            with closing(open_store(url)) as store:
-                barrier.wait()
-                store.canaries()
-        except BaseException as error:
-            failed.append(error)
+    def begin(_: int) -> None:
+        with closing(open_store(url)) as store:
+            barrier.wait()
+            store.canaries()
 
-    threads = [threading.Thread(target=begin) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    with ThreadPoolExecutor(10) as pool:
+        assert len([*pool.map(begin, range(10))]) == 10, "none fails"
     assert postgres.sql("SELECT version_num FROM infercanary_schema", url) == schema.SCHEMA
 
 
@@ -159,12 +131,10 @@ print([name for name in ("alembic", "psycopg", "sqlalchemy") if name in sys.modu
 """
 
 
-def test_an_exporter_loads_no_library_that_its_store_does_not_need(location: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _LOADED, location], capture_output=True, text=True, check=True, timeout=60
-    )
-    psycopg = ["psycopg"] if location.startswith("postgresql") else []
-    assert done.stdout == f"{[*psycopg, 'sqlalchemy']}\n"
+def test_an_exporter_loads_no_library_that_its_store_does_not_need(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _LOADED, str(tmp_path / "store.db")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "['sqlalchemy']\n"
 
 
 def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(
@@ -187,8 +157,8 @@ def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(
         assert store.fleet.hold({SEARCH}) == {SEARCH}
         assert store.take(START, RUNS) == len(RUNS)
         store.thin(T)
-        store.save(SEARCH, "c", "verdict", T, b"{}")
-        store.fleet.put_finding(SEARCH, "c", T, b"f", b"")
+        store.save(SEARCH, CANARY, "verdict", T, b"{}")
+        store.fleet.put_finding(SEARCH, CANARY, T, b"f", b"")
         for statement in ("DROP TABLE sample", "CREATE TABLE mine ()"):
             with (
                 pytest.raises(StoreError, match=r"lacks a right; docs/fleet\.md has the grants"),
@@ -199,13 +169,7 @@ def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ((), "usage: "),
-        (("a", "b"), "usage: "),
-        (("mysql://db/x",), "begin a URL with postgresql://"),
-        (("postgresql://me:pw@db/x",), "in the URL"),
-    ],
+    ("arguments", "says"), [((), "usage: "), (("mysql://db/x",), "begin a URL with postgresql://")]
 )
 def test_a_location_that_cannot_be_is_one_line(
     arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
