@@ -275,6 +275,7 @@ class Probe:
 
         Call it after :meth:`open`, in place of the other two steps; ``rounds`` run one right after the other.
         """
+        self._between[:] = [work for work in self._between if isinstance(work, Profiling)]  # no sweep
         self._sampling.settle(self._stopping)
         # The first measurement of the controls takes longer, and is not what they cost.
         for canary in 2 * self._canaries:

@@ -197,7 +197,7 @@ def test_no_sweep_beside_a_canary_that_opens(started: Any) -> None:
 
 def test_once_does_not_sweep(tmp_path: Path) -> None:
     config = tmp_path / "probe.yaml"
-    config.write_text(settings("batches: [1, 4], every_seconds: 600", "swept:raises", 8))
+    config.write_text(settings("batches: [1, 4], every_seconds: 1", "swept:raises", 8))
     done = subprocess.run(
         [sys.executable, "-m", "infercanary", "probe", "--once", "--config", str(config)],
         cwd=MODULES, capture_output=True, text=True, timeout=120, check=False,

@@ -81,7 +81,7 @@ class ThreadUsage(NamedTuple):
             return None
         return max(0.0, self.run_queue_seconds - max(0.0, self.process_cpu_seconds - self.cpu_seconds))
 
-    def __add__(self, other: ThreadUsage) -> ThreadUsage:  # a tuple's + would join both
+    def __add__(self, other: ThreadUsage) -> ThreadUsage:  # type: ignore[override] # a tuple's + would join both
         return self._with(other, add)
 
     def __sub__(self, before: ThreadUsage) -> ThreadUsage:
