@@ -142,7 +142,7 @@ def _os_name() -> str:
 
 
 def _cpu_model(file: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the CPU model's name; on AArch64, where the kernel gives only numbers, the numbers of each kind of core."""
+    """Return the CPU model's name. On AArch64, the kernel gives only numbers: return those of each kind of core."""
     try:
         lines = [line.partition(":") for line in file.read_text(errors="replace").splitlines()]
     except OSError:

@@ -167,7 +167,7 @@ class Probe:
             atexit.register(self.stop)
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Stop after the present run, for which it waits at most ``seconds``. Never raises. Callable from any thread."""
+        """Stop after the present run; wait at most ``seconds`` for the run. Never raises. Callable from any thread."""
         atexit.unregister(self.stop)
         # A forked child has no threads of this probe, and its locks may be held forever.
         if os.getpid() != self._pid:

@@ -113,9 +113,7 @@ class Taking:
         self.seconds = 0.0
         """Seconds spent on reading, for one run."""
         self._target = target
-        self._is_beside: bool | None = (
-            None  # the called server is in this container; None until a run succeeded, because the server listens by then
-        )
+        self._is_beside: bool | None = None  # the called server is here; None until a run succeeded
         self._container = container
         self._proc = proc
         self._has_peak = False
