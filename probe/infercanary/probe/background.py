@@ -31,9 +31,7 @@ class Background:
 
     @property
     def is_running(self) -> bool:
-        """True if the work holds its thread; between steps, this is abandoned work that still runs and slows other
-        work.
-        """
+        """True if the work holds its thread; between steps, this is abandoned work that slows other work."""
         return self._worker.is_busy
 
     def start(self, now: float) -> None:

@@ -37,25 +37,17 @@ from infercanary.probe.watcher import Memory
 log = logging.getLogger("infercanary.probe")
 
 _REOPEN_SECONDS = 60.0, 3600.0
-_SHORT_SECONDS = (
-    60.0,
-    600.0,
-)  # seconds between runs if memory does not suffice: each run takes memory from the server
+_SHORT_SECONDS = 60.0, 600.0  # between runs if memory does not suffice, because a run takes more memory
 _PUT_OFF_SECONDS = 5.0, 600.0  # the same for postponed runs, which take no memory
 _RATE_SECONDS = 1.0, 60.0  # the same after a server's rate limit refused requests
 _REOPEN_DUTY = 0.01  # share of the time for open() after failures, because each open() may load a model
-_ABSENT = (
-    "unreachable",
-    "not_ready",
-    "timed_out",
-)  # failures in which only a server was awaited and nothing was loaded
+_ABSENT = ("unreachable", "not_ready", "timed_out")  # reasons without a load: a server was awaited
 _WAITED = 1.5  # ratio of cost to busy time above which a run waited for a considerable time
 _TAKE_SECONDS = 1.0
 
 
 class Canary(TimedTarget):
-    """A timed target with its state: opens the target, retries after failures, and runs rounds. Handles failures
-    itself.
+    """A timed target with its state: opens the target, retries after failures, and runs rounds without raising.
 
     Args:
         open_timeout: Seconds that opening and warm-up may take.
@@ -78,9 +70,7 @@ class Canary(TimedTarget):
         self.is_open = False
         self.environment: dict[str, str] = {}
         self.device = str(target.device) if str(target.device).startswith("cuda") else "cpu"
-        """Device on which the target computes: ``cpu`` or ``cuda[:N]``. The controls after its runs use the same
-        device.
-        """
+        """Device of the target and of the controls after its runs: ``cpu`` or ``cuda[:N]``."""
         self.output: tuple[float, ...] | None = None
         """Fingerprint of the first steady output since the start; empty if outputs hold no numbers."""
         self.crowding = 1.0
@@ -98,9 +88,7 @@ class Canary(TimedTarget):
         self._rest = 0.0  # seconds until the next run; grows with each failure that needs a pause
         self._unfit = ""  # reason why its libraries do not fit, if the target does not give the reason
         self._costs: deque[float] = deque(maxlen=5)  # cost per repeat of the last runs, seconds
-        self._unsteady: deque[float] | None = deque(
-            maxlen=8 * WINDOW
-        )  # wall seconds of repeats; None once steady
+        self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)  # wall seconds; None once steady
         self._reference: list[float] | None = None
         self._to_close: Ended | None = None  # set while a hanging run delays the closing
         self._failed: RunResult | None = None  # a failed run that never ran, for the next call of failed()
@@ -109,9 +97,7 @@ class Canary(TimedTarget):
 
     @property
     def repeat_cost(self) -> float:
-        """Cost per repeat in seconds: the median of the last runs, so that one contended run does not change the
-        plan.
-        """
+        """Cost per repeat in seconds: the median of the last runs, because a single run may be contended."""
         return statistics.median(self._costs) if self._costs else 0.0
 
     @property
@@ -162,10 +148,7 @@ class Canary(TimedTarget):
             opened: Opened = self._worker.result(min(seconds, max(0.0, left)))
         except (Interrupted, StillBusy):
             return
-        except (
-            KeyboardInterrupt,
-            SystemExit,
-        ):  # from the user: the target's own become a Failure in its thread
+        except (KeyboardInterrupt, SystemExit):  # the user's: the target's own become a Failure
             raise
         except DeadlineExceeded:
             if self._opening_since is not None and perf_counter() >= self._opening_since + self._open_timeout:
@@ -185,16 +168,12 @@ class Canary(TimedTarget):
         self._opening_since = None
 
     def failed(self) -> RunResult | None:
-        """Return the last failed attempt to open, or a postponed run, as a failed run, only once; None if there is
-        none.
-        """
+        """Return the last failed attempt to open, or a postponed run, only once; None if there is none."""
         failed, self._failed = self._failed, None
         return failed
 
     def put_off(self, why: str) -> None:
-        """Postpone the run, because too little memory is left. The first reason stays, because sizes in it change
-        each time.
-        """
+        """Postpone the run: too little memory is left. The first reason stays, because its sizes change each time."""
         now = perf_counter()
         if now < self._retry_at:
             return
@@ -237,10 +216,7 @@ class Canary(TimedTarget):
             result = self._check(self._run(repeats))
         except Interrupted:
             return None
-        except (
-            KeyboardInterrupt,
-            SystemExit,
-        ):  # from the user: the target's own become a Failure in its thread
+        except (KeyboardInterrupt, SystemExit):  # the user's: the target's own become a Failure
             raise
         except (StillBusy, NoTurn) as error:  # these runs cost nothing
             result = _describe(error)
@@ -254,9 +230,7 @@ class Canary(TimedTarget):
         return result
 
     def count(self, tags: tuple[str, ...], measures: Mapping[str, float], eligible: bool) -> None:
-        """Count the tags and measures of the last round; ``eligible`` is True if the round can be used to compare
-        images.
-        """
+        """Count the tags and measures of the last round; ``eligible`` if it can be used to compare images."""
         self.last_tags = tags
         self._metrics.found(tags, measures, eligible)
 
@@ -289,9 +263,7 @@ class Canary(TimedTarget):
             reason = unfit.reason
             result = result._replace(detail=f"{result.detail}; {unfit.fix}")
         elif isinstance(error, UsageError):
-            self.mistake = (
-                error  # the caller reports the first mistake; on the command line, the mistake ends the probe
-            )
+            self.mistake = error  # the caller reports the first one; on the command line, this ends the probe
         rest = self._rest_after(error)
         if reason != "rate_limited":
             least, longest = _REOPEN_SECONDS
@@ -349,9 +321,7 @@ class Canary(TimedTarget):
         self._fail(result.detail, log_it, _state_of(result))
 
     def _rest_after(self, error: BaseException) -> float:
-        """Seconds without a run after this failure, longer after each failure in a row; 0 if the next slot is late
-        enough.
-        """
+        """Seconds without a run after this failure, longer after each failure in a row; 0 for no pause."""
         reason = error.reason if isinstance(error, Failure) else None
         if isinstance(error, Failure) and reason == "rate_limited":
             # The pause also grows if the server gives a time, because that time may be for a single request.

@@ -192,12 +192,7 @@ def explain_repeats(
 
 
 def _helped_in_repeats(helped: Helped | None, walls: Sequence[float]) -> list[Helped | None]:
-    """Divide the activity of the other threads among the repeats, because CPU wait is counted over all repeats
-    together.
-
-    Each repeat gets wait for the time by which it exceeds the fastest repeat; only wait beyond that is divided
-    equally. A neighbour that stops one of 50 repeats has not slowed the others.
-    """
+    """Divide the activity of other threads among the repeats, because CPU wait is counted over all repeats."""
     if helped is None or not walls:
         return [helped] * len(walls)
     waited, queued = _spread(helped.waited, walls), _spread(helped.queued, walls)

@@ -158,12 +158,7 @@ class Worker:
 
 
 def one_line(error: BaseException) -> str:
-    """Describe an error as ``RuntimeError: its first line``. A model's error may be pages long, or fail while it is
-    read.
-
-    Returns:
-        Printable text, with at most 200 characters of the error's own text.
-    """
+    """Describe an error as ``RuntimeError: its first line``. A model's error may have pages, or be unreadable."""
     try:
         text = str(error).strip()
     except BaseException as broken:

@@ -201,8 +201,10 @@ class Probe:
         self.stop()
 
     def own_process(self, ended: Sequence[Ended]) -> None:
-        """Allow this process to restart itself if memory runs out; ``ended``: canaries to leave closed. Call before
-        open.
+        """Let this process restart itself if memory runs out. Call before :meth:`open`.
+
+        Args:
+            ended: Canaries and points that the previous process ended; they stay closed.
         """
         self._memory.own_process(ended)
 
@@ -297,9 +299,7 @@ class Probe:
         return decode(self.report(""))
 
     def profile(self, trace: Path | None = None) -> dict[str, Profile | str]:
-        """Profile every canary now. Call this after :meth:`open` and instead of :meth:`run`; see
-        :func:`profile_each`.
-        """
+        """Profile every canary now, after :meth:`open` and instead of :meth:`run`; see :func:`profile_each`."""
         return profile_each(self._canaries, trace)
 
     def close(self) -> bool:
@@ -345,9 +345,7 @@ class Probe:
         return self._rounds.places()
 
     def _plan(self) -> tuple[list[tuple[Canary, int]], float, float]:
-        """Plan a round: the repeats of each open canary, the round's busy seconds, and the interval that the duty cap
-        needs.
-        """
+        """Plan a round: repeats of each open canary, busy seconds, and the interval that the duty cap needs."""
         canaries = [canary for canary in self._canaries if canary.is_open]
         fixed = sum(self._controls.cost(c.device) for c in canaries) if self._controls is not None else 0.0
         costs = [canary.repeat_cost for canary in canaries]

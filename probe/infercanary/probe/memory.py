@@ -1,6 +1,4 @@
-"""Memory of the host and of a device: the remaining size, errors that mean a shortage, and the release of free
-memory.
-"""
+"""Memory of the host and of a device: remaining size, errors that mean a shortage, and release of free memory."""
 
 from __future__ import annotations
 
@@ -148,9 +146,7 @@ def ordinal(device: str) -> int:
 
 
 def place_of(error: BaseException, device: str = "cpu") -> Place | None:
-    """Return the place (host or device) whose memory ran out, by an error or its causes; None if the error means
-    something else.
-    """
+    """Return the place whose memory ran out, by an error or its causes; None if the error means something else."""
     cause: BaseException | None = error
     for _ in range(_CHAIN):
         if cause is None:
@@ -230,9 +226,7 @@ class Ended(msgspec.Struct, frozen=True):
 
     @property
     def retry_at(self) -> float:
-        """Monotonic time from which the canary may be opened again. A sweep's point is tried again only after a
-        restart.
-        """
+        """Monotonic time from which the canary may be opened again; a sweep's point needs a restart."""
         return self.at + _PAUSE
 
 
@@ -262,8 +256,6 @@ def start_anew(ended: Iterable[Ended]) -> NoReturn:
 
 
 def be_ended_first() -> None:
-    """Make the kernel end this process before the server, by ``oom_score_adj``. Raising this value needs no
-    privilege.
-    """
+    """Make the kernel end this process before the server, by ``oom_score_adj``; raising it needs no privilege."""
     with suppress(OSError):
         (_PROC / "self/oom_score_adj").write_text("1000")  # the highest value

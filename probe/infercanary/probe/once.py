@@ -1,6 +1,4 @@
-"""``infercanary probe --once`` and ``--profile``: build a report and profiles as documents, and print them for
-people.
-"""
+"""``infercanary probe --once`` and ``--profile``: show a report and profiles as documents for people."""
 
 from __future__ import annotations
 

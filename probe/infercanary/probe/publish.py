@@ -92,9 +92,7 @@ class Publisher:
         tally.set(START, self._started_at)
 
     def starts_within(self, seconds: float) -> int:
-        """Return the number of earlier probes of this container whose last run is at most ``seconds`` old, by the
-        journal.
-        """
+        """Return the number of earlier probes of this container with a run in the last ``seconds``, by the journal."""
         return sum(self._started_at - last <= seconds for last in self._last_of.values())
 
     def serve(self, listen: str, access: Access) -> None:
@@ -129,9 +127,7 @@ class Publisher:
             self._engines, self._environment = engines, fingerprint(engines)
 
     def keep(self, runs: list[Run]) -> None:
-        """Publish ``runs``. Write them to the journal only while serving, because ``--once`` may run beside a serving
-        probe.
-        """
+        """Publish ``runs``. Write them to the journal only while serving: ``--once`` may run beside a serving probe."""
         if self._journal is not None and self._server is not None:
             self._journal.append(runs, self._environment, self._reference_outputs())
             self._tally.set(JOURNAL_ERRORS, self._journal.lost)

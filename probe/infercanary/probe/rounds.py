@@ -140,9 +140,8 @@ class Rounds:
                     None if began is None or self._sampling.began is None else now - began, gpus,
                 )  # fmt: skip
                 measures = {**done.measures, **of_gpu(window)}
-                if (
-                    is_first and self._controls is not None
-                ):  # the controls' memory is permanent, but was not allocated before the first run
+                # The controls' memory is permanent, but was not allocated before the first run.
+                if is_first and self._controls is not None:
                     measures.pop(HOST_MEMORY, None)
                 runs.append(
                     self._record(

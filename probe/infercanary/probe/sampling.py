@@ -56,9 +56,7 @@ class Guard:
         self._complaint = ""
 
     def sample(self, patience: float = PATIENCE_SECONDS) -> None:
-        """Take a sample and wait ``patience`` seconds for it. Does nothing while the previous sample is late. Never
-        raises.
-        """
+        """Take a sample; wait ``patience`` seconds for it. Skipped while the last sample is late. Never raises."""
         if self.is_late and not self._collect(0.0):
             return
         self._begun = perf_counter()
