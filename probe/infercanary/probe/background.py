@@ -38,7 +38,7 @@ class Background:
         """Start to count time at ``now``, the end of warm-up."""
 
     def take_measures(self) -> dict[str, float]:
-        """Return the measures (name → value) since the last call, each only once."""
+        """Return the measures (name → value) since the last call."""
         return {}
 
     def take_profile(self) -> Profile | None:

@@ -41,8 +41,8 @@ _SHORT_SECONDS = 60.0, 600.0  # between runs if memory does not suffice, because
 _PUT_OFF_SECONDS = 5.0, 600.0  # the same for postponed runs, which take no memory
 _RATE_SECONDS = 1.0, 60.0  # the same after a server's rate limit refused requests
 _REOPEN_DUTY = 0.01  # share of the time for open() after failures, because each open() may load a model
-_ABSENT = ("unreachable", "not_ready", "timed_out")  # reasons without a load: a server was awaited
-_WAITED = 1.5  # ratio of cost to busy time above which a run waited for a considerable time
+_ABSENT = ("unreachable", "not_ready", "timed_out")  # no model was loaded: a server was awaited
+_WAITED = 1.5  # above this ratio of cost to busy time, the run waited for a considerable time
 _TAKE_SECONDS = 1.0
 
 
@@ -91,7 +91,7 @@ class Canary(TimedTarget):
         self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)  # wall seconds; None once steady
         self._reference: list[float] | None = None
         self._to_close: Ended | None = None  # set while a hanging run delays the closing
-        self._failed: RunResult | None = None  # a failed run that never ran, for the next call of failed()
+        self._failed: RunResult | None = None  # failed result without a run, for the next call of failed()
         self._complaint = ""
         self._metrics.state(self.state)
 
@@ -148,7 +148,7 @@ class Canary(TimedTarget):
             opened: Opened = self._worker.result(min(seconds, max(0.0, left)))
         except (Interrupted, StillBusy):
             return
-        except (KeyboardInterrupt, SystemExit):  # the user's: the target's own become a Failure
+        except (KeyboardInterrupt, SystemExit):  # from the user: a target's own become Failures
             raise
         except DeadlineExceeded:
             if self._opening_since is not None and perf_counter() >= self._opening_since + self._open_timeout:
@@ -203,9 +203,10 @@ class Canary(TimedTarget):
         self._count_failed(RunResult("raised", why, reason="out_of_memory"))
 
     def round(self, repeats: int) -> RunResult | None:
-        """Run a round of at most ``repeats``; None if the probe stops, or during a pause after a failure.
+        """Run a round of at most ``repeats``. Never raises, whatever the target does.
 
-        Never raises, whatever the target does.
+        Returns:
+            None if the probe stops, the target is closed, or a pause after a failure is not over.
         """
         if self._to_close is not None:
             self.close_for_memory(self._to_close)
@@ -216,7 +217,7 @@ class Canary(TimedTarget):
             result = self._check(self._run(repeats))
         except Interrupted:
             return None
-        except (KeyboardInterrupt, SystemExit):  # the user's: the target's own become a Failure
+        except (KeyboardInterrupt, SystemExit):  # from the user: a target's own become Failures
             raise
         except (StillBusy, NoTurn) as error:  # these runs cost nothing
             result = _describe(error)
@@ -263,7 +264,7 @@ class Canary(TimedTarget):
             reason = unfit.reason
             result = result._replace(detail=f"{result.detail}; {unfit.fix}")
         elif isinstance(error, UsageError):
-            self.mistake = error  # the caller reports the first one; on the command line, this ends the probe
+            self.mistake = error  # the caller reports the first mistake; the command then ends
         rest = self._rest_after(error)
         if reason != "rate_limited":
             least, longest = _REOPEN_SECONDS

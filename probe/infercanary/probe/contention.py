@@ -22,8 +22,8 @@ class Inside(NamedTuple):
     wall_seconds: float
     """Length of the measured time."""
     away_seconds: float
-    """Part of ``wall_seconds`` in which the canary did not compute. It includes time between repeats, in which the
-    scheduler often gives its CPU to others.
+    """Part of ``wall_seconds`` in which the canary did not compute. The time between repeats is included, because the
+    scheduler often gives the canary's CPU to others then.
     """
 
     @property
@@ -130,8 +130,8 @@ def off_cpu(used: ThreadUsage, wall: float, helped: Helped | None = None) -> dic
 
     An engine divides its work among its threads in advance, and continues when the last thread has finished. Until
     then, the calling thread sleeps or spins. If a helper thread computes longer, the calling thread sleeps for that
-    long in any case. Longer sleep, while helper threads wait for a CPU, counts as CPU wait. Neither is the wait for a
-    lock.
+    long in any case. Sleep beyond that, while helper threads wait for a CPU, counts as CPU wait. Neither kind of
+    sleep is the wait for a lock.
 
     Args:
         used: Use of the thread in that time.
@@ -192,7 +192,11 @@ def explain_repeats(
 
 
 def _helped_in_repeats(helped: Helped | None, walls: Sequence[float]) -> list[Helped | None]:
-    """Divide the activity of other threads among the repeats, because CPU wait is counted over all repeats."""
+    """Divide the activity of other threads among the repeats, because CPU wait is counted over all repeats.
+
+    Each repeat gets wait for the time by which it exceeds the fastest repeat; only wait beyond that is divided
+    equally. A neighbour that stops one of 50 repeats has not slowed the others.
+    """
     if helped is None or not walls:
         return [helped] * len(walls)
     waited, queued = _spread(helped.waited, walls), _spread(helped.queued, walls)

@@ -33,7 +33,13 @@ _REOPEN_SECONDS = 300.0
 
 
 class Controls:
-    """Opens and measures the controls of the CPU and of each device, each in a thread that ends afterwards."""
+    """Opens and measures the controls of the CPU and of each device, each in a thread that ends afterwards.
+
+    If a GPU hangs, the CPU's controls still show the state of the host.
+
+    Args:
+        tally: Storage of their metrics.
+    """
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally

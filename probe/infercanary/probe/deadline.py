@@ -158,7 +158,11 @@ class Worker:
 
 
 def one_line(error: BaseException) -> str:
-    """Describe an error as ``RuntimeError: its first line``. A model's error may have pages, or be unreadable."""
+    """Describe an error as ``RuntimeError: its first line``. A model's error may have pages, or be unreadable.
+
+    Returns:
+        Printable text, with at most 200 characters of the error's own text.
+    """
     try:
         text = str(error).strip()
     except BaseException as broken:

@@ -1,7 +1,8 @@
-"""Metrics of the probe's interval and cost, and the burst of runs after the start (pure, as schedules are).
+"""Metrics of the probe's interval and cost, and the burst of runs after the start.
 
 After a start, people wait for a verdict, and a bad upgrade may slow all users. So runs may be more frequent than
-configured for 15 minutes, paid from the duty budget of the first hour: docs/adr/0013-a-burst-after-the-start.md.
+configured for 15 minutes, paid from the duty budget of the first hour: docs/adr/0013-a-burst-after-the-start.md. The
+burst is pure: the caller passes the time.
 """
 
 from __future__ import annotations

@@ -70,7 +70,8 @@ class Probe:
             executor: The server's own pool, if the server runs its model in a pool: each repeat then waits for a turn
                 there, and runs on the threads that serve. Otherwise canaries run in a thread of the probe.
             on_hang: Function called in the probe's thread if a canary holds a thread of that pool past its deadline.
-                It may return a new pool for later runs, so that a server with few threads can continue to serve.
+                The function may return a new pool for later runs, so that a server with few threads can continue to
+                serve.
             changes: Settings by name, as in :class:`~infercanary.probe.settings.Settings`.
 
         Raises:
@@ -180,7 +181,7 @@ class Probe:
         for canary in self._canaries:
             if (
                 thread is None or seconds <= 0 or not canary.is_open
-            ):  # an interrupted start of a model loses nothing
+            ):  # an interrupted load of a model loses nothing
                 canary.interrupt()
         if thread is None or thread is threading.current_thread():
             return

@@ -113,7 +113,7 @@ class Taking:
         self.seconds = 0.0
         """Seconds spent on reading, for one run."""
         self._target = target
-        self._is_beside: bool | None = None  # the called server is here; None until a run succeeded
+        self._is_beside: bool | None = None  # server in this container; None before the first good run
         self._container = container
         self._proc = proc
         self._has_peak = False

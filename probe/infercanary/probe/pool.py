@@ -19,8 +19,8 @@ class NoTurn(Exception):
 class Pool:
     """The server's own pool: its threads run the repeats, between requests.
 
-    ``on_hang`` is called if a canary holds one of those threads past its deadline. It may return a new pool for later
-    work, so that a server with few threads can continue to serve.
+    ``on_hang`` is called if a canary holds one of those threads past its deadline. The function may return a new pool
+    for later work, so that a server with few threads can continue to serve.
 
     Args:
         executor: The server's executor.
@@ -36,7 +36,7 @@ class Pool:
         return self._executor.submit(work)
 
     def lost_a_thread(self) -> None:
-        """Note that a canary hangs in a thread of the pool. Never raises."""
+        """Report to the host that a canary hangs in a thread, and use the host's new pool, if any. Never raises."""
         if self._on_hang is None:
             return
         try:

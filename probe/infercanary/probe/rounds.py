@@ -83,7 +83,7 @@ class Rounds:
 
     @property
     def lead(self) -> float:
-        """Seconds before its slot at which to call a round: about the time of the sample before the run."""
+        """Seconds by which to call a round before its slot: about the duration of the first sample."""
         return self._sampling.seconds
 
     def run(self, planned: Sequence[tuple[Canary, int]], slot: float) -> tuple[list[Run], float]:

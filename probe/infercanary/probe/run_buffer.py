@@ -21,8 +21,8 @@ class RunBuffer:
     Args:
         boot_id: Identity of this start of the probe.
         size: Maximum number of runs of this probe.
-        earlier: Runs of earlier probes of this container, each with its ``boot_id``, oldest first. They do not count
-            towards ``size``. A caller that does not know this boot id receives them first.
+        earlier: Runs of earlier probes of this container, each with its ``boot_id``, oldest first. These runs do not
+            count towards ``size``. A caller that does not know this boot id receives these runs first.
     """
 
     def __init__(self, boot_id: str, size: int, earlier: Sequence[Run] = ()) -> None:

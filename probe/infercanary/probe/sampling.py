@@ -32,7 +32,7 @@ second.
 """
 
 _SETTLE_AT_MOST_SECONDS = 6.0  # longer than the deadline, after which a sampler hangs
-_DEADLINE_SECONDS = 5.0  # a later sampler hangs; an unused GPU may need seconds to wake up
+_DEADLINE_SECONDS = 5.0  # a slower sampler hangs; an unused GPU may need seconds to wake up
 
 
 class Guard:

@@ -14,7 +14,7 @@ from infercanary.contract.started import started
 _HOST_NAMESPACE = "pid:[4026531836]"
 
 
-# A process that began at least this long after its container has replaced another process, so it is no start of the
+# A process that began at least this long after its container is a replacement: its start is no start of the
 # container.
 _REPLACED_SECONDS = 600.0
 

@@ -115,7 +115,7 @@ class Sweeping(Background):
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
         self._throughputs: dict[str, float] = {}  # waits for take_measures()
         self._measurement: Measurement | None = None  # the last measurement, possibly still running
-        self._given_up_at: float | None = None  # end of waiting for a point that still held its thread
+        self._given_up_at: float | None = None  # time at which a point was abandoned that held its thread
         self._hangs_at = math.inf  # time at which to report this point as hanging
         self._left: list[Load] | None = None  # remaining points of the present sweep
         self._share = self._began = self._cost = 0.0

@@ -91,7 +91,7 @@ class Window(NamedTuple):
 
     @property
     def sm_clock(self) -> float | None:
-        """SM clock (Hz) of the canary's GPUs right after the run, because a GPU idle before may have a lower clock."""
+        """SM clock (Hz) of the canary's GPUs right after the run; an idle GPU may have a lower clock before."""
         clocks = self.of_gpus("infercanary_gpu_sm_clock_hertz", self.after).values()
         return sum(clocks) / len(clocks) if clocks else None
 
@@ -180,7 +180,12 @@ def state_tags(state: CanaryState, *, is_beside: bool) -> tuple[str, ...]:
 
 
 def clock_reason(window: Window) -> str:
-    """Return the reason that limited the clock of the canary's GPUs for longest."""
+    """Return the reason that limited the clock of the canary's GPUs for longest.
+
+    Returns:
+        The driver's name of the reason; ``low_clock`` if the clock was low and the driver counted no reason; empty
+        without a limit.
+    """
     longest = max(_CLOCK_REASONS, key=partial(_held_down, window))  # if equal, the first
     if _held_down(window, longest) > 0:
         return longest
@@ -188,13 +193,13 @@ def clock_reason(window: Window) -> str:
 
 
 _LATE_SECONDS = 0.25
-_SHARE = 0.05  # of the run, from which on CPU wait or garbage collection counts
+_SHARE = 0.05  # share of the run from which on CPU wait or garbage collection counts
 _LEAST_SECONDS = 0.002
-_LITTLE = 0.03  # of the latency: the smallest effect that the judge considers
+_LITTLE = 0.03  # share of the latency: the smallest effect that the judge considers
 _GPU_BUSY = 0.1
 # Most severe first.
 _CLOCK_REASONS = ("hw_power_brake", "hw_thermal", "sw_thermal", "sw_power_cap", "sync_boost")
-_CLOCK_LOW = 0.75  # of the maximum clock: nvbench discards runs below it (docs of its --throttle-threshold)
+_CLOCK_LOW = 0.75  # share of the maximum clock: nvbench discards runs below it (its --throttle-threshold)
 
 
 def _counts(seconds: float, w: Window) -> bool:
@@ -206,7 +211,7 @@ def _throttled(w: Window) -> float:
 
 
 def _queued(w: Window) -> float:
-    """CPU wait of the run's threads, seconds."""
+    """CPU wait of the run's threads without throttling, seconds."""
     # Subtract throttling, which has a separate tag: the kernel counts throttling by a quota as CPU wait too.
     return (w.done.usage.run_queue_seconds or 0.0) - _throttled(w)
 

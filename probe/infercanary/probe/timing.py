@@ -131,8 +131,9 @@ class CudaClock:
 
     Events are made once and reused. The host waits only for the last event, never for the whole device, because other
     streams keep the device busy. An anchor puts the start of the work on the host's timeline. An anchor is an event
-    that is recorded and awaited while the stream is idle, with the host's time around it. The anchor is renewed each
-    second, because ``elapsed_time`` is milliseconds in single precision, with an error of 2 µs after 16 s.
+    that is recorded and awaited while the stream is idle, with the host's clock read before and after. The anchor is
+    renewed each second, because ``elapsed_time`` is milliseconds in single precision, with an error of 2 µs after 16
+    s.
     """
 
     batch = 1
@@ -177,7 +178,7 @@ class CudaClock:
             return _timing(wall / 1e9, self._phases(spans), self.batch), result
 
     def _drop_anchor(self) -> int:
-        """Return the host's time at a new anchor: the narrowest of a few tries, each between two readings."""
+        """Return the host's time at a new anchor: the event lies between two readings, and the narrowest try counts."""
         narrowest = at = 0
         self._end.record(self.stream)
         self._end.synchronize()

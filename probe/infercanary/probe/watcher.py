@@ -1,7 +1,8 @@
 """Memory watcher: checks known needs of canaries and sweep points in advance, and watches unknown needs.
 
-A thread reads the remaining host memory while a canary is open or is being opened. At the reserve, it restarts the
-probe's own process; in a server's process, it closes the largest canary (docs/adr/0018-memory-is-watched.md).
+A thread reads the remaining host memory while a canary is open or is being opened. If memory falls to the reserve,
+the thread restarts the probe's own process. In a server's process, the thread closes the largest canary instead
+(docs/adr/0018-memory-is-watched.md).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Growth:
         self.canary = canary
         self.load = load
         self.why = ""
-        """Reason for its end; empty if not ended."""
+        """Reason why the work was ended; empty if it was not ended."""
         self.largest = 0
         """Largest growth seen, bytes."""
         self._thread = thread
@@ -83,13 +84,14 @@ class Growth:
 
 
 class Memory:
-    """Memory of all canaries of a probe. It sets up their targets to ask here before they take memory."""
+    """Memory of all canaries of a probe. Their targets are set up to ask here before they take memory."""
 
     def __init__(
         self, targets: Mapping[str, Target], host: HostMemory | None = None, device_reserve: int | None = None
     ) -> None:
         self.owns_process = False
-        """True if this process serves only the probe: it may restart itself, and its engines get a memory limit."""
+        """True if this process serves only the probe. Then it may restart itself, and its engines get a memory limit.
+        """
         self.run_began: float | None = None
         """Monotonic start of the present run, which no look should disturb; None between runs."""
         self.closing: list[Ended] = []
