@@ -1,4 +1,4 @@
-"""The probe: runs canary inferences inside an inference container, and reports how long they took.
+"""The probe: runs canary inferences inside an inference container, and reports their latency.
 
 In a server's own process::
 

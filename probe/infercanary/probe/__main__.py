@@ -1,4 +1,4 @@
-"""``infercanary probe``: the probe as a process of its own, alone in a container or beside the server."""
+"""``infercanary probe``: the probe as a separate process, alone in a container or beside the server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("infercanary.probe")
 @click.option(
     "--config",
     "path",
-    type=click.Path(readable=False),  # `read` says in one line why it cannot
+    type=click.Path(readable=False),  # `read` reports an unreadable file in one line
     default="probe.yaml",
     show_default=True,
     help="The settings file.",
@@ -84,11 +84,13 @@ def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: P
 
     def stop(number: int, _: FrameType | None) -> None:
         nonlocal code
-        # A signal is how a probe that runs for good ends; with --once or --profile it means that nothing was reported.
+        # A signal is the normal end of a probe that runs permanently. With --once or --profile, a signal means that
+        # nothing was reported.
         code = 128 + number if for_a_person else 0
         if probe is None:
             sys.exit(code)
-        # In a thread: the handler interrupts the loop, which may hold the lock of the event that stop() sets.
+        # Stop in a thread: the handler interrupts the loop, and the loop may hold the lock of the event that stop()
+        # sets.
         threading.Thread(target=probe.stop, args=(0,), name="infercanary-stop", daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -107,7 +109,8 @@ def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: P
     finally:
         closed = probe.close()
     if not closed:
-        # The interpreter would cut the hanging thread off inside a library's C++ code, which can abort the process.
+        # At its exit, the interpreter would stop the hanging thread inside a library's C++ code, which can abort the
+        # process.
         logging.shutdown()
         os._exit(code)
     return code

@@ -1,4 +1,4 @@
-"""Who may ask the probe for its report: TLS, and a token that the exporter shows."""
+"""Access to the probe's report: TLS, and a token that the exporter sends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Access:
-    """TLS and a token, or neither. A token or certificate that was renewed counts from the next connection on."""
+    """TLS and a token, both optional. A renewed token or certificate is used from the next connection on."""
 
     def __init__(self, tls: ServerTls | None = None, token_file: str | None = None) -> None:
         self._tls, self._token_file = tls, token_file
@@ -36,14 +36,14 @@ class Access:
             ) from None
 
     def context(self) -> ssl.SSLContext | None:
-        """Return the context of the next connection; None for plain HTTP."""
-        # Half a renewal: the certificate before serves until the other half is there.
+        """Return the TLS context for the next connection; None for plain HTTP."""
+        # During a renewal, certificate and key may not match: keep the previous pair until both files are new.
         with suppress(OSError, ValueError):
             self._load()
         return self._context
 
     def allows(self, authorization: bytes) -> bool:
-        """Say whether this header's value shows the token."""
+        """True if the value of the ``Authorization`` header has the token, or if no token is required."""
         if self._token_file is None:
             return True
         token = _read_token(self._token_file)
@@ -58,13 +58,13 @@ class Access:
 @lru_cache(maxsize=2)
 def _make_context(certificate: str, key: str, _changed_at: tuple[int, ...]) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    # Without a password, OpenSSL would ask for it on the terminal.
+    # With no password given, OpenSSL would ask for the password on the terminal.
     context.load_cert_chain(certificate, key, password="")
     return context
 
 
 def _read_token(file: str) -> bytes:
-    """Read a token; empty where the file cannot be read."""
+    """Return the token; empty if the file cannot be read."""
     try:
         return Path(file).read_bytes().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Background work of a canary: what is done between its runs, in a thread that ends after it (or hangs)."""
+"""Background work of a canary: work between its runs, in a thread that ends after the work (or hangs)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ class Background:
     """Work between the runs of one canary.
 
     Args:
-        canary: Must be fit for it. Its target does the work, in its pool; what takes longer than its timeout hangs.
+        canary: A canary that is ready for this work. Its target does the work, in the canary's pool. Work that takes
+            longer than the canary's timeout counts as hanging.
         work: Name for threads and the log: ``sweep``.
     """
 
     is_guest = False
-    """Whether the process is a server's, whose free memory is not given back."""
+    """True if the process is a server's: then its free memory is not given back."""
 
     def __init__(self, canary: Canary, work: str) -> None:
         self.canary = canary.name
@@ -30,26 +31,26 @@ class Background:
 
     @property
     def is_running(self) -> bool:
-        """Whether it holds its thread. Between steps it is work that was given up and goes on: it disturbs."""
+        """True if the work holds its thread; between steps, this is abandoned work that slows other work."""
         return self._worker.is_busy
 
     def start(self, now: float) -> None:
-        """Count from ``now``, when warm-up is over."""
+        """Start to count time at ``now``, the end of warm-up."""
 
     def take_measures(self) -> dict[str, float]:
-        """Take the measures (name → value) since the last call."""
+        """Return the measures (name → value) since the last call."""
         return {}
 
     def take_profile(self) -> Profile | None:
-        """Take the profile that was made since the last call, if any."""
+        """Return the profile that was made since the last call; None if there is none."""
         return None
 
     def interrupt(self) -> None:
-        """End the work, or the wait for it, now and from now on; callable from any thread."""
+        """End the work, or the wait for the work, now and in future. Callable from any thread."""
         self._worker.interrupt()
 
     def close(self, seconds: float) -> bool:
-        """Whether its thread ended within ``seconds``."""
+        """End the thread. True if the thread ended within ``seconds``."""
         ended = self._worker.stop(seconds)
         if not ended:
             log.warning(

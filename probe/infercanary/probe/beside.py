@@ -1,8 +1,8 @@
-"""``infercanary beside``: a container's entrypoint that becomes the server, after it started a probe beside it.
+"""``infercanary beside``: an entrypoint that starts a probe and then becomes the container's server.
 
-The server is what the container is for: it replaces this process, so signals, terminal, exit code and process number
-are its own. A child, the supervisor, starts the probe and starts it again when it ends. The kernel ends the supervisor
-with the server (``PR_SET_PDEATHSIG``), and the supervisor ends the probe.
+The server replaces this process, because the container exists for the server: signals, terminal, exit code and
+process number are the server's own. A child process, the supervisor, starts the probe, and restarts the probe if it
+ends. The kernel ends the supervisor when the server ends (``PR_SET_PDEATHSIG``), and the supervisor ends the probe.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from infercanary.command.settings import UsageError
 log = logging.getLogger("infercanary.beside")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
-_WELL_SECONDS = 60.0  # a probe that ran for so long had started well
-_END_SECONDS = 1.0  # docker stop allows ten for server and probe together
+_WELL_SECONDS = 60.0  # a probe that ran for at least this time had started well
+_END_SECONDS = 1.0  # docker stop allows 10 s for server and probe together
 _USAGE = 2
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, prctl(2)
 
@@ -36,7 +36,7 @@ _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, prctl(2)
 @click.option(
     "--config",
     "path",
-    type=click.Path(readable=False),  # who reads it says in one line why it cannot
+    type=click.Path(readable=False),  # the probe reports an unreadable file in one line
     default="probe.yaml",
     show_default=True,
     help="The probe's settings file.",
@@ -60,7 +60,7 @@ def command(path: str, server: tuple[str, ...]) -> NoReturn:
     child = os.fork()
     if child == 0:
         _supervise(path)
-    # Python ignores these, and the server would go on doing so.
+    # Python ignores these signals, and the server would inherit that.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -73,29 +73,29 @@ def command(path: str, server: tuple[str, ...]) -> NoReturn:
 
 
 def _supervise(path: str) -> NoReturn:
-    """Start the probe again and again, in a session of its own: a terminal's Ctrl-C is the server's."""
+    """Start the probe again and again, in a separate session: Ctrl-C on a terminal is for the server."""
     server = os.getppid()
     os.setsid()
     signal.signal(signal.SIGTERM, _end)
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
     pause = _FIRST_PAUSE
-    while os.getppid() == server:  # else it ended before the kernel was told
+    while os.getppid() == server:  # the server may have ended before prctl was called
         started, code = time.monotonic(), 0
         try:
             probe = subprocess.Popen(run_module("infercanary", "probe", "--config", path))  # noqa: S603
-        except OSError as error:  # no process or no memory is left for it, and the server needs both
+        except OSError as error:  # out of processes or memory, which the server needs
             why = f"the probe cannot be started ({error.strerror})"
         else:
             with suppress(OSError):
-                # Where memory runs out, the kernel ends the probe and not the server. proc(5), oom_score_adj.
+                # If memory runs out, the kernel ends the probe, and not the server: proc(5), oom_score_adj.
                 Path(f"/proc/{probe.pid}/oom_score_adj").write_text("1000")
             code = probe.wait()
             why = f"the probe ended with exit code {code if code >= 0 else 128 - code}"
         if code == -signal.SIGKILL:
-            # It takes as much again, and each time the server's page cache goes first.
+            # A new probe needs as much memory again, and each time the kernel drops the server's page cache first.
             pause, why = _LONGEST_PAUSE, "the probe was killed, by the kernel where memory was used up"
         elif code == _USAGE:
-            # It will most likely fail again; but a model, a secret or a GPU may still arrive.
+            # The next start will probably fail too, but a missing model, secret or GPU may still arrive.
             pause = _LONGEST_PAUSE
         elif time.monotonic() - started > _WELL_SECONDS:
             pause = _FIRST_PAUSE
@@ -106,7 +106,7 @@ def _supervise(path: str) -> NoReturn:
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    """End the probe and its children; those that do not end in time are killed, and this process with them."""
+    """End the probe and its children. If some do not end in time, kill the whole group with this process."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
     deadline = time.monotonic() + _END_SECONDS

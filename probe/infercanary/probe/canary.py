@@ -37,20 +37,20 @@ from infercanary.probe.watcher import Memory
 log = logging.getLogger("infercanary.probe")
 
 _REOPEN_SECONDS = 60.0, 3600.0
-_SHORT_SECONDS = 60.0, 600.0  # between runs while memory does not suffice: each takes some from the server
-_PUT_OFF_SECONDS = 5.0, 600.0  # the same where runs are put off, which takes nothing
-_RATE_SECONDS = 1.0, 60.0  # the same after a server refused requests for their rate
-_REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
-_ABSENT = ("unreachable", "not_ready", "timed_out")  # nothing was loaded here: a server was waited for
-_WAITED = 1.5  # cost over busy time: from here on the run waited for a good part of it
+_SHORT_SECONDS = 60.0, 600.0  # between runs if memory does not suffice, because a run takes more memory
+_PUT_OFF_SECONDS = 5.0, 600.0  # the same for postponed runs, which take no memory
+_RATE_SECONDS = 1.0, 60.0  # the same after a server's rate limit refused requests
+_REOPEN_DUTY = 0.01  # share of the time for open() after failures, because each open() may load a model
+_ABSENT = ("unreachable", "not_ready", "timed_out")  # no model was loaded: a server was awaited
+_WAITED = 1.5  # above this ratio of cost to busy time, the run waited for a considerable time
 _TAKE_SECONDS = 1.0
 
 
 class Canary(TimedTarget):
-    """A timed target with its state: opens it, again after failures, and runs rounds. Failures do not leave it.
+    """A timed target with its state: opens the target, retries after failures, and runs rounds without raising.
 
     Args:
-        open_timeout: Seconds that opening and warming up may take.
+        open_timeout: Seconds that opening and warm-up may take.
     """
 
     def __init__(
@@ -70,71 +70,71 @@ class Canary(TimedTarget):
         self.is_open = False
         self.environment: dict[str, str] = {}
         self.device = str(target.device) if str(target.device).startswith("cuda") else "cpu"
-        """Where the target computes: ``cpu`` or ``cuda[:N]``. The controls that follow its runs go there too."""
+        """Device of the target and of the controls after its runs: ``cpu`` or ``cuda[:N]``."""
         self.output: tuple[float, ...] | None = None
-        """The fingerprint of the first steady output since the start; empty where outputs hold no numbers."""
+        """Fingerprint of the first steady output since the start; empty if outputs hold no numbers."""
         self.crowding = 1.0
-        """Cost of the last run over its time: above 1 where it waited in the server's pool."""
+        """Cost of the last run divided by its busy time: above 1 if the run waited in the server's pool."""
         self.last_tags: tuple[str, ...] = ()
-        """Of its last run."""
+        """Tags of the last run."""
         self.place: Place | None = None
-        """Where the thread of the last run was; None where that failed."""
+        """Place of the last run's thread; None if that run failed."""
         self.mistake: UsageError | None = None
-        """What the user must fix before it can be opened."""
+        """Mistake that the user must correct before the target can be opened."""
         self._metrics = CanaryMetrics(name, tally, target.reasons)
         self._open_timeout = open_timeout
         self._opening_since: float | None = None
         self._retry_at = 0.0
-        self._rest = 0.0  # seconds until the next run, longer with each failure of a kind that rests
-        self._unfit = ""  # reason why its libraries do not fit, where the target does not name it
-        self._costs: deque[float] = deque(maxlen=5)  # busy seconds per repeat, of the last runs
+        self._rest = 0.0  # seconds until the next run; grows with each failure that needs a pause
+        self._unfit = ""  # reason why its libraries do not fit, if the target does not give the reason
+        self._costs: deque[float] = deque(maxlen=5)  # cost per repeat of the last runs, seconds
         self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)  # wall seconds; None once steady
         self._reference: list[float] | None = None
-        self._to_close: Ended | None = None  # why, while a run that hangs delays it
-        self._failed: RunResult | None = None  # without having run, and not taken yet
+        self._to_close: Ended | None = None  # set while a hanging run delays the closing
+        self._failed: RunResult | None = None  # failed result without a run, for the next call of failed()
         self._complaint = ""
         self._metrics.state(self.state)
 
     @property
     def repeat_cost(self) -> float:
-        """Cost per repeat (s): the median of the last runs, so that one contended run does not change the plan."""
+        """Cost per repeat in seconds: the median of the last runs, because a single run may be contended."""
         return statistics.median(self._costs) if self._costs else 0.0
 
     @property
     def is_fit(self) -> bool:
-        """Whether it is open, and its last run went well."""
+        """True if the canary is open and its last run succeeded."""
         return self.is_open and self.state in ("warming", "steady")
 
     @property
     def gives_way(self) -> bool:
-        """Whether its last run queued behind requests or another GPU user, which then queue behind it as well."""
+        """True if the last run queued behind requests or another GPU user (which then queue behind it as well)."""
         return self.state == "busy" or (self.pool is not None and self.crowding > _WAITED)
 
     @property
     def gpus(self) -> tuple[int, ...] | None:
-        """CUDA's numbers of the GPUs that it runs on; None where that is not known, as of a server."""
+        """CUDA's numbers of the canary's GPUs; empty on a CPU, None if unknown (for example a server's)."""
         if not self.target.device:
             return None
-        if self.device == "cpu" or self.cuda_missing:  # it runs on the CPU instead
+        if self.device == "cpu" or self.cuda_missing:  # the engine fell back to the CPU
             return ()
         return (int(self.device.partition(":")[2] or 0),)
 
     @property
     def cuda_missing(self) -> str:
-        """Reason why it found no CUDA, which it was to run on; empty where it did, or does not need any."""
+        """Reason why the canary found no CUDA although it should use CUDA; otherwise empty."""
         return str(self.target.cuda_missing) or self._unfit
 
     @property
     def is_opening(self) -> bool:
-        """Whether its thread is loading or warming up, which disturbs other canaries' runs."""
+        """True while its thread loads or warms up the target, which slows other canaries' runs."""
         return self._opening_since is not None
 
     def open(self, seconds: float) -> None:
-        """Open the target in its thread, or go on waiting for that, for at most ``seconds``.
+        """Open the target in its thread, or continue to wait for that, for at most ``seconds``.
 
-        The canary is then open, ``failing``, ``out_of_memory``, or still ``opening``. After a failure the next attempt
-        waits for a minute or more, and calls before that do nothing; an attempt past its deadline is still taken when
-        it ends.
+        Afterwards the canary is open, ``failing``, ``out_of_memory``, or still ``opening``. After a failure, the next
+        attempt waits for at least a minute; calls before that do nothing. An attempt that exceeds its deadline still
+        counts once it ends.
         """
         now = perf_counter()
         if self.is_open or (self._opening_since is None and now < self._retry_at):
@@ -148,7 +148,7 @@ class Canary(TimedTarget):
             opened: Opened = self._worker.result(min(seconds, max(0.0, left)))
         except (Interrupted, StillBusy):
             return
-        except (KeyboardInterrupt, SystemExit):  # a person's: the runner names a target's own
+        except (KeyboardInterrupt, SystemExit):  # from the user: a target's own become Failures
             raise
         except DeadlineExceeded:
             if self._opening_since is not None and perf_counter() >= self._opening_since + self._open_timeout:
@@ -168,12 +168,12 @@ class Canary(TimedTarget):
         self._opening_since = None
 
     def failed(self) -> RunResult | None:
-        """Take the last attempt to open it, or a run that was put off, as a failed run; None where there is none."""
+        """Return the last failed attempt to open, or a postponed run, only once; None if there is none."""
         failed, self._failed = self._failed, None
         return failed
 
     def put_off(self, why: str) -> None:
-        """Make no run, since too little memory is left; the first reason stays, for its sizes change with each."""
+        """Postpone the run: too little memory is left. The first reason stays, because its sizes change each time."""
         now = perf_counter()
         if now < self._retry_at:
             return
@@ -182,9 +182,9 @@ class Canary(TimedTarget):
         self._count_failed(RunResult("raised", detail, reason="out_of_memory"))
 
     def close_for_memory(self, ended: Ended) -> None:
-        """Close the target, since the server needs its memory; it is opened again later."""
+        """Close the target, because the server needs its memory. The target is opened again later."""
         if self.is_opening:
-            self.open(_TAKE_SECONDS)  # its thread has opened it just now
+            self.open(_TAKE_SECONDS)  # its thread may have opened the target in this moment
         self._to_close = ended if self.is_open else None
         if self._to_close is None:
             return
@@ -192,20 +192,21 @@ class Canary(TimedTarget):
         try:
             self._worker.call(self._release, self.timeout)
             self._worker.rest()
-        except (DeadlineExceeded, Interrupted):  # it goes on, maybe for ever, or the probe stops
+        except (DeadlineExceeded, Interrupted):  # closing continues, possibly forever, or the probe stops
             is_closed = False
-        except (StillBusy, RuntimeError):  # a run hangs, or the host is out of threads: later
+        except (StillBusy, RuntimeError):  # a run hangs, or the host is out of threads: try later
             return
-        # Also if closing goes on: a closed target must not run.
+        # Set this even if closing continues: a closed target must not run.
         self.is_open, self._to_close = False, None
         self._retry_at = perf_counter() + max(0.0, ended.retry_at - time.monotonic())
         why = ended.why if is_closed else f"{ended.why}; closing it takes long, and it may keep its memory"
         self._count_failed(RunResult("raised", why, reason="out_of_memory"))
 
     def round(self, repeats: int) -> RunResult | None:
-        """Run a round of at most ``repeats``; None where the probe stops, or a lack of memory is waited out.
+        """Run a round of at most ``repeats``. Never raises, whatever the target does.
 
-        Whatever the target does, this does not raise.
+        Returns:
+            None if the probe stops, the target is closed, or a pause after a failure is not over.
         """
         if self._to_close is not None:
             self.close_for_memory(self._to_close)
@@ -216,9 +217,9 @@ class Canary(TimedTarget):
             result = self._check(self._run(repeats))
         except Interrupted:
             return None
-        except (KeyboardInterrupt, SystemExit):  # a person's: the runner names a target's own
+        except (KeyboardInterrupt, SystemExit):  # from the user: a target's own become Failures
             raise
-        except (StillBusy, NoTurn) as error:  # which cost nothing
+        except (StillBusy, NoTurn) as error:  # these runs cost nothing
             result = _describe(error)
         except BaseException as error:
             result = self._charge(_describe(error), begin)
@@ -230,12 +231,12 @@ class Canary(TimedTarget):
         return result
 
     def count(self, tags: tuple[str, ...], measures: Mapping[str, float], eligible: bool) -> None:
-        """Count the tags and measures of the last round; ``eligible`` if it is fit for comparing images."""
+        """Count the tags and measures of the last round; ``eligible`` if it can be used to compare images."""
         self.last_tags = tags
         self._metrics.found(tags, measures, eligible)
 
     def close(self, seconds: float) -> bool:
-        """Let go of the target as soon as it does not run; whether that was within ``seconds``."""
+        """Close the target as soon as no run uses it. True if that took at most ``seconds``."""
         ended = self._worker.stop(seconds, self._close if self.is_open or self.is_opening else None)
         if not ended:
             log.warning("canary %s: still hanging; its thread ends with the process", self.name)
@@ -253,17 +254,17 @@ class Canary(TimedTarget):
             log.warning("canary %s: runs on the CPU instead of CUDA: %s", self.name, self.cuda_missing)
 
     def _refuse(self, error: BaseException) -> None:
-        """Say why it could not be opened, and plan the next attempt."""
+        """Record why the target could not be opened, and plan the next attempt."""
         result = _describe(error)
         reason = result.reason
         if isinstance(error, NoCuda):
             reason = self.cuda_missing if is_reason(self.cuda_missing) else None
         elif not isinstance(error, Failure) and (unfit := misfit(result.detail)) is not None:
-            # Libraries of a model's module that do not fit are no mistake in the settings.
+            # Incompatible libraries, even in a model's module, are no mistake in the settings.
             reason = unfit.reason
             result = result._replace(detail=f"{result.detail}; {unfit.fix}")
         elif isinstance(error, UsageError):
-            self.mistake = error  # the caller reports the first one: on the command line it ends the probe
+            self.mistake = error  # the caller reports the first mistake; the command then ends
         rest = self._rest_after(error)
         if reason != "rate_limited":
             least, longest = _REOPEN_SECONDS
@@ -275,7 +276,7 @@ class Canary(TimedTarget):
             )
         self._retry_at = perf_counter() + rest
         self._unfit = reason if reason in MISFITS else ""
-        # What does not fit together is what must be seen; where it runs, it does not run.
+        # Report the versions that do not fit together, but no device, because the canary does not run.
         self.environment = {
             name: version for name, version in self._unopened.items() if name not in DEVICE_COMPONENTS
         }
@@ -285,7 +286,7 @@ class Canary(TimedTarget):
         )
 
     def _check(self, result: RunResult) -> RunResult:
-        """Check the output, and keep the first steady one that holds numbers to compare later ones with."""
+        """Check the output, and keep the first steady output with numbers as the reference for later outputs."""
         if not all(map(math.isfinite, result.values)):
             return result._replace(outcome="not_finite", detail="the output holds NaN or infinity")
         if self._reference is not None:
@@ -321,10 +322,10 @@ class Canary(TimedTarget):
         self._fail(result.detail, log_it, _state_of(result))
 
     def _rest_after(self, error: BaseException) -> float:
-        """Seconds without a run after this failure, longer with each in a row; 0 where the next slot will do."""
+        """Seconds without a run after this failure, longer after each failure in a row; 0 for no pause."""
         reason = error.reason if isinstance(error, Failure) else None
         if isinstance(error, Failure) and reason == "rate_limited":
-            # Longer each time also where the server says how long: that may be for a single request.
+            # The pause also grows if the server gives a time, because that time may be for a single request.
             return max(self._longer_rest(_RATE_SECONDS), error.retry_after or 0.0)
         return self._longer_rest(_SHORT_SECONDS) if reason == "out_of_memory" else 0.0
 
@@ -334,7 +335,7 @@ class Canary(TimedTarget):
         return self._rest
 
     def _settle(self, latencies: Iterable[float], aside: float = 0.0) -> None:
-        """Whether it is steady by now, or was so many seconds ago; scheduled runs go on where warm-up stopped."""
+        """Test whether the canary is steady, and set its metric. Scheduled runs continue where warm-up stopped."""
         if self._unsteady is None:
             return
         self._unsteady.extend(latencies)
@@ -351,7 +352,7 @@ class Canary(TimedTarget):
 
     def _fail(self, complaint: str, log_it: bool = True, state: CanaryState = "failing") -> None:
         self._enter(state)
-        if log_it and complaint != self._complaint:  # once per change, not once per run
+        if log_it and complaint != self._complaint:  # log once per change, not once per run
             log.error("canary %s: %s", self.name, complaint)
         self._complaint = complaint
 
@@ -379,6 +380,6 @@ def _state_of(result: RunResult) -> CanaryState:
 
 
 def _threads(environment: Mapping[str, str], components: Iterable[str]) -> int:
-    """The number that the first known one of ``components`` has; 0 where none is known."""
+    """Number of threads from the first known component of ``components``; 0 if none is known."""
     text = next(filter(None, (environment.get(component, "") for component in components)), "")
     return int(text) if text.isascii() and text.isdigit() else 0

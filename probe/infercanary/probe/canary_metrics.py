@@ -1,4 +1,4 @@
-"""The metrics of a canary and of its runs, and the one place where they are filled."""
+"""Metrics of a canary and of its runs; only this module sets them."""
 
 from __future__ import annotations
 
@@ -109,30 +109,30 @@ CUDA_MISSING = Metric(
 
 CUDA_MISSING_REASONS = ("cpu_only_build", "no_libraries", "version_mismatch", "provider_missing", "no_device")
 
-_ANY: tuple[Reason, ...] = REASONS[:7]  # those that any target may have
-_DETAIL_BYTES = 240  # the exporter takes labels of 256
+_ANY: tuple[Reason, ...] = REASONS[:7]  # reasons that any target may give
+_DETAIL_BYTES = 240  # the exporter accepts labels of 256 bytes
 _NUMBER = re.compile(r"\d[\w.]*")
 _RECENT_RUNS = 100
 
 
 class CanaryMetrics:
-    """Fills one canary's metrics in a :class:`Tally`: every outcome, reason and tag has a series from the start.
+    """Fills one canary's metrics in a :class:`Tally`. Each outcome, reason and tag has a series from the start.
 
     Args:
         name: The label ``canary``.
-        tally: Where the metrics are counted.
-        reasons: Of a failure that its target may raise, beside those that any may have.
+        tally: Storage of the metrics.
+        reasons: Reasons of failures that its target may give, besides the common ones.
     """
 
     def __init__(self, name: str, tally: Tally, reasons: Iterable[Reason] = ()) -> None:
         self._name = name
         self._tally = tally
         self._eligible: deque[bool] = deque(maxlen=_RECENT_RUNS)
-        self._readings: set[Metric] = set()  # that the last run had
+        self._readings: set[Metric] = set()  # metrics of the last run's readings
         self._failure: tuple[Reason, str] | None = (
-            None  # the one that is shown: reason, words without numbers
+            None  # the published failure: reason, and its text without numbers
         )
-        for outcome in OUTCOMES:  # at 0, so that the first one is an increase
+        for outcome in OUTCOMES:  # start at 0, so that the first count is an increase
             tally.add(RUNS, 0, name, outcome)
         for reason in dict.fromkeys([*_ANY, *reasons]):
             tally.add(FAILURES, 0, name, reason)
@@ -145,7 +145,7 @@ class CanaryMetrics:
             self._set(STATE, other == state, other)
 
     def cuda(self, missing: str) -> None:
-        """Set why its engine has no CUDA: one of ``CUDA_MISSING_REASONS``, or empty."""
+        """Set why its engine has no CUDA: a value of ``CUDA_MISSING_REASONS``, or empty."""
         for reason in CUDA_MISSING_REASONS:
             self._set(CUDA_MISSING, reason == missing, reason)
 
@@ -155,13 +155,13 @@ class CanaryMetrics:
             self._set(COLD_START, getattr(opened, step), step)
 
     def steady(self, seconds: float) -> None:
-        """Set when it became steady for the first time, in seconds since the container started, loading included."""
+        """Set the time until the canary was first steady: seconds since the container started, with loading."""
         self._set(COLD_START, seconds, "time_to_steady")
 
     def run(self, done: RunResult) -> None:
-        """Count a run. One without a latency clears the last good one, which would look healthy."""
+        """Count a run. A run without a latency clears the last latency, which would look healthy."""
         self._tally.add(RUNS, 1, self._name, done.outcome)
-        if done.outcome != "busy":  # which got no turn: a failure before it goes on
+        if done.outcome != "busy":  # a busy run got no turn: the failure before it remains
             self._show_failure(done.failure, done.detail)
         for metric in (MEDIAN, IQR, BOTTLENECK, OUTPUT_ERROR, *self._readings):
             self._tally.forget(metric, self._name)
@@ -188,9 +188,8 @@ class CanaryMetrics:
         """Count the tags and measures of the run that was counted last.
 
         Args:
-            tags: Their names.
-            measures: Name → value; nothing of the run before stays.
-            eligible: Whether the run is fit for comparing images.
+            measures: Name → value; values of earlier runs are removed.
+            eligible: True if the run can be used to compare images.
         """
         for tag in tags:
             self._tally.add(TAGGED, 1, self._name, tag)
@@ -202,8 +201,8 @@ class CanaryMetrics:
                 self._set(metric, measures[measure], *labels)
 
     def _show_failure(self, reason: Reason | None, detail: str) -> None:
-        """Count a failure and show its words; None ends what was shown."""
-        # A text that differs in numbers only would be a series of each failure.
+        """Count a failure and publish its text; None clears the published text."""
+        # Ignore numbers: else each failure whose text differs only in a number would be a new series.
         failure = None if reason is None else (reason, _NUMBER.sub("0", detail))
         if failure != self._failure:
             self._tally.forget(DETAIL, self._name)

@@ -1,4 +1,4 @@
-"""``probe.yaml``: canaries, and the settings of the probe that runs them."""
+"""``probe.yaml``: the canaries, and the settings of their probe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ProbeConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def remarks(path: str | os.PathLike[str]) -> list[str]:
-    """Return what the settings in this file allow and is seldom meant, as sentences without a full stop."""
+    """Return remarks on permitted but unusual settings in this file, as sentences without a full stop."""
     duty = load(path, ProbeConfig).duty_cap
     if duty < _LARGE_DUTY:
         return []
@@ -45,7 +45,7 @@ def read(path: str | os.PathLike[str]) -> Probe:
     """Return the probe that the file describes, not started.
 
     Raises:
-        UsageError: A mistake in it, in one line.
+        UsageError: A mistake in the file, described in one line.
     """
     config = load(path, ProbeConfig)
     try:

@@ -1,4 +1,4 @@
-"""Contention of a canary: CPU wait caused by others inside its container or on the host, and why else it slept."""
+"""Contention of a canary: CPU wait caused by others in its container or on the host, and other reasons for sleep."""
 
 from __future__ import annotations
 
@@ -13,39 +13,41 @@ from infercanary.probe.samplers.threads import OnCpu, ThreadUsage, threads_besid
 
 
 class Inside(NamedTuple):
-    """CPU time of others inside the container while a canary's repeats ran: other threads and other processes."""
+    """CPU time of others in the container during a canary's repeats: other threads and other processes."""
 
     cpu_seconds: float
-    """Of all of them; threads that help the canary's engine are among them."""
+    """CPU seconds of all others, including threads that help the canary's engine."""
     processes_seconds: float
-    """Of other processes."""
+    """CPU seconds of other processes."""
     wall_seconds: float
-    """How long that was."""
+    """Length of the measured time."""
     away_seconds: float
-    """In how much of it the canary did not compute: between repeats too, where the scheduler likes to take the CPU."""
+    """Part of ``wall_seconds`` in which the canary did not compute. The time between repeats is included, because the
+    scheduler often gives the canary's CPU to others then.
+    """
 
     @property
     def cores(self) -> float:
-        """How many they took on average."""
+        """Cores that others used on average."""
         return self.cpu_seconds / self.wall_seconds
 
     def share(self, away: float) -> float:
-        """How much of what they took fell into a part of the time.
+        """Return the share of the others' CPU time that falls into a part of the measured time.
 
         Args:
-            away: Seconds of that part in which the canary did not compute: only then another has its CPU.
+            away: Seconds of that part in which the canary did not compute, because only then others can use its CPU.
 
         Returns:
-            A ratio, at most 1.
+            A ratio, 0 to 1.
         """
         return min(1.0, max(0.0, away) / self.away_seconds)
 
 
 class ContainerLoad:
-    """CPU time that others inside the container take, from its making on.
+    """CPU time that others in the container use, counted from the creation of this object.
 
     Args:
-        container: Counts the CPU time of all that is in it.
+        container: CPU time of everything in the container.
     """
 
     def __init__(self, container: ContainerCpu) -> None:
@@ -53,10 +55,10 @@ class ContainerLoad:
         self._began, self._process, self._all = perf_counter(), process_time(), container.seconds()
 
     def since(self, usage: ThreadUsage) -> Inside | None:
-        """CPU time of others; None where the container's is not known.
+        """CPU time of others; None if the container's CPU time is unknown.
 
         Args:
-            usage: Of the canary's own thread meanwhile.
+            usage: Use of the canary's own thread over the same time.
         """
         now = self._container.seconds()
         if now is None or self._all is None:
@@ -69,18 +71,19 @@ class ContainerLoad:
 
 
 def divide_wait(usage: ThreadUsage, wall: float, inside: Inside | None) -> tuple[float | None, float | None]:
-    """CPU wait of a thread within ``wall``, by whom it was caused: others outside the container, others inside it.
+    """Divide a thread's CPU wait within ``wall`` by cause: others outside the container, others inside the container.
 
-    Who had the CPU is not counted by the kernel. Others inside had it for as long as they computed at most; what is
-    beyond that, others outside had.
+    The kernel does not count which process had the CPU. Others inside caused at most as much wait as they computed;
+    others outside caused the rest.
 
     Args:
-        usage: Of the thread in that time.
+        usage: Use of the thread in that time.
         wall: Seconds.
-        inside: CPU time of others inside in a longer time around it.
+        inside: CPU time of others inside, measured over a longer time that includes this time.
 
     Returns:
-        Seconds of both; where the container is not known, what other processes had, and None.
+        Seconds of wait caused outside and inside. If ``inside`` is unknown: wait caused by all other processes, and
+        None.
     """
     if inside is None or usage.run_queue_seconds is None:
         return usage.waited, None
@@ -91,27 +94,27 @@ def divide_wait(usage: ThreadUsage, wall: float, inside: Inside | None) -> tuple
 
 
 class Helped(NamedTuple):
-    """What the threads that an engine computes with did, over the time that it took."""
+    """Activity of the threads that an engine computes with, as ratios of the elapsed time."""
 
     computed: float
-    """By the one that computed longest."""
+    """Computing time of the thread that computed longest."""
     waited: float
-    """For a CPU, by the one that waited longest."""
+    """CPU wait of the thread that waited longest."""
     queued: float
-    """For a CPU, by all of them."""
+    """CPU wait of all threads together."""
 
 
 class Helpers:
-    """From its making on, how the other threads of the process fare: those that an engine computes with."""
+    """Activity of the other threads of the process, which include the engine's, from the creation of this object."""
 
     def __init__(self) -> None:
         self._began, self._before = perf_counter(), threads_beside()
 
     def helped(self) -> Helped:
-        """How they fared since then.
+        """Return the activity since the creation of this object.
 
         Returns:
-            Ratios; 0 where nothing is counted.
+            Ratios; 0 if the kernel counts nothing.
         """
         took = max(1e-9, perf_counter() - self._began)
         computed, queued = [0.0], [0.0]
@@ -123,16 +126,17 @@ class Helpers:
 
 
 def off_cpu(used: ThreadUsage, wall: float, helped: Helped | None = None) -> dict[str, float]:
-    """Why a thread did not compute, as far as the kernel counts it.
+    """Explain why a thread did not compute, as far as the kernel counts the reasons.
 
-    An engine divides its work beforehand, and goes on when the last of its threads is done, wherever the others are.
-    The calling one sleeps or spins until then. It would sleep as well where another computes longer than it does; what
-    it sleeps beyond that, while others wait for a CPU, is their waiting. None of it is a lock.
+    An engine divides its work among its threads in advance, and continues when the last thread has finished. Until
+    then, the calling thread sleeps or spins. If a helper thread computes longer, the calling thread sleeps for that
+    long in any case. Sleep beyond that, while helper threads wait for a CPU, counts as CPU wait. Neither kind of
+    sleep is the wait for a lock.
 
     Args:
-        used: What the thread used in that time.
+        used: Use of the thread in that time.
         wall: Seconds.
-        helped: What the other threads did that its engine computes with; None where there are none.
+        helped: Activity of the other threads of its engine; None if there are none.
 
     Returns:
         Reason (of ``OFF_CPU``) → seconds.
@@ -161,17 +165,17 @@ def explain_repeats(
     inside: Inside | None,
     helped: Helped | None,
 ) -> tuple[list[float | None], list[float | None], list[dict[str, float]]]:
-    """CPU wait and other sleep of each repeat, for one of its inferences.
+    """Compute CPU wait and other sleep of each repeat, per inference.
 
     Args:
-        ends: Usage of the thread from the first repeat's begin to the end of each.
-        walls: Seconds of an inference of each repeat.
+        ends: Use of the thread from the start of the first repeat to the end of each repeat.
+        walls: Seconds per inference of each repeat.
         batch: Inferences in a repeat.
-        inside: CPU time of others inside the container meanwhile; None where unknown.
+        inside: CPU time of others inside the container over the same time; None if unknown.
         helped: See :func:`off_cpu`.
 
     Returns:
-        For each repeat both of :func:`divide_wait`, and :func:`off_cpu`.
+        For each repeat, both results of :func:`divide_wait`, and the result of :func:`off_cpu`.
     """
     outside: list[float | None] = []
     crowded: list[float | None] = []
@@ -188,10 +192,10 @@ def explain_repeats(
 
 
 def _helped_in_repeats(helped: Helped | None, walls: Sequence[float]) -> list[Helped | None]:
-    """How the other threads fared in each repeat: what they waited is counted over all repeats together.
+    """Divide the activity of other threads among the repeats, because CPU wait is counted over all repeats.
 
-    They waited where repeats took longer than the fastest one, and only what is more than that did each of them wait:
-    a neighbour that stops one of 50 repeats has not slowed the others.
+    Each repeat gets wait for the time by which it exceeds the fastest repeat; only wait beyond that is divided
+    equally. A neighbour that stops one of 50 repeats has not slowed the others.
     """
     if helped is None or not walls:
         return [helped] * len(walls)
@@ -200,7 +204,7 @@ def _helped_in_repeats(helped: Helped | None, walls: Sequence[float]) -> list[He
 
 
 def _spread(ratio: float, walls: Sequence[float]) -> list[float]:
-    """A ratio of the time of all repeats as one of each."""
+    """Convert a ratio of the time of all repeats to a ratio for each repeat."""
     total, fastest = ratio * sum(walls), min(walls)
     longer = sum(wall - fastest for wall in walls)
     of_longer = min(1.0, total / longer) if longer > 0 else 0.0

@@ -1,4 +1,4 @@
-"""The controls beside the canaries: the CPU's, and those of the device, measured after each run of a canary there."""
+"""Controls beside the canaries: the CPU's and the device's, measured after each run of a canary on that device."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ SECONDS = Metric(
 
 _REPEATS = 3
 _WARM_UP_REPEATS = 5
-_COSTS = 5  # measurements, of which the middle one is what one costs
+_COSTS = 5  # recent measurements, whose median is the cost of one
 _DEADLINE_SECONDS = 5.0
 _REOPEN_SECONDS = 300.0
 
 
 class Controls:
-    """Opens and measures the controls of the CPU and of each device, in a thread each that ends after each measurement.
+    """Opens and measures the controls of the CPU and of each device, each in a thread that ends afterwards.
 
-    Where a GPU hangs, the CPU's controls still show how the host is.
+    If a GPU hangs, the CPU's controls still show the state of the host.
 
     Args:
-        tally: Where their metrics are counted.
+        tally: Storage of their metrics.
     """
 
     def __init__(self, tally: Tally) -> None:
@@ -51,12 +51,12 @@ class Controls:
         self._costs: dict[str, deque[float]] = {}
         self._interrupted = False
         self.made_of = ""
-        """Versions of Python and libc where machine code is refused; empty for machine code."""
+        """Versions of Python and libc if machine code is refused; empty for machine code."""
         self.took = 0.0
-        """Seconds that the last measurement took; 0 for a device's first, which is warm-up."""
+        """Seconds of the last measurement; 0 for a device's first measurement, which is warm-up."""
 
     def cost(self, device: str) -> float:
-        """Median seconds of the last measurements for a canary on ``device``; 0 where none was measured.
+        """Median seconds of the last measurements for a canary on ``device``; 0 if there was none.
 
         Args:
             device: ``cpu`` or ``cuda[:N]``, as :attr:`Canary.device`.
@@ -64,13 +64,13 @@ class Controls:
         return statistics.median(self._costs.get(device) or (0.0,))
 
     def measure(self, device: str) -> dict[str, float]:
-        """Measure the CPU's controls and the device's. Never raises.
+        """Measure the controls of the CPU and of the device. Never raises.
 
         Args:
-            device: ``cpu``, ``cuda`` or ``cuda:N``: where the canary runs that they follow.
+            device: ``cpu``, ``cuda`` or ``cuda:N``: the device of the canary that has just run.
 
         Returns:
-            Name → median seconds of a repeat, of those that could be measured.
+            Name → median seconds of a repeat; controls without a measurement are missing.
         """
         begin = perf_counter()
         medians: dict[str, float] = {}
@@ -84,16 +84,16 @@ class Controls:
         return medians
 
     def interrupt(self) -> None:
-        """End the wait for a measurement, now and from now on; callable from any thread."""
+        """End the wait for a measurement, now and in future. Callable from any thread."""
         self._interrupted = True
         for worker in list(self._workers.values()):
             worker.interrupt()
 
     def close(self, seconds: float) -> bool:
-        """Release everything; whether that was within ``seconds``.
+        """Release everything. True if that took at most ``seconds``.
 
         Args:
-            seconds: For all of them together; each thread gets 0.1 s at least.
+            seconds: For all threads together; each thread gets at least 0.1 s.
         """
         deadline = perf_counter() + seconds
         ended = True
@@ -121,12 +121,12 @@ class Controls:
         return medians
 
     def _complain(self, which: tuple[str, str], complaint: str) -> None:
-        if complaint != self._complaints.get(which):  # once per change, not once per run
+        if complaint != self._complaints.get(which):  # log once per change, not once per run
             device, name = which
             log.warning("control %s on %s: %s", name, device, complaint)
         self._complaints[which] = complaint
 
-    # From here on all runs in the device's thread.
+    # The methods below run in the device's thread.
 
     def _measure(self, device: str) -> dict[str, float]:
         if device not in self._available:

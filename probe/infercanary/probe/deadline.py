@@ -1,4 +1,4 @@
-"""Calls with a deadline: what may hang (a model, a driver) runs in a thread of its own, and can be given up."""
+"""Calls with a deadline: code that may hang (a model, a driver) runs in a separate thread that can be abandoned."""
 
 from __future__ import annotations
 
@@ -18,64 +18,54 @@ Calls: TypeAlias = "queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue
 
 
 class DeadlineExceeded(Exception):
-    """The call did not come back in time; it goes on in its thread, which nobody can kill."""
+    """The call did not return in time. It continues in its thread, because a thread cannot be killed."""
 
 
 class StillBusy(Exception):
-    """An earlier call that exceeded its deadline still holds the thread: nothing was started."""
+    """An earlier call that exceeded its deadline still holds the thread; no new call was started."""
 
 
 class Interrupted(Exception):
-    """The wait was ended by :meth:`Worker.interrupt`; the call goes on in its thread."""
+    """:meth:`Worker.interrupt` ended the wait; the call continues in its thread."""
 
 
 class Worker:
-    """One daemon thread that runs one call at a time.
+    """A daemon thread that runs one call at a time.
 
-    The thread lives until :meth:`rest` or :meth:`stop`; the next call then starts another. When a call exceeds its
-    deadline the worker is busy until that call returns, and then takes calls again by itself. One thread makes the
-    calls; :meth:`interrupt` may come from any.
+    The thread lives until :meth:`rest` or :meth:`stop`; the next call starts a new thread. If a call exceeds its
+    deadline, the worker is busy until that call returns, and then accepts calls again. All calls must come from one
+    thread; :meth:`interrupt` may come from any thread.
 
     Args:
-        name: Of the thread.
+        name: Name of the thread.
     """
 
     def __init__(self, name: str) -> None:
         self.cpu_seconds = 0.0
-        """CPU time of the calls that ended."""
+        """CPU time of the calls that have ended."""
         self._name = name
         self._calls: Calls = queue.SimpleQueue()
         self._answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._interrupted = False
         self.is_busy = False
-        """Whether a call holds the thread, maybe one that exceeded its deadline."""
+        """True if a call holds the thread, even after its deadline."""
         self._thread: threading.Thread | None = None
 
     def call(self, function: Callable[[], T], seconds: float) -> T:
         """Call ``function`` in the thread: :meth:`begin`, then :meth:`result`.
 
-        Args:
-            function: What to call.
-            seconds: How long to wait for it.
-
-        Returns:
-            Its result.
-
         Raises:
-            DeadlineExceeded: It has not returned in time; it goes on, and its result is lost.
-            StillBusy: An earlier call hangs; nothing was started.
+            DeadlineExceeded: The function has not returned in time. It continues, and its result is lost.
+            StillBusy: An earlier call hangs; the function was not started.
             Interrupted: :meth:`interrupt` was called.
-            BaseException: Whatever ``function`` raised.
+            BaseException: Any exception that ``function`` raised.
         """
         self.begin(function)
         result: T = self.result(seconds)
         return result
 
     def begin(self, function: Callable[[], Any]) -> None:
-        """Start a call.
-
-        Args:
-            function: Called in the worker's thread, without arguments.
+        """Start a call of ``function`` in the worker's thread.
 
         Raises:
             StillBusy: An earlier call hangs.
@@ -89,16 +79,11 @@ class Worker:
         self._calls.put((function, self._answer))
 
     def result(self, seconds: float) -> Any:
-        """Wait for the call that was begun last, and return or raise what it did.
-
-        Args:
-            seconds: How long to wait.
-
-        Returns:
-            What the function returned.
+        """Wait for the call that was begun last; return its result or raise its exception.
 
         Raises:
-            DeadlineExceeded: It has not returned within ``seconds``; another call of this method goes on waiting.
+            DeadlineExceeded: The call has not returned within ``seconds``. Call this method again to continue
+                waiting.
             Interrupted: :meth:`interrupt` was called.
         """
         if self._interrupted:
@@ -112,38 +97,36 @@ class Worker:
         try:
             raise result
         finally:
-            del result  # a frame that holds its own exception keeps the model's tensors until the next gc
+            del result  # a frame that refers to its own exception keeps the model's tensors until the next gc
 
     def interrupt(self) -> None:
-        """End the wait under way, and every later one, with :class:`Interrupted`."""
+        """End the present wait, and every later wait, with :class:`Interrupted`."""
         self._interrupted = True
         self._answer.put((False, Interrupted()))
 
     def rest(self) -> None:
-        """Let the thread end; a call that hangs keeps it.
+        """Let the thread end. A thread with a hanging call stays.
 
-        A thread that ran OpenMP code keeps a pool of threads for as long as it lives. Once pools outnumber the CPUs,
-        libgomp hardly spins any more, in the whole process: with a canary's idle pool beside the server's own, a
-        ResNet-18 on two CPUs took 62 ms instead of 35 (docs/adr/0006-threads-of-a-canary.md).
+        A thread that ran OpenMP code keeps a pool of threads for its whole life. If pools have more threads than
+        there are CPUs, libgomp hardly spins any more in the whole process: with a canary's idle pool beside the
+        server's pool, a ResNet-18 on two CPUs took 62 ms instead of 35 ms (docs/adr/0006-threads-of-a-canary.md).
         """
         if self._thread is not None and not self.is_busy:
             self._calls.put(None)
             self._thread = None
 
     def stop(self, seconds: float, last: Callable[[], Any] | None = None) -> bool:
-        """End the thread after the call under way, and after ``last``.
+        """End the thread after the present call and after ``last``.
 
         Args:
-            seconds: How long to wait for that.
-            last: A call to make in the thread in the end.
+            seconds: Longest wait for the end.
+            last: Final call in the thread.
 
         Returns:
-            Whether it ended in time.
+            True if the thread ended in time.
         """
         if self._thread is None and last is not None:
-            with suppress(
-                RuntimeError
-            ):  # from Python 3.12 on an interpreter that is ending starts no more threads
+            with suppress(RuntimeError):  # from Python 3.12 on, an exiting interpreter starts no more threads
                 self._start()
         if self._thread is None:
             return True
@@ -154,7 +137,7 @@ class Worker:
         return not self._thread.is_alive()
 
     def _start(self) -> None:
-        self._calls = queue.SimpleQueue()  # the thread before, which is ending, has the old one
+        self._calls = queue.SimpleQueue()  # the previous thread, which is ending, has the old queue
         thread = threading.Thread(target=self._work, args=(self._calls,), name=self._name, daemon=True)
         thread.start()
         self._thread = thread
@@ -165,23 +148,20 @@ class Worker:
             before = time.thread_time()
             try:
                 outcome = (True, function())
-            except BaseException as error:  # a model may raise anything; the caller handles it
+            except BaseException as error:  # a model may raise any exception; the caller handles it
                 outcome = (False, error)
             self.cpu_seconds += time.thread_time() - before
-            # Idle before the answer: who has the answer may call again immediately.
+            # Idle before the answer, because the receiver of the answer may call again immediately.
             self.is_busy = False
             answer.put(outcome)
             del call, function, answer, outcome
 
 
 def one_line(error: BaseException) -> str:
-    """Describe an error as ``RuntimeError: its first line``: a model's may be pages long, or fail while it is read.
-
-    Args:
-        error: Any exception.
+    """Describe an error as ``RuntimeError: its first line``. A model's error may have pages, or be unreadable.
 
     Returns:
-        Printable text, with at most 200 characters of the error's own.
+        Printable text, with at most 200 characters of the error's own text.
     """
     try:
         text = str(error).strip()
@@ -192,10 +172,10 @@ def one_line(error: BaseException) -> str:
 
 
 def clear_frames(error: BaseException | None) -> None:
-    """Release what an error's frames still hold: an engine there would outlive the stream that it runs on.
+    """Release objects that an error's frames still hold: an engine there would outlive the stream that it runs on.
 
     Args:
-        error: It and each error in whose handling it was raised; None for nothing.
+        error: Clear this error and all errors in its context; None does nothing.
     """
     while error is not None:
         traceback.clear_frames(error.__traceback__)

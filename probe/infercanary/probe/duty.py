@@ -1,7 +1,8 @@
-"""What a probe says of its own pace and cost, and the burst of runs after its start, which is pure as schedules are.
+"""Metrics of the probe's interval and cost, and the burst of runs after the start.
 
-After a start people wait for a verdict, and what was upgraded may be slow for all its users. So for 15 minutes runs may
-come more often than configured, from the duty budget of the first hour: docs/adr/0013-a-burst-after-the-start.md.
+After a start, people wait for a verdict, and a bad upgrade may slow all users. So runs may be more frequent than
+configured for 15 minutes, paid from the duty budget of the first hour: docs/adr/0013-a-burst-after-the-start.md. The
+burst is pure: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -37,43 +38,45 @@ DUTY_CAP = Metric(
 )
 
 SECONDS = 900.0
-"""How long a burst may last."""
+"""Longest duration of a burst."""
 
 LEAST_INTERVAL = 2.0
-"""Seconds between its runs, at least."""
+"""Shortest time between the runs of a burst, seconds."""
 
 RATE = 4.0
-"""Of the duty cap, that it takes at most: an hour's duty would last 15 minutes."""
+"""Highest duty in a burst, in multiples of the duty cap: at this rate, an hour's duty lasts 15 minutes."""
 
 PAID_WITHIN = 3600.0
-"""Seconds after the start, when the duty is below its cap again."""
+"""Seconds after the start, at which the average duty is below its cap again."""
 
 PAID_BACK = 0.5
-"""Share of the duty cap that goes into paying back. So a canary runs half as often as the cap allows meanwhile; with
-more the burst would be longer, and the time after it would see next to nothing."""
+"""Share of the duty cap that repays the debt of a burst. During repayment, a canary runs half as often as the cap
+allows. A larger share would make the burst longer, and leave almost no runs in the time after it.
+"""
 
 RESTARTS = 2
-"""Earlier starts within that time, from which on there is no burst: a container that restarts again and again would
-burst for good. They are known from the journal."""
+"""Number of earlier starts within :data:`PAID_WITHIN` from which on there is no burst. Otherwise, a container that
+restarts again and again would burst permanently. The journal gives the earlier starts.
+"""
 
 
 class Burst:
-    """The share of the time that runs may take: more at first, less until that is paid back, then the cap.
+    """Share of the time that runs may take: more in the burst, less until its debt is repaid, then the cap.
 
-    What is spent ahead of the cap is a debt. The burst ends after :data:`SECONDS`, or when more could not be paid back
-    by :data:`PAID_BACK` of the cap within :data:`PAID_WITHIN`.
+    Duty above the cap is a debt. The burst ends after :data:`SECONDS`, or earlier, if :data:`PAID_BACK` of the cap
+    could not repay a larger debt within :data:`PAID_WITHIN`.
 
     Args:
         cap: The duty cap of runs, a share of the time.
-        start: Seconds, of a monotonic clock.
-        is_wanted: Whether there is a burst at all.
+        start: Monotonic clock, seconds.
+        is_wanted: False for no burst.
     """
 
     def __init__(self, cap: float, start: float, is_wanted: bool = True) -> None:
         self.debt = 0.0
-        """Busy seconds that were spent ahead, and are not paid back."""
+        """Busy seconds above the cap that are not repaid yet."""
         self.is_on = False
-        """Whether the next run was planned to come earlier than at a steady pace."""
+        """True if the next run was planned earlier than at the steady interval."""
         self._is_over = not is_wanted
         self._cap = cap
         self._start = self._at = start
@@ -82,18 +85,19 @@ class Burst:
         """Plan the next run.
 
         Args:
-            cost: Busy seconds that it is expected to take.
-            interval: Seconds between runs at a steady pace.
-            now: Seconds, monotonic.
-            gives_way: Whether the host's own work waits for the canaries, or they for it: then nothing is hurried.
+            cost: Expected busy seconds of the run.
+            interval: Seconds between runs without a burst.
+            now: Monotonic clock, seconds.
+            gives_way: True if the host's own work waits for the canaries, or the canaries for the host's work: then
+                there is no burst.
 
         Returns:
-            Seconds between runs now, and the share of the time that they may take.
+            Seconds between runs now, and the share of the time that runs may take.
         """
         since = now - self._start
-        left = PAID_BACK * self._cap * max(0.0, PAID_WITHIN - since)  # what can still be paid back
+        left = PAID_BACK * self._cap * max(0.0, PAID_WITHIN - since)  # debt that can still be repaid
         self._is_over |= since >= SECONDS or self.debt + cost > left
-        # No canary that is open costs nothing.
+        # A cost of 0 means that no canary is open.
         self.is_on = not (self._is_over or gives_way) and cost > 0 and interval > LEAST_INTERVAL
         if self.is_on:
             share = RATE * self._cap
@@ -108,10 +112,10 @@ class Burst:
 
         Args:
             cost: Busy seconds.
-            now: Seconds, monotonic, when it ended.
+            now: End of the run: monotonic clock, seconds.
         """
         ahead = cost - self._cap * (now - self._at)
         self._at = now
         self.debt = max(0.0, self.debt + (ahead if self.is_on else min(0.0, ahead)))
         if now - self._start >= PAID_WITHIN:
-            self.debt = 0.0  # a run that hung: an hour of it is enough
+            self.debt = 0.0  # forget the debt of a run that hung: repayment ends after an hour

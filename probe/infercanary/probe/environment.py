@@ -1,7 +1,7 @@
-"""The environment fingerprint: what an image or a host may have changed under the model.
+"""The environment fingerprint: everything below the model that an image or a host may have changed.
 
-Targets report what belongs to their engine (torch's build, its threads); this is the rest. Components are small facts
-that can be compared one by one: when latency moved, those that differ are the suspects.
+Targets report the components of their engine (torch's build, its threads); this module reports the rest. Components
+are small facts that can be compared one by one: if latency changed, the components that differ are possible causes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LIBRARIES = (
     "infercanary",
     "jax",
     "numpy",
-    # Of CUDA 13 on, the toolkit's own wheels have no suffix.
+    # From CUDA 13 on, the toolkit's own wheels have no suffix.
     "nvidia-cublas",
     "nvidia-cublas-cu12",
     "nvidia-cuda-runtime",
@@ -54,7 +54,7 @@ _LIBRARIES = (
     "xformers",
 )
 
-# Only names that are known to change speed: an environment holds secrets too.
+# Only names that are known to affect speed, because environment variables also hold secrets.
 _VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
@@ -93,17 +93,17 @@ _VARIABLES = (
     "TORCH_CUDNN_V8_API_DISABLED",
 )
 
-_MAX_BYTES = 200  # of a value; a label, not a text: the exporter takes 256
+_MAX_BYTES = 200  # bytes of a value: the exporter accepts labels of 256
 
 
 def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
-    """Component → version or setting, sorted; ``engines`` is what the targets reported of theirs.
+    """Return the components of the environment, sorted.
 
     Args:
-        engines: Component → value, as the targets reported them; they replace ours of the same name.
+        engines: Component → value, as reported by the targets; they replace components of the same name.
 
     Returns:
-        Component → version or setting: printable, and cut to a bounded length.
+        Component → version or setting: printable, and cut to a maximum length.
     """
     found = {
         "python": platform.python_version(),
@@ -125,12 +125,12 @@ def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
     found |= {f"env_{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
     found |= limits()
     found |= engines
-    # Variables and versions may hold anything, and one bad character would cost the whole family of metrics.
+    # Variables and versions may hold any text, and one invalid character would lose the whole family of metrics.
     return {name: _label(str(value)) for name, value in sorted(found.items())}
 
 
 def _label(value: str) -> str:
-    shown = printable(value, _MAX_BYTES)  # of lone surrogates nothing is left, so that it can be encoded
+    shown = printable(value, _MAX_BYTES)  # removes lone surrogates, which cannot be encoded
     return shown.encode()[:_MAX_BYTES].decode(errors="ignore")
 
 
@@ -142,7 +142,7 @@ def _os_name() -> str:
 
 
 def _cpu_model(file: Path = Path("/proc/cpuinfo")) -> str:
-    """The model's name; on AArch64, whose kernel gives numbers alone, those of each kind of core."""
+    """Return the CPU model's name. On AArch64, the kernel gives only numbers: return those of each kind of core."""
     try:
         lines = [line.partition(":") for line in file.read_text(errors="replace").splitlines()]
     except OSError:

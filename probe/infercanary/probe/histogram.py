@@ -1,6 +1,6 @@
-"""What the probe counts: the values of its metrics since it started.
+"""Storage of the probe's metrics: their values since the probe started.
 
-Not ``prometheus_client``: a server that sets ``PROMETHEUS_MULTIPROC_DIR`` (vLLM does) switches that library to
+Not ``prometheus_client``: a server that sets ``PROMETHEUS_MULTIPROC_DIR`` (as vLLM does) switches that library to
 shared files for the whole process, and the probe's values would leak into the server's own metrics.
 """
 
@@ -13,43 +13,39 @@ from infercanary.contract.report import LADDER, Family, HistogramValue, Metric
 
 
 class Histogram:
-    """Counts observations (seconds) per rung of :data:`~infercanary.contract.report.LADDER` since it was made."""
+    """Counts observations (seconds) by the buckets of :data:`~infercanary.contract.report.LADDER`."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(LADDER) + 1)
         self._sum = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Add one observation; an upper bound is inclusive, as Prometheus' ``le`` is.
-
-        Args:
-            seconds: What was measured.
-        """
+        """Add one observation. Upper bounds are inclusive, as in Prometheus' ``le``."""
         self._counts[bisect_left(LADDER, seconds)] += 1
         self._sum += seconds
 
     def value(self) -> HistogramValue:
-        """A snapshot.
+        """Return a snapshot.
 
         Returns:
-            Counts of each rung (not cumulative; the last one is of what is above the ladder), and the sum in seconds.
+            Count of each bucket (not cumulative; the last bucket is above the ladder), and the sum in seconds.
         """
         return HistogramValue(tuple(self._counts), self._sum)
 
 
 class Tally:
-    """The labelled values of some metrics; one thread writes, and takes the snapshots."""
+    """Labelled values of metrics. The same thread writes them and takes the snapshots."""
 
     def __init__(self) -> None:
         self._values: dict[Metric, dict[tuple[str, ...], float | Histogram]] = {}
 
     def add(self, metric: Metric, amount: float, *labels: str) -> None:
-        """Add ``amount`` (0 makes the series exist, so that its first increase is seen).
+        """Add ``amount``. An amount of 0 creates the series, so that its first increase is visible.
 
         Args:
-            metric: A counter; or a gauge that counts.
+            metric: A counter, or a gauge that counts.
             amount: In the metric's unit.
-            labels: Values of its labels, in the order in which it declares them.
+            labels: Label values, in the order of the metric's declaration.
         """
         points = self._values.setdefault(metric, {})
         value = points.get(labels, 0.0)
@@ -57,12 +53,12 @@ class Tally:
         points[labels] = value + amount
 
     def set(self, metric: Metric, value: float, *labels: str) -> None:
-        """Set a gauge.
+        """Set a value.
 
         Args:
             metric: A gauge, or a counter whose total is known.
             value: In the metric's unit.
-            labels: Values of its labels, in the order in which it declares them.
+            labels: Label values, in the order of the metric's declaration.
         """
         self._values.setdefault(metric, {})[labels] = float(value)
 
@@ -71,26 +67,26 @@ class Tally:
 
         Args:
             metric: A histogram.
-            seconds: What was measured.
-            labels: Values of its labels, in the order in which it declares them.
+            seconds: The observation.
+            labels: Label values, in the order of the metric's declaration.
         """
         histogram = self._values.setdefault(metric, {}).setdefault(labels, Histogram())
         assert isinstance(histogram, Histogram)
         histogram.observe(seconds)
 
     def forget(self, metric: Metric, *labels: str) -> None:
-        """Remove the points whose labels begin so: what is no longer known is missing, and not zero.
+        """Remove all points whose labels begin with ``labels``. An unknown value must be missing, not zero.
 
         Args:
-            metric: It need not have points.
-            labels: The first of its labels' values; none for all points.
+            metric: A metric with or without points.
+            labels: The first label values; none for all points.
         """
         points = self._values.get(metric, {})
         for known in [known for known in points if known[: len(labels)] == labels]:
             del points[known]
 
     def families(self) -> Iterable[Family]:
-        """A snapshot of everything.
+        """Yield a snapshot of all metrics.
 
         Yields:
             A family for each metric that has, or had, a point.

@@ -1,4 +1,4 @@
-"""What a canary measures: which model, by which settings. Both are components of the environment, of each canary."""
+"""Identity of a canary's measurement: its model and its settings, as components of the environment."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from infercanary.probe.targets import Target
 log = logging.getLogger("infercanary.probe")
 
 _DIGITS = 16
-# A component is cut to 200, and what tells two models apart may be at the end of their paths.
+# Components are cut to 200 bytes, and the difference between two models may be at the end of their paths.
 _MOST_BYTES = 160
 _BEGINNING = 30  # characters
 
 
 def components(canary: str, target: Target, sweep: object = None) -> dict[str, str]:
-    """Return the components of the environment that say what a canary measures.
+    """Return the components of the environment that identify a canary's measurement.
 
     Args:
-        canary: Its name.
-        target: Open and warm.
-        sweep: Points that its sweep measures; None without one.
+        canary: Name of the canary.
+        target: An open and warm target.
+        sweep: Points that its sweep measures; None without a sweep.
 
     Returns:
-        Component → value; one that is not known is missing.
+        Component → value; unknown components are missing.
     """
     values = {}
     for component, identify in ((MODEL, _model), (SETTINGS, _settings)):
         try:
             values[of_canary(component, canary)] = identify(target, sweep)
-        except Exception as error:  # whatever a model's own code does: it must not cost the canary
+        except Exception as error:  # an error in a model's own code must not stop the canary
             log.info("canary %s: its %s cannot be identified: %s", canary, component, one_line(error))
     return {component: value for component, value in values.items() if value}
 
 
 def digest(settings: Mapping[str, Any]) -> str:
-    """Digest settings, plain values and structs, whatever their order; those that are empty or zero are left out."""
+    """Return a digest of settings (plain values and structs) in any order. Empty and zero values are left out."""
     plain = msgspec.to_builtins(settings, str_keys=True)
     return _digest(json.dumps(_without_empty(plain), sort_keys=True).encode())
 

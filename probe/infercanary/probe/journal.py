@@ -1,6 +1,6 @@
-"""The journal's files: each run as a line, for ``infercanary compare`` and for after a crash.
+"""The journal's files: each run as a line, for ``infercanary compare`` and for recovery after a crash.
 
-Two files, ``PATH`` and the one before, ``PATH.1``, hold at most the given bytes together. Their format is in
+Two files, ``PATH`` and the previous file ``PATH.1``, have a maximum size together. The format is in
 :mod:`infercanary.contract.journal`.
 """
 
@@ -36,17 +36,17 @@ _DEADLINE_SECONDS = 1.0
 
 
 class Journal:
-    """Appends to the file in a thread of its own: a disk that hangs must not delay the probe.
+    """Appends to the file in a separate thread, so that a hanging disk does not delay the probe.
 
     Args:
-        path: Of the newer file; the older one is ``PATH.1``.
-        boot_id: Of this probe.
-        max_bytes: Of both files together.
+        path: The newer file; the older file is ``PATH.1``.
+        boot_id: Identity of this start of the probe.
+        max_bytes: Maximum size of both files together.
     """
 
     def __init__(self, path: Path, boot_id: str, max_bytes: int = MAX_BYTES) -> None:
         self.lost = 0
-        """Runs that could not be written."""
+        """Number of runs that could not be written."""
         self._path = path
         self._boot_id = boot_id
         self._max_bytes = max_bytes
@@ -61,12 +61,12 @@ class Journal:
         components: Mapping[str, str],
         outputs: Mapping[str, tuple[float, ...]] = MappingProxyType({}),
     ) -> None:
-        """Write runs. Never raises: those that cannot be written are counted in :attr:`lost`.
+        """Write runs. Never raises: runs that cannot be written are counted in :attr:`lost`.
 
         Args:
-            runs: In order.
-            components: Of the environment that they ran in.
-            outputs: Canary → the fingerprint of its reference output, as far as they are known.
+            runs: Runs, in order.
+            components: Components of the environment of these runs.
+            outputs: Canary → fingerprint of its reference output; unknown fingerprints are missing.
         """
         if not runs:
             return
@@ -86,7 +86,7 @@ class Journal:
         self._complaint = complaint
 
     def close(self, seconds: float) -> bool:
-        """End its thread; whether that was within ``seconds``."""
+        """End the thread. True if the thread ended within ``seconds``."""
         return self._worker.stop(seconds)
 
     def _write(
@@ -105,7 +105,7 @@ class Journal:
             )
         lines = b"".join(encode(entry) for entry in entries)
         with open(self._path, "a+b", opener=_follow_no_link) as file:
-            # A process that was killed in the middle of a line must not spoil the next one.
+            # If a process was killed in the middle of a line, begin a new line.
             if size:
                 file.seek(-1, os.SEEK_END)
                 lines = lines if file.read(1) == b"\n" else b"\n" + lines
@@ -114,13 +114,13 @@ class Journal:
 
 
 def read(path: Path) -> Iterator[JournalEntry]:
-    """Read the entries of a journal, oldest first, without lines that are none (torn by a crash).
+    """Read the entries of a journal, oldest first. Invalid lines (torn by a crash) are skipped.
 
     Args:
-        path: Of the journal; ``PATH.1``, the file before it, is read first. Neither need exist.
+        path: The newer file; ``PATH.1``, the older file, is read first. Both may be missing.
 
     Raises:
-        OSError: A file is there and cannot be read.
+        OSError: An existing file cannot be read.
     """
     for file in (_older(path), path):
         if not file.exists():
@@ -132,9 +132,9 @@ def read(path: Path) -> Iterator[JournalEntry]:
 
 
 def last_runs(path: Path, limit: int) -> list[Run]:
-    """Return the last runs of a journal, ``limit`` at most, each with the ``boot_id`` of the probe that wrote it.
+    """Return at most ``limit`` last runs of a journal, each with the ``boot_id`` of the probe that wrote the run.
 
-    A crash, or several in a row, took them from the ring; an exporter that has not collected them yet still can.
+    A crash removes runs from the probe's memory; with the journal, an exporter can still collect them.
     """
     runs = (replace(entry.run, boot_id=entry.boot_id) for entry in read(path) if entry.run is not None)
     return list(deque(runs, maxlen=limit))
@@ -145,5 +145,5 @@ def _older(path: Path) -> Path:
 
 
 def _follow_no_link(path: str, flags: int) -> int:
-    """In a folder that others can write to, a link could have the probe append to any file."""
+    """Open without following links: in a folder that others can write to, a link may lead to any file."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)

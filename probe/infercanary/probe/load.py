@@ -1,4 +1,4 @@
-"""One point of a sweep: a target under a load, so many requests at a time, for so many seconds."""
+"""Load of one point of a sweep: a number of concurrent requests to a target for a number of seconds."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from infercanary.probe.targets import Failure, Target, Unsized
 from infercanary.probe.timing import inferences
 
 Reason = Literal["out_of_memory", "too_slow", "timed_out", "raised", "unsupported", "busy"]
-"""Why a point has no numbers."""
+"""Reason why a point has no numbers."""
 
 LEAST_REQUESTS = 3
-_MOST_REQUESTS = 2_000  # of a thread: more make neither a median nor a rate better
-_AIM = 0.8  # of the time that a point has: what is left is for a request that takes longer than those before
+_MOST_REQUESTS = 2_000  # per thread: more requests improve neither the median nor the rate
+_AIM = 0.8  # used share of a point's time: the rest is for a last request that takes longer than the others
 _WARM_UPS = 2
 
 
 class Load(NamedTuple):
-    """Samples in a request, and requests at a time."""
+    """Samples in a request (batch), and concurrent requests."""
 
     batch: int
     concurrency: int
 
     def is_at_least(self, other: Load) -> bool:
-        """Whether it asks for as much as ``other`` does, or more, in both numbers."""
+        """True if both numbers are at least those of ``other``."""
         return self.batch >= other.batch and self.concurrency >= other.concurrency
 
     @property
     def words(self) -> str:
-        """As a sentence says it."""
+        """The load as words in a sentence."""
         return f"batch {self.batch}" + (f", {self.concurrency} at a time" if self.concurrency > 1 else "")
 
 
@@ -47,30 +47,30 @@ class Measured(NamedTuple):
     latency: float
     """Median seconds of a request."""
     rate: float
-    """Samples a second, of all requests together."""
+    """Samples per second, of all requests together."""
     peak_bytes: int | None
-    """The most device memory in use meanwhile; None where the target does not know."""
+    """Peak of the device memory in use during the load; None if the target does not know."""
     device_bytes: int = 0
-    """Of it, what was not in use before; 0 where the target does not know."""
+    """Part of the peak that was not in use before; 0 if the target does not know."""
 
 
 class Missing(NamedTuple):
-    """Why a load gave no numbers."""
+    """Reason why a load gave no numbers."""
 
     reason: Reason
     detail: str
     was_tried: bool = True
-    """Whether the load was put on; else memory would not have sufficed, and may do later."""
+    """True if the load was applied. False if memory would not have sufficed; it may suffice later."""
 
 
 class _GivenUp(Exception):
-    """The measurement was given up, or another of its threads failed."""
+    """The measurement was abandoned, or another of its threads failed."""
 
 
 class Measurement:
-    """Puts a load on copies of ``target`` for ``seconds``; in the server's pool, where there is one.
+    """Applies a load to copies of ``target`` for ``seconds``, in the server's pool if there is one.
 
-    :meth:`measure` runs in a thread that may hang; :meth:`give_up` may come from any other.
+    :meth:`measure` runs in a thread that may hang; :meth:`give_up` may be called from any other thread.
     """
 
     def __init__(self, name: str, target: Target, load: Load, seconds: float, pool: Pool | None) -> None:
@@ -80,16 +80,16 @@ class Measurement:
         self._seconds = seconds
         self._pool = pool
         self.look: Callable[[], object] = lambda: None
-        """Called between requests; what it raises ends the measurement."""
+        """Function called between requests; an exception from this function ends the measurement."""
         self._until = 0.0
         self._given_up = threading.Event()
-        self._turns: dict[int, Future[Any]] = {}  # each thread's last, in the server's pool
-        self._failures: list[BaseException] = []  # of any thread, in order of time
+        self._turns: dict[int, Future[Any]] = {}  # last turn of each thread in the server's pool
+        self._failures: list[BaseException] = []  # failures of all threads, oldest first
         self.latencies: list[list[float]] = [[] for _ in range(load.concurrency)]
         """Seconds of each request, by thread, without the warm-up."""
 
     def measure(self) -> Measured | Missing:
-        """Measure the load: its numbers, or why there are none. Never raises."""
+        """Measure the load. Returns the numbers, or the reason why there are none. Never raises."""
         self._until = perf_counter() + _AIM * self._seconds
         copies: list[Target] = []
         result: Measured | Missing
@@ -97,7 +97,7 @@ class Measurement:
             result = self._measure(copies)
         except BaseException as error:
             result = _missing(error)
-        # Only now: an error holds what the model had in memory when it was raised.
+        # Release errors only now, because an error holds the model's memory at the time of the error.
         self._failures.clear()
         self._turns.clear()
         for copy in copies:
@@ -106,7 +106,7 @@ class Measurement:
         return result
 
     def give_up(self) -> bool:
-        """End after the requests under way; whether some of them are in the server's pool."""
+        """End after the present requests. True if some of them still run in the server's pool."""
         self._given_up.set()
         running = [turn for turn in list(self._turns.values()) if not turn.cancel()]
         return not all(turn.done() for turn in running)
@@ -129,14 +129,14 @@ class Measurement:
             return Missing("too_slow", f"{few}; give the sweep more seconds")
         memory = self._target.memory()
         median = statistics.median(seconds for latencies in self.latencies for seconds in latencies)
-        # Each thread by its own time: they do not end at the same moment.
+        # Use each thread's own time, because threads do not end at the same moment.
         rate = self._load.batch * sum(1 / statistics.fmean(latencies) for latencies in self.latencies)
         if memory is None or before is None:
             return Measured(median, rate, None)
         return Measured(median, rate, memory.peak, max(0, memory.peak - before.in_use))
 
     def _drive_together(self, copies: Sequence[Target]) -> None:
-        """Drive each copy in a thread; they begin to count together. As daemons they do not delay the exit."""
+        """Drive each copy in a thread. All threads begin to count together. Daemon threads do not delay the exit."""
         barrier = threading.Barrier(len(copies))
         started = []
         try:
@@ -145,12 +145,12 @@ class Measurement:
                 thread = threading.Thread(target=self._drive, args=arguments, name=name, daemon=True)
                 thread.start()
                 started.append(thread)
-        finally:  # also where the host is out of threads
+        finally:  # also needed if the host is out of threads
             for thread in started:
                 thread.join()
 
     def _drive(self, number: int, copy: Target, barrier: threading.Barrier) -> None:
-        """Send one request after another until the time is over; those of the warm-up do not count."""
+        """Send requests one after another until the time is over. Warm-up requests do not count."""
         latencies = self.latencies[number]
         try:
             copy.prepare()
@@ -160,7 +160,7 @@ class Measurement:
             while perf_counter() + seconds <= self._until and len(latencies) < _MOST_REQUESTS:
                 seconds = self._request(number, copy)
                 latencies.append(seconds / at_once)
-        except threading.BrokenBarrierError:  # too slow to begin, or another thread failed
+        except threading.BrokenBarrierError:  # the start took too long, or another thread failed
             pass
         except BaseException as error:
             self._failures.append(error)
@@ -168,7 +168,7 @@ class Measurement:
             barrier.abort()
 
     def _request(self, number: int, copy: Target) -> float:
-        """Seconds of one request, with the waiting for a turn in the server's pool."""
+        """Send one request; return its seconds, including the wait for a turn in the server's pool."""
         if self._given_up.is_set():
             raise _GivenUp
         self.look()

@@ -1,4 +1,4 @@
-"""The probe: on schedule and within its budget it samples, runs every canary, samples again, and reports."""
+"""The probe: samples, runs every canary, samples again and reports, on schedule and within its duty budget."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
 
-_SAMPLE_SECONDS = 15.0  # samples go on between rounds that are far apart, and while a canary opens
+_SAMPLE_SECONDS = 15.0  # longest time between samples, for long intervals and while a canary opens
 _CLOSE_SECONDS = 2.0
 
 
 class Probe:
     """Runs canaries in this process, and answers the exporter.
 
-    In a server, start it and forget it; or use it as a context manager::
+    In a server, start the probe once; or use it as a context manager::
 
         probe = Probe({"resnet18": TorchTarget(model, [{"shape": [1, 3, 224, 224]}])}, executor=pool)
         probe.start()
@@ -61,20 +61,21 @@ class Probe:
         on_hang: Callable[[], Executor | None] | None = None,
         **changes: Any,
     ) -> None:
-        """Check the arguments. Nothing runs yet, and nothing raises into the host later.
+        """Check the arguments. Nothing runs yet, and later nothing raises into the host.
 
         Args:
-            targets: Name → what to execute and time; the names become the label ``canary``.
-            sweeps: Name → what to sweep of that canary, within the duty cap.
-            samplers: The setting ``samplers``; or samplers in place of the built-in ones.
-            executor: The server's own pool, if it runs its model in one: each repeat then takes its turn there, on the
-                threads that serve. Otherwise canaries run in a thread of the probe's own.
-            on_hang: Called in the probe's thread when a canary holds a thread of that pool past its deadline. It may
-                return another pool to use from then on, so that a server with few threads goes on serving.
+            targets: Name → target to run and time. The names become the label ``canary``.
+            sweeps: Name → sweep of that canary, within the duty cap.
+            samplers: The setting ``samplers``, or samplers that replace the built-in ones.
+            executor: The server's own pool, if the server runs its model in a pool: each repeat then waits for a turn
+                there, and runs on the threads that serve. Otherwise canaries run in a thread of the probe.
+            on_hang: Function called in the probe's thread if a canary holds a thread of that pool past its deadline.
+                The function may return a new pool for later runs, so that a server with few threads can continue to
+                serve.
             changes: Settings by name, as in :class:`~infercanary.probe.settings.Settings`.
 
         Raises:
-            UsageError: An argument that cannot be meant.
+            UsageError: An invalid argument.
         """
         check_targets(targets)
         targets = {name: adapt(target) for name, target in targets.items()}
@@ -138,13 +139,13 @@ class Probe:
 
     @property
     def address(self) -> str:
-        """Where it answers; empty before it does."""
+        """Address of the report; empty until the probe serves."""
         return self._publisher.address
 
     def start(self) -> None:
         """Serve and run in a daemon thread. Never raises into the host: failures are logged.
 
-        Start it in the process that serves: threads do not survive a fork (gunicorn: in ``post_fork``).
+        Call this in the process that serves, because threads do not survive a fork (gunicorn: in ``post_fork``).
         """
         if self._thread is not None:
             if os.getpid() != self._pid:
@@ -160,16 +161,16 @@ class Probe:
         self._thread = threading.Thread(target=self._run_guarded, name="infercanary-probe", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError as error:  # the host is out of threads, or about to exit
+        except RuntimeError as error:  # the host is out of threads, or is exiting
             log.error("the probe cannot start: %s", error)
         else:
-            # A daemon thread that the interpreter cuts off inside a model's C++ code can abort the whole process.
+            # If the interpreter stops a daemon thread inside a model's C++ code, the whole process can abort.
             atexit.register(self.stop)
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Stop, after the run under way, for which it waits ``seconds`` at most. Never raises; any thread may call."""
+        """Stop after the present run; wait at most ``seconds`` for the run. Never raises. Callable from any thread."""
         atexit.unregister(self.stop)
-        # In a forked child there are no threads of this probe, and its locks may be held for ever.
+        # A forked child has no threads of this probe, and its locks may be held forever.
         if os.getpid() != self._pid:
             return
         self._stopping.set()
@@ -180,7 +181,7 @@ class Probe:
         for canary in self._canaries:
             if (
                 thread is None or seconds <= 0 or not canary.is_open
-            ):  # nothing is lost with a model half loaded
+            ):  # an interrupted load of a model loses nothing
                 canary.interrupt()
         if thread is None or thread is threading.current_thread():
             return
@@ -201,20 +202,24 @@ class Probe:
         self.stop()
 
     def own_process(self, ended: Sequence[Ended]) -> None:
-        """Start this process anew where memory runs out, and leave alone what the one before it ended. Before open."""
+        """Let this process restart itself if memory runs out. Call before :meth:`open`.
+
+        Args:
+            ended: Canaries and points that the previous process ended; they stay closed.
+        """
         self._memory.own_process(ended)
 
     def serve(self) -> None:
         """Listen: the first of the three steps of :meth:`start`.
 
         Raises:
-            UsageError: It cannot listen there.
+            UsageError: The address cannot be used.
         """
         self._tally.set(BUSY, self._rounds.busy)
         self._publisher.serve(str(self.settings.listen), self._access)
 
     def open(self) -> None:
-        """Load and warm up every canary, one after another: the second step. Whatever fails is tried again later.
+        """Load and warm up every canary, one after another: the second step. Failed canaries are tried again later.
 
         Raises:
             UsageError: The first mistake in the settings, after all canaries were tried.
@@ -256,11 +261,11 @@ class Probe:
             slot, missed = schedule.next(time.monotonic())
             self._tally.add(MISSED, missed)
             slot = max(slot, budget.ready_at(cost, time.monotonic()))
-            # The sample before a run is taken first, so that the run begins in its slot.
+            # Begin early with the sample before the run, so that the run begins in its slot.
             if not self._wait_until(slot - self._rounds.lead):
                 return
             for canary in self._canaries:
-                canary.open(0)  # those that failed are tried again, beside the others' runs, which are tagged
+                canary.open(0)  # failed canaries are tried again during the others' runs, which get a tag
             runs, cost = self._rounds.run(planned, slot)
             self._publisher.observe_environment()
             for account in (budget, burst):
@@ -271,35 +276,35 @@ class Probe:
                 self._publish()
 
     def once(self, rounds: int = 1) -> Report | None:
-        """Run one round now, with neither port nor journal: the report, or None where it was stopped meanwhile.
+        """Run rounds now, without port and journal. Returns the report, or None if the probe was stopped.
 
-        Call it after :meth:`open`, in place of the other two steps; ``rounds`` run one right after the other.
+        Call this after :meth:`open`, instead of the other two steps. ``rounds`` follow each other without a pause.
         """
         self._between[:] = [work for work in self._between if isinstance(work, Profiling)]  # no sweep
         self._sampling.settle(self._stopping)
-        # The first measurement of the controls takes longer, and is not what they cost.
+        # The first measurement of the controls takes longer than later ones, so it does not count as their cost.
         for canary in 2 * self._canaries:
             if self._controls is not None and canary.is_open:
                 self._controls.measure(canary.device)
-        while self._rounds.work_between():  # a run has the profile
+        while self._rounds.work_between():  # profile first: the run then includes the profile
             pass
         for _ in range(rounds):
             runs, _ = self._rounds.run(self._plan()[0], time.monotonic())
             if self._stopping.is_set():
                 return None
             self._publisher.publish(runs)
-        # The cost of a round is known now.
+        # The cost of a round is known only now.
         self._set_interval(Schedule(self.settings.interval_seconds, time.monotonic()), self._plan()[2])
         self._publisher.observe_environment(final=True)
         self._publish()
         return decode(self.report(""))
 
     def profile(self, trace: Path | None = None) -> dict[str, Profile | str]:
-        """Profile every canary now, after :meth:`open` and in place of :meth:`run`; see :func:`profile_each`."""
+        """Profile every canary now, after :meth:`open` and instead of :meth:`run`; see :func:`profile_each`."""
         return profile_each(self._canaries, trace)
 
     def close(self) -> bool:
-        """Stop listening and let go of every target; False where a thread hangs."""
+        """Stop listening and close every target. False if a thread hangs."""
         self._memory.stop()
         self._publisher.stop_serving()
         deadline = time.monotonic() + _CLOSE_SECONDS
@@ -312,7 +317,7 @@ class Probe:
         return all(ended)
 
     def report(self, since: str) -> bytes:
-        """Return the report for a caller with this cursor, as JSON; "" begins with the oldest run that is kept."""
+        """Return the report after the caller's cursor, as JSON; "" begins with the oldest kept run."""
         return self._publisher.report(since)
 
     def _run_guarded(self) -> None:
@@ -321,7 +326,7 @@ class Probe:
             try:
                 self.open()
             except UsageError:
-                # Their canaries stay `failing` and are tried again; the others, and the host, go on.
+                # Canaries with mistakes stay `failing` and are tried again; the other canaries and the host continue.
                 for canary in self._canaries:
                     if canary.mistake is not None:
                         log.error("canaries.%s: %s", canary.name, canary.mistake)
@@ -334,14 +339,14 @@ class Probe:
             self.close()
 
     def _compute_threads(self) -> int | None:
-        """The threads of the canary that computes with most."""
+        """Largest number of compute threads of a canary; None if unknown."""
         return max((canary.compute_threads for canary in self._canaries), default=0) or None
 
     def _places(self) -> Mapping[str, Place]:
         return self._rounds.places()
 
     def _plan(self) -> tuple[list[tuple[Canary, int]], float, float]:
-        """The repeats of each open canary, the busy seconds of that round, and the interval that the duty cap needs."""
+        """Plan a round: repeats of each open canary, busy seconds, and the interval that the duty cap needs."""
         canaries = [canary for canary in self._canaries if canary.is_open]
         fixed = sum(self._controls.cost(c.device) for c in canaries) if self._controls is not None else 0.0
         costs = [canary.repeat_cost for canary in canaries]
@@ -357,12 +362,12 @@ class Probe:
             log.log(level, "a run every %.3g s: the duty cap is %.3g %%", interval, cap)
 
     def _may_burst(self) -> bool:
-        """Whether runs may come more often at first: where it is wanted, and the container has just started."""
+        """True if a burst after the start is allowed: it is wanted, and the container has just started."""
         wanted = all(canary.gpus == () for canary in self._canaries) if self._burst is None else self._burst
         return wanted and since_start() is not None and self._publisher.starts_within(PAID_WITHIN) < RESTARTS
 
     def _wait_until(self, slot: float) -> bool:
-        """Sleep until ``slot`` (monotonic), sampling meanwhile; False when the probe is stopped."""
+        """Sleep until ``slot`` (monotonic) and take samples meanwhile. False if the probe was stopped."""
         while (seconds := slot - time.monotonic()) > 0:
             self._memory.alarm.wait(min(seconds, _SAMPLE_SECONDS))
             self._memory.alarm.clear()

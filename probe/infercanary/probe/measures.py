@@ -1,8 +1,8 @@
-"""What a run took beside its time: read before its repeats and after them, never between.
+"""Measures of a run besides its time. They are read before and after its repeats, never between.
 
-In a process of the probe's own the kernel and the engine count the most memory of a run anew. In a server's process
-they do not: those counts are the server's too (``ru_maxrss``, by which some servers restart their workers), so that
-what is in use right after the repeats is taken instead.
+In a separate process of the probe, the kernel and the engine reset their memory peaks before each run. In a server's
+process there is no reset, because these peaks are the server's too (``ru_maxrss``, by which some servers restart
+their workers). There, the memory in use right after the repeats is taken instead.
 """
 
 from __future__ import annotations
@@ -57,26 +57,27 @@ SHOWN: Mapping[str, tuple[Metric, tuple[str, ...]]] = {
     DEVICE_MEMORY: (MEMORY, PLACES[1:]),
     ENERGY: (JOULES, ()),
 }
-"""Measure → its gauge, and the labels after the canary's."""
+"""Measure → its gauge, and the labels that follow the label ``canary``."""
 _PROC: Final = Path("/proc/self")
-# The peak begins at what is resident now, and no page is touched: clear_refs in the kernel's filesystems/proc.rst.
+# Resets the peak to the resident memory, without changes to pages: clear_refs in the kernel's filesystems/proc.rst.
 _RESET_PEAK: Final = b"5"
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-_STEP_SECONDS: Final = 0.1  # in which the driver counts energy, at most
+_STEP_SECONDS: Final = 0.1  # longest time between two updates of the driver's energy counter
 _TOLERANCE: Final = 0.05
 
 
 def of_gpu(window: Window) -> dict[str, float]:
-    """The measures that the samples around a run show of its GPU.
+    """Return the measures of a run's GPU, by the samples around the run.
 
-    The samples lie further apart than the repeats, and each reads what the driver counted up to 0.1 s before: unless
-    both together are a small part of the run, its energy is not known.
+    The samples span more time than the repeats, and the driver's energy counter may be 0.1 s old. The energy is known
+    only if both are small, compared with the run.
 
     Args:
         window: The run, and the samples.
 
     Returns:
-        Name → value; empty on a CPU, for a server, and for a part of a GPU (MIG), which NVML does not count apart.
+        Name → value; empty on a CPU, for a server, and for a part of a GPU (MIG), which NVML does not count
+        separately.
     """
     found: dict[str, float] = {}
     if window.gpus is None or len(window.gpus) != 1 or not window.done.timings:
@@ -86,7 +87,7 @@ def of_gpu(window: Window) -> dict[str, float]:
         return found
     inferences = window.done.inferences
     seconds = inferences * fmean(timing.wall for timing in window.done.timings)
-    if window.seconds is None:  # what the samples show may be older
+    if window.seconds is None:  # the sample may be older than the run
         return found
     energy = window.grown("infercanary_gpu_energy_joules_total", gpu)
     if energy > 0 and window.seconds - seconds + _STEP_SECONDS <= _TOLERANCE * seconds:
@@ -98,44 +99,44 @@ def of_gpu(window: Window) -> dict[str, float]:
 
 
 class Taking:
-    """Reads the measures of one target's runs. What cannot be known is left out, and nothing raises.
+    """Reads the measures of one target's runs. Unknown measures are missing. Never raises.
 
     Args:
-        target: Asked for its samples, for its engine's memory, and for the server that it calls.
-        container: The one that this process is in.
+        target: Gives its samples, its engine's memory, and the address of the server that it calls.
+        container: The container of this process.
         proc: The process's folder in ``/proc``.
     """
 
     def __init__(self, target: Target, container: ContainerCpu, proc: Path = _PROC) -> None:
         self.is_guest = False
-        """Whether the process is a server's, whose peaks are not reset."""
+        """True if the process is a server's: then its memory peaks are not reset."""
         self.seconds = 0.0
-        """What reading took, of one run."""
+        """Seconds spent on reading, for one run."""
         self._target = target
-        self._is_beside: bool | None = None  # the server; None until a run went well: it listens then
+        self._is_beside: bool | None = None  # server in this container; None before the first good run
         self._container = container
         self._proc = proc
         self._has_peak = False
 
     def begin(self) -> None:
-        """Begin to count peaks anew; called before the first repeat."""
+        """Reset the memory peaks. Call this before the first repeat."""
         begin = perf_counter()
         self._has_peak = False
         if not self.is_guest:
             with suppress(OSError):  # a kernel without CONFIG_PROC_PAGE_MONITOR
                 reset_peak(self._proc)
                 self._has_peak = True
-            with suppress(Exception):  # the target may be anyone's
+            with suppress(Exception):  # the target may be the user's code
                 self._target.reset_memory_peak()
         self.seconds = perf_counter() - begin
 
     def end(self, timings: Sequence[Timing], calls_a_server: bool) -> dict[str, float]:
-        """Read them; called after the last repeat.
+        """Read the measures. Call this after the last repeat.
 
         Args:
-            timings: Of the repeats, one at least.
-            calls_a_server: Whether the work is done in another process: its memory is known where that is in the
-                same container, as the container's.
+            timings: Timings of the repeats, at least one.
+            calls_a_server: True if another process does the work. If that process is in the same container, its
+                memory is taken as the container's.
 
         Returns:
             Name (of :mod:`infercanary.contract.measures`) → value.
@@ -150,7 +151,7 @@ class Taking:
         }
         measures: dict[str, float] = {}
         for name, read in readers.items():
-            with suppress(Exception):  # the target may be anyone's
+            with suppress(Exception):  # the target may be the user's code
                 if 0 < (value := read() or 0) < math.inf:
                     measures[name] = value
         self.seconds += perf_counter() - begin
@@ -170,10 +171,10 @@ class Taking:
 
 
 def reset_peak(proc: Path = _PROC) -> None:
-    """Begin to count the process's peak of resident memory anew.
+    """Reset the peak of the process's resident memory.
 
     Args:
-        proc: Its folder in ``/proc``; as of the other two.
+        proc: The process's folder in ``/proc``.
 
     Raises an OSError on a kernel without CONFIG_PROC_PAGE_MONITOR.
     """
@@ -181,7 +182,7 @@ def reset_peak(proc: Path = _PROC) -> None:
 
 
 def peak(proc: Path = _PROC) -> int:
-    """The most bytes that were resident since the peak was counted anew.
+    """Return the peak of resident bytes since the last reset.
 
     Args:
         proc: See :func:`reset_peak`.
@@ -191,7 +192,7 @@ def peak(proc: Path = _PROC) -> int:
 
 
 def resident(proc: Path = _PROC) -> int:
-    """The bytes that are resident now.
+    """Return the present resident bytes.
 
     Args:
         proc: See :func:`reset_peak`.

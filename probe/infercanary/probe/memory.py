@@ -1,4 +1,4 @@
-"""Memory of the host and of a device: how much is left, which errors mean that it ran out, and how it is given back."""
+"""Memory of the host and of a device: remaining size, errors that mean a shortage, and release of free memory."""
 
 from __future__ import annotations
 
@@ -24,50 +24,52 @@ from infercanary.probe.samplers.nvml import memory_of
 Place = Literal["host", "device"]
 
 RESERVE, RESERVE_SHARE = 64 << 20, 0.05
-"""Host memory that the probe leaves alone: bytes, or a share of the limit if that is more."""
+"""Host memory that the probe leaves free: bytes, or a share of the limit, whichever is more."""
 DEVICE_RESERVE, DEVICE_RESERVE_SHARE = 256 << 20, 0.02
-"""The same of a device's memory."""
+"""Device memory that the probe leaves free: bytes, or a share of its size, whichever is more."""
 CONTEXT = 768 << 20
-"""Estimate of a CUDA context with an engine's kernels: on an H200 with driver 580 a bare context took 524 MiB, and
-torch's first product 192 more."""
+"""Estimate for a CUDA context with an engine's kernels: on an H200 with driver 580, a bare context took 524 MiB, and
+torch's first matrix product 192 MiB more.
+"""
 BESIDE = 80 << 20
-"""Estimate of what the driver takes for a canary in a process with a context: 72 MiB for the first on an H200."""
+"""Estimate of the driver's memory for a canary in a process that has a context: 72 MiB for the first on an H200."""
 CONTROLS = 144 << 20
-"""Device memory of the controls, which open with the first canary there: :mod:`.targets.controls.cuda`."""
+"""Device memory of the controls, which open with the first canary on a device: :mod:`.targets.controls.cuda`."""
 
-_SMALL_LIMIT_SHARE = 8  # a probe alone in 128 MiB runs with an eighth of it in reserve
+_SMALL_LIMIT_SHARE = 8  # reserve is at most an eighth of a small limit: 16 MiB for a probe alone in 128 MiB
 _ROOT, _PROC = Path("/sys/fs/cgroup"), Path("/proc")
 
-# torch (c10/core/impl/alloc_cpu.cpp), ONNX Runtime (core/framework/bfc_arena.cc), TensorRT (defaultAllocator.cpp),
-# cuBLAS and cuDNN (…_STATUS_ALLOC_FAILED), XLA and TensorFlow (RESOURCE_EXHAUSTED), C++ and libc say it so.
+# Words for a memory shortage in errors of torch (c10/core/impl/alloc_cpu.cpp), ONNX Runtime
+# (core/framework/bfc_arena.cc), TensorRT (defaultAllocator.cpp), cuBLAS and cuDNN (…_STATUS_ALLOC_FAILED), XLA and
+# TensorFlow (RESOURCE_EXHAUSTED), C++ and libc.
 _WORDS = (
     "out of memory", "outofmemory", "not enough memory", "can't allocate memory", "cannot allocate memory",
     "failed to allocate memory", "alloc_failed", "resource_exhausted", "bad_alloc",
 )  # fmt: skip
-_OTHER_MEANING = "static tls block"  # glibc's "cannot allocate memory in …": order of libraries
+_OTHER_MEANING = "static tls block"  # glibc's "cannot allocate memory in …" comes from the order of libraries
 _HOST_WORDS = ("defaultcpuallocator", "alloc_cpu", "cumemhostalloc", "cannot allocate memory", "bad_alloc")
 _DEVICE_WORDS = ("cuda", "cublas", "cudnn", "gpu", "device")
-_LONG = 4000  # characters of an error that are read
-_CHAIN = 8  # errors in whose handling another was raised
+_LONG = 4000  # characters of an error that are searched
+_CHAIN = 8  # longest chain of errors, each raised in the handling of the next
 
 _VARIABLE = "INFERCANARY_ENDED_FOR_MEMORY"
 _PAUSE = 3600.0
 
 
 class Bound(NamedTuple):
-    """A limit on this process's memory. Sizes in bytes."""
+    """A limit on this process's memory. Sizes are in bytes."""
 
     whose: str
-    """In words: ``the container's limit of 300 MiB``."""
+    """Description of the limit: ``the container's limit of 300 MiB``."""
     limit: int
     used: int
-    """By all processes under the limit, without page cache that was not used lately."""
+    """Memory of all processes under the limit, without page cache that was not used lately."""
     cached: int = 0
-    """Page cache in use, part of ``used``: the kernel takes it back before it ends a process."""
+    """Page cache in recent use, part of ``used``. The kernel reclaims page cache before it ends a process."""
 
 
 class Left(NamedTuple):
-    """Bytes that may still be taken under the tightest bound, after its reserve."""
+    """Remaining bytes under the tightest bound, after its reserve."""
 
     size: int
     reserve: int
@@ -75,9 +77,9 @@ class Left(NamedTuple):
 
 
 def tightest(bounds: Iterable[Bound], reserve: int | None, least: int, share: float) -> Left | None:
-    """Find the bound that leaves least; None without bounds.
+    """Return the bound with the fewest remaining bytes; None without bounds.
 
-    The reserve is so many bytes; None for the larger of ``least`` (bytes) and ``share`` of the limit (0 to 1).
+    The reserve is in bytes; None means the larger of ``least`` (bytes) and ``share`` of the limit (0 to 1).
     """
     lefts = []
     for bound in bounds:
@@ -87,7 +89,7 @@ def tightest(bounds: Iterable[Bound], reserve: int | None, least: int, share: fl
 
 
 class HostMemory:
-    """Memory that this process may take of its container and of the host, but for a reserve (bytes)."""
+    """Memory that this process may take from its container and from the host, apart from a reserve (bytes)."""
 
     def __init__(self, reserve: int | None = None, root: Path = _ROOT, proc: Path = _PROC) -> None:
         self._reserve = reserve
@@ -95,7 +97,7 @@ class HostMemory:
         self._proc = proc
 
     def bounds(self) -> list[Bound]:
-        """Read the limits of the own control group, of those above it that are visible, and of the host."""
+        """Read the limits of this control group, of the visible groups above it, and of the host."""
         bounds = []
         with suppress(Unavailable):
             for group in own_cgroup(self._root, self._proc / "self").memory_limits():
@@ -110,11 +112,11 @@ class HostMemory:
         return bounds
 
     def left(self) -> Left | None:
-        """Read what a canary may take for longer; None if unknown. Callable from any thread."""
+        """Read the memory that a canary may take permanently; None if unknown. Callable from any thread."""
         return tightest(self.bounds(), self._reserve, RESERVE, RESERVE_SHARE)
 
     def left_for_a_moment(self) -> Left | None:
-        """Read what may be taken before the kernel has to end a process, with page cache; None if unknown."""
+        """Read the memory that is available for a short time, including reclaimable page cache; None if unknown."""
         bounds = self.bounds()
         reserve = min([RESERVE, *(bound.limit // _SMALL_LIMIT_SHARE for bound in bounds)])
         if self._reserve is not None:
@@ -123,7 +125,7 @@ class HostMemory:
 
 
 def left_on_device(device: str, reserve: int | None = None) -> Left | None:
-    """Read what may be taken of ``cuda`` or ``cuda:N``, by NVML; None if unknown. Callable from any thread."""
+    """Read the available memory of ``cuda`` or ``cuda:N``, by NVML; None if unknown. Callable from any thread."""
     if (memory := device_memory(ordinal(device))) is None:
         return None
     used, total = memory
@@ -132,7 +134,7 @@ def left_on_device(device: str, reserve: int | None = None) -> Left | None:
 
 
 def device_memory(number: int) -> tuple[int, int] | None:
-    """Read bytes in use and bytes in all of a GPU, by CUDA's number of it; None if unknown. Makes no context."""
+    """Read used and total bytes of a GPU, given CUDA's number; None if unknown. Creates no CUDA context."""
     with suppress(Unavailable, CudaError):
         return memory_of(pci_bus_id(number))
     return None
@@ -144,7 +146,7 @@ def ordinal(device: str) -> int:
 
 
 def place_of(error: BaseException, device: str = "cpu") -> Place | None:
-    """Say whose memory ran out, by an error or one in whose handling it was raised; None if it means something else."""
+    """Return the place whose memory ran out, by an error or its causes; None if the error means something else."""
     cause: BaseException | None = error
     for _ in range(_CHAIN):
         if cause is None:
@@ -161,25 +163,25 @@ def _place_of_one(error: BaseException, device: str) -> Place | None:
         return None if error.name != "CUDA_ERROR_OUT_OF_MEMORY" else "host" if is_host else "device"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return "host"
-    if type(error).__name__ == "OutOfMemoryError":  # torch's; it is for accelerators only
+    if type(error).__name__ == "OutOfMemoryError":  # from torch, for accelerators only
         return "device"
     try:
         text = str(error)[:_LONG].lower()
-    except BaseException:  # the target's own class
+    except BaseException:  # the error's class may be the target's, and its text may fail
         return None
     if _OTHER_MEANING in text or not any(words in text for words in _WORDS):
         return None
     if any(words in text for words in _HOST_WORDS):
         return "host"
-    # Words that fit both mean the device on which the target computes.
+    # Words without a place mean the device on which the target computes.
     on_device = device.startswith("cuda") or any(words in text for words in _DEVICE_WORDS)
     return "device" if on_device else "host"
 
 
 def describe_shortage(error: BaseException, place: Place, device: str, host: HostMemory | None = None) -> str:
-    """Say in a line what ran out and how much of it is in use. Call it before anything is released."""
+    """Describe in one line the memory that ran out and its use. Call this before any memory is released."""
     fact = ""
-    with suppress(Exception):  # little memory is left for asking, too
+    with suppress(Exception):  # this query may also fail for lack of memory
         if place == "host":
             bound = min((host or HostMemory()).bounds(), key=lambda bound: bound.limit - bound.used)
             fact = f"{readable(bound.used)} in use of {bound.whose}; "
@@ -189,9 +191,9 @@ def describe_shortage(error: BaseException, place: Place, device: str, host: Hos
 
 
 def give_back() -> None:
-    """Hand free memory back to the device and to the kernel. Never raises.
+    """Return free memory to the device and to the kernel. Never raises.
 
-    In a server's process that includes what torch keeps for the server's next request: it asks for it again.
+    In a server's process, this includes torch's cache for the server's next request; torch then allocates it again.
     """
     gc.collect()
     with suppress(Exception):
@@ -202,13 +204,13 @@ def give_back() -> None:
 
 
 def trim() -> None:
-    """Hand what the C library keeps of freed memory, in a heap of each thread, back to the kernel. Never raises."""
+    """Return freed memory in the C library's heaps (one for each thread) to the kernel. Never raises."""
     with suppress(Exception):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def readable(size: float) -> str:
-    """Write bytes as people read them: ``412 MiB``."""
+    """Format bytes for people: ``412 MiB``."""
     return f"{size / 2**30:.2f} GiB" if size >= 1 << 30 else f"{size / 2**20:.0f} MiB"
 
 
@@ -218,30 +220,31 @@ class Ended(msgspec.Struct, frozen=True):
     canary: str
     why: str
     at: float
-    """Monotonic seconds: they go on where the process starts anew."""
+    """Monotonic clock, seconds. The clock continues when the process restarts itself."""
     load: tuple[int, int] | None = None
     """Batch and concurrency of a sweep's point; None for the canary itself."""
 
     @property
     def retry_at(self) -> float:
-        """When the canary may be opened again (monotonic); a point only by a new start."""
+        """Monotonic time from which the canary may be opened again; a sweep's point needs a restart."""
         return self.at + _PAUSE
 
 
 def take_ended() -> list[Ended]:
-    """Take what the process before this one left in the environment; empty if this process did not start anew."""
+    """Return the ended canaries that the previous process left in the environment; empty if this is no self-restart."""
     with suppress(msgspec.MsgspecError):
         return msgspec.json.decode(os.environ.pop(_VARIABLE, "[]"), type=list[Ended])
     return []
 
 
 def start_anew(ended: Iterable[Ended]) -> NoReturn:
-    """Replace this process by one of the same command and pid, which gives all its memory back; never returns.
+    """Replace this process by a new one with the same command and pid, which frees all memory. Never returns.
 
-    Callable from any thread: it takes no lock but the interpreter's and logs nothing; the new process does.
+    Callable from any thread: takes no lock except the interpreter's, and does not log. The new process logs the
+    restart.
     """
     with suppress(OSError):
-        for name in os.listdir("/proc/self/fd"):  # a library may have opened some without O_CLOEXEC
+        for name in os.listdir("/proc/self/fd"):  # a library may have opened files without O_CLOEXEC
             with suppress(OSError):
                 if int(name) > 2:
                     os.set_inheritable(int(name), False)
@@ -253,6 +256,6 @@ def start_anew(ended: Iterable[Ended]) -> NoReturn:
 
 
 def be_ended_first() -> None:
-    """Let the kernel end this process before the server beside it, by ``oom_score_adj``: raising it needs no right."""
+    """Make the kernel end this process before the server, by ``oom_score_adj``; raising it needs no privilege."""
     with suppress(OSError):
-        (_PROC / "self/oom_score_adj").write_text("1000")  # the highest
+        (_PROC / "self/oom_score_adj").write_text("1000")  # the highest value

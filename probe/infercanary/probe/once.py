@@ -1,4 +1,4 @@
-"""``infercanary probe --once`` and ``--profile``: documents of a report and of profiles, printed for a person."""
+"""``infercanary probe --once`` and ``--profile``: show a report and profiles as documents for people."""
 
 from __future__ import annotations
 
@@ -50,22 +50,23 @@ _NO_CUPTI = (
 _PARTS: Sequence[tuple[str, Metric, str, float]] = (
     ("cold start", canary_metrics.COLD_START, "s", 1),
     ("bottleneck", canary_metrics.BOTTLENECK, "ratio", 1),
-    ("server", SERVER, "s", 1),  # by its own clock, within the phase wait
+    ("server", SERVER, "s", 1),  # by the server's own clock, part of the phase wait
     ("first token", FIRST_TOKEN, "s", 1),
     ("between tokens", BETWEEN_TOKENS, "s", 1),
     ("product", matmul.FLOPS, "GFLOP/s", 1e-9),
 )
-"""Row, metric, unit, and factor to that unit."""
+"""Row, metric, unit, and factor that converts to this unit."""
 
 
 def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
-    """Open every canary, run or profile each once, and print what was found.
+    """Open every canary, run or profile each canary once, and print the results.
 
     Returns:
-        The exit code: 3 where a canary has no good run, or no profile.
+        The exit code: 3 if a canary has no good run, or no profile.
 
     Raises:
-        UsageError: A canary cannot be opened by the user's mistake; the others were printed before.
+        UsageError: A mistake of the user prevents the opening of a canary. Results of the other canaries are printed
+            before.
     """
     log.info("loading and warming up every canary; a large model takes minutes")
     mistake: UsageError | None = None
@@ -80,23 +81,23 @@ def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
         is_good = not any(isinstance(result, str) for result in results.values())
     else:
         report = probe.once()
-        if report is None:  # stopped meanwhile
+        if report is None:  # stopped in the meantime
             return 0
         documents = report_documents(report)
         runs = last_runs(report)
         is_good = all(name in runs and runs[name].outcome == "ok" for name in _states(_points(report)))
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a µ is not in every container's encoding
+        sys.stdout.reconfigure(errors="replace")  # not every container's encoding has a µ
     width = min(_MOST_WIDTH, max(_LEAST_WIDTH, shutil.get_terminal_size().columns))
     click.echo(render_texts(documents, width=width), nl=False)
     if mistake is not None:
         raise mistake
-    # Nothing of a canary that failed can be compared.
+    # The exit code is 3 because a failed canary has nothing to compare.
     return ExitCode.FINE if is_good else ExitCode.INCONCLUSIVE
 
 
 def report_documents(report: Report) -> list[Document]:
-    """Return a report of one run of every canary for a person: canaries, controls, environment, warnings."""
+    """Return a report of one run of every canary for people: canaries, controls, environment, warnings."""
     points = _points(report)
     runs = last_runs(report)
     at = min((run.started_at for run in runs.values()), default=report.started_at)
@@ -117,7 +118,7 @@ def report_documents(report: Report) -> list[Document]:
 
 
 def profile_document(name: str, profile: Profile | str) -> Document:
-    """Return a canary's profile, or why there is none."""
+    """Return a canary's profile, or the reason for its absence."""
     if isinstance(profile, str):
         return Document(name=f"canary {name}", sentence=f"no profile: {profile}")
     wall = median(profile.wall)
@@ -144,17 +145,17 @@ def profile_document(name: str, profile: Profile | str) -> Document:
 
 
 def last_runs(report: Report) -> dict[str, Run]:
-    """Return canary → its last run by this probe, without those of an earlier one in the journal."""
+    """Return canary → its last run by this probe, without an earlier probe's runs from the journal."""
     return {run.canary: run for run in report.runs if not run.boot_id}
 
 
 def _points(report: Report) -> Values:
-    """Metric → its points; none for a metric that the report lacks."""
+    """Return metric → its points; no points for a metric that is missing in the report."""
     return defaultdict(dict, values(report.families))
 
 
 def _states(points: Values) -> dict[str, str]:
-    """Canary → its state, in the order of the settings."""
+    """Return canary → its state, in the order of the settings."""
     return {name: state for (name, state), on in points[canary_metrics.STATE.name].items() if on}
 
 

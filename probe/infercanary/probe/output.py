@@ -1,4 +1,4 @@
-"""The fingerprint of an output, by which the judge sees that an upgrade changed the answers."""
+"""The fingerprint of an output. With it, the judge finds changed answers after an upgrade."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ _PLACES = 32
 
 
 def fingerprint(values: Sequence[float]) -> tuple[float, ...]:
-    """At most 32 evenly spread ``values``, to 6 significant digits.
+    """Return at most 32 evenly spaced ``values``, rounded to 6 significant digits.
 
-    They are numbers and no hash, because another torch rounds the last digits differently, which changes no answer.
+    The fingerprint has numbers instead of a hash, because another version of torch may change the last digits, which
+    is no changed answer.
 
     Args:
-        values: Of one output; any number of them.
+        values: Values of one output, in any number.
 
     Returns:
-        Values in their order; empty for an output without any.
+        Values in their order; empty for an output without values.
     """
     step = max(1, -(-len(values) // _PLACES))
     return tuple(float(f"{value:.6g}") for value in values[::step])

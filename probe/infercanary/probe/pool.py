@@ -1,4 +1,4 @@
-"""The server's own pool of threads, where its model runs and the canary takes its turn."""
+"""The server's own pool of threads, which runs the server's model; the canary waits for a turn there."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ log = logging.getLogger("infercanary.probe")
 
 
 class NoTurn(Exception):
-    """The server's pool, or its GPU, was busy for so long that the canary got no turn; that is no failure of it."""
+    """The server's pool, or its GPU, was busy for so long that the canary got no turn. The canary has not failed."""
 
 
 class Pool:
     """The server's own pool: its threads run the repeats, between requests.
 
-    ``on_hang`` is called when a canary holds one of those threads past its deadline. It may return another pool to use
-    from then on, so that a server with few threads goes on serving.
+    ``on_hang`` is called if a canary holds one of those threads past its deadline. The function may return a new pool
+    for later work, so that a server with few threads can continue to serve.
 
     Args:
-        executor: The server's.
-        on_hang: Called in the probe's thread; None, and its returning None, keep the pool.
+        executor: The server's executor.
+        on_hang: Called in the probe's thread. The present pool stays if this is None or returns None.
     """
 
     def __init__(self, executor: Executor, on_hang: Callable[[], Executor | None] | None) -> None:
@@ -32,18 +32,11 @@ class Pool:
         self._on_hang = on_hang
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
-        """As :meth:`concurrent.futures.Executor.submit`.
-
-        Args:
-            work: Called in one of the pool's threads.
-
-        Returns:
-            Its result, later.
-        """
+        """Run ``work`` in a thread of the pool, as :meth:`concurrent.futures.Executor.submit`."""
         return self._executor.submit(work)
 
     def lost_a_thread(self) -> None:
-        """A canary hangs in it. Never raises."""
+        """Report to the host that a canary hangs in a thread, and use the host's new pool, if any. Never raises."""
         if self._on_hang is None:
             return
         try:

@@ -1,7 +1,7 @@
-"""Profiled repeats: which operators a canary's time goes to, now and then, apart from the timed ones.
+"""Profiled repeats: a canary's time by operator, measured occasionally and separately from the timed repeats.
 
-They come once a canary is steady, again ten minutes later, then hourly, from a share of the duty cap that is kept for
-them (docs/adr/0023-profiled-repeats.md), and never while the host's own work waits.
+Profiles are made when a canary becomes steady, again after ten minutes, and then hourly. A share of the duty cap is
+reserved for profiles (docs/adr/0023-profiled-repeats.md). No profile starts while the host's own work waits.
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ log = logging.getLogger("infercanary.probe")
 
 
 SHARE: Final = 0.05
-"""Of the duty cap, kept for profiles: at 1 % that is 1.8 s an hour, five repeats of 300 ms."""
+"""Share of the duty cap for profiles: with a cap of 1 %, this is 1.8 s an hour, or five repeats of 300 ms."""
 
 AGAIN_SECONDS: Final = 600.0
 EVERY_SECONDS: Final = 3600.0
 MAX_PAUSE: Final = 86_400.0
-"""The longest time between two profiles, whatever one costs."""
+"""Longest time between two profiles, whatever the cost of a profile."""
 
 PROFILER_BYTES: Final = 64 << 20
-"""What torch's profiler takes for a moment: 47 MiB for five repeats of ResNet-18."""
+"""Memory that torch's profiler takes for a short time: 47 MiB for five repeats of ResNet-18."""
 
 REPEATS = 5
-_REPEATS_OF_A_TURN = 3  # in a pool, whose requests wait for the turn
+_REPEATS_OF_A_TURN = 3  # in the server's pool, because requests wait during a turn
 _PUT_OFF_SECONDS = 60.0
-_OTHERS = frozenset({CPU_WAIT_INSIDE, GPU_BUSY})  # tags of a run beside which requests wait
+_OTHERS = frozenset({CPU_WAIT_INSIDE, GPU_BUSY})  # tags of a run during which requests wait
 
 
 class Profiling(Background):
-    """Profiles one canary when its time has come, in a thread that ends after it (or hangs).
+    """Profiles one canary when a profile is due, in a thread that ends after the profile (or hangs).
 
     Args:
-        share: Of the time, that its profiles may take.
-        memory: Asked before each profile; None for nothing.
+        share: Share of the time that the profiles may take.
+        memory: Checked before each profile; None for no check.
     """
 
     def __init__(self, canary: Canary, share: float, memory: Memory | None = None) -> None:
         super().__init__(canary, "profile")
         self._memory = memory
         self.next_at = 0.0
-        """When the next one may begin (monotonic), once the canary is steady."""
+        """Earliest time of the next profile (monotonic), once the canary is steady."""
         self._share = share
         self._pause = AGAIN_SECONDS
-        self._profile: Profile | None = None  # not taken yet
-        self._turn: Future[Profile] | None = None  # the last one, in the server's pool
+        self._profile: Profile | None = None  # waits for take_profile()
+        self._turn: Future[Profile] | None = None  # the last turn in the server's pool
         self._complaint = ""
-        self._is_over = False  # the engine cannot be profiled here, or hung in it
+        self._is_over = False  # the engine cannot be profiled here, or a profile hung
 
     def step(self, now: float) -> float:
-        """Profile it, if it is time for that; the seconds that took, 0 where nothing was done."""
+        """Profile the canary if a profile is due. Returns the seconds that the profile took; 0 for no profile."""
         if self._canary.state != "steady" or self._is_over or self.is_running or now < self.next_at:
             return 0.0
-        # Does the host's own work wait for what the canary runs on?
+        # True if the host's own work waits for the CPU or GPU of the canary.
         is_crowded = self._canary.gives_way or not _OTHERS.isdisjoint(self._canary.last_tags)
         lack = self._memory.lack_for_round(PROFILER_BYTES) if self._memory is not None else ""
         if lack or is_crowded or self._canary.target.is_busy():
@@ -96,23 +96,24 @@ class Profiling(Background):
         except (Interrupted, StillBusy):
             return
         except DeadlineExceeded:
-            # It goes on, and what hung once may hang each time.
+            # The call continues, and a profile that hung once may hang each time.
             self._is_over = True
             self._complain(f"no profile within {self._canary.timeout:g} s (timeout_seconds); not tried again")
-            # A turn that comes later would be beside a run.
+            # A later turn could overlap a run.
             pool = self._canary.pool
             if pool is not None and self._turn is not None and not self._turn.cancel():
                 pool.lost_a_thread()
         except Unprofiled as error:
             self._is_over = True
             self._complain(str(error), logging.INFO)
-        except BaseException as error:  # the target may be anyone's
+        except BaseException as error:  # the target may be the user's code
             self._complain(_words(error))
         if not self.is_guest:
-            give_back()  # a profiler's buffers are megabytes, and the next run's memory is measured
+            give_back()  # a profiler's buffers take megabytes, which would count in the next run's memory
             if self._profile is not None:
-                # Once without a profiler: the next run finds memory as each run does, and takes none of it anew.
-                with suppress(Exception):  # the next run says what is wrong
+                # Run once without a profiler, so that the next run finds its memory already allocated, as other runs
+                # do.
+                with suppress(Exception):  # the next run reports the error
                     self._worker.call(
                         lambda: self._canary.target.clock.measure(self._canary.target.run),
                         self._canary.timeout,
@@ -120,7 +121,7 @@ class Profiling(Background):
         self._worker.rest()
 
     def _profile_in_turns(self) -> Profile:
-        """In the profile's thread; or in the server's pool, in one turn with as few repeats as a profile needs."""
+        """Profile in this thread; or in the server's pool, in one turn with only as many repeats as a profile needs."""
         target, pool = self._canary.target, self._canary.pool
         if pool is None:
             return target.profile(REPEATS)
@@ -132,20 +133,20 @@ class Profiling(Background):
         return self._turn.result()
 
     def _complain(self, detail: str, level: int = logging.WARNING) -> None:
-        if detail != self._complaint:  # once per change, not once per hour
+        if detail != self._complaint:  # log once per change, not once per hour
             log.log(level, "canary %s: no profile: %s", self.canary, detail)
         self._complaint = detail
 
 
 def profile_each(canaries: Sequence[Canary], trace: Path | None) -> dict[str, Profile | str]:
-    """Profile canaries one after another, in the calling thread: for a person who waits for it.
+    """Profile canaries one after another in the calling thread, for a person who waits for the result.
 
     Args:
-        canaries: Tried to be opened.
+        canaries: Canaries after an attempt to open them.
         trace: As in :meth:`~infercanary.probe.loop.Probe.profile`.
 
     Returns:
-        Canary → its profile, or one line that says why there is none.
+        Canary → its profile, or one line with the reason for its absence.
     """
     profiles: dict[str, Profile | str] = {}
     for canary in canaries:
@@ -157,7 +158,7 @@ def profile_each(canaries: Sequence[Canary], trace: Path | None) -> dict[str, Pr
             path = trace.with_name(f"{trace.stem}.{canary.name}{trace.suffix}")
         try:
             profiles[canary.name] = canary.target.profile(REPEATS, path)
-        except Exception as error:  # the target may be anyone's
+        except Exception as error:  # the target may be the user's code
             profiles[canary.name] = _words(error)
     return profiles
 

@@ -1,4 +1,4 @@
-"""What the exporter gets: the numbers, the environment and the runs, as one consistent answer, and in the journal."""
+"""Publishing for the exporter: numbers, environment and runs in one consistent answer, and in the journal."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ _RING_RUNS = 2048
 
 
 class Publisher:
-    """Collects what the probe knows, and answers the exporter from a snapshot of it.
+    """Collects the probe's results, and answers the exporter from a snapshot.
 
-    :meth:`report` may be called from any thread, all other methods from the probe's own.
+    :meth:`report` may be called from any thread, all other methods only from the probe's own thread.
 
     Args:
         tally: Metrics of the canaries and of the probe itself.
         sampling: Metrics of the samplers.
-        canaries: Their environments and reference outputs are reported.
-        controls: Their component of the environment is reported; None for none.
-        journal: The file, with the runs that earlier probes of this container left; None for none.
+        canaries: Source of the environments and reference outputs.
+        controls: Source of one component of the environment; None without controls.
+        journal: Path of the journal, with runs of earlier probes of this container; None without a journal.
 
     Raises:
-        UsageError: The journal cannot be written or read there.
+        UsageError: The journal cannot be written or read.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Publisher:
         journal: str | None,
     ) -> None:
         self.address = ""
-        """Where it answers; empty before :meth:`serve`."""
+        """Address of the report; empty before :meth:`serve`."""
         self._tally = tally
         self._sampling = sampling
         self._canaries = canaries
@@ -84,7 +84,7 @@ class Publisher:
         self._engines: dict[str, str] = {}
         self._environment: dict[str, str] = {}
         self._families: tuple[Family, ...] = ()
-        self._encoded: msgspec.Raw | None = None  # the families, once for all callers
+        self._encoded: msgspec.Raw | None = None  # the families as JSON, encoded once for all callers
         self._outputs: dict[str, tuple[float, ...]] = {}
         self._snapshot = threading.Lock()
         self._server: ReportServer | None = None
@@ -92,18 +92,18 @@ class Publisher:
         tally.set(START, self._started_at)
 
     def starts_within(self, seconds: float) -> int:
-        """Return how many earlier probes of this container ran so recently, as far as the journal shows."""
+        """Return the number of earlier probes of this container with a run in the last ``seconds``, by the journal."""
         return sum(self._started_at - last <= seconds for last in self._last_of.values())
 
     def serve(self, listen: str, access: Access) -> None:
-        """Answer from now on.
+        """Start to answer.
 
         Args:
             listen: See :func:`infercanary.contract.address.listen_place`.
-            access: Who may ask, and over what.
+            access: TLS and token.
 
         Raises:
-            UsageError: It cannot listen there.
+            UsageError: The address cannot be used.
         """
         self._cpu_before = time.thread_time()
         self.publish()
@@ -111,9 +111,10 @@ class Publisher:
         self.address = self._server.address
 
     def observe_environment(self, *, final: bool = False) -> None:
-        """Take the canaries' environments together; with ``final``, even where no target has reported one.
+        """Combine the canaries' environments. With ``final``, do so even if no target has reported an environment.
 
-        Canaries may differ in a component (one on the CPU, one on a GPU): it then has all their values.
+        If canaries differ in a component (for example one on the CPU, one on a GPU), the component has all their
+        values.
         """
         values: dict[str, set[str]] = {}
         for canary in self._canaries:
@@ -126,14 +127,14 @@ class Publisher:
             self._engines, self._environment = engines, fingerprint(engines)
 
     def keep(self, runs: list[Run]) -> None:
-        """Publish ``runs``, and write them to the journal where it serves: ``--once`` runs beside a probe that does."""
+        """Publish ``runs``. Write them to the journal only while serving: ``--once`` may run beside a serving probe."""
         if self._journal is not None and self._server is not None:
             self._journal.append(runs, self._environment, self._reference_outputs())
             self._tally.set(JOURNAL_ERRORS, self._journal.lost)
         self.publish(runs)
 
     def publish(self, runs: Iterable[Run] = ()) -> None:
-        """Swap in a new snapshot: ``runs``, the newest in order, together with the numbers that count them."""
+        """Replace the snapshot: add ``runs`` (the newest, in order), and update the numbers at the same time."""
         cpu = time.thread_time() - self._cpu_before + self._sampling.cpu_seconds
         self._tally.set(CPU, cpu + (self._server.cpu_seconds if self._server is not None else 0.0))
         environment = ENVIRONMENT.family(dict.fromkeys(self._environment.items(), 1.0))
@@ -144,7 +145,7 @@ class Publisher:
             self._families, self._encoded, self._outputs = families, None, outputs
 
     def report(self, since: str) -> bytes:
-        """The report for a caller with this cursor, as JSON; an unknown one begins with the oldest run that is kept."""
+        """Return the report after the caller's cursor, as JSON. An unknown cursor begins with the oldest kept run."""
         with self._snapshot:
             self._encoded = self._encoded or msgspec.Raw(msgspec.json.encode(self._families))
             runs, cursor, lost = self._ring.since(since)
@@ -157,12 +158,12 @@ class Publisher:
         )  # fmt: skip
 
     def stop_serving(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         if self._server is not None:
             self._server.close()
 
     def close(self, seconds: float) -> bool:
-        """Close the journal; whether that was within ``seconds``."""
+        """Close the journal. True if that took at most ``seconds``."""
         return self._journal is None or self._journal.close(seconds)
 
     def _reference_outputs(self) -> dict[str, tuple[float, ...]]:
@@ -170,7 +171,7 @@ class Publisher:
 
 
 def _read_journal(path: Path) -> list[Run]:
-    """Return the runs that earlier probes wrote there last."""
+    """Return the last runs of earlier probes."""
     if why := unwritable(path):
         raise UsageError(f"journal: {why}")
     try:

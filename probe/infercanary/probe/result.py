@@ -16,7 +16,7 @@ from infercanary.probe.timing import Timing
 
 
 class RunResult(NamedTuple):
-    """Timings of the repeats, their cost, and how the round ended. Times in seconds."""
+    """Result of a round: timings of the repeats, their cost, and the outcome. Times are in seconds."""
 
     outcome: Outcome
     detail: str = ""
@@ -24,31 +24,33 @@ class RunResult(NamedTuple):
     busy: float = 0.0
     """Time in the target's methods."""
     cost: float = 0.0
-    """Charge to the budget: busy, and the waiting that it causes to others."""
+    """Charge to the duty budget: ``busy``, and the waiting that the round causes for others."""
     values: Sequence[float] = ()
     """Output of the last repeat."""
     output_error: float | None = None
-    """Relative error of the output against the first steady one."""
+    """Relative error of the output, compared with the first steady output."""
     usage: ThreadUsage = ThreadUsage()
-    """Of the thread that ran the repeats."""
+    """Use of the thread that ran the repeats."""
     waits: Sequence[float | None] = ()
-    """CPU wait of each repeat, outside the container where ``crowds`` is known; None where unknown."""
+    """CPU wait of each repeat, caused outside the container; with unknown ``crowds``, caused anywhere. None if
+    unknown.
+    """
     crowds: Sequence[float | None] = ()
-    """CPU wait of each repeat caused by others inside the container; None where unknown."""
+    """CPU wait of each repeat, caused by others inside the container; None if unknown."""
     off_cpu: Sequence[Mapping[str, float]] = ()
-    """Of each repeat, reason (of ``OFF_CPU``) → seconds in which its thread did not compute."""
+    """For each repeat: reason (of ``OFF_CPU``) → seconds in which its thread did not compute."""
     inside: Inside | None = None
-    """CPU time of others inside the container meanwhile; None where unknown."""
+    """CPU time of others inside the container during the repeats; None if unknown."""
     helpers: bool = False
-    """Whether the engine computes with more threads than the one that runs the repeats."""
+    """True if the engine computes with more threads than the one that runs the repeats."""
     controls: Mapping[str, float] = {}
     """Median seconds of each control that ran after the repeats."""
     reason: Reason | None = None
-    """Reason of the failure, where the target named it."""
+    """Reason of the failure, if the target gave a reason."""
     readings: Sequence[Reading] = ()
-    """Numbers of the target beside its timing."""
+    """Numbers of the target besides its timing."""
     inferences: int = 0
-    """Of all repeats together."""
+    """Inferences of all repeats together."""
     measures: Mapping[str, float] = {}
     """Name (of :mod:`infercanary.contract.measures`) → value."""
     place: Place | None = None
@@ -56,7 +58,7 @@ class RunResult(NamedTuple):
 
     @property
     def failure(self) -> Reason | None:
-        """Reason of the failure; None where it did not fail, or got no turn."""
+        """Reason of the failure; None without a failure, or if the canary got no turn."""
         if self.reason is not None or self.outcome == "busy":
             return self.reason
         if self.outcome != "ok":
@@ -70,17 +72,17 @@ class RunResult(NamedTuple):
 
     @property
     def waited(self) -> float | None:
-        """Part of the median latency that is CPU wait caused outside the container; None where unknown."""
+        """Part of the median latency that is CPU wait caused outside the container; None if unknown."""
         return self._share_of_median(self.waits)
 
     @property
     def crowded(self) -> float | None:
-        """Part of the median latency that is CPU wait caused inside the container; None where unknown."""
+        """Part of the median latency that is CPU wait caused inside the container; None if unknown."""
         return self._share_of_median(self.crowds)
 
     @property
     def idle(self) -> dict[str, float]:
-        """Reason (of ``OFF_CPU``) → its part of the median latency; empty where unknown."""
+        """Reason (of ``OFF_CPU``) → its part of the median latency; empty if unknown."""
         reasons = dict.fromkeys(reason for repeat in self.off_cpu for reason in repeat)
         seconds = {
             reason: self._share_of_median([repeat.get(reason) for repeat in self.off_cpu])
@@ -102,7 +104,7 @@ class RunResult(NamedTuple):
         return {n: statistics.median(t.phases[n] for t in self.timings if n in t.phases) for n in names}
 
     def _share_of_median(self, seconds: Sequence[float | None]) -> float | None:
-        """Median latency, less the median latency without these seconds."""
+        """Median latency, minus the median latency without these seconds."""
         known = [number for number in seconds if number is not None]
         if not self.timings or len(known) != len(self.timings):
             return None
@@ -120,4 +122,4 @@ class Opened(NamedTuple):
     latencies: list[float]
     """Wall time of each warm-up repeat."""
     aside: float = 0.0
-    """Time since the last warm-up repeat, in which the model was identified; no part of the cold start."""
+    """Time after the last warm-up repeat, used to identify the model; not part of the cold start."""

@@ -1,4 +1,4 @@
-"""Rounds: a sample, a run of each canary with its controls, a sample after each; sweeps and profiles in between."""
+"""Rounds: a sample, then for each canary a run, its controls and a sample. Sweeps and profiles are between rounds."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ GPU_CANARIES = Metric(
 
 
 class Rounds:
-    """Runs the canaries, and keeps what each run is compared with: earlier samples, and the probe's own work.
+    """Runs the canaries, and keeps the context of each run: earlier samples, and the probe's own work.
 
     Args:
-        canaries: In the order in which they run.
-        between: Sweeps and profiles of some of these canaries.
-        controls: Measured after each run; None for none.
-        sampling: Samples before and after each run.
-        memory: Asked whether there is memory for a round.
-        tally: Where the probe's own metrics are counted.
-        stopping: Ends a round early.
+        canaries: In the order of their runs.
+        between: Sweeps and profiles of these canaries.
+        controls: Measured after each run; None without controls.
+        sampling: Takes samples before and after each run.
+        memory: Checked before each round.
+        tally: Storage of the probe's own metrics.
+        stopping: Event that ends a round early.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Rounds:
         self.busy = 0.0
         """Seconds in runs, their controls, sweeps and profiles."""
         self.worked_until = -math.inf
-        """Monotonic: when warm-up, canaries, controls, sweeps or profiles last ended."""
+        """Monotonic time of the last end of warm-up, a canary's run, controls, a sweep or a profile."""
         self._canaries = canaries
         self._between = between
         self._controls = controls
@@ -76,25 +76,25 @@ class Rounds:
         self._tally = tally
         self._stopping = stopping
         self._sequence = 0
-        self._last: Values = {}  # the sample at the end of the last run
-        self._last_at: float | None = None  # monotonic
-        self._gpus: dict[str, frozenset[str] | None] = {}  # canary → those of its last run, by NVML's index
-        self._is_beside_work = False  # a sweep or profile when the last round began
+        self._last: Values = {}  # the sample after the last run
+        self._last_at: float | None = None  # monotonic time of that sample
+        self._gpus: dict[str, frozenset[str] | None] = {}  # canary → GPUs of its last run, by NVML's index
+        self._is_beside_work = False  # a sweep or profile still ran when the last round began
 
     @property
     def lead(self) -> float:
-        """Seconds before its slot at which a round is to be called: what is read first takes about that long."""
+        """Seconds by which to call a round before its slot: about the duration of the first sample."""
         return self._sampling.seconds
 
     def run(self, planned: Sequence[tuple[Canary, int]], slot: float) -> tuple[list[Run], float]:
-        """Run one round, unless too little memory is left for what it takes for a moment.
+        """Run one round, or postpone its runs if too little memory is left for a round.
 
         Args:
-            planned: Open canaries, and the repeats of each.
-            slot: When it is to begin (monotonic seconds).
+            planned: Open canaries, and the number of repeats of each.
+            slot: Intended start (monotonic seconds).
 
         Returns:
-            The runs, and the seconds that they cost the duty cap.
+            The runs, and their cost in seconds of the duty cap.
         """
         if planned and (why := self._memory.lack_for_round()):
             for canary, _ in planned:
@@ -104,7 +104,7 @@ class Rounds:
         self._is_beside_work = any(work.is_running for work in self._between)
         rested = time.monotonic() - self.worked_until
         before, began = self._sampling.take(), self._sampling.began
-        # NVML's utilization so soon after the probe's own work may be that work.
+        # Soon after the probe's own work, NVML's utilization may show that work.
         quiet = before if rested >= UTILIZATION_SECONDS else {}
         self._stopping.wait(max(0.0, slot - time.monotonic()))
         lateness = max(0.0, time.monotonic() - slot)
@@ -120,13 +120,14 @@ class Rounds:
             if done is not None:
                 spent = 0.0
                 if self._controls is not None:
-                    # Leave the GPU alone after a run that was skipped or hangs: the CPU's controls show the host.
+                    # After a skipped or hanging run, do not use the GPU: the CPU's controls show the state of the
+                    # host.
                     device = canary.device if done.latencies else "cpu"
                     done = done._replace(controls=self._controls.measure(device))
                     spent = self._controls.took
                 self.worked_until = time.monotonic()
                 self._memory.note_run()
-                # The sample says whether the canary was near them.
+                # The next sample compares the canary's place with its GPUs, so set them before.
                 self._gpus[canary.name] = _gpus(canary.gpus, before)
                 after = self._sampling.take()
                 self.busy += done.busy + spent
@@ -139,7 +140,8 @@ class Rounds:
                     None if began is None or self._sampling.began is None else now - began, gpus,
                 )  # fmt: skip
                 measures = {**done.measures, **of_gpu(window)}
-                if is_first and self._controls is not None:  # which stay, and had no memory yet
+                # The controls' memory is permanent, but was not allocated before the first run.
+                if is_first and self._controls is not None:
                     measures.pop(HOST_MEMORY, None)
                 runs.append(
                     self._record(
@@ -150,20 +152,20 @@ class Rounds:
                     )
                 )  # fmt: skip
                 before, began, self._last, self._last_at = after, self._sampling.began, after, now
-            lateness = 0.0  # a later canary of the round waits for the one before by intent
+            lateness = 0.0  # a later canary of the round intentionally waits for the one before, which is no lateness
         self._show_gpus(before)
         return runs, cost
 
     def work_between(self) -> bool:
-        """Run one point of a sweep, or a profile, whose time has come, the longest overdue first; whether one ran.
+        """Run a point of a sweep, or a profile, that is due; the longest overdue is first. True if one ran.
 
-        Right after a round, so that the next one is as far away as can be, and never beside a canary that opens.
+        Call this right after a round, when the next round is farthest away. Nothing runs while a canary opens.
         """
         for work in sorted(self._between, key=lambda work: work.next_at):
             if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
                 return False
             if took := work.step(time.monotonic()):
-                # Its effects on the host are not the next run's.
+                # Take a new sample, so that the next run does not include effects of this work on the host.
                 self.busy += took
                 self.worked_until = self._last_at = time.monotonic()
                 self._last = self._sampling.take()
@@ -171,17 +173,17 @@ class Rounds:
         return False
 
     def failed(self) -> list[Run]:
-        """Take a run for each canary whose attempt to open failed since the last call, or whose run was put off.
+        """Return a failed run for each canary that failed to open or whose run was postponed, each only once.
 
         Returns:
-            Runs without latencies; empty where there is none.
+            Runs without latencies; empty if there are none.
         """
         now = time.time()
         failed = [(canary, canary.failed()) for canary in self._canaries]
         return [self._record(canary, done, now, now, (), {}) for canary, done in failed if done is not None]
 
     def places(self) -> dict[str, Place]:
-        """Canary → where the thread of its last run was, where that went well, and which GPUs it worked for."""
+        """Return canary → place and GPUs of its last run's thread, without canaries whose place is unknown."""
         return {
             canary.name: canary.place._replace(gpus=self._gpus.get(canary.name))
             for canary in self._canaries
@@ -189,7 +191,7 @@ class Rounds:
         }
 
     def _show_gpus(self, sample: Values) -> None:
-        """Set how many canaries run on each GPU; the last numbers stay where the sample does not show the GPUs."""
+        """Set the number of canaries on each GPU. The last numbers stay if the sample does not show GPUs."""
         if not (shown := sample.get("infercanary_gpu_info")):
             return
         self._tally.forget(GPU_CANARIES)
@@ -216,7 +218,7 @@ class Rounds:
         for work in self._between:
             if work.canary == canary.name:
                 profile = profile or work.take_profile()
-                # Else a later run takes them: a sweep's result is not lost with a run that is not judged.
+                # Keep a sweep's result for a later run if this run is not judged.
                 if done.outcome == "ok" and NOT_JUDGED.isdisjoint(all_tags):
                     measures = measures | work.take_measures()
         return Run(
@@ -239,7 +241,7 @@ class Rounds:
 
 
 def _gpus(ordinals: Iterable[int] | None, sample: Values) -> frozenset[str] | None:
-    """NVML's indexes of the GPUs that have these numbers in CUDA; None where that is not known."""
+    """Return NVML's indexes of the GPUs with these CUDA numbers; None if unknown."""
     if ordinals is None:
         return None
     try:

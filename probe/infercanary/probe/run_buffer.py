@@ -1,4 +1,4 @@
-"""The last raw runs, and the cursor by which each caller takes each of them exactly once."""
+"""Buffer of the last raw runs, with a cursor by which each caller receives each run exactly once."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from collections.abc import Iterable, Sequence
 from infercanary.contract.report import Run
 
 PAGE = 512
-"""Runs in one answer: a ring with the runs of an earlier probe is six, each well below what an exporter reads."""
+"""Runs in one answer. A full buffer with an earlier probe's runs needs six answers, each well below the exporter's
+size limit.
+"""
 
 
 class RunBuffer:
-    """Keeps the last runs. A cursor is ``<boot id>.<sequence>`` of the last run that a caller has.
+    """Keeps the last runs. A cursor is ``<boot id>.<sequence>`` of the last run that a caller has received.
 
-    It has no lock: the probe publishes runs together with the numbers that count them, under a lock of its own.
+    The buffer has no lock, because the probe publishes runs and their numbers together under its own lock.
 
     Args:
-        boot_id: Of this probe.
-        size: Runs that it holds.
-        earlier: Runs of earlier probes of this container, each with its ``boot_id``, the oldest first; they do not
-            count for ``size``. A caller that does not know this boot yet gets them first.
+        boot_id: Identity of this start of the probe.
+        size: Maximum number of runs of this probe.
+        earlier: Runs of earlier probes of this container, each with its ``boot_id``, oldest first. These runs do not
+            count towards ``size``. A caller that does not know this boot id receives these runs first.
     """
 
     def __init__(self, boot_id: str, size: int, earlier: Sequence[Run] = ()) -> None:
@@ -29,18 +31,18 @@ class RunBuffer:
         self._runs: deque[Run] = deque(maxlen=size)
 
     def extend(self, runs: Iterable[Run]) -> None:
-        """Add the newest runs, in order; the oldest fall out of a full ring."""
+        """Add the newest runs, in order. A full buffer drops its oldest runs."""
         self._runs.extend(runs)
 
     def since(self, cursor: str, most: int = PAGE) -> tuple[tuple[Run, ...], str, int]:
         """Find the runs after a cursor.
 
         Args:
-            cursor: From the last answer; any other text begins with the oldest run.
-            most: Runs to return at most, the oldest of them; the next cursor goes on from there.
+            cursor: Cursor of the last answer; any other text begins with the oldest run.
+            most: Maximum number of runs, oldest first; the next cursor continues after them.
 
         Returns:
-            The runs, the next cursor, and how many runs after ``cursor`` fell out of the ring.
+            The runs, the next cursor, and the number of runs after ``cursor`` that were dropped.
         """
         boot_id, _, text = cursor.rpartition(".")
         sequence = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
@@ -50,7 +52,7 @@ class RunBuffer:
         else:
             known = [i for i, run in enumerate(self._earlier) if run.boot_id == boot_id]
             newer = [i for i in known if sequence is None or self._earlier[i].sequence > sequence]
-            # A caller got the runs in order.
+            # Runs are sent in order, so all runs up to the known ones were received.
             start = newer[0] if newer else known[-1] + 1 if known else 0
             runs, lost = [*self._earlier[start:], *self._runs], 0
         newest = self._runs[-1].sequence if self._runs else 0

@@ -1,4 +1,4 @@
-"""How samplers are run: each in a thread of its own, with a deadline and a success; and what they gave."""
+"""Sampling: runs each sampler in a separate thread with a deadline, and keeps its success and its last sample."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ SUCCESS = Metric(
     ("sampler",),
     reading="0: the sampler's metrics are missing, and the probe's log says why. `nvml` without a driver is 1.",
 )
-# A round waits this long for all samples together, and then begins without those that are late. It is less than the
-# jitter of a slot, even at two rounds a second.
+# A round waits this long for all samples together, and then begins without late samples. The wait is shorter than the
+# jitter of a slot, even with two rounds a second.
 PATIENCE_SECONDS = 0.1
 UTILIZATION_SECONDS = 1.2
-"""NVML's utilization of a GPU is that of the last second at most: from then on it shows nothing of what was before."""
+"""Time after which NVML's utilization of a GPU no longer includes earlier work: NVML averages over at most one
+second.
+"""
 
-_SETTLE_AT_MOST_SECONDS = 6.0  # a sampler hangs from 5 s on
-_DEADLINE_SECONDS = 5.0  # from here on it hangs; a GPU that nothing has used yet may take seconds to wake up
+_SETTLE_AT_MOST_SECONDS = 6.0  # longer than the deadline, after which a sampler hangs
+_DEADLINE_SECONDS = 5.0  # a slower sampler hangs; an unused GPU may need seconds to wake up
 
 
 class Guard:
-    """Runs one sampler beside the probe's loop and keeps its last families.
+    """Runs one sampler beside the probe's loop, and keeps its last families.
 
-    After a sample that failed there are no families: old numbers beside a healthy state are worse than none. A sample
-    that is late is collected at the next one; after :data:`_DEADLINE_SECONDS` it hangs, and its answer is thrown away.
+    A failed sample leaves no families, because old numbers beside a healthy state would mislead. A late sample is
+    collected with the next one. A sampler that exceeds :data:`_DEADLINE_SECONDS` hangs, and its answer is discarded.
 
     Args:
-        sampler: What it runs.
-        tally: Where its success is counted.
+        sampler: The sampler to run.
+        tally: Storage of its success metric.
     """
 
     def __init__(self, sampler: Sampler, tally: Tally) -> None:
@@ -54,20 +56,20 @@ class Guard:
         self._complaint = ""
 
     def sample(self, patience: float = PATIENCE_SECONDS) -> None:
-        """Take a sample, unless the one before is still late; wait ``patience`` seconds for it. Never raises."""
+        """Take a sample; wait ``patience`` seconds for it. Skipped while the last sample is late. Never raises."""
         if self.is_late and not self._collect(0.0):
             return
         self._begun = perf_counter()
         try:
             self._worker.begin(lambda: tuple(self._sampler.sample()))
-        except RuntimeError as error:  # the host is out of threads, or about to exit
+        except RuntimeError as error:  # the host is out of threads, or is exiting
             self._begun = None
             self._settle((), one_line(error))
         else:
             self._collect(patience)
 
     def _collect(self, seconds: float) -> bool:
-        """Settle the sample that was begun, if it ends within ``seconds``; whether the thread is free again."""
+        """Collect the present sample if it ends within ``seconds``. True if the thread is free again."""
         assert self._begun is not None
         families: tuple[Family, ...] = ()
         complaint, level = "", logging.WARNING
@@ -84,7 +86,7 @@ class Guard:
             complaint, families = str(error), error.families
         except BaseException as error:
             complaint = one_line(error)
-        if not self._hangs:  # else it is too old
+        if not self._hangs:  # a sample after a hang is too old
             self._settle(families, complaint, level)
         self._begun, self._hangs = None, False
         return True
@@ -101,55 +103,51 @@ class Guard:
 
     @property
     def is_late(self) -> bool:
-        """Whether the sample that was begun last is not there yet."""
+        """True if the last sample has not ended yet."""
         return self._begun is not None
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time that the samples took."""
+        """CPU time of the samples."""
         return self._worker.cpu_seconds
 
     def close(self, seconds: float) -> bool:
-        """End its thread; whether that was within ``seconds``.
-
-        Args:
-            seconds: How long to wait for a sample under way.
-        """
+        """End the thread. True if the thread ended within ``seconds``."""
         return self._worker.stop(seconds, self._sampler.close)
 
 
 class Sampling:
-    """All samplers of a probe: samples around its runs, and how long they take.
+    """All samplers of a probe: samples around its runs, and the time that they take.
 
     Args:
-        samplers: In the order in which they sample.
-        tally: Where their success is counted.
+        samplers: In the order of sampling.
+        tally: Storage of their success metrics.
     """
 
     def __init__(self, samplers: Iterable[Sampler], tally: Tally) -> None:
         self.first: dict[str, Points] = {}
-        """Of each metric, the points of its first sample."""
+        """First sample: metric → its points."""
         self.seconds = 0.0
-        """How long the last sample took."""
+        """Duration of the last sample."""
         self.began: float | None = None
-        """When it was begun (monotonic); None where a sampler was late for it, and what it shows may be older."""
+        """Start of the last sample (monotonic). None if a sampler was late, because its values may then be older."""
         self._guards = [Guard(sampler, tally) for sampler in samplers]
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """What was sampled last, each metric once."""
+        """Families of the last sample, each metric once."""
         return joined(family for guard in self._guards for family in guard.families)
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time that all samples took."""
+        """CPU time of all samples."""
         return sum(guard.cpu_seconds for guard in self._guards)
 
     def take(self) -> Values:
-        """Take a sample; the plain numbers in it.
+        """Take a sample; return its plain numbers.
 
         Returns:
-            Metric → its points; nothing of a sampler that failed or is late.
+            Metric → its points; metrics of a failed or late sampler are missing.
         """
         begin = time.monotonic()
         for guard in self._guards:
@@ -157,15 +155,15 @@ class Sampling:
         self.seconds = time.monotonic() - begin
         self.began = None if any(guard.is_late for guard in self._guards) else begin
         sample = values(self.families)
-        for metric, points in sample.items():  # a sampler may be late at first
+        for metric, points in sample.items():  # a sampler may be late in the first samples
             self.first.setdefault(metric, points)
         return sample
 
     def settle(self, stopping: threading.Event) -> None:
-        """Sample until no sampler is late, and what a GPU counts as busy is no longer the warm-up.
+        """Sample until no sampler is late and GPU utilization no longer includes the warm-up.
 
         Args:
-            stopping: Ends it early.
+            stopping: Event that ends this early.
         """
         begin = time.monotonic()
         while True:
@@ -175,10 +173,10 @@ class Sampling:
                 return
 
     def close(self, seconds: float) -> bool:
-        """End all threads; whether that was within ``seconds``.
+        """End all threads. True if they ended within ``seconds``.
 
         Args:
-            seconds: For all of them together; each thread gets 0.1 s at least.
+            seconds: For all threads together; each thread gets at least 0.1 s.
         """
         deadline = time.monotonic() + seconds
         ended = [guard.close(max(0.1, deadline - time.monotonic())) for guard in self._guards]

@@ -1,6 +1,6 @@
-"""When to run: absolute jittered slots, and the budget that keeps the probe's duty under its cap.
+"""Schedule of the runs: absolute jittered slots, and the budget that keeps the probe's duty under its cap.
 
-All of it is pure: the caller passes the time (seconds of any monotonic clock), and sleeps.
+Everything here is pure: the caller passes the time (seconds of a monotonic clock), and sleeps.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ import random
 from collections.abc import Sequence
 
 JITTER = 0.2
-"""Share of an interval. It keeps replicas that started together, and anything periodic on the host, out of step."""
+"""Share of an interval. Jitter prevents synchrony with other replicas and with periodic work on the host."""
 _random = random.Random()  # noqa: S311 - spreading load, not secrets; the host's own generator is not touched
 
 
 class Schedule:
     """Slots at ``start + k × interval``, each moved by up to ±:data:`JITTER` of the interval.
 
-    Slots are absolute, so that a late run does not push all later ones. A slot that passed while a run was still going
-    is missed: it is counted, never made up in a burst.
+    Slots are absolute, so that a late run does not delay all later runs. A slot that passes during a run is missed:
+    it is counted, and its run is never made up.
 
     Args:
         interval: Seconds.
-        start: Seconds, of a monotonic clock.
+        start: Monotonic clock, seconds.
     """
 
     def __init__(self, interval: float, start: float) -> None:
         self.interval, self._start, self._slot = interval, start, 0
 
     def next(self, now: float) -> tuple[float, int]:
-        """Move on to the next slot.
+        """Go to the next slot.
 
         Args:
-            now: Seconds, of the clock that ``start`` is of.
+            now: Seconds of the same clock as ``start``.
 
         Returns:
-            Its jittered time, and how many slots were missed since the last one.
+            The slot's jittered time, and the number of slots missed since the last call.
         """
         slot = max(self._slot + 1, math.ceil((now - self._start) / self.interval))
         missed = slot - self._slot - 1
@@ -44,25 +44,25 @@ class Schedule:
         return max(now, self._start + slot * self.interval + offset), missed
 
     def stretch(self, interval: float, now: float) -> None:
-        """Go on with another interval: the next slot is one ``interval`` after ``now``.
+        """Continue with another interval. The next slot is one ``interval`` after ``now``.
 
         Args:
             interval: Seconds.
-            now: Seconds, of the clock that ``start`` is of.
+            now: Seconds of the same clock as ``start``.
         """
         self.interval, self._start, self._slot = interval, now, 0
 
 
 class Budget:
-    """Keeps busy time under ``cap`` of elapsed time: a bucket that fills with ``cap`` seconds each second.
+    """Keeps busy time under ``cap`` of elapsed time: a token bucket that receives ``cap`` seconds each second.
 
-    It holds at most the cost of the next run, so that a long idle time allows no burst. A run that cost more than
-    expected leaves a debt, which is paid back first: by a pause of 5 minutes at most, since a hang of 30 s would
-    otherwise stop every canary for 50 minutes at 1 %.
+    The bucket holds at most the cost of the next run, so that a long idle time allows no burst. A run that costs more
+    than expected leaves a debt, which is repaid by a pause of at most 5 minutes. Without this limit, a hang of 30 s
+    would stop every canary for 50 minutes at a cap of 1 %.
 
     Args:
         cap: A share of the time: 0.01 is 1 %.
-        now: Seconds, of a monotonic clock.
+        now: Monotonic clock, seconds.
     """
 
     MAX_PAUSE = 300.0
@@ -74,22 +74,22 @@ class Budget:
         self._depth = math.inf
 
     def fill_at(self, cap: float, now: float) -> None:
-        """Fill by another share of the time from now on.
+        """Change the cap from now on.
 
         Args:
-            cap: The share.
-            now: Seconds, monotonic.
+            cap: A share of the time.
+            now: Monotonic clock, seconds.
         """
         self._fill(now)
         self._cap = cap
         self._level = max(self._level, -self.MAX_PAUSE * cap)
 
     def ready_at(self, cost: float, now: float) -> float:
-        """The earliest time at which ``cost`` busy seconds are affordable (``now`` if they are already).
+        """Return the earliest time at which ``cost`` busy seconds are affordable; ``now`` if they already are.
 
         Args:
-            cost: What the next run is expected to take; the bucket holds no more than that.
-            now: Seconds, monotonic.
+            cost: Expected busy seconds of the next run, and the depth of the bucket from now on.
+            now: Monotonic clock, seconds.
         """
         self._depth = cost
         self._fill(now)
@@ -99,8 +99,8 @@ class Budget:
         """Book ``cost`` busy seconds.
 
         Args:
-            cost: What the run took.
-            now: Seconds, monotonic.
+            cost: Actual busy seconds of the run.
+            now: Monotonic clock, seconds.
         """
         self._fill(now)
         self._level = max(self._level - cost, -self.MAX_PAUSE * self._cap)
@@ -116,18 +116,18 @@ MIN_REPEATS, MAX_REPEATS = 5, 50
 def plan(
     repeat_costs: list[float], interval: float, cap: float, fixed: float = 0.0
 ) -> tuple[list[int], float]:
-    """Plan a round: each canary gets an equal share of its budget, in 5 to 50 repeats.
+    """Plan a round: each canary gets an equal share of the round's budget, in 5 to 50 repeats.
 
-    The budget is ``cap × interval``, less the jitter by which two slots may come closer.
+    The budget is ``cap × interval``, less the jitter, because jitter can shorten the time between two slots.
 
     Args:
         repeat_costs: Busy seconds per repeat of each canary.
         interval: Seconds between rounds, as configured.
         cap: The duty cap, a share of the time.
-        fixed: Seconds that a round costs besides.
+        fixed: Additional seconds of each round.
 
     Returns:
-        The repeats of each canary, and the interval that the cap then needs: longer where 5 repeats do not fit.
+        The repeats of each canary, and the interval that the cap then needs: longer if 5 repeats do not fit.
     """
     if not repeat_costs:
         return [], interval
@@ -141,11 +141,11 @@ def plan(
 
 
 def spaced(busy: float, share: float) -> float:
-    """How far apart rounds are that take a ``share`` of the time, with some room for jitter.
+    """Return the time between rounds that together take a ``share`` of the time, with some allowance for jitter.
 
     Args:
         busy: Seconds of a round.
-        share: Of the time, above 0.
+        share: Share of the time, above 0.
 
     Returns:
         Seconds from one round to the next.
@@ -154,7 +154,7 @@ def spaced(busy: float, share: float) -> float:
 
 
 def jittered(seconds: float) -> float:
-    """Return so many seconds, and up to :data:`JITTER` of that more, at random."""
+    """Return ``seconds``, lengthened at random by up to :data:`JITTER`."""
     return seconds * _random.uniform(1.0, 1.0 + JITTER)
 
 
@@ -162,15 +162,15 @@ SWEEP_SHARE = 0.5
 
 
 def keep_for_sweeps(sweeps: Sequence[tuple[float, float]], cap: float) -> tuple[float, list[float]]:
-    """Split the duty cap between runs and sweeps. Runs never get the part of the sweeps, so a sweep leaves no debt.
+    """Split the duty cap between runs and sweeps. Runs never use the sweeps' part, so a sweep leaves no debt.
 
     Args:
-        sweeps: Of each canary, seconds of a sweep and seconds between two.
+        sweeps: For each canary, seconds of a sweep and seconds between two sweeps.
         cap: The duty cap, a share of the time.
 
     Returns:
-        The share for sweeps, at most half of the cap since verdicts rest on runs; and the seconds between two sweeps of
-        each canary, all longer in the same ratio where the sweeps would take more than their share.
+        The share for sweeps, at most half of the cap, because verdicts depend on runs; and the seconds between two
+        sweeps of each canary, lengthened in the same ratio if the sweeps would exceed that share.
     """
     wanted = sum(seconds / every for seconds, every in sweeps)
     kept = min(wanted, SWEEP_SHARE * cap)
@@ -178,15 +178,15 @@ def keep_for_sweeps(sweeps: Sequence[tuple[float, float]], cap: float) -> tuple[
 
 
 class Turns:
-    """When one canary's sweeps begin: ``interval`` seconds apart, and up to :data:`JITTER` of that more.
+    """Start times of one canary's sweeps: ``interval`` seconds apart, lengthened at random by up to :data:`JITTER`.
 
-    The first is one interval after ``start``: by then its share of the duty cap is saved. A sweep that took longer than
-    its ``seconds`` delays the next in proportion, by a day at most.
+    The first sweep is one interval after ``start``, when its share of the duty cap has been saved. A sweep that takes
+    longer than ``seconds`` delays the next sweep in proportion, by at most a day.
 
     Args:
         interval: Seconds.
-        seconds: What a sweep is expected to take.
-        start: Seconds, of a monotonic clock.
+        seconds: Expected seconds of a sweep.
+        start: Monotonic clock, seconds.
     """
 
     MAX_PAUSE = 86_400.0
@@ -197,20 +197,20 @@ class Turns:
         self.ended(0.0, start)
 
     def ended(self, cost: float, began: float) -> None:
-        """Plan the next sweep, after one that ``began`` then and cost so many seconds.
+        """Plan the next sweep.
 
         Args:
-            cost: Busy seconds.
-            began: When it did: seconds, monotonic.
+            cost: Busy seconds of the sweep that ended.
+            began: Start of the sweep that ended: monotonic clock, seconds.
         """
         pause = self._interval * max(1.0, cost / self._seconds)
         self.next_at = began + jittered(min(pause, max(self._interval, self.MAX_PAUSE)))
 
     def put_off(self, seconds: float, now: float) -> None:
-        """Try again after so many seconds.
+        """Postpone the next sweep.
 
         Args:
-            seconds: From ``now`` on.
-            now: Seconds, monotonic.
+            seconds: Delay from ``now``.
+            now: Monotonic clock, seconds.
         """
         self.next_at = now + seconds

@@ -1,7 +1,7 @@
-"""Metrics that the probe's process, the thread of a canary in it and the other processes of the container share.
+"""Metrics that exist for the probe's process, for a canary's thread in it, and for other processes of the container.
 
-The label ``scope`` says whose value it is; a label that does not apply is empty. A canary's thread is part of the
-process, so a maximum over scopes means something, and a sum does not.
+The label ``scope`` names the owner of the value; a label that does not apply is empty. A canary's thread is part of
+the process, so a maximum over scopes has a meaning, but a sum does not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BESIDE: Final = "beside"
 SCOPES: Final = (PROCESS, CANARY, BESIDE)
 
 OF_PROCESS: Final = (PROCESS, "")
-"""Labels ``scope`` and ``canary`` of the process."""
+"""Values of the labels ``scope`` and ``canary`` for the process."""
 
 _LABELS = ("scope", "canary")
 CPU = Metric(

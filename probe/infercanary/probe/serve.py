@@ -1,7 +1,7 @@
-"""The probe's HTTP server: one GET on a TCP port or a UNIX socket. It never calls out.
+"""The probe's HTTP server: one GET on a TCP port or a UNIX socket. The server never makes outgoing calls.
 
-A thread of its own answers, whatever event loop the host process has. Connections are bounded: number, time, header and
-CPU time (``callers.py``, decision 34).
+A separate thread answers, independent of the host's event loop. Connections have limits: number, time, header size
+and CPU time (``callers.py``, decision 34).
 """
 
 from __future__ import annotations
@@ -31,27 +31,31 @@ from infercanary.probe.access import Access
 from infercanary.probe.callers import Callers
 
 _CONNECTIONS, _CONNECTIONS_OF_ADDRESS = 8, 4
-_HEAD_BYTES = 8 << 10  # an exporter's has 300, of which a token may be 4,096
+_HEAD_BYTES = 8 << 10  # an exporter's head has 300 bytes, plus a token of up to 4,096
 _HEAD_END = re.compile(rb"\n\r?\n")
 _REQUEST = re.compile(rb"GET %b(?:\?(?:since=([\w.]*))?\S*)? HTTP/1\.\d\r?\n" % re.escape(PATH.encode()))
 _TOKEN = re.compile(rb"^authorization:[ \t]*(.*?)\s*$", re.IGNORECASE | re.MULTILINE)
-_HEAD_SECONDS, _ANSWER_SECONDS = 2.0, 5.0  # for the TLS handshake and the request's head, and for the answer
+_HEAD_SECONDS, _ANSWER_SECONDS = 2.0, 5.0  # for the TLS handshake and the request's head; for the answer
 _BACKLOG = 1024
-"""Connections that wait to be accepted or closed: an exporter gets in among 1,000 that reconnect immediately."""
+"""Connections in the queue to be accepted or closed: an exporter succeeds even among 1,000 callers that reconnect
+immediately.
+"""
 _ACCEPTED_AT_ONCE = 64
-_RECEIVE_BYTES, _SEND_BYTES = 8 << 10, 128 << 10  # of the container's memory; the kernel doubles them
+_RECEIVE_BYTES, _SEND_BYTES = 8 << 10, 128 << 10  # memory of the container; the kernel doubles these sizes
 _LOOK_MILLISECONDS = 50
-"""Between looks at open connections: is one past its deadline, and has its caller received the whole answer."""
+"""Time between two checks of open connections: for exceeded deadlines, and for callers that have received the whole
+answer.
+"""
 
-Steps = Generator[int, None, Any]  # the event of ``poll`` to wait for; 0 to be called again at the next look
+Steps = Generator[int, None, Any]  # yields the event of ``poll`` to wait for, or 0 to wait for the next check
 
 
 class ReportServer:
-    """Serves reports until :meth:`close`: ``answer`` gives one as JSON by the caller's cursor ("" for none)."""
+    """Serves reports until :meth:`close`. ``answer`` returns the JSON for the caller's cursor ("" for none)."""
 
     def __init__(self, listen: str, answer: Callable[[str], bytes], access: Access | None = None) -> None:
         self.address = listen
-        self.cpu_seconds = 0.0  # that the server took
+        self.cpu_seconds = 0.0  # CPU time of the server
         self._answer = answer
         self._access = access or Access()
         self._where = where = listen_place(listen)
@@ -84,13 +88,13 @@ class ReportServer:
             self._where.unlink(missing_ok=True)
 
     def close_sockets(self) -> None:
-        """Close this process's copy of each socket; after a fork, the parent's go on."""
+        """Close this process's copy of each socket. After a fork, the parent's copies stay open."""
         for sock in (self._sock, *(connection.sock for connection in self._open)):
             sock.close()
 
     def _run(self) -> None:
         while not self._closing:
-            with suppress(Exception):  # out of memory; nothing goes to the host's output
+            with suppress(Exception):  # out of memory; the host's output must stay clean
                 self._turn()
             before, self.cpu_seconds = self.cpu_seconds, time.thread_time()
             time.sleep(self._callers.rest(self.cpu_seconds - before, time.monotonic()))
@@ -110,13 +114,13 @@ class ReportServer:
             self._accept(now)
 
     def _step(self, connection: _Connection, event: int, now: float) -> bool:
-        """Say whether the connection goes on after this event of it; 0 for none."""
+        """Handle an event of the connection, or 0 for no event. True if the connection stays open."""
         if now > connection.deadline or event & (POLLERR | POLLHUP):
             return False
         if connection.event and not event:
             return True
         begin, event = time.thread_time(), -1
-        with suppress(Exception):  # it is finished (StopIteration), or its caller left
+        with suppress(Exception):  # the connection is finished (StopIteration), or its caller left
             connection.event = event = next(connection.steps)
         may_go_on = self._callers.may_go_on(connection.address, time.thread_time() - begin, now)
         return may_go_on and event >= 0
@@ -125,7 +129,7 @@ class ReportServer:
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
                 sock, peer = self._sock.accept()
-            except OSError:  # none is left, or out of descriptors
+            except OSError:  # no more callers, or out of descriptors
                 return
             address = counted_as(peer[0]) if peer else "unix"
             present = [connection.address for connection in self._open]
@@ -139,7 +143,7 @@ class ReportServer:
     def _end(self, connection: _Connection) -> None:
         self._open.remove(connection)
         with suppress(OSError):
-            if _has_unread(connection.sock):  # discard it: the kernel would keep it for minutes
+            if _has_unread(connection.sock):  # discard the bytes, which the kernel would keep for minutes
                 connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.sock.close()
 
@@ -174,7 +178,7 @@ _servers: weakref.WeakSet[ReportServer] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """Close what a child has of its parent's servers, which cannot answer there."""
+    """Close the child's copies of its parent's sockets after a fork, because the child cannot answer."""
     for server in list(_servers):
         server.close_sockets()
 
@@ -189,7 +193,7 @@ class _Connection:
 
 
 def _when_ready(event: int, call: Callable[..., Any], *arguments: object) -> Steps:
-    """Repeat a call until it no longer has to wait for ``event``, or what TLS waits for."""
+    """Repeat a call until it can finish without waiting. Yields the awaited event: ``event``, or that of TLS."""
     while True:
         try:
             return call(*arguments)
@@ -200,7 +204,7 @@ def _when_ready(event: int, call: Callable[..., Any], *arguments: object) -> Ste
 
 
 def _has_unread(sock: socket.socket) -> bool:
-    """Say whether the kernel has bytes that the caller has not received."""
+    """True if the kernel has bytes that the caller has not received."""
     return any(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))
 
 
@@ -214,7 +218,7 @@ def _listen(where: Path | tuple[str, int]) -> socket.socket:
         return listening_socket(
             *where, backlog=_BACKLOG, receive_bytes=_RECEIVE_BYTES, send_bytes=_SEND_BYTES
         )
-    if where.is_socket():  # replace one that nobody listens on any more
+    if where.is_socket():  # replace a socket without a listener
         with socket.socket(socket.AF_UNIX) as caller:
             caller.setblocking(False)
             if caller.connect_ex(str(where)) == errno.ECONNREFUSED:
@@ -222,7 +226,7 @@ def _listen(where: Path | tuple[str, int]) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.bind(str(where))
-        where.chmod(0o666)  # the exporter runs as another user, in another container, and only reads
+        where.chmod(0o666)  # the exporter, as another user in another container, must be able to connect
         sock.listen(_BACKLOG)
     except BaseException:
         sock.close()

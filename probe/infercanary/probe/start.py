@@ -1,4 +1,4 @@
-"""How long ago the container started: a cold start includes the interpreter and all imports."""
+"""Time since the start of the container. A cold start includes the interpreter and all imports."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import psutil
 
 from infercanary.contract.started import started
 
-# The inode of the machine's own PID namespace, PROC_PID_INIT_INO in the kernel's include/linux/proc_ns.h. In any
-# other one, process 1 is the container's first.
+# Inode of the machine's own PID namespace: PROC_PID_INIT_INO in the kernel's include/linux/proc_ns.h. In any other
+# namespace, process 1 is the container's first process.
 _HOST_NAMESPACE = "pid:[4026531836]"
 
 
-# A process that began so much later than its container has replaced another one: its start is not the container's.
+# A process that began at least this long after its container is a replacement: its start is no start of the
+# container.
 _REPLACED_SECONDS = 600.0
 
 
 def in_container() -> bool:
-    """Return whether the processes that this one sees are those of a container, not all of the host's."""
+    """True if the processes that this process can see are those of a container, not all of the host's."""
     try:
         return os.readlink("/proc/self/ns/pid") != _HOST_NAMESPACE
     except OSError:
@@ -27,30 +28,30 @@ def in_container() -> bool:
 
 
 def since_start() -> float | None:
-    """Seconds since the container's first process started; outside of a container, since this one did.
+    """Seconds since the container's first process started; outside a container, since this process started.
 
     Returns:
-        Seconds, or None where :func:`of_container` is; since this module was imported where procfs cannot be read.
+        Seconds. None if :func:`of_container` returns None. Without procfs, seconds since the import of this module.
     """
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     try:
         own = now - started(os.getpid())
         return of_container(own, now - started(1)) if in_container() else max(0.0, own)
-    except (psutil.Error, OSError, RuntimeError):  # the last one is psutil's for a procfs without a boot time
+    except (psutil.Error, OSError, RuntimeError):  # RuntimeError: psutil, for a procfs without a boot time
         return time.monotonic() - _IMPORTED
 
 
 def of_container(own: float, first: float) -> float | None:
-    """Return how long the container has been up if this process belongs to its start.
+    """Return the age of the container if this process belongs to the container's start.
 
-    A worker that a server recycled, or a probe that was started again, is no cold start.
+    A worker that a server recycled, or a restarted probe, is no cold start.
 
     Args:
-        own: Seconds since this process started.
-        first: Seconds since the container's first process did.
+        own: Seconds since the start of this process.
+        first: Seconds since the start of the container's first process.
 
     Returns:
-        Seconds; None where the container had been up for long when this process began.
+        Seconds; None if this process began long after the container.
     """
     return max(0.0, first) if first - own < _REPLACED_SECONDS else None
 

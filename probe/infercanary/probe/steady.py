@@ -1,8 +1,8 @@
-"""When warm-up is over: a test on the latencies, not a fixed count of runs.
+"""End of warm-up: a test of the latencies, instead of a fixed number of runs.
 
-At most 43.5 % of benchmark processes reach a steady peak in the way a fixed count assumes (Barrett et al.,
-"Virtual Machine Warmup Blows Hot and Cold", OOPSLA 2017), so the data decide, within a limit of count and time.
-benchmarks/steady.py scores how well.
+At most 43.5 % of benchmark processes reach a steady peak in the way that a fixed number assumes (Barrett et al.,
+"Virtual Machine Warmup Blows Hot and Cold", OOPSLA 2017). So the data decide, within limits of number and time.
+benchmarks/steady.py measures the quality of this test.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _SECONDS = 0.5
 
 
 def is_steady(latencies: Sequence[float]) -> bool:
-    """Whether the last two windows agree: medians within 2 %, or within what their own scatter explains.
+    """True if the last two windows agree: medians within 2 %, or within their scatter.
 
-    A window is half a second of repeats, but 8 of them at least and 24 at most: wider ones mistake a slow warm-up for
-    its end far less often, and where a repeat is short they cost nothing.
+    A window is half a second of repeats, but at least 8 and at most 24 repeats. Wider windows mistake a slow warm-up
+    for its end far less often, and cost nothing if a repeat is short.
 
-    The scatter is the median absolute deviation of both windows (each about its own median); the difference of two
-    medians of n has a standard error of about 2.63 MAD / √n for normal noise (1.4826 · 1.2533 · √2).
+    The scatter is the median absolute deviation (MAD) of both windows, each about its own median. The difference of
+    two medians of n values has a standard error of about 2.63 MAD / √n for normal noise (1.4826 · 1.2533 · √2).
 
     Args:
-        latencies: Seconds, in order of time; fewer than two windows are not steady.
+        latencies: Seconds, oldest first; fewer than two windows are not steady.
     """
     if len(latencies) < 2 * WINDOW:
         return False

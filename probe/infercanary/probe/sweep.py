@@ -1,7 +1,8 @@
-"""Sweeps: how latency and throughput trade against each other, load by load, between runs and off by default.
+"""Sweeps: latency and throughput of a canary at several loads, measured between runs; off by default.
 
-A load is a batch size, or a number of requests at a time. Each has an equal share of the sweep's seconds, one between
-two rounds, so that no run is missed; what sweeps take of the duty cap is kept for them from the start (docs/sweeps.md).
+A load is a batch size, or a number of concurrent requests. Each load has an equal share of the sweep's seconds, and
+only one load is measured between two rounds, so that no run is missed. A part of the duty cap is reserved for sweeps
+from the start (docs/sweeps.md).
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ TIMESTAMP = Metric(
     reading="`time() - infercanary_sweep_timestamp_seconds` is the age of the sweep's values.",
 )
 
-_TOO_MUCH = ("out_of_memory", "too_slow", "timed_out")  # for whatever asks for more, too
+_TOO_MUCH = ("out_of_memory", "too_slow", "timed_out")  # such a failure also holds for all larger loads
 _PUT_OFF_SECONDS = 60.0
 
 
@@ -76,29 +77,33 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Points and time of a canary's sweeps: ``Sweep(batches=(1, 8, 32), concurrency=(1, 4))``."""
 
     batches: Annotated[tuple[Annotated[int, Meta(ge=1, le=4096)], ...], Meta(max_length=8)] = ()
-    """Batch sizes, each with one request at a time."""
+    """Batch sizes, each with a single request at a time."""
     concurrency: Annotated[tuple[Annotated[int, Meta(ge=1, le=64)], ...], Meta(max_length=8)] = ()
-    """Numbers of requests at a time, each with the canary's own inputs."""
+    """Numbers of concurrent requests, each with the canary's own inputs."""
     seconds: Annotated[float, Meta(ge=0.1, le=600)] = 10.0
-    """A sweep takes at most; each point has an equal share."""
+    """Maximum seconds of a sweep; each point has an equal share."""
     every_seconds: Annotated[float, Meta(ge=1, le=604_800)] = 3600.0
-    """Between two sweeps; longer where half of the duty cap needs it."""
+    """Seconds between two sweeps; longer if sweeps would otherwise use more than half of the duty cap."""
 
     def __post_init__(self) -> None:
         if not self.batches and not self.concurrency:
             raise ValueError("nothing to sweep; give `batches` or `concurrency`")
 
     def loads(self, samples: int) -> list[Load]:
-        """List the points in growing order: batches one request at a time, then concurrencies with ``samples`` each."""
+        """List the points in increasing order: batches with a single request, then concurrent requests.
+
+        Args:
+            samples: Samples in each of the concurrent requests.
+        """
         batches = [Load(batch, 1) for batch in sorted(self.batches)]
         together = [Load(samples, number) for number in sorted(self.concurrency)]
         return list(dict.fromkeys([*batches, *together]))
 
 
 class Sweeping(Background):
-    """Sweeps one canary: :meth:`step` by step, each of them one point, in a thread that ends after it (or hangs).
+    """Sweeps one canary. Each :meth:`step` is one point, in a thread that ends after the point (or hangs).
 
-    A point counts as hanging the canary's timeout after it was given up.
+    A point hangs if it is still running the canary's timeout after its own deadline.
     """
 
     def __init__(self, canary: Canary, sweep: Sweep, interval: float, tally: Tally, memory: Memory) -> None:
@@ -108,11 +113,11 @@ class Sweeping(Background):
         self._tally = tally
         self._memory = memory
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
-        self._throughputs: dict[str, float] = {}  # not taken yet
-        self._measurement: Measurement | None = None  # the last one, maybe under way
-        self._given_up_at: float | None = None  # a point that holds its thread, or did at the last step
-        self._hangs_at = math.inf  # when that is to be reported
-        self._left: list[Load] | None = None  # points of the sweep under way
+        self._throughputs: dict[str, float] = {}  # waits for take_measures()
+        self._measurement: Measurement | None = None  # the last measurement, possibly still running
+        self._given_up_at: float | None = None  # time at which a point was abandoned that held its thread
+        self._hangs_at = math.inf  # time at which to report this point as hanging
+        self._left: list[Load] | None = None  # remaining points of the present sweep
         self._share = self._began = self._cost = 0.0
         self._gave_numbers = False
         self._too_much: dict[Load, Missing] = {}
@@ -121,19 +126,19 @@ class Sweeping(Background):
 
     @property
     def next_at(self) -> float:
-        """When the next sweep may begin (monotonic), or the one under way might."""
+        """Monotonic time from which the next sweep may begin, or the present sweep may continue."""
         return self._turns.next_at
 
     def start(self, now: float) -> None:
         self._turns = Turns(self._interval, self._sweep.seconds, now)
 
     def step(self, now: float) -> float:
-        """Measure the next point, if it is time for one; the seconds that took, 0 where nothing was done."""
+        """Measure the next point if it is due. Returns the seconds used by points; 0 if nothing was done."""
         if self.is_running:
             self._report_hang(now)
             return 0.0
         took = 0.0
-        if self._given_up_at is not None:  # it went on until now
+        if self._given_up_at is not None:  # an abandoned point has ended since the last step
             took = max(0.0, now - self._given_up_at)
             self._given_up_at, self._hangs_at = None, math.inf
         if now >= self.next_at and self._canary.is_fit:
@@ -141,18 +146,18 @@ class Sweeping(Background):
                 self._begin(now)
             if self._left:
                 took += self._measure_next(self._left)
-        # Where requests wait in the server's pool, or did at the last run, a sweep costs more than its time too.
+        # If requests wait in the server's pool, or did so at the last run, a sweep costs more than its time.
         self._cost += took * self._canary.crowding
         if self._left == [] and not self.is_running:
             self._left = None
-            trim()  # its threads are gone, and their heaps hold what requests took
+            trim()  # its threads have ended, but their heaps still hold the requests' memory
             if self._gave_numbers:
                 self._tally.set(TIMESTAMP, time.time(), self.canary)
             self._turns.ended(self._cost, self._began)
         return took
 
     def take_measures(self) -> dict[str, float]:
-        """Take the throughput (measure → samples a second) of each point measured since the last call."""
+        """Return the throughput (measure → samples per second) of each point since the last call, only once."""
         throughputs, self._throughputs = self._throughputs, {}
         return throughputs
 
@@ -164,16 +169,16 @@ class Sweeping(Background):
     def _begin(self, now: float) -> None:
         for load, missing in list(self._too_much.items()):
             if missing.reason != "out_of_memory" or not missing.was_tried:
-                del self._too_much[load]  # may fit, or be fast enough, this time
+                del self._too_much[load]  # the load may fit, or be fast enough, this time
         self._began, self._cost, self._gave_numbers = now, 0.0, False
         samples = 1
-        with suppress(Exception):  # the target may be anyone's
+        with suppress(Exception):  # the target may be the user's code
             samples = int(self._canary.target.samples)
         self._left = self._sweep.loads(samples)
         self._share = self._sweep.seconds / len(self._left)
 
     def _measure_next(self, left: list[Load]) -> float:
-        """Measure the first of ``left``, and show its numbers; the seconds that took."""
+        """Measure the first point of ``left`` and set its metrics. Returns the seconds that this took."""
         load = left.pop(0)
         for smaller, missing in self._too_much.items():
             if load.is_at_least(smaller):
@@ -214,7 +219,7 @@ class Sweeping(Background):
         return perf_counter() - begin
 
     def _show(self, load: Load, result: Measured | Missing) -> None:
-        """Set the metrics of a point, or forget them and log once why they are missing."""
+        """Set the metrics of a point; without numbers, remove the metrics and log the reason once."""
         labels = self.canary, str(load.batch), str(load.concurrency)
         for metric in (LATENCY, RATE, PEAK):
             self._tally.forget(metric, *labels)
@@ -230,12 +235,12 @@ class Sweeping(Background):
         if result.reason in _TOO_MUCH:
             self._too_much.setdefault(load, result)
         complaint = f"{result.reason}: {result.detail}"
-        if complaint != self._complaints.get(load):  # once per change, not once per sweep
+        if complaint != self._complaints.get(load):  # log once per change, not once per sweep
             log.warning("canary %s: sweep of %s: %s", self.canary, load.words, complaint)
             self._complaints[load] = complaint
 
     def _report_hang(self, now: float) -> None:
-        """Report once that a point which was given up hangs, and is not just slow."""
+        """Report once that an abandoned point hangs, and is not just slow."""
         if now < self._hangs_at:
             return
         self._hangs_at = math.inf

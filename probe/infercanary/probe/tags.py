@@ -1,6 +1,6 @@
-"""The rules that give a run its tags, by the samples around it. A new one is a line here, and one in the vocabulary.
+"""Rules that give tags to a run, by the samples around the run. A new rule is a line here, and one in the vocabulary.
 
-A tagged run is kept: dropping it would hide an image that causes its own throttling. All of it is pure.
+A tagged run is kept, because dropping it would hide an image that causes its own throttling. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -40,30 +40,31 @@ class Window(NamedTuple):
 
     done: RunResult
     lateness: float
-    """Seconds by which it started late."""
+    """Delay of the round's start, seconds."""
     first: Values
     """The first sample of this probe."""
     previous: Values
-    """The sample at the end of the previous run: what happened since may still have an effect."""
+    """The sample at the end of the previous run, because events since then may still have an effect."""
     quiet: Values
-    """Before the first run of the round: a GPU that is busy then is busy with other work than the probe's."""
+    """The sample before the first run of the round: if a GPU is busy then, other work than the probe's uses the GPU."""
     before: Values
     after: Values
     elapsed: float | None = None
     """Seconds from ``previous`` to ``after``; None before the second run."""
     seconds: float | None = None
-    """From when ``before`` was begun until ``after`` was there; None where a sampler was late for either."""
+    """Seconds from the start of sample ``before`` to the end of sample ``after``; None if a sampler was late for
+    either.
+    """
     gpus: frozenset[str] | None = None
-    """The indexes of the GPUs that the canary ran on, none on the CPU. None where that is not known: every GPU of the
-    container then counts."""
+    """Indexes of the canary's GPUs; empty on a CPU. None if unknown: then every GPU of the container counts."""
 
     def grown(self, metric: str, *labels: str, since: Values | None = None) -> float:
-        """How much a counter grew in the window, or ``since`` another sample, over all points whose labels begin so.
+        """Return the increase of a counter in the window, or ``since`` another sample, summed over points.
 
         Args:
-            metric: Its name; one that no sample has did not grow.
-            labels: The first of its labels' values; none for all points.
-            since: Another sample; None for the one just before the run.
+            metric: Name of the counter; a counter missing in a sample did not increase.
+            labels: The first label values of the points to sum; none for all points.
+            since: An earlier sample; None for the sample just before the run.
         """
         earlier = self.before if since is None else since
         return sum(
@@ -73,14 +74,14 @@ class Window(NamedTuple):
         )
 
     def of_gpus(self, metric: str, sample: Values) -> dict[tuple[str, ...], float]:
-        """The points of a sample that are of the canary's own GPUs and their MIG devices.
+        """Return the points of a sample for the canary's own GPUs and their MIG devices.
 
         Args:
-            metric: The name of one whose first label is the GPU.
-            sample: Any of the window's.
+            metric: Name of a metric whose first label is the GPU.
+            sample: Any sample of the window.
 
         Returns:
-            Label values → value; of all GPUs where it is not known which the canary has.
+            Label values → value; for all GPUs if the canary's GPUs are unknown.
         """
         return {
             labels: value
@@ -90,25 +91,25 @@ class Window(NamedTuple):
 
     @property
     def sm_clock(self) -> float | None:
-        """SM clock (Hz) of the canary's GPUs right after the run; before it they may have idled at a lower one."""
+        """SM clock (Hz) of the canary's GPUs right after the run; an idle GPU may have a lower clock before."""
         clocks = self.of_gpus("infercanary_gpu_sm_clock_hertz", self.after).values()
         return sum(clocks) / len(clocks) if clocks else None
 
     @property
     def waited(self) -> float | None:
-        """Seconds of the latency that were waiting for CPUs that others had; None where unknown."""
+        """Seconds of the latency that are CPU wait caused by others; None if unknown."""
         return self._not_held_back(self.done.waited)
 
     @property
     def crowded(self) -> float | None:
-        """The same of others inside the container."""
+        """Seconds of the latency that are CPU wait caused by others inside the container; None if unknown."""
         return self._not_held_back(self.done.crowded)
 
     def _not_held_back(self, waited: float | None) -> float | None:
-        """Waiting as it was measured, or None where a quota may have made it.
+        """Return the measured CPU wait, or None if a CPU quota may be the cause.
 
-        The kernel counts a thread that its quota holds back as waiting too, and does not keep the two apart. Where both
-        together are next to nothing, so is each.
+        The kernel counts throttling by a quota as CPU wait too, and does not separate the two. If their sum is
+        negligible, both are 0.
         """
         if waited is None or _throttled(self) <= 0:
             return waited
@@ -118,7 +119,7 @@ class Window(NamedTuple):
 
     @property
     def received(self) -> float | None:
-        """TCP segments a second that the container received since the previous run; None where unknown."""
+        """TCP segments per second that the container received since the previous run; None if unknown."""
         metric = "infercanary_tcp_received_segments_total"
         if metric not in self.previous or metric not in self.after or not self.elapsed:
             return None
@@ -126,10 +127,7 @@ class Window(NamedTuple):
 
 
 def values(families: Iterable[Family]) -> Values:
-    """The plain numbers of ``families``.
-
-    Args:
-        families: Histograms in them are left out.
+    """Return the plain numbers of ``families``, without histograms.
 
     Returns:
         Name → label values → value.
@@ -143,14 +141,14 @@ def values(families: Iterable[Family]) -> Values:
 
 
 def gpus_at(bus_id: str, sample: Values) -> frozenset[str] | None:
-    """The indexes of the GPU at this PCI address; None where NVML shows none there.
+    """Return the indexes of the GPU at this PCI address; None if NVML shows no GPU there.
 
     Args:
-        bus_id: In any form that NVML, sysfs or CUDA write.
-        sample: One with the metric ``infercanary_gpu_info``.
+        bus_id: In any notation of NVML, sysfs or CUDA.
+        sample: A sample with the metric ``infercanary_gpu_info``.
 
     Returns:
-        Indexes as text; or None.
+        Indexes as text, or None.
     """
     place = _pci_place(bus_id)
     shown = sample.get("infercanary_gpu_info", {})
@@ -160,60 +158,48 @@ def gpus_at(bus_id: str, sample: Values) -> frozenset[str] | None:
 
 
 def _pci_place(bus_id: str) -> tuple[str, str]:
-    """NVML writes the domain with 8 digits, CUDA with 4."""
+    """Normalize a PCI address: NVML writes the domain with 8 digits, CUDA with 4."""
     domain, _, place = bus_id.lower().partition(":")
     return domain.lstrip("0"), place
 
 
 def tags(window: Window) -> tuple[str, ...]:
-    """The tags of the run, in the table's order.
-
-    Args:
-        window: The run and its samples.
-
-    Returns:
-        Names of tags.
-    """
+    """Return the run's tags, in the order of the rules."""
     return tuple(tag for tag, applies in _RULES.items() if applies(window))
 
 
 def state_tags(state: CanaryState, *, is_beside: bool) -> tuple[str, ...]:
-    """The tags that the state of the canaries gives.
+    """Return the tags for the state of the canaries.
 
     Args:
-        state: Of the canary that ran.
-        is_beside: Whether another canary was loading meanwhile, or a sweep or profile still ran.
-
-    Returns:
-        Names of tags.
+        state: State of the canary that ran.
+        is_beside: True if another canary was loading during the run, or a sweep or profile still ran.
     """
     own = _OF_STATE.get(state)
     return (*([own] if own else []), *([BESIDE_CANARY] if is_beside else []))
 
 
 def clock_reason(window: Window) -> str:
-    """The reason that held down the clock of the canary's GPUs for longest; ``low_clock`` if the driver counted none.
-
-    Args:
-        window: The run and its samples.
+    """Return the reason that limited the clock of the canary's GPUs for longest.
 
     Returns:
-        The driver's word; empty where the clock was free.
+        The driver's name of the reason; ``low_clock`` if the clock was low and the driver counted no reason; empty
+        without a limit.
     """
-    longest = max(_CLOCK_REASONS, key=partial(_held_down, window))  # of equal ones the first
+    longest = max(_CLOCK_REASONS, key=partial(_held_down, window))  # if equal, the first
     if _held_down(window, longest) > 0:
         return longest
     return LOW_CLOCK if _is_clock_low(window) else ""
 
 
 _LATE_SECONDS = 0.25
-_SHARE = 0.05  # of the run, from which on waiting or collecting garbage counts
+_SHARE = 0.05  # share of the run from which on CPU wait or garbage collection counts
 _LEAST_SECONDS = 0.002
-_LITTLE = 0.03  # of the latency: the smallest effect that the judge counts
+_LITTLE = 0.03  # share of the latency: the smallest effect that the judge considers
 _GPU_BUSY = 0.1
-# The gravest first.
+# Most severe first.
 _CLOCK_REASONS = ("hw_power_brake", "hw_thermal", "sw_thermal", "sw_power_cap", "sync_boost")
-_CLOCK_LOW = 0.75  # of the highest: what nvbench discards (docs of its --throttle-threshold)
+_CLOCK_LOW = 0.75  # share of the maximum clock: nvbench discards runs below it (its --throttle-threshold)
 
 
 def _counts(seconds: float, w: Window) -> bool:
@@ -225,13 +211,13 @@ def _throttled(w: Window) -> float:
 
 
 def _queued(w: Window) -> float:
-    """Seconds that it was ready to run and had no CPU."""
-    # The kernel also counts a thread that its quota holds back as waiting; that has a tag of its own.
+    """CPU wait of the run's threads without throttling, seconds."""
+    # Subtract throttling, which has a separate tag: the kernel counts throttling by a quota as CPU wait too.
     return (w.done.usage.run_queue_seconds or 0.0) - _throttled(w)
 
 
 def _inside(w: Window) -> float:
-    """CPU seconds of others inside the container during the repeats; an engine's own helper threads are no others."""
+    """CPU seconds of others inside the container during the repeats, without the engine's own helper threads."""
     inside = w.done.inside
     if inside is None:
         return 0.0
@@ -240,7 +226,7 @@ def _inside(w: Window) -> float:
 
 
 def _held_down(w: Window, reason: str) -> float:
-    """Seconds of all of the canary's GPUs together; a GPU that the sample before lacks has none."""
+    """Seconds of limited clock, summed over the canary's GPUs; 0 for a GPU missing in the sample before the run."""
     metric = "infercanary_gpu_clock_event_seconds_total"
     return sum(w.grown(metric, *labels) for labels in w.of_gpus(metric, w.after) if labels[1:] == (reason,))
 
@@ -264,7 +250,7 @@ _RULES: dict[str, Callable[[Window], bool]] = {
     CPU_WAIT_OUTSIDE: lambda w: _counts(_queued(w) - _inside(w), w),
     CPU_WAIT_INSIDE: lambda w: _counts(min(_queued(w), _inside(w)), w),
     THROTTLED: lambda w: _throttled(w) > 0,
-    # Other CPUs, as many as before, are a change too; the list is missing where it is too long for a label.
+    # A change to other CPUs counts even with the same number. The list is missing if it is too long for a label.
     "cpuset_changed": _changed("infercanary_cgroup_cpuset_cpus", "infercanary_cgroup_cpuset_info"),
     MEMORY_LIMIT: lambda w: (
         w.grown("infercanary_cgroup_memory_limit_hits_total", since=w.previous) > 0

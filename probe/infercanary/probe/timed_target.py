@@ -1,4 +1,4 @@
-"""Timed target: opens, warms up and times one target, in its thread with a deadline."""
+"""Timed target: opens, warms up and times one target, in its thread and with a deadline."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("infercanary.probe")
 
-_MAX_SKIPPED = 5  # runs skipped in a row: under a load that never pauses, a contended run is better than none
+_MAX_SKIPPED = 5  # consecutive skipped runs, after which a contended run is better than none (constant load)
 _WARM_UP_REPEATS = 100
 _WARM_UP_SECONDS = 20.0
 _MAX_VALUES = 1024
@@ -44,14 +44,14 @@ _MAX_PHASES, _MAX_READINGS = 16, 64
 
 
 class TimedTarget:
-    """Calls one target in a thread of its own with a deadline: a hang costs its runs, and nothing else.
+    """Calls one target in a separate thread with a deadline. A hang affects only the target's own runs.
 
     Args:
-        timeout: Seconds that a run may take.
-        pool: The server's own; None to run in a separate thread.
-        container: CPU time of the container, read around each run; None to find it.
-        sweep: Points that its sweep measures, a part of its identity; None without one.
-        memory: Watches its opening, and may refuse it; None for no watch.
+        timeout: Maximum seconds of a run.
+        pool: The server's own pool; None to run in a separate thread.
+        container: CPU time of the container, read around each run; None to find the container.
+        sweep: Points that its sweep measures, a part of the canary's identity; None without a sweep.
+        memory: Watches the opening, and may refuse to open; None for no watch.
     """
 
     def __init__(
@@ -69,49 +69,49 @@ class TimedTarget:
         self.timeout = timeout
         self.pool = pool
         self.compute_threads = 0
-        """Threads with which its engine computes on the CPU; 0 if unknown."""
+        """Threads with which the engine computes on the CPU; 0 if unknown."""
         self._sweep = sweep
         self._memory = memory
         self._container = ContainerCpu() if container is None else container
-        self._taking = Taking(target, self._container)  # the measures of its runs
+        self._taking = Taking(target, self._container)  # reads the measures of the runs
         self._worker = Worker(f"infercanary-{name}")
-        self._skipped = 0  # runs in a row
+        self._skipped = 0  # consecutive skipped runs
         self._unopened: dict[str, str] = {}
-        """Environment of an engine that could not be opened: it has the versions that do not fit."""
+        """Environment of an engine that could not be opened, with the versions that do not fit."""
         self._phase_names: set[str] = set()
-        self._turn: Future[Any] | None = None  # the last one asked for in the server's pool
+        self._turn: Future[Any] | None = None  # the last turn in the server's pool
         self._hang_reported = False
-        self._most_repeats = math.inf  # less once a server refused requests for their rate
-        self._entered: float | None = None  # when the current method of the target was entered
-        self._busy = 0.0  # seconds in the target's methods this round
-        self._usage = ThreadUsage()  # of the threads that ran this round's repeats
+        self._most_repeats = math.inf  # smaller after a server's rate limit refused requests
+        self._entered: float | None = None  # start of the target's present method; None outside its methods
+        self._busy = 0.0  # seconds in the target's methods in this round
+        self._usage = ThreadUsage()  # use of the threads that ran this round's repeats
         self._thread_id = 0  # thread of the last call
 
     def be_a_guest(self) -> None:
-        """Run in a server's process from now on: counts that are the server's too are not reset."""
+        """Adapt to a server's process: do not reset counts that the server uses too."""
         self._taking.is_guest = True
 
     def interrupt(self) -> None:
-        """End the wait for the target, now and from now on; callable from any thread."""
+        """End the wait for the target, now and in future. Callable from any thread."""
         self._worker.interrupt()
 
     def _run(self, repeats: int) -> RunResult:
         """Run one round.
 
         Raises:
-            NoTurn: The server's pool or the device was busy all the time.
+            NoTurn: The server's pool or the device was always busy.
             DeadlineExceeded: The target did not return in time.
-            StillBusy: It still hangs in an earlier round.
+            StillBusy: The target still hangs in an earlier round.
             Interrupted: The probe stops.
-            BaseException: Whatever the target raised.
+            BaseException: Any exception that the target raised.
         """
         try:
             return self._worker.call(lambda: self._name_shortage(lambda: self._repeat(repeats)), self.timeout)
         except DeadlineExceeded:
             if self._turn is not None:
-                self._turn.cancel()  # a turn that comes later would be outside the budget
+                self._turn.cancel()  # a later turn would not be charged to the budget
             if self.pool is not None and self._entered is None:
-                # Let the thread notice: on a busy machine the next round would take it for hanging.
+                # Let the thread finish: on a busy machine, the next round could otherwise count it as hanging.
                 with suppress(CancelledError, DeadlineExceeded):
                     self._worker.result(_LET_GO_SECONDS)
                 raise NoTurn(f"no turn in the server's pool within {self.timeout:g} s") from None
@@ -124,9 +124,9 @@ class TimedTarget:
     def _charge(self, result: RunResult, since: float) -> RunResult:
         """Add busy seconds and cost to the result of the round that began at ``since`` (``perf_counter``).
 
-        Waiting for a turn in the server's pool is not busy time. But where the canary waited, requests wait for it too:
-        the round then costs up to eight times its busy time, and rounds become as much rarer. So few requests are
-        delayed that the server's 99th percentile stays what it was (benchmarks/overhead.py).
+        Waiting for a turn in the server's pool is not busy time. But if the canary waited, requests also wait for the
+        canary. Then the round costs up to eight times its busy time, and rounds become rarer in proportion. So few
+        requests are delayed that the server's 99th percentile does not change (benchmarks/overhead.py).
         """
         now, entered = perf_counter(), self._entered
         busy = self._busy + self._taking.seconds + (now - entered if entered is not None else 0.0)
@@ -134,7 +134,7 @@ class TimedTarget:
         return result._replace(busy=busy, cost=cost)
 
     def _report_hang(self) -> None:
-        """Notify the server, once, that opening is past its deadline, where it holds a thread of the server's pool."""
+        """Tell the server, only once, that an opening past its deadline holds a thread of the server's pool."""
         if self._hang_reported or self.pool is None:
             return
         self._hang_reported = True
@@ -146,21 +146,21 @@ class TimedTarget:
     # The methods below run in the target's thread.
 
     def _name_shortage(self, work: Callable[[], T]) -> T:
-        """Do the work; where there is not enough memory for it, say who has it, and give back what the work took.
+        """Do the work. If memory runs out, describe the shortage, and give back the memory of the work.
 
         Raises:
-            Failure: `out_of_memory`.
-            BaseException: Whatever else the work raised.
+            Failure: `out_of_memory`, or the work raised an exit or an interrupt.
+            BaseException: Any other exception of the work.
         """
         try:
             return work()
         except Failure:
-            raise  # the target knows better: a server's answer may have such words
+            raise  # keep the target's reason, because a server's answer may have similar words
         except (
             KeyboardInterrupt,
             SystemExit,
             GeneratorExit,
-        ) as error:  # not a person's: this is the target's thread
+        ) as error:  # in this thread, such errors come from the target, not from the user
             raise Failure("raised", one_line(error)) from None
         except BaseException as error:
             device = str(self.target.device) or "cpu"
@@ -170,7 +170,7 @@ class TimedTarget:
             clear_frames(error)
             self._turn = None
         give_back()
-        # Outside of the handler, so that it does not hold the error's frames.
+        # Raise outside the handler, so that the new error does not hold the old error's frames.
         raise Failure("out_of_memory", text)
 
     def _open(self) -> Opened:
@@ -180,10 +180,10 @@ class TimedTarget:
                 return self._name_shortage(self._open_and_warm_up)
             return self._memory.open(self.name, lambda: self._name_shortage(self._open_and_warm_up))
         except BaseException as error:
-            if self.target.device:  # else there is no engine here
+            if self.target.device:  # without a device, there is no engine here
                 with suppress(BaseException):
                     self._unopened = _texts(self.target.environment())
-            with suppress(BaseException):  # half open, it may hold a model's memory until the next attempt
+            with suppress(BaseException):  # half open, a target may hold memory until the next attempt
                 self.target.close()
             if isinstance(error, Failure) and error.reason == "out_of_memory":
                 give_back()
@@ -237,7 +237,7 @@ class TimedTarget:
                 timings.append(timing)
                 used.append(self._usage)
         usage = self._usage
-        # The work of a canary that calls a server is done by others in the container: what is beside it is not known.
+        # If the canary calls a server, other processes in the container do its work, so contention inside is unknown.
         calls_a_server = bool(self._phase_names & OF_SERVER)
         inside = None if calls_a_server else others.since(usage)
         helped = helpers.helped() if helpers is not None else None
@@ -253,23 +253,23 @@ class TimedTarget:
         )  # fmt: skip
 
     def _make_fewer(self, failure: Failure, allowed: int) -> None:
-        """End the repeats where the server refuses them for their rate, and make half as many from now on.
+        """End the repeats if the server's rate limit refuses them, and make half as many from now on.
 
         Raises:
-            Failure: It is another, or the server allowed none.
+            Failure: The failure has another reason, or the server allowed no repeat.
         """
         if failure.reason != "rate_limited" or not allowed:
             raise failure
         self._most_repeats = max(1, allowed // 2)
 
     def _check_repeat(self, result: Any) -> None:
-        """Let the target check a repeat's result; the thread's usage is that of the repeats alone."""
+        """Let the target check a repeat's result; thread use for the check is not counted."""
         usage = self._usage
         self._call(self.target.check, result, in_pool=False)
         self._usage = usage
 
     def _read(self, result: Any) -> tuple[list[float], list[Reading]]:
-        """Read the result's values, and the target's own readings: a bad one would make the report invalid."""
+        """Read the result's values and the target's own readings. Raises for readings that would spoil the report."""
         values = [float(value) for value in islice(self.target.values(result), _MAX_VALUES)]
         readings: list[Reading] = list(islice(self.target.readings(), _MAX_READINGS))
         for metric, value, labels in readings:
@@ -280,7 +280,7 @@ class TimedTarget:
         return values, readings
 
     def _wait_until_free(self) -> None:
-        """Give way to work that the host has put on the target's device; see :meth:`Target.is_busy`."""
+        """Wait while the host's work is on the target's device; see :meth:`Target.is_busy`."""
         begin = perf_counter()
         while self.target.is_busy():
             if perf_counter() - begin > _GIVE_WAY_SECONDS:
@@ -288,11 +288,11 @@ class TimedTarget:
             sleep(0.001)
 
     def _measure(self) -> tuple[Timing, Any]:
-        """One repeat. A target may have its own clock, so times are checked: one NaN would make the report invalid."""
+        """Run one repeat. Its times are checked, because a target's own clock may give NaN, which spoils the report."""
         timing, result = self._call(self.target.clock.measure, self.target.run)
         if kind := pending(result):
             if isinstance(result, Coroutine):
-                result.close()  # else Python warns that nobody awaited it
+                result.close()  # prevents Python's warning that nobody awaited it
             raise UsageError(
                 f"it returns {kind}, and nothing was computed yet; give a function that runs it to its end and returns "
                 "the output"

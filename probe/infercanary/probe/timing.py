@@ -1,8 +1,8 @@
 """The two clocks: the host's, and the GPU's by CUDA events. Both time one repeat of a target, phase by phase.
 
-GPU time and host time are never mixed: ``h2d``, ``compute`` and ``d2h`` are the device's where there is one;
-``launch`` is the host time it took to enqueue them, and ``queue`` the time the work waited before and between.
-A slow launch with a clean GPU is a real and common fault.
+GPU time and host time are kept apart. With a device, ``h2d``, ``compute`` and ``d2h`` are the device's time.
+``launch`` is the host's time to enqueue them, and ``queue`` is the wait of the work before and between them. A slow
+launch with a normal GPU time is a real and common fault.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _BATCH_TRIES = 5
 _MAX_BATCH = 1000
 
 Phase = Callable[[str], AbstractContextManager[None]]
-"""Given to a target's ``run``: ``with phase("compute"): …`` around each part of its work."""
+"""Phase marker that a target's ``run`` receives: ``with phase("compute"): …`` encloses each part of its work."""
 
 
 class Timing(NamedTuple):
-    """Seconds of one repeat: ``wall`` by the host's monotonic clock, and each phase."""
+    """Seconds of one repeat: ``wall`` by the host's monotonic clock, and seconds of each phase."""
 
     wall: float
     phases: dict[str, float]
@@ -35,38 +35,38 @@ class Clock(Protocol):
     """Times one repeat."""
 
     def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
-        """Call ``run`` with a phase marker; its timing and its result. Whatever ``run`` raises passes through.
+        """Call ``run`` with a phase marker; return its timing and its result. Exceptions of ``run`` pass through.
 
         Args:
-            run: Makes the inferences of one repeat, each phase within ``with phase(name):``.
+            run: Function that makes the inferences of one repeat, with each phase inside ``with phase(name):``.
 
         Returns:
-            Seconds of an inference, as a whole and by phase; and what ``run`` returned.
+            Seconds per inference, in total and by phase; and the result of ``run``.
         """
         ...
 
 
 def inferences(clock: Clock) -> int:
-    """Return the inferences of a repeat by this clock, which divides times by them; 1 where it has no ``batch``."""
+    """Return the number of inferences in a repeat, by which the clock divides times; 1 without ``batch``."""
     return int(getattr(clock, "batch", 1))
 
 
 def inferences_of_100_us(clock: Clock, run: Callable[[Phase], Any]) -> int:
-    """Return how many inferences compute for 100 µs on the device: events resolve about 0.5 µs.
+    """Return the number of inferences that compute for 100 µs on the device, because events resolve about 0.5 µs.
 
     Args:
-        clock: Its phase ``compute`` is read, a few times.
-        run: Makes one inference.
+        clock: Clock with the phase ``compute``; it is read several times.
+        run: Function that makes one inference.
 
     Returns:
-        A number from 1 on, bounded.
+        A number from 1 to 1000.
     """
     compute = min(clock.measure(run)[0].phases["compute"] for _ in range(_BATCH_TRIES))
     return max(1, min(_MAX_BATCH, math.ceil(_BATCH_SECONDS / max(compute, 1e-7))))
 
 
 class HostClock:
-    """For work that is done when the call returns (CPU, HTTP). A phase entered twice counts both times."""
+    """Clock for work that is complete when the call returns (CPU, HTTP). Times of a repeated phase are added."""
 
     batch = 1
 
@@ -104,7 +104,7 @@ class _HostSpan:
 
 
 class _DeviceSpan(_HostSpan):
-    """A phase on the device: events on the stream at both ends, and the host's time to enqueue what is between."""
+    """A phase on the device: events on the stream at start and end, and the host's time to enqueue the work."""
 
     __slots__ = ("start", "stop", "stream")
 
@@ -124,14 +124,16 @@ class _DeviceSpan(_HostSpan):
 
 
 class CudaClock:
-    """CUDA events on a stream of the probe's own, of the lowest priority (PyTorch: 0; negative is higher).
+    """Clock by CUDA events, on a separate stream of the lowest priority (PyTorch: 0; negative is higher).
 
-    PyTorch hands out 32 streams of a priority in turn: a host that makes as many side streams may get this one again.
+    PyTorch hands out 32 streams of a priority in turn, so a host that makes that many side streams may share this
+    one.
 
-    Events are made once and reused. The host waits for the last event only, never for the device, which other
-    streams keep busy. An anchor (an event recorded and awaited while the stream is idle, with the host's time
-    around it) puts the start of the work on the host's timeline; it is renewed each second, because
-    ``elapsed_time`` is milliseconds in single precision, and 16 s already cost it 2 µs.
+    Events are made once and reused. The host waits only for the last event, never for the whole device, because other
+    streams keep the device busy. An anchor puts the start of the work on the host's timeline. An anchor is an event
+    that is recorded and awaited while the stream is idle, with the host's clock read before and after. The anchor is
+    renewed each second, because ``elapsed_time`` is milliseconds in single precision, with an error of 2 µs after 16
+    s.
     """
 
     batch = 1
@@ -142,7 +144,8 @@ class CudaClock:
         """Make the stream and its events.
 
         Args:
-            cuda: ``torch.cuda``, or what has the same names; passed in, since nothing here imports torch.
+            cuda: ``torch.cuda``, or an object with the same names. It is passed in, because nothing here imports
+                torch.
             device: A ``torch.device``.
         """
         self._cuda = cuda
@@ -175,7 +178,7 @@ class CudaClock:
             return _timing(wall / 1e9, self._phases(spans), self.batch), result
 
     def _drop_anchor(self) -> int:
-        """The host's time at the anchor. Of a few tries keep the tightest: the event lies between two readings."""
+        """Return the host's time at a new anchor: the event lies between two readings, and the narrowest try counts."""
         narrowest = at = 0
         self._end.record(self.stream)
         self._end.synchronize()
@@ -207,7 +210,7 @@ class CudaClock:
 
 
 def _timing(wall: float, phases: dict[str, float], batch: int) -> Timing:
-    """A repeat of ``batch`` inferences, as one inference."""
+    """Convert a repeat of ``batch`` inferences to one inference."""
     if batch == 1:
         return Timing(wall, phases)
     return Timing(wall / batch, {name: seconds / batch for name, seconds in phases.items()})

@@ -1,7 +1,8 @@
-"""Asks for memory before a canary or a point of a sweep takes it, and watches what nobody knows beforehand.
+"""Memory watcher: checks known needs of canaries and sweep points in advance, and watches unknown needs.
 
-One thread reads what is left of the host's memory while something is opened or open. At the reserve it starts the
-probe's own process anew; in a server's process it closes the largest canary (docs/adr/0018-memory-is-watched.md).
+A thread reads the remaining host memory while a canary is open or is being opened. If memory falls to the reserve,
+the thread restarts the probe's own process. In a server's process, the thread closes the largest canary instead
+(docs/adr/0018-memory-is-watched.md).
 """
 
 from __future__ import annotations
@@ -28,42 +29,43 @@ T = TypeVar("T")
 log = logging.getLogger("infercanary.probe")
 
 ROUND = 32 << 20
-"""Estimate of what a round takes for a moment: outputs, heaps of threads; the controls' buffers have 18 MiB."""
+"""Estimate of a round's short-term memory: outputs and heaps of threads; the controls' buffers take 18 MiB."""
 
-_LEAST = 8 << 20  # closing what took less is no help
-# Growth that is noticed before it takes what is left, in bytes a second, and seconds between two looks.
+_LEAST = 8 << 20  # smallest size that is worth closing
+# Fastest growth (bytes per second) that is noticed before memory runs out, and seconds between two looks.
 _OPENING_RATE, _OPENING_PAUSE = 4 << 30, 0.01
 _OPEN_RATE, _LEAST_PAUSE, _LONGEST_PAUSE = 400 << 20, 0.1, 1.0
-_RUN_SECONDS = 1.0  # a longer run does not notice a look
+_RUN_SECONDS = 1.0  # a look does not affect longer runs
 _UNKNOWN_SECONDS = 60.0
 _FEWER_LOADS = "name fewer or smaller loads"
 
 
 class Growth:
-    """Growth of the process while a canary is opened, or a point of its sweep runs.
+    """Growth of the process while a canary is opened, or while a point of its sweep runs.
 
-    With a thread, :meth:`end` raises `MemoryError` there, at any call of Python: once, never after :meth:`finish`.
+    If a thread is given, :meth:`end` raises `MemoryError` in that thread, at any Python call: once, and never after
+    :meth:`finish`.
     """
 
     def __init__(self, canary: str, load: Load | None = None, thread: int | None = None) -> None:
         self.canary = canary
         self.load = load
         self.why = ""
-        """Why it was ended; empty if it was not."""
+        """Reason why the work was ended; empty if it was not ended."""
         self.largest = 0
-        """The most bytes that were seen."""
+        """Largest growth seen, bytes."""
         self._thread = thread
         self._lock, self._finished = threading.Lock(), threading.Event()
         self._before = _resident()
 
     def look(self) -> int:
-        """Return the bytes by which the process has grown."""
+        """Return the growth of the process so far, bytes."""
         size = max(0, _resident() - self._before)
         self.largest = max(self.largest, size)
         return size
 
     def end(self, why: str) -> None:
-        """Let the work raise an error for this reason, unless it is over."""
+        """Make the work raise an error with this reason, unless the work is finished."""
         with self._lock:
             if not self._finished.is_set() and not self.why:
                 self.why = why
@@ -71,38 +73,40 @@ class Growth:
                     _raise_in(self._thread, MemoryError)
 
     def finish(self) -> None:
-        """Let nothing interrupt the thread any more: a call comes after the lock is taken, and nothing later."""
+        """Protect the thread from now on: an interruption can still come at the call after the lock, but not later."""
         with self._lock:
             self._finished.set()
 
     def check(self) -> None:
-        """Raise :class:`Failure` if it was ended: a point of a sweep calls it between requests."""
+        """Raise :class:`Failure` if this was ended. A point of a sweep calls this between requests."""
         if self.why:
             raise Failure("out_of_memory", self.why)
 
 
 class Memory:
-    """Memory of all canaries of a probe, whose targets are set up to ask here before they take some."""
+    """Memory of all canaries of a probe. Their targets are set up to ask here before they take memory."""
 
     def __init__(
         self, targets: Mapping[str, Target], host: HostMemory | None = None, device_reserve: int | None = None
     ) -> None:
         self.owns_process = False
-        """Whether this process serves nobody else: it may start anew, and its engines get a bound."""
+        """True if this process serves only the probe. Then it may restart itself, and its engines get a memory limit.
+        """
         self.run_began: float | None = None
-        """Monotonic start of the run under way, which no look is to disturb; None between runs."""
+        """Monotonic start of the present run, which no look should disturb; None between runs."""
         self.closing: list[Ended] = []
-        """Canaries that the probe's thread is to close for the server's sake, until it has."""
+        """Canaries that the probe's thread has to close because the server needs memory."""
         self.alarm = threading.Event()
-        """Set if :attr:`closing` has a new one, and by :meth:`stop`."""
+        """Set for a new entry in :attr:`closing`, and by :meth:`stop`."""
         self._host = host or HostMemory()
         self._device_reserve = device_reserve
         self._ended: dict[tuple[str, tuple[int, int] | None], Ended] = {}
-        self._sizes: dict[str, int] = {}  # canary → bytes that opening it took, while it is open
-        # Canaries may open side by side, in threads of their own: lists and dicts change in place, by one operation.
+        self._sizes: dict[str, int] = {}  # open canary → bytes that its opening took
+        # Canaries may open concurrently in their own threads, so lists and dicts change in place, by a single
+        # operation.
         self._growing: list[Growth] = []
-        self._points: dict[str, tuple[Load, int, int]] = {}  # canary → last load, bytes of host and device
-        self._passing = 0  # bytes that the last run took at its peak and gave back
+        self._points: dict[str, tuple[Load, int, int]] = {}  # canary → last load, host bytes, device bytes
+        self._passing = 0  # bytes of the last run's peak that were given back
         self._thread: threading.Thread | None = None
         self._start = threading.Lock()
         self._changed, self._stopping = threading.Event(), threading.Event()
@@ -111,7 +115,7 @@ class Memory:
             target.device_memory_left = partial(self.device_bound, target.device)
 
     def ask(self, canary: str, device: str, needs: Sequence[Need]) -> None:
-        """Refuse needs that do not fit together: a `Failure` with the place in the settings, the size and the fix."""
+        """Refuse needs that do not fit together. The `Failure` has the place in the settings, the size and the fix."""
         on_host = [need for need in needs if need.where == "host"]
         _require(canary, on_host, self._host.left(), "grant more memory")
         on_device = [need for need in needs if need.where == "device"]
@@ -120,14 +124,14 @@ class Memory:
             _require(canary, [_of_context(device), *on_device], left, "free device memory")
 
     def device_bound(self, device: str) -> int | None:
-        """Say how many bytes of its device an engine may take; None if unbounded, as in a server's process."""
+        """Return the bytes of device memory that an engine may take; None if unlimited, as in a server's process."""
         if not self.owns_process or not device.startswith("cuda"):
             return None
         left = memory.left_on_device(device, self._device_reserve)
         return None if left is None else left.size
 
     def lack_for_round(self, extra: int = 0) -> str:
-        """Say why a round that takes ``extra`` bytes has no room; empty if it has, or if that is unknown."""
+        """Return the reason why a round plus ``extra`` bytes does not fit; empty if it fits, or if unknown."""
         left = self._host.left_for_a_moment()
         need = max(ROUND, self._passing) + extra
         if left is None or left.size >= need:
@@ -138,16 +142,16 @@ class Memory:
         )
 
     def note_run(self) -> None:
-        """Read what the run that has just ended took and gave back; a server's process has a peak of its own."""
+        """Read the memory that the last run took and gave back; 0 in a server's process, whose peak is the server's."""
         with suppress(OSError, ValueError, IndexError):
             self._passing = peak() - resident() if self.owns_process else 0
 
     def open(self, canary: str, work: Callable[[], T]) -> T:
-        """Do the work that opens a canary, watched; in the thread that opens it.
+        """Do the work that opens a canary under watch, in the thread that opens the canary.
 
         Raises:
-            Failure: `out_of_memory`: it was ended, now or less than an hour ago.
-            BaseException: Whatever the work raises.
+            Failure: `out_of_memory`: the opening was ended, now or less than an hour ago.
+            BaseException: Any exception of the work.
         """
         ended = self._ended.get((canary, None))
         if ended is not None and time.monotonic() < ended.retry_at:
@@ -157,7 +161,8 @@ class Memory:
         try:
             self._watch(growth)
             try:
-                result = work()  # a call: Python 3.13 lets an interruption pass by a loop that stands here
+                # This must be a call: in Python 3.13, an interruption could miss a loop at this place.
+                result = work()
             finally:
                 growth.finish()
         finally:
@@ -171,10 +176,10 @@ class Memory:
 
     @contextmanager
     def point(self, canary: str, target: Target, load: Load) -> Iterator[Growth]:
-        """Watch a point of a sweep, if it fits by what the point before it took.
+        """Watch a point of a sweep, if the memory of the previous point shows that this point fits.
 
         Raises:
-            Failure: `out_of_memory`: it does not fit, or was ended before for growing too large.
+            Failure: `out_of_memory`: the point does not fit, or was ended earlier because it grew too large.
         """
         if (ended := self._ended.get((canary, load))) is not None:
             raise Failure("out_of_memory", ended.why)
@@ -193,25 +198,25 @@ class Memory:
             self._growing.remove(growth)
 
     def note_point(self, canary: str, load: Load, on_host: int, on_device: int) -> None:
-        """Keep the bytes that a point took which gave numbers, for the next one."""
+        """Remember the memory (bytes) of a successful point, as the estimate for the next point."""
         self._points[canary] = load, on_host, on_device
 
     def own_process(self, ended: Iterable[Ended]) -> None:
-        """Start this process anew at the reserve; leave alone what the process before it ended."""
+        """Let this process restart itself at the reserve; leave work closed that the previous process ended."""
         self.owns_process = True
         self._ended = {(work.canary, work.load): work for work in ended}
 
     def stop(self) -> None:
-        """Watch no more once nothing is being opened; callable from any thread."""
+        """Stop watching as soon as nothing is being opened. Callable from any thread."""
         self._stopping.set()
         self._changed.set()
         self.alarm.set()
 
     def look(self) -> float | None:
-        """Look once; the seconds until the next look, None if nothing is opened or open.
+        """Look once. Returns seconds until the next look; None if nothing is open or being opened.
 
-        What the probe itself takes leaves the whole reserve alone. What others take later may go down to 64 MiB of
-        it: a server that is close to its limit by day does not close canaries that had room.
+        The probe's own growth must leave the whole reserve free. Later growth of others may use the reserve down to
+        64 MiB, so that a server close to its limit at peak hours does not close canaries that fit.
         """
         growing, sizes, began = list(self._growing), dict(self._sizes), self.run_began
         if not growing and not sizes:
@@ -223,7 +228,7 @@ class Memory:
             return _UNKNOWN_SECONDS
         large = [growth for growth in growing if max(growth.look(), growth.largest) >= _LEAST]
         if left is not None and left.size == 0 and large:
-            self._end(large, left)  # which gives memory back, in a moment
+            self._end(large, left)  # this releases memory after a short time
         elif last.size == 0 and sizes and not self.closing:
             canary = max(sizes, key=lambda name: sizes[name])
             self._close(canary, sizes[canary], last)
@@ -232,7 +237,7 @@ class Memory:
         return min(_LONGEST_PAUSE, max(_LEAST_PAUSE, last.size / _OPEN_RATE))
 
     def _watch(self, growth: Growth) -> None:
-        # First: an interruption, which may come once the growth is listed, could leave it locked.
+        # Start the thread first: an interruption, possible once the growth is listed, could leave the lock locked.
         with self._start:
             if self._thread is None and not self._stopping.is_set():
                 self._thread = threading.Thread(target=self._look_on, name="infercanary-memory", daemon=True)
@@ -255,7 +260,7 @@ class Memory:
             self._changed.clear()
 
     def _end(self, growing: Sequence[Growth], left: Left) -> None:
-        """End what grows: in a process of the probe's own by starting anew."""
+        """End the growing work; the probe's own process restarts for this."""
         for growth in growing:
             why = _too_much(growth, left)
             if self.owns_process:
@@ -265,7 +270,7 @@ class Memory:
         self._start_anew()
 
     def _close(self, canary: str, size: int, left: Left) -> None:
-        """Close a canary that is open: in a process of the probe's own by starting anew."""
+        """Close an open canary; the probe's own process restarts for this."""
         if size < _LEAST:
             return
         ended = self._note_ended(
@@ -289,7 +294,7 @@ class Memory:
 
 
 def _require(canary: str, needs: Sequence[Need], left: Left | None, more: str) -> None:
-    """Raise :class:`Failure` if needs do not fit together; ``more`` is a fix beside that of the largest need."""
+    """Raise :class:`Failure` if the needs do not fit together; ``more`` is an additional fix."""
     total = sum(need.size for need in needs)
     if left is None or total <= left.size:
         return
@@ -304,7 +309,7 @@ def _require(canary: str, needs: Sequence[Need], left: Left | None, more: str) -
 
 
 def _of_context(device: str) -> Need:
-    """What this process's context takes on a device, if it has none yet, and what the controls take."""
+    """Return the need of this process's CUDA context on a device (if it has none yet) and of the controls."""
     size, what = memory.CONTEXT + memory.CONTROLS, "a CUDA context, with the controls,"
     with suppress(Unavailable, CudaError):
         if has_context(memory.ordinal(device)):
@@ -329,10 +334,10 @@ def _too_much(growth: Growth, left: Left) -> str:
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:
-    """Raise an error in a thread, at its next call, return or loop of Python.
+    """Raise an error in a thread, at its next call, return or loop in Python.
 
-    It is never taken back: up to Python 3.12 that leaves all threads of the process looking for it for ever, and each
-    call then takes half as long again (22 and 35 ns).
+    The error is never withdrawn. Up to Python 3.12, a withdrawal makes all threads of the process check for errors
+    forever, and a call then takes 35 ns instead of 22 ns.
     https://docs.python.org/3/c-api/init.html#c.PyThreadState_SetAsyncExc
     """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
