@@ -263,7 +263,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
     "docs/ab.md": (
         "equivalent (within ±{effect} %)",
         "regressed: {effect} % or more, and clear of ±{clear} %",
-        "for `0%` below +{effect} %",
+        "+{effect} % for `0%`",
     ),
     "docs/adr/0009-the-judge.md": (
         "the looks from {first_look} to {last_look} runs again",
@@ -278,14 +278,14 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "at most {some} % of it (50 % of a small shift), or under {effect} %",
         "is worse, by {measure_effect} % or more",
         "a verdict after {first_look} runs may be taken back",
-        "the new one is gone for {gone_minutes} minutes",
+        "the new image is gone ({gone_minutes} to 30 minutes",
         "{cold_starts} or more, took longer than every old start, by {cold_start} % and {cold_start_seconds} s",
     ),
     "docs/verdicts.md": (
         "from {first_look} to {last_look} runs of a start",
         "by {measure_effect} % or more",
         "the change is within ±{effect} %",
-        "by {effect} % or more, and clear of ±{clear} %",
+        "by {effect} % or more, with the whole interval outside ±{clear} %",
     ),
 }
 """File → what it says with numbers of the policy; any white space stands for a space there."""

@@ -239,7 +239,7 @@ def shared(started: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Shared, 
         return measure(self, device)
 
     monkeypatch.setattr(Controls, "measure", record)
-    monkeypatch.setattr("infercanary.probe.execution._GIVE_WAY_SECONDS", 0.02)
+    monkeypatch.setattr("infercanary.probe.timed_target._GIVE_WAY_SECONDS", 0.02)
     target = Shared()
     probe = started({"a": target}, controls=True)
     assert ran(probe.address).runs("a", "busy") == 0
