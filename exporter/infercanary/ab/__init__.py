@@ -1,1 +1,3 @@
-"""The experiment before a deploy: two images take turns on this host until the answer is clear. ``infercanary ab``."""
+"""``infercanary ab``: an experiment before a deploy, in which two images take turns on this host until the answer is
+clear.
+"""
