@@ -1,5 +1,7 @@
-"""``make docs``: writes docs/metrics.md, contract/kinds.py, the exporter's page of the runbooks, the probe's settings
-in docs/probe.md, the JSON Schemas, and the policy's numbers in pages that repeat them.
+"""``make docs``: writes the generated pages and parts of pages.
+
+These are docs/metrics.md, contract/kinds.py, the exporter's page of the runbooks, the probe's settings in
+docs/probe.md, the JSON Schemas, and the policy's numbers in pages that repeat them.
 
 A new metric needs no change here, unless none of the ``PARTS`` fits its name, or a label has a fixed set of values.
 The page is made from the declarations, which are next to the code that uses them. A sentence that repeats a number of

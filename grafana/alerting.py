@@ -75,8 +75,9 @@ def files() -> dict[Path, str]:
 
 
 def _to_alertmanager() -> Rule:
-    """Return settings that send everything to the stack's Alertmanager, which groups, inhibits and notifies as for
-    Prometheus.
+    """Return settings that send everything to the stack's Alertmanager.
+
+    Alertmanager groups, inhibits and notifies as for Prometheus.
     """
     receiver = {
         "uid": _RECEIVER,

@@ -1,6 +1,4 @@
-"""Queries of each panel of a dashboard, and their answers from a Prometheus, with Grafana's own queries, steps and
-times.
-"""
+"""Queries of each panel of a dashboard, and their answers; queries, steps and times are Grafana's own."""
 
 from __future__ import annotations
 
@@ -62,16 +60,15 @@ def asked(board: Mapping[str, Any], situation: Situation, prometheus: Prometheus
 
 
 def load(board: Mapping[str, Any], questions: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
-    """Return the number of queries at each refresh (panels in collapsed rows do not count), and the bytes of their
-    PromQL.
-    """
+    """Return the number of queries at each refresh, and the bytes of their PromQL; collapsed rows do not count."""
     sent = [size for each in questions if each["panel"] in board["panels"] for size in each["sent"]]
     return len(sent), sum(sent)
 
 
 def _chosen(board: Mapping[str, Any], situation: Situation) -> dict[str, str]:
-    """Return variable → value. A multiple-choice variable is All, except for the namespace, which a link to one
-    service sets.
+    """Return variable → value.
+
+    A multiple-choice variable is All, except for the namespace, which a link to one service sets.
     """
     values = {}
     variables = {variable["name"]: variable for variable in board["templating"]["list"]}

@@ -74,8 +74,7 @@ class Board(NamedTuple):
 
 
 def link(name: str, *fields: str, since: str = "", also: str = "") -> str:
-    """Return the address of a dashboard; from a table's row, with the row's fields as values of that dashboard's
-    variables.
+    """Return the address of a dashboard. In a table, the row's fields become the values of its variables.
 
     Args:
         name: ``name`` of the other board.

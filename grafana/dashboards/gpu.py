@@ -1,5 +1,6 @@
-"""GPU panels of the dashboard *Host*, in a collapsed row because most hosts have no GPU. All containers on one GPU
-are one line.
+"""GPU panels of the dashboard *Host*, in a collapsed row because most hosts have no GPU.
+
+All containers on one GPU are one line.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Dashboard *Host*: was the host the cause? Canaries and reference work on one axis, then CPUs, memory, threads, and
-the GPU.
+"""Dashboard *Host*: was the host the cause?
+
+Canaries and reference work are on one axis. Then follow CPUs, memory, threads, and the GPU.
 """
 
 from __future__ import annotations

@@ -38,8 +38,9 @@ def board() -> Board:
 
 
 def _kinds(expressions: Mapping[str, str]) -> str:
-    """Join queries to one query, whose label `kind` has the name of each. `$1` in a name is the value of the label
-    `why`.
+    """Join queries to one query, whose label `kind` has the name of each.
+
+    `$1` in a name is the value of the label `why`.
     """
     each = (f'label_replace({text}, "kind", "{name}", "why", "(.*)")' for name, text in expressions.items())
     return " or ".join(each)

@@ -1,5 +1,6 @@
-"""Looks of lines with unknown names, such as names of containers. The look depends on the name's characters, so a
-name has the same hue and strokes on every panel.
+"""Looks of lines with unknown names, such as names of containers.
+
+The look depends on the name's characters, so a name has the same hue and strokes on every panel.
 
 Grafana's own method has 64 hues, and every fourth hue is hardly visible on a light or a dark page. This module has
 eight hues and four kinds of strokes. A character counts if it occurs an odd number of times, because a regular
@@ -54,8 +55,9 @@ def _strokes(strokes: Strokes) -> dashboard.DynamicConfigValue:
 
 
 def _lookaheads(number: int, signs: Sequence[str], outside: str, end: str) -> str:
-    """Return a lookahead for each bit: positive if the bit is 0, negative if it is 1. It tests for an even number of
-    characters.
+    """Return a lookahead for each bit: positive if the bit is 0, negative if it is 1.
+
+    It tests for an even number of characters.
     """
     return "".join(
         f"(?{'!' if number >> bit & 1 else '='}(([^{each}{outside}]*[{each}]){{2}})*[^{each}{outside}]*{end})"

@@ -129,8 +129,7 @@ def change(expression: str, before: str, by: str = BY) -> str:
 
 
 def reference_work(by: str, *matchers: str, host: str = "") -> str:
-    """Return the change of the reference work (controls) since before the last upgrade, as the median for each
-    ``by``.
+    """Return the change of the reference work (controls) from before the last upgrade; median for each ``by``.
 
     Args:
         by: Labels, separated by commas; must include the namespace, the service and `control`.

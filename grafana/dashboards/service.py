@@ -1,5 +1,6 @@
-"""Dashboard *Service*: one service. First the verdict on its last upgrade and the next action, then causes, then
-replicas.
+"""Dashboard *Service*: one service.
+
+First the verdict on its last upgrade and the next action, then causes, then replicas.
 
 Levels, images and components come from the judge at the end of the time range, so a range that begins after the
 upgrade shows the same. A service name in two namespaces means two services, each with its own row or line.

@@ -1,5 +1,7 @@
-"""Variables at the top of the dashboards. Earlier variables limit the values of later variables. Each variable has
-the same name everywhere, so that links between dashboards keep the chosen values.
+"""Variables at the top of the dashboards.
+
+Earlier variables limit the values of later variables. Each variable has the same name everywhere, so that links
+between dashboards keep the chosen values.
 
 Arguments of all functions:
 

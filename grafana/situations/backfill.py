@@ -78,9 +78,7 @@ def read_rules(folder: Path = RULES) -> list[Rule]:
 
 
 def _rounds(rules: Sequence[Rule]) -> Iterator[Sequence[Rule]]:
-    """Yield groups of rules that can be evaluated together, because the rules that they read are done. Alerts come
-    last.
-    """
+    """Yield groups of rules that can be evaluated together: the rules that they read are done. Alerts come last."""
     rest = [rule for rule in rules if "record" in rule]
     while rest:
         names = {rule["record"] for rule in rest}

@@ -148,8 +148,9 @@ def _servers(situation: str, word: str = "") -> list[Server]:
 
 
 def _many(number: int) -> Server:
-    """Return one of 500 services on 50 hosts. Every fifth service was upgraded, and every tenth became slower by its
-    upgrade.
+    """Return one of 500 services on 50 hosts.
+
+    Every fifth service was upgraded, and every tenth became slower by its upgrade.
     """
     new = IMAGES["new"]._replace(slower=0.05 + 0.002 * number if number % 10 == 0 else 0.0)
     starts = [(800.0, IMAGES["old"]), (300.0, new)][: 1 + (number % 5 == 0)]

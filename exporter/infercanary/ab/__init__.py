@@ -1,3 +1,1 @@
-"""``infercanary ab``: an experiment before a deploy, in which two images take turns on this host until the answer is
-clear.
-"""
+"""``infercanary ab``: an experiment before a deploy. Two images take turns on this host until the answer is clear."""

@@ -1,5 +1,6 @@
-"""Answer of an experiment: the verdict on each canary, its evidence and causes, and the cost of a start. Pure
-functions.
+"""Answer of an experiment: the verdict on each canary, its evidence and causes, and the cost of a start.
+
+All functions are pure.
 """
 
 from __future__ import annotations

@@ -128,8 +128,9 @@ class Container:
         return ""
 
     def end(self) -> None:
-        """Remove the container, running or not, with its anonymous volumes. If Docker refuses, the reaper does this
-        later.
+        """Remove the container, running or not, with its anonymous volumes.
+
+        If Docker refuses, the reaper does this later.
         """
         try:
             with suppress(docker.errors.NotFound):
@@ -166,8 +167,9 @@ def probe_port(name: str, labels: Mapping[str, str]) -> int:
 
 
 def probe_urls(settings: Mapping[str, Any], port: int, host: str) -> list[str]:
-    """Return the possible addresses of a container's probe: its published port, or its own address if this process
-    runs in a container on the same network.
+    """Return the possible addresses of a container's probe.
+
+    These are its published port, or its own address if this process runs in a container on the same network.
 
     Args:
         settings: NetworkSettings of the inspected container; any value may be null.

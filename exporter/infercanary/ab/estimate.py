@@ -49,8 +49,9 @@ class PairLook(NamedTuple):
 
 
 class PairDecision(NamedTuple):
-    """Decision after some pairs: the looks so far, and the verdict that the looks confirm. ``done``: True if the
-    experiment ends. ``clear``: True if it ends with an answer.
+    """Decision after some pairs: the looks so far, and the verdict that the looks confirm.
+
+    ``done``: True if the experiment ends. ``clear``: True if it ends with an answer.
     """
 
     verdict: Verdict
@@ -143,8 +144,9 @@ def estimate(pairs: Sequence[Shift]) -> Shift:
 
 
 def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
-    """Return the mean shift of the pairs. Its error combines the scatter of the pairs and the assumed restart
-    variance.
+    """Return the mean shift of the pairs.
+
+    Its error combines the scatter of the pairs and the assumed restart variance.
 
     Args:
         pairs: Shift of each pair (logarithms), one or more.

@@ -1,5 +1,6 @@
-"""The experiment: two arms take turns, A B B A A B B A …, one start at a time, until the answer is clear or the
-budget is used.
+"""The experiment: two arms take turns, A B B A A B B A …, until the answer is clear or the budget is used.
+
+Only one start runs at a time.
 """
 
 from __future__ import annotations
@@ -29,9 +30,7 @@ class TurnPair(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Result of an experiment: both arms, the pairs of turns, a line on each failed start, and the reason for the
-    end.
-    """
+    """Result of an experiment: both arms, the pairs of turns, failed starts, and the reason for its end."""
 
     arms: Sequence[ArmSummary]
     pairs: Sequence[TurnPair]

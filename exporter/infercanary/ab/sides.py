@@ -84,8 +84,10 @@ def _python(text: str) -> str:
 
 
 def _volume(text: str) -> docker.types.Mount:
-    """Return a mount. A source that begins with ``/``, ``.`` or ``~`` is a path, made absolute; any other source is
-    the name of a volume.
+    """Return a mount.
+
+    A source that begins with ``/``, ``.`` or ``~`` is a path, made absolute; any other source is the name of a
+    volume.
     """
     source, rest = _matched(_MOUNT, text).groups()
     if source.startswith((".", "/", "~")):

@@ -63,8 +63,9 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arm(Protocol):
-    """One of the two sides of an experiment: an image, or an interpreter of this host. An arm has one start at a
-    time.
+    """One of the two sides of an experiment: an image, or an interpreter of this host.
+
+    An arm has one start at a time.
     """
 
     summary: ArmSummary
@@ -107,8 +108,9 @@ class Turn(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Limits of an experiment. Each turn needs ``runs`` runs of ``canary``, or of every canary if ``canary`` is
-    empty.
+    """Limits of an experiment.
+
+    Each turn needs ``runs`` runs of ``canary``, or of every canary if ``canary`` is empty.
     """
 
     restarts: int
@@ -251,8 +253,9 @@ class TurnReader:
         return 0 < interval <= _SWEEP_SOON and runs[-1].started_at <= min(swept_at, latest)
 
     def _pause(self) -> float:
-        """Return the seconds until the next request. Requests are rare, because each request slows the probe a
-        little.
+        """Return the seconds until the next request.
+
+        Requests are rare, because each request slows the probe a little.
 
         While a canary opens, the pause is short, because its length is the error of ``first_answer``.
         """

@@ -58,8 +58,8 @@ _MAX_ENVIRONMENT_BYTES = 64 << 10
 _MAX_SETTING = 4096
 _MAX_OUTPUTS = _MAX_PLACES = 32  # outputs, and places of each output; equal to the probe's own limits
 _VISIBLE = r"\A[ -~]*\Z"  # ASCII
-_MAX_NAMES = 100  # of phases, controls or measures in one run
-_MAX_TAGS = 32  # of one run; an honest probe has fewer
+_MAX_NAMES = 100  # limit for each of phases, controls and measures in one run
+_MAX_TAGS = 32  # limit for one run; an honest probe has fewer tags
 _MAX_DETAIL = 500  # characters of a failure's reason; a longer reason is cut
 _MAX_PARTS = (
     REPORT_BYTES // 20
@@ -210,9 +210,7 @@ def _is_sound_run(run: Run) -> bool:
 
 
 def _printable(text: str, most_bytes: int = LABEL_BYTES) -> bool:
-    """True if a text has no line ends, control characters or lone surrogates, so that every program shows it the
-    same.
-    """
+    """True if a text has no line ends, control characters or lone surrogates: every program shows it the same."""
     return text.isprintable() and len(text.encode()) <= most_bytes
 
 

@@ -1,5 +1,6 @@
-"""Output files of load generators and benchmarks. Files with single runs are read; for a summary, the message names
-the tool's option that writes single runs.
+"""Output files of load generators and benchmarks.
+
+Files with single runs are read; for a summary, the message names the tool's option that writes single runs.
 
 ``layouts.yaml`` declares tables, documents and summaries; this module has the conversions that need code. Times
 become seconds.

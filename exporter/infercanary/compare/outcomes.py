@@ -26,8 +26,9 @@ FAILED, ZERO, WORD, HTTP, GOOD = 1, 2, 4, 8, 16
 
 @functools.lru_cache(maxsize=4096)
 def outcome_kind(name: str) -> str:
-    """Return the kind of a column that tells how runs ended (`success`, `error`, `ended`, `status`, `said`); "" for
-    others.
+    """Return the kind of a column that tells how runs ended; "" for other columns.
+
+    The kinds are `success`, `error`, `ended`, `status` and `said`.
     """
     words = words_of(name.rpartition(".")[2]) or words_of(name)
     path = words | words_of(name.rpartition(".")[0]) & WORDS["error"]

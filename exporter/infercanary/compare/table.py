@@ -122,8 +122,9 @@ def _json_lines(file: File, text: bytes) -> Iterator[tuple[str, Row]]:
 
 
 def _pick_array(file: File, document: Row) -> tuple[File, Sequence[Any]]:
-    """Return the entries in a document of unknown layout, and the key of their numbers; without entries, the document
-    itself.
+    """Return the entries in a document of unknown layout, and the key of their numbers.
+
+    Without entries, the document itself is the only entry.
     """
     row = dict(_flat(document, columns=True))
     layouts.refuse_summary(file.place, row)
@@ -147,8 +148,9 @@ def _pick_array(file: File, document: Row) -> tuple[File, Sequence[Any]]:
 
 
 def _parse(text: bytes) -> Any:
-    """Decode JSON. NaN and Infinity are accepted, because Python writes them: SGLang's default request rate is
-    Infinity.
+    """Decode JSON.
+
+    NaN and Infinity are accepted, because Python writes them: SGLang's default request rate is Infinity.
     """
     try:
         return json.loads(text.decode())

@@ -59,8 +59,9 @@ def command() -> None:
 
 
 class Demo:
-    """One run of the demo. A terminal gets a live screen; other outputs get a line for each step, and the screen at
-    the end.
+    """One run of the demo.
+
+    A terminal gets a live screen; other outputs get a line for each step, and the screen at the end.
 
     Args:
         processes: An entered context.

@@ -86,8 +86,9 @@ def listen_on(address: str) -> socket.socket:
 
 
 def settle_garbage() -> None:
-    """Keep garbage collections short and rare: a full collection stops the event loop, for 18 ms with 1,000
-    containers.
+    """Keep garbage collections short and rare.
+
+    A full collection stops the event loop, for 18 ms with 1,000 containers.
 
     Reports have no cycles, so reference counts free them. Objects that exist now are never collected.
     """

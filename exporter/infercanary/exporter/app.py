@@ -159,8 +159,9 @@ class Exporter:
         yield write_process(self._process)  # OpenMetrics ends with its end mark
 
     def service_state(self, service: ServiceKey) -> ServiceState:
-        """Return the state of a service that a rollout needs. Starts on other hosts are included from a few seconds
-        after the first question.
+        """Return the state of a service that a rollout needs.
+
+        Starts on other hosts are included from a few seconds after the first question.
         """
         probes = self.collector.services.get(service, ())
         ownership = self.judging.ownership

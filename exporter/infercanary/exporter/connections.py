@@ -92,7 +92,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
             self._connections.open.pop(self, None)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Free the place of a closed connection; ``exc`` is None if one of both sides closed the connection."""
+        """Free the place of a closed connection; ``exc`` is None if either side closed the connection."""
         super().connection_lost(exc)
         self.leave()
 

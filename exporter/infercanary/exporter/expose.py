@@ -99,8 +99,9 @@ class _Family(msgspec.Struct):
 
 
 class Exposition:
-    """Families that are shown now, each with its containers. The first container with a name decides the kind of that
-    name.
+    """Families that are shown now, each with its containers.
+
+    The first container with a name decides the kind of that name.
     """
 
     def __init__(self) -> None:
@@ -205,8 +206,9 @@ def _layout(family: Family, names: Iterable[str]) -> Layout:
 
 
 def _escaped(label: str) -> str:
-    """Escape a label value for the text format. The percent sign is doubled, because the values are filled in by a
-    second formatting.
+    """Escape a label value for the text format.
+
+    The percent sign is doubled, because the values are filled in by a second formatting.
     """
     return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"").replace("%", "%%")
 

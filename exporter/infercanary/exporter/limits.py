@@ -75,7 +75,7 @@ UNLIMITED: Final = 1 << 50
 # Above its body_size_limit (100 MB in our config), Prometheus refuses the whole host.
 SHOWN_BYTES = 80_000_000
 _SERIES_BYTES = 200  # lower bound; allows 400,000 series, below our Prometheus' sample_limit of 500,000
-_FAMILY_BYTES = 512 << 10  # of one family: each slow reader may keep an old copy of it
+_FAMILY_BYTES = 512 << 10  # size of one family; each slow reader may keep an old copy of a family
 _LONGEST_WAIT = 60.0
 _DEBT = -1e-6  # a smaller debt is a rounding error
 _LOGGED = 20  # refused containers that one log line names
@@ -116,9 +116,7 @@ class Account:
         return min(_LONGEST_WAIT, max(debts, default=0.0))
 
     def affordable_series(self, reported: Iterable[Lines], shown: Sequence[Lines], now: float) -> list[Lines]:
-        """Select the families of a report whose new series fit the budget: each series costs Prometheus memory for
-        hours.
-        """
+        """Select the families whose new series fit the budget: each series costs Prometheus memory for hours."""
         layouts = {id(lines.layout) for lines in shown}  # the same layout has the same series
         return [
             lines
@@ -202,8 +200,9 @@ class Shares:
         self._most = totals.probes
 
     def admitted(self, found: Mapping[Key, Container], polled: Collection[Key]) -> dict[Key, Container]:
-        """Return the containers that fit, ``polled`` ones first. Refused containers are counted, and new ones are
-        logged.
+        """Return the containers that fit, ``polled`` ones first.
+
+        Refused containers are counted, and new ones are logged.
         """
         order = sorted(found, key=lambda key: key not in polled)
         refused = frozenset(order[self._most :])

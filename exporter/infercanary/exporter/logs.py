@@ -15,7 +15,7 @@ from infercanary.contract.text import masked, printable
 LINES = 30
 """Lines a minute for each cause; enough for the verdicts of one service after an upgrade."""
 SECONDS = 60.0
-_MOST_CHARACTERS = 4096  # of one value; the end is kept, because a traceback has its error there
+_MOST_CHARACTERS = 4096  # size of one value; the end is kept, because a traceback has its error there
 
 
 class Pace(logging.Filter):

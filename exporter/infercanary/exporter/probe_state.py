@@ -166,8 +166,9 @@ class PolledProbe:
         return next(reversed(self.generations.values()), None)
 
     def start_id(self, boot_id: str) -> str:
-        """Return the judge's name of a start. A new server beside a sidecar is a new start, even though the probe's
-        process is the same.
+        """Return the judge's name of a start.
+
+        A new server beside a sidecar is a new start, even though the probe's process is the same.
 
         Args:
             boot_id: Boot id of the probe's process.
@@ -273,8 +274,9 @@ class PolledProbe:
         return families
 
     def share(self, gpus: Mapping[tuple[str, str], GpuShare], now: float) -> None:
-        """Record the other containers on the same GPUs. A neighbour that stayed, or stayed away, long enough changes
-        the environment of the next report.
+        """Record the other containers on the same GPUs.
+
+        A neighbour that stayed, or stayed away, long enough changes the environment of the next report.
 
         Any probe may claim to use this GPU. So a neighbour that comes and goes changes neither the environment nor
         the facts about other neighbours.

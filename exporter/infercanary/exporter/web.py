@@ -45,8 +45,9 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings file. Unknown keys of the exporter-toolkit are refused, because an ignored key would protect
-    nothing.
+    """The settings file.
+
+    Unknown keys of the exporter-toolkit are refused, because an ignored key would protect nothing.
     """
 
     tls_server_config: Tls | None = None

@@ -63,8 +63,9 @@ def operators_table(operators: Operators | None) -> Table:
 
 
 def measures_table(verdicts: Mapping[str, MeasureVerdict], unit: str = "ratio") -> Table:
-    """Return a table of the verdicts, changed measures first. ``unit`` is for names that are not a measure, such as
-    latency.
+    """Return a table of the verdicts, changed measures first.
+
+    ``unit`` is for names that are not a measure, such as latency.
     """
     rows = []
     for name, verdict in sorted(verdicts.items(), key=lambda item: item[1].state not in CHANGED):

@@ -10,8 +10,9 @@ from infercanary.render.document import Document
 
 
 def render_junit(documents: Sequence[Document]) -> str:
-    """Return the documents as XML. The exit code decides the outcome: regressed is a failure, inconclusive is
-    skipped.
+    """Return the documents as XML.
+
+    The exit code decides the outcome: regressed is a failure, inconclusive is skipped.
 
     Args:
         documents: In order of output.

@@ -94,8 +94,9 @@ def shift_words(part: Part | MeasureVerdict | Result | None) -> str:
 
 
 def listed(changes: Sequence[Change], most: int = _COMPONENTS) -> str:
-    """Return changed components in words: ``torch 2.7.0 → 2.13.0, CPU quota 4 → 2, 3 more components``; empty for
-    none.
+    """Return changed components in words; empty for none.
+
+    For example ``torch 2.7.0 → 2.13.0, CPU quota 4 → 2, 3 more components``.
 
     Args:
         changes: Components of the environment, most important first. Environment variables are moved to the end.
@@ -241,8 +242,9 @@ def _both(pair: tuple[float, float] | None, form: str) -> str:
 
 
 def _fitted(lead: str, state: str, statements: Sequence[Phrase]) -> str:
-    """Join the lead, the first phrases and all alarms. If the lead is too long for the alarms, use the state as the
-    lead.
+    """Join the lead, the first phrases and all alarms.
+
+    If the lead is too long for the alarms, use the state as the lead.
     """
     leads = lead, state.replace("_", " ")
     for lead, most in product(leads, range(len(statements), -1, -1)):

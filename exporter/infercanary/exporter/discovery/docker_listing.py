@@ -197,8 +197,9 @@ class Listing:
             )
 
     def _watched(self, listed: ListedContainer, given: Mapping[str, str]) -> ListedContainer:
-        """Return the server that a sidecar watches, if the server's label agrees; without a sidecar, the container
-        itself.
+        """Return the server that a sidecar watches, if the server's label agrees.
+
+        Without a sidecar, this is the container itself.
         """
         server = given.get(WATCHES_LABEL)
         if not server:
@@ -236,8 +237,9 @@ class Listing:
         return f"http://{self._host(listed)}:{port}"
 
     def _writers(self, path: str, listed: ListedContainer) -> set[str]:
-        """Return the other containers that may create a socket at this path: the first to create it would pass for
-        the container.
+        """Return the other containers that may create a socket at this path.
+
+        The first of them to create it would pass for the container.
 
         Mounts of folders above the shared folder are ignored: access to Docker's own folders means control of the
         host.
@@ -297,8 +299,9 @@ def _digest(reference: str, digests: Sequence[str]) -> str:
 
 
 def own_ids(hostname: str, mountinfo: str) -> list[str]:
-    """Return possible beginnings of the id of this process's container: from files mounted by Docker, then from the
-    host name.
+    """Return possible beginnings of the id of this process's container.
+
+    They come from files mounted by Docker, then from the host name.
 
     Args:
         hostname: Host name of this process.

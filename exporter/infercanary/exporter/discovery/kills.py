@@ -73,9 +73,7 @@ class KillCounts:
         log.warning("the kernel ended a container for memory", image=container.image, **container.labels)
 
     def last(self) -> Mapping[Key, tuple[int, float, str]]:
-        """Return, for each container, the image that was killed last: number of kills, Unix time of the last kill,
-        and name.
-        """
+        """Return the last memory kill of each container: number of kills, Unix time, and name of the killed image."""
         ended = sorted(self._ended.values(), key=attrgetter("last_at"))
         return {
             each.container.key: (each.times, each.last_at, each.container.image)

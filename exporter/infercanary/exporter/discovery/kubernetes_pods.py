@@ -1,8 +1,7 @@
-"""Pods from the API server: their containers with a probe, and containers that the kernel killed for memory. Makes no
-calls.
+"""Pods from the API server: their containers with a probe, and containers that the kernel killed for memory.
 
-The identity of a container comes from the kubelet and the controllers. Annotations set only the service's name and
-the port.
+The module makes no calls. The identity of a container comes from the kubelet and the controllers. Annotations set
+only the service's name and the port.
 """
 
 from __future__ import annotations
@@ -204,8 +203,9 @@ def _ports(pod: Pod) -> tuple[dict[str, int], str]:
 
 
 def service_of(pod: Pod) -> str:
-    """Return the service of a pod, without namespace: the annotated name, else the owner's name. Upgrades do not
-    change it.
+    """Return the service of a pod, without namespace: the annotated name, else the owner's name.
+
+    Upgrades do not change it.
     """
     given = pod.given
     return label_text(given.get(SERVICE) or given.get(_OTEL_SERVICE) or _owner(pod.metadata))
