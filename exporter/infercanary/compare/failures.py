@@ -26,7 +26,8 @@ def rise(before: Attempts, after: Attempts | None) -> str:
     """
     if after is None or not before.begun or after.failed <= max(_LEAST - 1, _LEAST_SHARE * after.begun):
         return ""
-    from scipy.stats import fisher_exact  # takes a second, and is rarely needed
+    # Imported here, because the import takes a second and is rarely needed.
+    from scipy.stats import fisher_exact
 
     table = [[side.failed, side.begun - side.failed] for side in (after, before)]
     if fisher_exact(table, alternative="greater")[1] >= _LEVEL:

@@ -75,7 +75,7 @@ class ServiceState(NamedTuple):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Shifts are ratios: 0.05 is 5 % slower."""
+    """Answer to a question. Shifts are ratios: 0.05 is 5 % slower."""
 
     schema_version: int = SCHEMA_VERSION
     namespace: str
@@ -84,7 +84,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Canary that the verdict is about."""
     verdict: Verdict = "unknown"
     sentence: str
-    """The verdict in words, or why it is unknown."""
+    """The verdict in words, or the reason why it is unknown."""
     shift: float | None = None
     low: float | None = None
     high: float | None = None
