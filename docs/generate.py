@@ -1,8 +1,10 @@
-"""``make docs``: writes docs/metrics.md, contract/kinds.py, the runbooks as the exporter serves them, the probe's
-settings in docs/probe.md, and the policy's numbers where pages repeat them.
+"""``make docs``: writes the generated pages and parts of pages.
 
-A new metric needs nothing here, unless no part takes its name, or a label of it has a fixed set of values: the page is
-made of the declarations, which stand beside the code that fills them. A sentence of a page that repeats a number of
+These are docs/metrics.md, contract/kinds.py, the exporter's page of the runbooks, the probe's settings in
+docs/probe.md, the JSON Schemas, and the policy's numbers in pages that repeat them.
+
+A new metric needs no change here, unless none of the ``PARTS`` fits its name, or a label has a fixed set of values.
+The page is made from the declarations, which are next to the code that uses them. A sentence that repeats a number of
 :mod:`infercanary.judge.policy` needs a line in ``STATEMENTS``.
 """
 
@@ -87,7 +89,7 @@ PARTS: Mapping[str, str] = {
     "gpu_unknown poll rejected budget runs_collected runs_left_out runs_lost worker build links "
     "event_loop refused_containers discovery discovered config connections",
 }
-"""Section → first words, after the prefix, of the names of its metrics; the longest that fits decides."""
+"""Section → first words of its metrics' names, after the prefix; the longest match decides."""
 
 _UNITS = {
     "timestamp_seconds": "seconds since 1970",
@@ -140,7 +142,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("rejected_total", "reason"): get_args(accept.Reason),
     ("budget_exceeded_total", "budget"): limits.BUDGETS,
 }
-"""Metric (without the prefix) and label → the values that it can have."""
+"""Metric (without the prefix) and label → possible values."""
 
 _INTRO = f"""\
 # Metrics
@@ -173,7 +175,7 @@ judge a change, use the gauges."""
 def declared(
     packages: Sequence[ModuleType] = (infercanary.probe, infercanary.exporter),
 ) -> list[Metric]:
-    """Every metric that a module of these packages declares, sorted by name."""
+    """Return every metric declared in a module of these packages, sorted by name."""
     found: dict[str, Metric] = {}
     for package in packages:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -202,10 +204,10 @@ KINDS: dict[str, Kind] = {{
 
 
 def table(metrics: Iterable[Metric]) -> str:
-    """The module with the kinds of the probe's metrics.
+    """Return the module with the kinds of the probe's metrics.
 
     Raises:
-        ValueError: Two kinds have one name.
+        ValueError: One name has two kinds.
     """
     kinds: dict[str, Kind] = {}
     for metric in metrics:
@@ -218,7 +220,7 @@ def table(metrics: Iterable[Metric]) -> str:
 
 
 def render(metrics: Iterable[Metric]) -> str:
-    """The page."""
+    """Return the page of metrics."""
     parts: dict[str, list[Metric]] = {title: [] for title in PARTS}
     for metric in metrics:
         parts[_part(metric)].append(metric)
@@ -228,7 +230,7 @@ def render(metrics: Iterable[Metric]) -> str:
 
 
 def unit(name: str) -> str:
-    """The unit that a metric's name ends in; empty where it has none."""
+    """Return the unit at the end of a metric's name; empty without a unit."""
     stem = name.removesuffix("_total")
     return next((text for suffix, text in _UNITS.items() if stem.endswith(f"_{suffix}")), "")
 
@@ -288,11 +290,11 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "by {effect} % or more, with the whole interval outside ±{clear} %",
     ),
 }
-"""File → what it says with numbers of the policy; any white space stands for a space there."""
+"""File → its statements with numbers of the policy. A space stands for any white space."""
 
 
 def numbers(policy: Policy) -> dict[str, str]:
-    """Name in ``STATEMENTS`` → the number as it is written."""
+    """Return name in ``STATEMENTS`` → number, as written in texts."""
     *looks, last = policy.decide.looks
     return {
         "effect_ratio": f"{policy.decide.smallest_effect:g}",
@@ -319,10 +321,10 @@ _NUMBER = rf"[\d.]+(?:, \d+)*(?: and \d+)?|{'|'.join(_WORDS)}"
 
 
 def numbered(text: str, statements: Iterable[str], policy: Policy) -> str:
-    """``text`` with the policy's numbers in its statements.
+    """Return ``text`` with the policy's current numbers in its statements.
 
     Raises:
-        ValueError: Where a statement is not in it: it was reworded, and STATEMENTS must follow.
+        ValueError: A statement is missing in the text: it was reworded, and STATEMENTS must follow.
     """
     known = numbers(policy)
     for statement in statements:
@@ -349,7 +351,7 @@ _SETTINGS = re.compile(r"(<!-- settings: made by `make docs` -->\n).*(?=<!-- end
 
 
 def settings_table() -> str:
-    """Each setting of a probe: key, default, range, and the docstring below its declaration."""
+    """Return a table of the probe's settings: key, default, range, and the docstring below each declaration."""
     [declaration] = ast.parse(inspect.getsource(Settings)).body
     assert isinstance(declaration, ast.ClassDef)
     meanings = {
@@ -369,7 +371,7 @@ def settings_table() -> str:
 
 
 def _range(kind: Any) -> str:
-    """``0.1 to 86400``; empty where any value of the type is allowed."""
+    """Return a range such as ``0.1 to 86400``; empty if any value of the type is allowed."""
     kinds = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
     number = next(
         (k for k in kinds if isinstance(k, msgspec.inspect.FloatType | msgspec.inspect.IntType)), None
@@ -384,7 +386,7 @@ def _range(kind: Any) -> str:
 
 
 def files() -> dict[Path, str]:
-    """Path → what is to be in it: the page of metrics, the table of kinds, each file with a number of the policy."""
+    """Return path → text of all generated files."""
     made = {}
     for name, statements in STATEMENTS.items():
         path = ROOT / name
@@ -407,7 +409,7 @@ def files() -> dict[Path, str]:
 
 
 def printed() -> dict[str, dict[str, Any]]:
-    """Command → the JSON Schema of what its ``--json`` prints."""
+    """Return command → JSON Schema of its ``--json`` output."""
     text, number = {"type": "string"}, {"type": "number"}
     experiment = {
         "ended": text,
@@ -426,15 +428,13 @@ def printed() -> dict[str, dict[str, Any]]:
 def schema_of_answer(
     command: str, results: Sequence[type[msgspec.Struct]], more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Make the schema of :func:`~infercanary.render.json.render_json`: the worst canary, and all under ``canaries``.
+    """Return the schema of :func:`~infercanary.render.json.render_json`: the worst canary, and all under
+    ``canaries``.
 
     Args:
-        command: Whose answer it is.
-        results: The structs whose fields a canary's result has, together.
-        more: Field → schema, of what the command adds for the whole.
-
-    Returns:
-        The schema, with a title that has its version.
+        command: Name of the command.
+        results: Structs whose fields together are the fields of a canary's result.
+        more: Field → schema, for fields that the command adds to the whole answer.
     """
     _, definitions = msgspec.json.schema_components(results, ref_template="#/$defs/{name}")
     fields: dict[str, Any] = {}
@@ -458,14 +458,11 @@ def schema_of_answer(
 
 
 def schema_of_rows(command: str, row: type[msgspec.Struct]) -> dict[str, Any]:
-    """Make the schema of a list of structs.
+    """Return the schema of a list of structs.
 
     Args:
-        command: Which prints it.
+        command: Name of the command that prints the list.
         row: The struct.
-
-    Returns:
-        The schema, with a title that has its version.
     """
     _, definitions = msgspec.json.schema_components([row], ref_template="#/$defs/{name}")
     return {
@@ -478,7 +475,7 @@ def schema_of_rows(command: str, row: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _with_null(schema: Any) -> Any:
-    """A number that is not finite is null in JSON: so each number may be."""
+    """Allow null for each number, because a number that is not finite is null in JSON."""
     if isinstance(schema, dict):
         made = {key: _with_null(value) for key, value in schema.items()}
         return {**made, "type": ["number", "null"]} if made.get("type") == "number" else made
@@ -486,11 +483,11 @@ def _with_null(schema: Any) -> Any:
 
 
 def web_page(markdown: str) -> str:
-    """A page of the docs as the exporter serves it: HTML, with ids as GitHub makes them, and links that lead out of it.
+    """Return a page of the docs as HTML for the exporter; headings have the ids that GitHub would give them.
 
     Args:
-        markdown: With links to headings, to web addresses, and to other pages of the docs; those are not served, so
-            their files are named.
+        markdown: Text with links to headings, web addresses, and other pages of the docs. The exporter does not serve
+            other pages, so these links become names of files.
     """
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(markdown)
@@ -517,7 +514,7 @@ def web_page(markdown: str) -> str:
 
 
 def main() -> None:
-    """Write them all; one line instead, with the fix, where a declaration has no place."""
+    """Write all files, or exit with one line about a declaration without a place, and its fix."""
     try:
         made = files()
     except ValueError as error:

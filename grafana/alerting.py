@@ -1,13 +1,14 @@
-"""Prometheus' alert rules as Grafana's own, for those who page by Grafana: sent on to the stack's Alertmanager.
+"""Prometheus' alert rules as Grafana's own rules, for users who page with Grafana; sent to the stack's Alertmanager.
 
-As Grafana itself converts them: a query, then 1 for any value that it gives, since Prometheus fires for a series that
-is there, also where its value is 0; and no series is no alert. Off by default, since both would page twice: what is
-mounted by default only takes away what was there, if they were on.
+The conversion is Grafana's own: a query, then 1 for any value of it. Prometheus fires for every series that exists,
+even if its value is 0, and does not fire without a series. The rules are off by default, because Prometheus and
+Grafana together would page twice. The files mounted by default only remove rules from earlier, if they were on.
 
-A text of Grafana cannot ask Prometheus. So each query of an annotation is a query of the rule, and the text reads its
-value or its labels. Grafana gives an alert the values of all queries whose labels contain the alert's own, and only of
-those (pkg/services/ngalert/eval/eval.go, "matching labels"): each is the alert's own expression with something added.
-Without data there are no values, and an annotation is expanded all the same; so each stands within ``with $values.A``.
+Texts in Grafana cannot query Prometheus. So each query in an annotation becomes a query of the rule, and the text
+reads its value or its labels. Grafana gives an alert only the values of queries whose labels contain the alert's own
+labels (pkg/services/ngalert/eval/eval.go, "matching labels"). So each such query is the alert's own expression with
+an addition. Without data, there are no values, but Grafana still expands the annotations. So each annotation is
+inside ``with $values.A``.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ RULES = HERE.parent / "prometheus/rules"
 PROVISIONING = HERE / "provisioning/alerting"
 
 FOLDER = "InferCanary alerts"
-"""With the severity: an alert may have two, and a title may be there once in a folder."""
+"""Beginning of the folders' names. The severity follows, because one alert may have two severities, and a folder may
+have each title only once.
+"""
 CONTACT = "InferCanary's Alertmanager"
 _RECEIVER = "infercanary-alertmanager"
 _RESEND = "1m"
-"""Alertmanager takes an alert that is not sent again within its ``resolve_timeout``, 5 minutes, for resolved. It
-notifies of it once however often it is sent."""
+"""Interval at which Grafana sends an alert again. Alertmanager takes an alert as resolved if it is not sent again
+within ``resolve_timeout`` (5 minutes). Sending again causes no new notification.
+"""
 _ORGANISATION = 1
 _EXPRESSIONS = {"type": "__expr__", "uid": "__expr__"}
 _ON = """\
@@ -46,16 +50,18 @@ _OFF = """\
 _ASKS = re.compile(
     r'\{\{(-?) with (?:query|printf) "((?:[^"\\]|\\.)*)"(?: \$labels\.\w+)*(?: \| query)?( -?)\}\}'
 )
-"""How an annotation asks Prometheus: the spaces around it, and the query, in which each ``%q`` is a label's value."""
+"""Query of Prometheus in an annotation. Groups: the trim marks, and the query, in which each ``%q`` is the value of a
+label.
+"""
 
 Rule = Mapping[str, Any]
 
 
 def files() -> dict[Path, str]:
-    """Path → what is to be in it: the rules, and how they are taken away.
+    """Return Grafana's provisioning files: one that adds the rules, and one that removes them.
 
     Returns:
-        Path of a file for Grafana's provisioning → its whole text.
+        Path → whole text.
     """
     source = [yaml.load(path.read_bytes(), yaml.CSafeLoader) for path in sorted(RULES.glob("*.yml"))]
     groups = [*_groups([group for rules in source for group in rules["groups"]])]
@@ -69,7 +75,10 @@ def files() -> dict[Path, str]:
 
 
 def _to_alertmanager() -> Rule:
-    """Everything to the stack's Alertmanager, which groups, inhibits and notifies as it does for Prometheus."""
+    """Return settings that send everything to the stack's Alertmanager.
+
+    Alertmanager groups, inhibits and notifies as for Prometheus.
+    """
     receiver = {
         "uid": _RECEIVER,
         "type": "prometheus-alertmanager",
@@ -107,7 +116,7 @@ def _groups(source: Sequence[Rule]) -> Iterator[Rule]:
 
 
 def _rule(rule: Rule, shared: bool) -> Rule:
-    """``shared``: another rule has the name too, with another severity."""
+    """Return a rule for Grafana. ``shared`` is True if another rule has the same name and another severity."""
     name, labels, expression = rule["alert"], rule["labels"], rule["expr"].strip()
     for text in (*labels.values(), *rule["annotations"].values()):
         if "${" in text:
@@ -118,7 +127,7 @@ def _rule(rule: Rule, shared: bool) -> Rule:
     above = {"evaluator": {"type": "gt", "params": [0]}}
     return {
         "uid": uid(f"{name}-{labels['severity']}" if shared else name),
-        "title": name,  # which Grafana makes the label alertname: Alertmanager inhibits by it
+        "title": name,  # Grafana makes it the label alertname, which Alertmanager inhibits by
         "condition": "C",
         "data": [
             _query("A", expression),
@@ -137,23 +146,23 @@ def _rule(rule: Rule, shared: bool) -> Rule:
 
 
 def uid(name: str) -> str:
-    """Grafana's name for a rule: it must not change, and Grafana takes 40 letters at most.
+    """Return Grafana's id of a rule: it must never change, and has at most 40 characters.
 
     Args:
-        name: The alert's, and after a hyphen its severity where the alert has two.
+        name: Name of the alert; if the alert has two severities, followed by a hyphen and the severity.
 
     Returns:
-        Small letters, digits and hyphens.
+        Lower-case letters, digits and hyphens.
     """
     words = re.sub(r"(?<!^)(?=[A-Z])", "-", name.removeprefix("InferCanary"))
     return f"infercanary-{words.lower()}"
 
 
 def template(text: str, references: dict[str, str]) -> str:
-    """An annotation as Grafana expands it: what it asks Prometheus is in `$values`, as is the alert's own value.
+    """Return an annotation for Grafana: results of its queries, and the alert's own value, are read from `$values`.
 
     Args:
-        text: As in Prometheus' rule.
+        text: Annotation as in Prometheus' rule.
         references: Query → its letter in the rule; new queries are added.
     """
 
@@ -168,12 +177,12 @@ def template(text: str, references: dict[str, str]) -> str:
 
 
 def joined(expression: str, query: str, texts: str) -> str:
-    """The alert's own series, with the labels or with the value that a query of its annotations gives for each.
+    """Return the alert's own series, each joined with the labels or the value of a query in its annotations.
 
     Args:
-        expression: The alert's, as PromQL.
-        query: As in an annotation: `topk(1, …)` for labels, else a value that is one by `max(…)`.
-        texts: The annotations, which say which labels are read.
+        expression: PromQL of the alert.
+        query: Query as in an annotation: `topk(1, …)` for labels, or a value aggregated by `max(…)`.
+        texts: The annotations, which tell the labels to read.
     """
     by = ", ".join(re.findall(r"(\w+)=%q", query))
     query = re.sub(r",?\w+=%q", "", query).replace("{,", "{").replace("{}", "").replace('\\"', '"')
@@ -203,7 +212,7 @@ def _yaml(content: Rule) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Expressions of several lines as they were written."""
+    """YAML writer that keeps the lines of multi-line expressions."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True

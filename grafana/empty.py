@@ -1,7 +1,7 @@
-"""Queries that may give nothing, and why. Any other query that gives nothing has a mistake in it.
+"""Queries that may return nothing, and the reasons. Any other query that returns nothing has a mistake.
 
-The list is that of a machine without a GPU on which nothing is wrong but the last upgrade: a check against the running
-stack fails for an empty query that is not here.
+The list is for a machine without a GPU on which the last upgrade is the only problem. The check against the running
+stack fails for an empty query that is missing here.
 """
 
 from __future__ import annotations
@@ -55,20 +55,19 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "recording instance_service_container_canary:infercanary_drift_ratio:by_host",
     ),
 }
-"""Why → where: `dashboard: place` of :mod:`grafana.queries`, without its letter where it is all of a panel's queries;
-`recording NAME` of a rule. Alerts and records that hold only while something is wrong are not here."""
+"""Reason → places: `dashboard: place` as in :mod:`grafana.queries`, or `recording NAME` for a rule. Without a query's
+letter, a place means all queries of the panel. Alerts and recordings that exist only during a problem are not
+listed.
+"""
 
 _WHY = {place: why for why, places in EMPTY.items() for place in places}
 
 
 def why(place: str) -> str | None:
-    """Why the query there may give nothing; None where it may not.
+    """Return the reason why a query may return nothing; None if it must return something.
 
     Args:
-        place: As ``queries()`` names it: ``dashboard: panel TITLE REF``; or ``alert NAME``, ``recording NAME``.
-
-    Returns:
-        A few words.
+        place: Place as in ``queries()``: ``dashboard: panel TITLE REF``; or ``alert NAME``, ``recording NAME``.
     """
     if place.startswith("alert ") or (place.startswith("recording ") and place.endswith(":holds")):
         return NO_ALERT

@@ -1,4 +1,4 @@
-"""Writes what Grafana reads, out of the code and out of Prometheus' rules: `make dashboards`."""
+"""`make dashboards`: writes Grafana's files from the code and from Prometheus' rules."""
 
 from __future__ import annotations
 
@@ -14,30 +14,26 @@ from grafana.dashboards.board import Board
 HERE = Path(__file__).parent
 JSON = HERE / "dashboards/json"
 BOARDS: tuple[Board, ...] = tuple(module.board() for module in (fleet, service, host, itself))
-"""Every dashboard: a new one is a module and its name here."""
+"""All dashboards. A new dashboard is a new module, added here."""
 
 
 def files() -> dict[Path, str]:
-    """Path → what is to be in it.
-
-    Returns:
-        Path → the whole text, of dashboards and of alert rules.
-    """
+    """Return path → text, for dashboards and alert rules."""
     dashboards = {JSON / f"{board.name}.json": render(board) for board in BOARDS}
     return dashboards | alerting.files()
 
 
 def render(board: Board) -> str:
-    """A dashboard as JSON.
+    """Return a dashboard as JSON.
 
     Args:
-        board: Not yet built.
+        board: A board that is not built yet.
     """
     return json.dumps(board.build(), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def main() -> None:
-    """Write them all."""
+    """Write all files."""
     for path, text in files().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Asks a Prometheus, over HTTP, what Grafana would ask it."""
+"""Client of Prometheus' HTTP API, with the queries that Grafana makes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BYTES = 64 << 20
 
 
 class Result(NamedTuple):
-    """A series, or a row of an instant's answer, which has one point."""
+    """A series. In the answer to an instant query, a series has one point."""
 
     labels: Mapping[str, str]
     points: Sequence[tuple[float, float]]
@@ -25,24 +25,24 @@ class Result(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a query gave, and what Prometheus remarked on it, such as a rate of what is no counter."""
+    """Results of a query, and Prometheus' remarks on it, such as a rate of a metric that is not a counter."""
 
     results: Sequence[Result]
     remarks: Sequence[str]
 
 
 class Refused(Exception):
-    """Prometheus does not run the query: its own words."""
+    """Prometheus refuses a query; the message has its own words."""
 
 
 class Prometheus:
-    """One, by its address. What does not answer, or not as Prometheus does, is a :class:`UsageError`.
+    """A Prometheus server. If it does not answer, or not in Prometheus' format, a method raises :class:`UsageError`.
 
     Args:
         url: ``http://…`` or ``https://…``.
 
     Raises:
-        UsageError: It is none.
+        UsageError: ``url`` is not such an address.
     """
 
     def __init__(self, url: str) -> None:
@@ -51,7 +51,7 @@ class Prometheus:
             raise UsageError(f"{url}: not an address; write it as http://127.0.0.1:9090")
 
     def at(self, expression: str, time: float) -> Answer:
-        """An instant's answer.
+        """Run an instant query.
 
         Args:
             expression: PromQL.
@@ -63,7 +63,7 @@ class Prometheus:
         return self._query("query", query=expression, time=time)
 
     def over(self, expression: str, start: float, end: float, step: float) -> Answer:
-        """An answer for each step, both ends included.
+        """Run a range query; both ends of the range are included.
 
         Args:
             expression: PromQL.
@@ -72,25 +72,25 @@ class Prometheus:
             step: Seconds.
 
         Returns:
-            Series with a point for each step at which they had a value, and Prometheus' remarks.
+            Series with a point for each step that has a value, and Prometheus' remarks.
         """
         return self._query("query_range", query=expression, start=start, end=end, step=step)
 
     def rules(self) -> Sequence[Mapping[str, Any]]:
-        """All rules that it evaluates, as they are now: alerts and recordings.
+        """Return all rules that Prometheus evaluates, in their current state: alerts and recordings.
 
         Returns:
-            Rules as Prometheus' API gives them.
+            Rules as in Prometheus' API.
         """
         data, _ = self._ask("rules", {})
         return [rule for group in data["groups"] for rule in group["rules"]]
 
     def data(self, path: str, **asked: object) -> dict[str, Any]:
-        """An answer's data as it came: what Grafana makes its frames of.
+        """Return the unchanged data of an answer, from which Grafana makes its data frames.
 
         Args:
             path: ``query`` or ``query_range``.
-            asked: Its parameters.
+            asked: Parameters of the request.
 
         Returns:
             ``resultType`` and ``result``.
@@ -109,8 +109,8 @@ class Prometheus:
         return Answer(results, remarks)
 
     def _ask(self, path: str, asked: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
-        """The answer's data, and remarks on it."""
-        # A dashboard's queries may be longer than an address may be.
+        """Return the data of an answer, and remarks on it."""
+        # A POST request, because a query may be too long for a URL.
         body = urllib.parse.urlencode(asked).encode() if asked else None
         try:
             try:

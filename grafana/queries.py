@@ -1,10 +1,11 @@
-"""Every query of the written dashboards, ready to be run: of each panel, variable and annotation.
+"""Every query of the generated dashboards, ready to run: of each panel, variable and annotation.
 
-Needs nothing but the files in dashboards/json:
+The module needs only the files in dashboards/json:
 
     from grafana.queries import queries
+
     for query in queries(service="classify", span="30m"):
-        ...  # query.expression is PromQL for /api/v1/query, and for /api/v1/query_range where query.over_time
+        ...  # query.expression is PromQL for /api/v1/query; for /api/v1/query_range if query.over_time
 """
 
 from __future__ import annotations
@@ -18,39 +19,36 @@ from typing import Any, NamedTuple
 JSON = Path(__file__).parent / "dashboards/json"
 
 _LABEL_VALUES = re.compile(r"label_values\((?P<selector>.*), (?P<label>\w+)\)")
-_VARIABLE = re.compile(r"\$(?:\{([a-z_]\w*)\}|([a-z_]\w*))")  # $1 is a group of label_replace
+# A name begins with a letter, because $1 is a group of label_replace.
+_VARIABLE = re.compile(r"\$(?:\{([a-z_]\w*)\}|([a-z_]\w*))")
 
 
 class Query(NamedTuple):
-    """One query, and where it is."""
+    """One query, and its place."""
 
     dashboard: str
     place: str
     raw: str
-    """As it stands in the dashboard, `$variables` and all."""
+    """Query as in the dashboard, with `$variables`."""
     expression: str
     over_time: bool
 
 
 def dashboards() -> dict[str, Mapping[str, Any]]:
-    """File's name without its end → the dashboard.
-
-    Returns:
-        Name → its JSON.
-    """
+    """Return the dashboards: name of the file without its extension → JSON."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(JSON.glob("*.json"))}
 
 
 def queries(
     *, span: str = "1h", interval: str = "15s", rate_interval: str = "1m", **chosen: str
 ) -> list[Query]:
-    """All of them, with variables as ``chosen`` by name, or for all that there is.
+    """Return all queries; variables get their values from ``chosen``, and match everything by default.
 
     Args:
-        span: The time range, as PromQL has it.
-        interval: The step of a panel, as PromQL has it.
-        rate_interval: The window of rates, as PromQL has it.
-        chosen: Variable → value, a regular expression; one that is left out matches everything.
+        span: Time range, as in PromQL.
+        interval: Step of a panel, as in PromQL.
+        rate_interval: Window of rates, as in PromQL.
+        chosen: Variable → value, a regular expression.
 
     Returns:
         One entry for each query of a panel, variable or annotation.
@@ -64,26 +62,24 @@ def queries(
 
 
 def expression(raw: str, values: Mapping[str, str]) -> str:
-    """A query as Prometheus takes it; of a variable's, the series that its values are taken from.
+    """Return a query without variables. For the query of a variable, return a query for the series with its values.
 
     Args:
-        raw: As in a dashboard's JSON.
-        values: Variable → value; one that is left out becomes what All is.
+        raw: Query as in a dashboard's JSON.
+        values: Variable → value; a missing variable gets the value of All.
     """
     if found := _LABEL_VALUES.fullmatch(raw):
         raw = f"count by ({found['label']}) ({found['selector']})"
-    every = {"namespace": ".*", "pod": ".*", **values}  # which only Kubernetes has
+    # May be empty, because these labels exist only in Kubernetes.
+    every = {"namespace": ".*", "pod": ".*", **values}
     return _VARIABLE.sub(lambda name: every.get(name[1] or name[2], ".+"), raw)
 
 
 def panels(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """All panels that ask for something, also those in rows that are folded.
+    """Yield the JSON of all panels with queries, in order; panels in collapsed rows are included.
 
     Args:
-        dashboard: Its JSON.
-
-    Yields:
-        Their JSON, in order.
+        dashboard: JSON of the dashboard.
     """
     for panel in dashboard["panels"]:
         if panel["type"] == "row":

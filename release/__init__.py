@@ -1,1 +1,1 @@
-"""What a release is made of besides the packages: its bill of materials, and pinned images."""
+"""Additional files of a release: bill of materials, hashes, and pinned images."""

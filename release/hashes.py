@@ -1,7 +1,7 @@
-"""``make hashes``: what the images of the exporter and of the probe install, each file by its SHA-256.
+"""``make hashes``: SHA-256 of each file that the images of the exporter and of the probe install.
 
-``constraints.txt`` says which versions; here pip also refuses a file that is another one than it was at this commit
-(https://pip.pypa.io/en/stable/topics/secure-installs/). Named are the wheels for the images' Python, on x86-64 and
+``constraints.txt`` fixes the versions. With these hashes, pip also refuses a file that changed since this commit
+(https://pip.pypa.io/en/stable/topics/secure-installs/). The list has the wheels for the images' Python, on x86-64 and
 aarch64.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
 PYTHON = "3.11"
-"""Of the base image."""
+"""Python version of the base image."""
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64", "manylinux_2_17_x86_64")
 _WHEEL = re.compile(
     r"[^-]+-(?P<version>[^-]+)(?:-\d[^-]*)?-"
@@ -33,12 +33,13 @@ _HEAD = "# Made by `make hashes` for the images, from pyproject.toml and constra
 
 
 def wanted() -> dict[Path, list[str]]:
-    """What each file is for.
+    """Return the requirements for each file.
 
     Returns:
         File → requirements, as in pyproject.toml.
     """
-    tomllib = import_module("tomllib")  # from Python 3.11 on, by name: mypy checks for 3.10
+    # Imported by name, because it exists from Python 3.11 on, and mypy checks for 3.10.
+    tomllib = import_module("tomllib")
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = document["project"]
     extras = project["optional-dependencies"]
@@ -54,17 +55,14 @@ def wanted() -> dict[Path, list[str]]:
 
 
 def text(versions: Mapping[str, str], files: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """A requirements file in which each line has the hashes of its wheels.
+    """Return a requirements file with the hashes of each package's wheels.
 
     Args:
         versions: Name → version.
-        files: Name → what an index lists of it (PEP 691).
-
-    Returns:
-        Its text.
+        files: Name → files that an index lists (PEP 691).
 
     Raises:
-        ValueError: A name has no wheel that fits.
+        ValueError: A package has no fitting wheel.
     """
     lines = []
     for name, version in sorted(versions.items()):
@@ -80,13 +78,13 @@ def text(versions: Mapping[str, str], files: Mapping[str, Sequence[Mapping[str, 
 
 
 def resolved(requirements: Iterable[str]) -> dict[str, str]:
-    """Ask pip which versions it would install within the constraints.
+    """Ask pip for the versions that it would install within the constraints.
 
     Args:
         requirements: As in pyproject.toml.
 
     Returns:
-        Name → version, with what they need themselves.
+        Name → version, including dependencies.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [
@@ -102,23 +100,12 @@ def resolved(requirements: Iterable[str]) -> dict[str, str]:
 
 
 def canonical(name: str) -> str:
-    """A package's name as indexes have it (PEP 503).
-
-    Args:
-        name: In any spelling.
-    """
+    """Return a package's name in the form of an index (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def listed(name: str) -> list[Mapping[str, Any]]:
-    """The files of a package.
-
-    Args:
-        name: Of it.
-
-    Returns:
-        What PyPI lists, of all versions.
-    """
+    """Return the files of a package that PyPI lists, for all versions."""
     request = urllib.request.Request(  # noqa: S310
         f"{_INDEX}/{canonical(name)}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}
     )
@@ -128,7 +115,6 @@ def listed(name: str) -> list[Mapping[str, Any]]:
 
 
 def main() -> None:
-    """Write the files."""
     for path, requirements in wanted().items():
         versions = resolved(requirements)
         path.write_text(text(versions, {name: listed(name) for name in versions}), encoding="utf-8")

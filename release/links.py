@@ -1,7 +1,7 @@
-"""A hook of mkdocs: what pages link outside of docs/ is in the repository, and no part of the site.
+"""Hook of mkdocs: changes links to files outside of docs/, which are not on the site, to links to the repository.
 
-SITE_REPOSITORY names where that is, such as ``https://github.com/OWNER/infercanary/blob/main``. Without it, such links
-are their words alone.
+SITE_REPOSITORY is the repository's address, such as ``https://github.com/OWNER/infercanary/blob/main``. Without it,
+such links become plain text.
 """
 
 from __future__ import annotations
@@ -16,18 +16,15 @@ _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*])*)\]\(([^)\s:]+)\)")
 
 
 def outside(markdown: str, page: Path, repository: str) -> str:
-    """Lead links out of ``docs/`` to the repository.
+    """Change links to files outside of ``docs/`` to links to the repository.
 
     Args:
-        markdown: A page.
-        page: Its file.
-        repository: A web address without a slash at its end; empty for none.
-
-    Returns:
-        The page.
+        markdown: Text of a page.
+        page: File of the page.
+        repository: Web address without a slash at its end; empty to remove these links.
 
     Raises:
-        ValueError: A link leads nowhere.
+        ValueError: The target of a link does not exist.
     """
     docs = ROOT / "docs"
 
@@ -48,13 +45,10 @@ def outside(markdown: str, page: Path, repository: str) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """As mkdocs calls it.
+    """Return the page with links that work on the site. Called by mkdocs.
 
     Args:
-        markdown: Of the page.
-        page: Of mkdocs.
-
-    Returns:
-        The page with links that a site can have.
+        markdown: Text of the page.
+        page: The page as mkdocs' object.
     """
     return outside(markdown, Path(page.file.abs_src_path), os.environ.get("SITE_REPOSITORY", ""))

@@ -1,9 +1,10 @@
-"""``make pin``: compose.pinned.yml, an overlay that names every image of the Compose file by its digest.
+"""``make pin``: writes compose.pinned.yml, an overlay that names every image of the Compose file by its digest.
 
-Those that Compose builds are built on base images by their digests: BuildKit takes a context of its own for a name.
+For images that Compose builds, the base images are named by digest: BuildKit can replace a name by another context.
 
-At a release: the digests are those that the registries have at that moment, for all platforms of an image. The Compose
-file itself keeps exact tags, which people can read. ``docker compose -f docker-compose.yml -f compose.pinned.yml up``.
+Run it at a release: the digests are the registries' digests at that moment, for all platforms of an image. The
+Compose file itself keeps exact tags, which people can read. Use the overlay by ``docker compose -f docker-compose.yml
+-f compose.pinned.yml up``.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def pulled(document: Mapping[str, Any]) -> dict[str, str]:
-    """The images that come from a registry; those that Compose builds have no digest there.
+    """Return the images that come from a registry. Images that Compose builds have no digest in a registry.
 
     Args:
-        document: A Compose file.
+        document: Content of a Compose file.
 
     Returns:
         Service → image, with its tag.
@@ -42,13 +43,13 @@ def pulled(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def bases(document: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The images that others are built on.
+    """Return the base images of images that Compose builds.
 
     Args:
-        document: A Compose file, in the repository's root.
+        document: Content of a Compose file in the repository's root.
 
     Returns:
-        Service that is built → images that its Dockerfile begins with, but for its own stages.
+        Service → images that its Dockerfile begins with, without the Dockerfile's own stages.
     """
     found = {}
     for name, service in document["services"].items():
@@ -60,17 +61,14 @@ def bases(document: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def overlay(document: Mapping[str, Any], digest: Callable[[str], str]) -> str:
-    """Make the overlay.
+    """Return the overlay as YAML.
 
     Args:
-        document: A Compose file.
-        digest: Image → its digest.
-
-    Returns:
-        YAML.
+        document: Content of a Compose file.
+        digest: Function from image to digest.
 
     Raises:
-        UsageError: An answer is no digest.
+        UsageError: An answer is not a digest.
     """
     images = pulled(document)
     built = bases(document)
@@ -88,18 +86,15 @@ def overlay(document: Mapping[str, Any], digest: Callable[[str], str]) -> str:
 
 
 def from_registry(image: str) -> str:
-    """Ask a registry for the digest of an image's index, by Docker's buildx.
+    """Ask a registry for the digest of an image's index, with Docker's buildx.
 
     Args:
-        image: With its tag.
-
-    Returns:
-        Such as ``sha256:…``.
+        image: Image with its tag.
 
     Raises:
-        UsageError: There is no buildx, or the registry does not answer.
+        UsageError: buildx is missing, or the registry does not answer.
     """
-    # Of a format that begins with {{.Manifest buildx prints its table, whatever field is asked for.
+    # The whole manifest, because buildx prints a table for any format that begins with {{.Manifest.
     command = ["docker", "buildx", "imagetools", "inspect", image, "--format", "{{json .Manifest}}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)  # noqa: S603
@@ -108,7 +103,7 @@ def from_registry(image: str) -> str:
     except subprocess.TimeoutExpired:
         raise UsageError(f"{image}: the registry does not answer within 120 s") from None
     if done.returncode:
-        # What a docker says of a plugin that it lacks differs from version to version.
+        # A second call, because Docker's message about a missing plugin differs between versions.
         if subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False).returncode:  # noqa: S607
             raise UsageError(
                 "docker has no plugin buildx: install docker-buildx-plugin, or Debian's docker-buildx"
@@ -118,11 +113,11 @@ def from_registry(image: str) -> str:
     try:
         return str(json.loads(done.stdout)["digest"])
     except (ValueError, LookupError, TypeError):
-        return done.stdout.strip()  # `overlay` says that it is none
+        return done.stdout.strip()  # `overlay` refuses text that is not a digest
 
 
 def main() -> None:
-    """Write the overlay; in one line why it cannot be, with nothing written."""
+    """Write the overlay, or print one line with the reason and write nothing."""
     try:
         made = overlay(yaml.safe_load(SOURCE.read_text(encoding="utf-8")), from_registry)
     except UsageError as error:

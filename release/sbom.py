@@ -1,7 +1,8 @@
-"""``python -m release.sbom``: exporter/infercanary.cdx.json, the bill of materials that a wheel carries (PEP 770).
+"""``python -m release.sbom``: writes exporter/infercanary.cdx.json, the bill of materials in the wheel (PEP 770).
 
-A wheel contains no other project's code, so what it is made of is itself; what it depends on is listed with the ranges
-of pyproject.toml, by extra. Which versions an image then has is its own bill's matter (.github/workflows/release.yml).
+A wheel contains no code of other projects. So the bill lists the project itself, and its dependencies with the ranges
+of pyproject.toml, by extra. The exact versions in an image are in the image's own bill
+(.github/workflows/release.yml).
 """
 
 from __future__ import annotations
@@ -15,18 +16,17 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "exporter/infercanary.cdx.json"
-_LEFT_OUT = ("dev", "mutation", "site")  # of developers
+_LEFT_OUT = ("dev", "mutation", "site")  # extras for developers
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*])?\s*([^;]*)(?:;\s*(.*))?")
 
 
 def bill(project: dict[str, Any]) -> dict[str, Any]:
-    """Make the bill in CycloneDX 1.6, which https://cyclonedx.org/docs/1.6/json describes.
+    """Return the bill in CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json).
+
+    Without a time and a serial number, so that the same project always has the same bill.
 
     Args:
-        project: The table `project` of pyproject.toml.
-
-    Returns:
-        JSON, with neither a time nor a serial number: the same project has the same bill.
+        project: Table `project` of pyproject.toml.
     """
     reference = f"pkg:pypi/{project['name']}@{project['version']}"
     components = [*_components(project)]
@@ -74,12 +74,9 @@ def _components(project: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def text() -> str:
-    """The file, as it is to be.
-
-    Returns:
-        JSON text.
-    """
-    tomllib = import_module("tomllib")  # from Python 3.11 on, by name: mypy checks for 3.10
+    """Return the content of the file (JSON)."""
+    # Imported by name, because it exists from Python 3.11 on, and mypy checks for 3.10.
+    tomllib = import_module("tomllib")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return json.dumps(bill(project), indent=1) + "\n"
 

@@ -1,5 +1,5 @@
-"""Whether Grafana shows the boards as they are meant: by Grafana's own library, which runs in Node.
+"""Check that Grafana shows the dashboards as intended, with Grafana's own library, which runs in Node.
 
-:mod:`.asking` asks a Prometheus what each panel asks, :mod:`.node` has the program in this folder say what the panels
-would show and what is wrong with it, and :mod:`.tables` writes that for people.
+:mod:`.asking` sends the queries of each panel to a Prometheus. :mod:`.node` runs the program in this folder, which
+returns what each panel would show, and the panel's faults. :mod:`.tables` formats this for people.
 """

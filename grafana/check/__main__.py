@@ -1,4 +1,4 @@
-"""`python -m grafana.check`: what is wrong with the boards, panel by panel, in each situation."""
+"""`python -m grafana.check`: lists the faults of the dashboards, panel by panel, in each situation."""
 
 from __future__ import annotations
 

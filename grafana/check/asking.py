@@ -1,4 +1,4 @@
-"""What each panel of a board asks, and what a Prometheus answers: the queries, steps and times are Grafana's."""
+"""Queries of each panel of a dashboard, and their answers; queries, steps and times are Grafana's own."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from grafana.situations.backfill import UNITS
 from grafana.situations.worlds import Situation
 
 _STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600)
-"""Seconds to which Grafana rounds a step (rangeutil.roundInterval)."""
+"""Steps in seconds to which Grafana rounds (rangeutil.roundInterval)."""
 POINTS = 600
-"""Points of a line: one for each pixel of a panel that is half as wide as the screen."""
+"""Maximum number of points of a line: one for each pixel of a panel of half the screen's width."""
 QUERIES, BYTES = 30, 20_000
-"""Limits of what a board sends at each refresh: queries of open panels, and their PromQL."""
+"""Limits of the queries of a dashboard at each refresh: number of queries in open panels, and bytes of PromQL."""
 
 
 def asked(board: Mapping[str, Any], situation: Situation, prometheus: Prometheus) -> Iterator[dict[str, Any]]:
-    """Ask what each panel asks.
+    """Run the queries of each panel.
 
     Args:
-        board: Its JSON.
-        situation: Gives the time, the step of its scrapes, and what is chosen.
-        prometheus: Has the situation.
+        board: JSON of the dashboard.
+        situation: Gives the time range, the scrape interval, and the chosen variables.
+        prometheus: Has the data of the situation.
 
     Yields:
-        Panel by panel what the program in this folder takes: ``panel``, ``answers``, ``range`` and ``variables``; and
+        Input of the program in this folder for each panel: ``panel``, ``answers``, ``range`` and ``variables``; and
         ``sent``, the bytes of PromQL of each query.
     """
     chosen = _chosen(board, situation)
@@ -60,13 +60,16 @@ def asked(board: Mapping[str, Any], situation: Situation, prometheus: Prometheus
 
 
 def load(board: Mapping[str, Any], questions: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
-    """Queries that the board sends at each refresh, of panels that are not folded, and the bytes of their PromQL."""
+    """Return the number of queries at each refresh, and the bytes of their PromQL; collapsed rows do not count."""
     sent = [size for each in questions if each["panel"] in board["panels"] for size in each["sent"]]
     return len(sent), sum(sent)
 
 
 def _chosen(board: Mapping[str, Any], situation: Situation) -> dict[str, str]:
-    """Variable → value: all where several can be chosen, but the namespace that a link to one service gives."""
+    """Return variable → value.
+
+    A multiple-choice variable is All, except for the namespace, which a link to one service sets.
+    """
     values = {}
     variables = {variable["name"]: variable for variable in board["templating"]["list"]}
     one = {name for name, variable in variables.items() if not variable.get("multi")}

@@ -1,4 +1,4 @@
-"""The program in this folder: Grafana's library, in Node."""
+"""Runs the program in this folder: Grafana's library, in Node."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ from typing import Any
 
 HERE = Path(__file__).parent
 VERSIONS = ("compose", "newest")
-"""Of Grafana's library: that of the Compose file, and the newest one that was checked (package.json)."""
+"""Versions of Grafana's library: the version in the Compose file, and the newest checked version (package.json)."""
 PAGES = (1600, 420)
-"""Pixels of a board's width: a screen and a phone."""
+"""Widths of a dashboard in pixels: a screen and a phone."""
 
 
 def missing() -> str:
-    """What is missing to run it, and how to get it.
-
-    Returns:
-        One line; empty where nothing is.
-    """
+    """Return the missing requirement of the program, and how to install it; empty if nothing is missing."""
     if shutil.which("node") is None:
         return "node is not installed: apt-get install nodejs npm, then npm ci --prefix grafana/check"
     if not (HERE / "node_modules").is_dir():
@@ -32,15 +28,16 @@ def missing() -> str:
 def shown(
     panels: Sequence[Mapping[str, Any]], version: str = "compose", pages: Sequence[int] = PAGES
 ) -> list[dict[str, Any]]:
-    """What Grafana would show.
+    """Return what Grafana would show.
 
     Args:
-        panels: As :func:`.asking.asked` gives them.
+        panels: Output of :func:`.asking.asked`.
         version: One of ``VERSIONS``.
-        pages: Widths of the board in pixels; what is shown is that of the first one, the faults are of all.
+        pages: Widths of the dashboard in pixels. The shown content is for the first width; the faults are for all
+            widths.
 
     Returns:
-        For each panel its kind, what it shows, and ``faults``: rule and line.
+        For each panel: its kind, the shown content, and ``faults`` (rule and line).
 
     Raises:
         RuntimeError: The program failed.

@@ -1,4 +1,4 @@
-"""What panels would show, as text."""
+"""Content of panels as text."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 ROWS = 20
-"""Rows of a table or a legend; the others are counted."""
+"""Maximum number of printed rows of a table or legend; the rest is counted."""
 
 
 def fault(found: Mapping[str, Any]) -> str:
-    """A fault in one line."""
+    """Return a fault in one line."""
     where = f" at {found['page']} pixels" if "page" in found else ""
     return f"{found['line']}{where} [{found['rule']}]"
 
 
 def on_phone(board: Mapping[str, Any]) -> list[str]:
-    """Titles of the open panels, in the order in which Grafana puts them one under another."""
+    """Return the titles of the open panels, in Grafana's order on a phone."""
     panels = [panel for panel in board["panels"] if panel["type"] != "row"]
     panels.sort(key=lambda panel: (panel["gridPos"]["y"], panel["gridPos"]["x"]))
     return [panel["title"] for panel in panels]
 
 
 def lines(shows: Mapping[str, Any]) -> Iterator[str]:
-    """One panel, as :func:`.node.shown` gives it."""
+    """Yield the content of one panel, from :func:`.node.shown`."""
     if "message" in shows:
         yield f"({shows['message']})"
     elif "columns" in shows:

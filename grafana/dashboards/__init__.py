@@ -1,1 +1,1 @@
-"""The dashboards, as code: a module each, and what they share. `make dashboards` writes them to json/."""
+"""Dashboards as code: one module each, and shared modules. `make dashboards` writes the result to json/."""

@@ -1,4 +1,4 @@
-"""A dashboard out of its rows: layout, links to the others, and upgrades on its time axes."""
+"""Makes a dashboard from its rows: layout, links to other dashboards, and marks of upgrades on the time axes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREFIX = "infercanary-"
 
 
 class Row(NamedTuple):
-    """A heading, and the panels below it, from left to right and then down."""
+    """A heading, and the panels below it in reading order."""
 
     title: str
     panels: Sequence[Panel]
@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 class Board(NamedTuple):
-    """A dashboard. ``name`` is its file's, and the end of its uid, so that addresses stay."""
+    """A dashboard. ``name`` is the name of its file and the end of its uid, which keeps its address stable."""
 
     name: str
     title: str
@@ -36,11 +36,7 @@ class Board(NamedTuple):
     refresh: str = "1m"
 
     def build(self) -> dashboard.Dashboard:
-        """As Grafana reads it.
-
-        Returns:
-            The SDK's dashboard.
-        """
+        """Return the dashboard for Grafana, as the SDK's object."""
         board = (
             builders.Dashboard(f"InferCanary / {self.title}")
             .uid(f"{PREFIX}{self.name}")
@@ -49,7 +45,7 @@ class Board(NamedTuple):
             .timezone("browser")
             .time("now-6h", "now")
             .refresh(self.refresh)
-            .readonly()  # what is changed by hand would be gone with the next file
+            .readonly()  # the next generated file would overwrite manual changes
             .tooltip(dashboard.DashboardCursorSync.CROSSHAIR)
             .variables([*self.variables])
             .annotations([*self.annotations])
@@ -71,21 +67,21 @@ class Board(NamedTuple):
             for panel in () if row.collapsed else row.panels:
                 board.with_panel(panel)
         built = board.build()
-        # The SDK would hide both in a menu.
+        # Otherwise, the SDK would hide links and annotations in a menu.
         for hidden in (*(built.links or ()), *((built.annotations and built.annotations.list_val) or ())):
             hidden.placement = None
         return built
 
 
 def link(name: str, *fields: str, since: str = "", also: str = "") -> str:
-    """The address of a dashboard: from a table's row with its fields as that dashboard's variables.
+    """Return the address of a dashboard. In a table, the row's fields become the values of its variables.
 
     Args:
-        name: The other board's ``name``.
-        fields: Names of the row's fields, which are names of variables too; a row without the field gives an empty
-            value, which selects series without that label.
-        since: Name of the row's field with the start of the time range, in milliseconds; empty for the range shown.
-        also: Further parameters, as they are in an address.
+        name: ``name`` of the other board.
+        fields: Fields of the row, named like the variables. A row without a field gives an empty value, which selects
+            series without that label.
+        since: Field of the row with the start of the time range in milliseconds; empty for the current range.
+        also: Additional URL parameters.
     """
     chosen = "".join(f"&var-{field}=${{__data.fields.{field}}}" for field in fields)
     more = f"&{also}" if also else ""

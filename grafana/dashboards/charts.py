@@ -1,10 +1,10 @@
-"""Panels that draw.
+"""Panels with charts.
 
-Of all functions:
+Arguments of all functions:
 
 Args:
-    about: The panel's title, texts, unit and size.
-    queries: Each with the name of its series.
+    about: Title, texts, unit and size of the panel.
+    queries: Queries with the names of their series.
 
 Returns:
     A new panel.
@@ -36,7 +36,7 @@ from grafana.dashboards.panels import (
 from grafana.dashboards.promql import replicas
 
 _DASHES: Sequence[Sequence[int]] = ((), (10, 8), (2, 6), (20, 6, 2, 6), (30, 10))
-"""Strokes and gaps of a panel's queries, in their order, in pixels; the first one's lines are solid."""
+"""Strokes and gaps in pixels for a panel's queries, in order; lines of the first query are solid."""
 
 CALM = {
     "percentunit": 0.01,
@@ -48,7 +48,7 @@ CALM = {
     "watt": 100.0,
     "celsius": 50.0,
 }
-"""Unit → how far an axis goes at least, otherwise 1: where all values are 0, Grafana would draw it up to 100 units."""
+"""Unit → minimum end of an axis, otherwise 1. If all values are 0, Grafana would draw the axis up to 100 units."""
 
 
 def lines(
@@ -64,29 +64,30 @@ def lines(
     right: bool = False,
     words: Mapping[str, tuple[str, str]] | None = None,
 ) -> Panel:
-    """Series over time, with the last value and the highest of each in the legend.
+    """Return a chart of series over time; the legend has the last and the highest value of each series.
 
     Args:
-        stacked: Whether they lie on top of each other.
-        minimum: Of the axis; None for Grafana's own choice.
-        maximum: Of the axis; None for Grafana's own choice.
-        calm: How far the axis goes at least, in the unit; None for what the unit says.
-        centred: Whether values lie on both sides of 0, as changes do.
-        named: Series → colour, where it is not the one that its name gives.
-        steps: Whether a value holds until the next one.
-        right: Whether the legend is beside the lines: for many short names.
-        words: Value → word and colour, where numbers stand for states.
+        stacked: True to stack the series.
+        minimum: Lower end of the axis; None for Grafana's choice.
+        maximum: Upper end of the axis; None for Grafana's choice.
+        calm: Minimum end of the axis, in the unit; None for the default of the unit.
+        centred: True for values on both sides of 0, such as changes.
+        named: Series → colour, if it does not depend on the name.
+        steps: True if a value holds until the next value.
+        right: True for a legend on the right, for many short names.
+        words: Value → word and colour, for numbers that stand for states.
     """
     panel = (
         timeseries.Panel()
         .color_scheme(
             builders.FieldColor().mode(dashboard.FieldColorModeId.FIXED).fixed_color(colours.NEUTRAL)
         )
-        # A stack's lines lie on top of each other where a series is 0, and the last one's colour would be seen.
+        # No lines in a stack: series with the value 0 lie on top of each other, and only the last colour would be
+        # visible.
         .line_width(0 if stacked else 2)
         .fill_opacity(60 if stacked else 0)
         .show_points(model.VisibilityMode.AUTO)
-        # A run every ten seconds, or every few minutes: a gap is what is longer.
+        # A run comes every ten seconds to every few minutes; only a longer pause is drawn as a gap.
         .span_nulls(300_000)
         .line_interpolation(model.LineInterpolation.STEP_AFTER if steps else model.LineInterpolation.LINEAR)
         .legend(
@@ -122,10 +123,10 @@ def lines(
 
 
 def timeline(about: About, query: Query, named: Mapping[str, str]) -> Panel:
-    """States over time, as steps on an axis of their words; the legend has the present one.
+    """Return states over time as steps; the axis has the states' names, and the legend has the current state.
 
     Args:
-        query: Gives them as numbers from 1 on.
+        query: Query of the state's number, from 1 on.
         named: State → colour, in the order of the numbers.
     """
     words = {str(i): (colours.word(state), hue) for i, (state, hue) in enumerate(named.items(), 1)}
@@ -137,7 +138,7 @@ def _of_replicas(query: Query) -> Query:
 
 
 def _styles(panel: Any, queries: Sequence[Query], named: Mapping[str, str], dashes: bool) -> None:
-    """A name gives a hue, a query its dash; names that are not known beforehand give the first query's, too."""
+    """Set hues by name, dashes by query. For unknown names, the first query's dashes depend on the name, too."""
 
     def by_name(query: Query) -> bool:
         return query is queries[0] and query.dash is None and "{{" in query.legend and not named
@@ -155,16 +156,16 @@ def _styles(panel: Any, queries: Sequence[Query], named: Mapping[str, str], dash
         if properties := [*([colour(query.colour)] if query.colour else []), *style]:
             panel.override_by_query(reference, properties)
     for name, hue in named.items():
-        panel.override_by_regexp(f"/^{name}( |$)/", [colour(hue)])  # a namespace may follow
+        panel.override_by_regexp(f"/^{name}( |$)/", [colour(hue)])  # a namespace may follow the name
 
 
 def on_right(panel: Panel, reference: str, unit: str) -> Panel:
-    """Move one query's series to an axis of their own, on the right.
+    """Move the series of one query to an axis on the right.
 
     Args:
-        panel: Of :func:`lines`.
-        reference: Of the query, such as ``B``.
-        unit: Of its values.
+        panel: Panel from :func:`lines`.
+        reference: Name of the query, such as ``B``.
+        unit: Unit of the query's values.
     """
     built = panel.build()
     looks = [
@@ -182,18 +183,18 @@ def on_right(panel: Panel, reference: str, unit: str) -> Panel:
 
 
 _Line = tuple[str, str] | tuple[str, str, str]
-"""An expression, its legend, and perhaps a colour."""
+"""(expression, legend) or (expression, legend, colour)."""
 
 
 def plot(
     title: str, text: str, act: str, unit: str, *queries: _Line, empty: str = NO_DATA, **looks: Any
 ) -> Panel:
-    """Draw lines with their legend beside them: :func:`lines` as one declaration.
+    """Return a chart with the legend on the right, in one declaration: short form of :func:`lines`.
 
     Args:
-        title: As `text`, `act`, `unit` and `empty` of :class:`About`.
-        queries: One for each line, or for several.
-        looks: As of :func:`lines`.
+        title: As in :class:`About`, like `text`, `act`, `unit` and `empty`.
+        queries: One for each line or group of lines.
+        looks: Keyword arguments of :func:`lines`.
     """
     about = About(title, text, act, unit, empty=empty)
     return lines(about, *(Query(*query) for query in queries), right=True, **looks)

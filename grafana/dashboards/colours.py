@@ -1,7 +1,7 @@
-"""The colours: those of Okabe and Ito, which people of all kinds of colour vision can distinguish.
+"""Colours by Okabe and Ito, which people with any colour vision can distinguish.
 
-Blue is well, vermillion is trouble, orange is doubt; a word or a number always says it too. Names that are known here
-have one colour on every panel; services and replicas have the one that :mod:`.names` finds.
+Blue means good, vermillion means trouble, orange means doubt. A word or a number always says the same. Fixed names
+have the same colour on every panel; services and replicas get a colour from :mod:`.names`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERMILLION = "#D55E00"
 PURPLE = "#CC79A7"
 GREY = "#999999"
 OLIVE = "#999933"
-"""Of Paul Tol's muted scheme, for lines and large digits: yellow cannot be seen on a light page."""
+"""From Paul Tol's muted scheme, for lines and large digits, because yellow is invisible on a light page."""
 
 WELL, DOUBT, TROUBLE, NEUTRAL = BLUE, ORANGE, VERMILLION, GREY
 
@@ -31,10 +31,10 @@ CELLS = {
     GREY: "#6B6B6B",
     OLIVE: "#6B6B24",
 }
-"""Darker shades for cells: Grafana writes on them in white, with a contrast of at least 4.5."""
+"""Darker shades for cells: Grafana's white text on them has a contrast of at least 4.5."""
 
 OLD, NEW = GREY, PURPLE
-"""The image before the last upgrade, and the one since: neither good nor bad."""
+"""Images before and since the last upgrade: neutral colours."""
 
 VERDICTS = {
     "no_baseline": GREY,
@@ -45,10 +45,11 @@ VERDICTS = {
     "unconfirmed": ORANGE,
     "regressed": VERMILLION,
 }
-"""The later, the more it asks of the reader; its place from 1 on is its number in the rule that records verdicts."""
+"""Verdicts, more urgent ones later. The position from 1 on is the verdict's number in the rule that records verdicts.
+"""
 
 WORDS: Mapping[str, str] = {"no_baseline": "first image", "settling": "warming up"}
-"""Words for values that do not explain themselves."""
+"""Words for values that need an explanation."""
 
 SEVERITIES = {"warning": ORANGE, "critical": VERMILLION}
 
@@ -90,9 +91,9 @@ RESOURCES = {"cpu": BLUE, "memory": ORANGE, "io": PURPLE}
 
 
 def word(value: str) -> str:
-    """A value of a label as words.
+    """Return a label's value in words.
 
     Args:
-        value: Such as ``no_baseline``.
+        value: For example ``no_baseline``.
     """
     return WORDS.get(value, value.replace("_", " "))

@@ -1,6 +1,7 @@
-"""*Fleet*: which service changed, and what is broken now.
+"""Dashboard *Fleet*: changed services, and current problems.
 
-Values of a service are shown once, on however many hosts it runs; a chosen host leaves the services that run there.
+Values of a service are shown once, even if it runs on several hosts. A chosen host limits the view to services that
+run on it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ _TO_SERVICE = link("service", "namespace", "service")
 
 
 def board() -> Board:
-    """The dashboard."""
     return Board(
         "fleet",
         "Fleet",
@@ -66,7 +66,7 @@ def _tiles() -> list[Panel]:
         "answers changed": "service_canary:infercanary_upgrade_output_error_ratio:max{SERVICE} > "
         f"scalar(infercanary:threshold:output_error_ratio) {_HERE}",
     }
-    # The count has the labels of one that was counted.
+    # The count gets the labels of one counted series, for links.
     count = "0 * topk(1, {0}) + on () group_left () count({0}) or on () 0 * count(SCRAPED)".format
     to_service = link("service", "namespace", "service", "canary").replace("__data.fields", "__field.labels")
     return [
@@ -193,12 +193,12 @@ def _alerts() -> Panel:
         Query(query),
         sort=("Severity", "-Since"),
     )
-    return lower_case(table, "alertname")  # as the runbooks' headings have it
+    return lower_case(table, "alertname")  # like the anchors in the runbooks
 
 
 def _latency() -> Panel:
     latency = change("service_canary:infercanary_run_median_seconds:p50{SERVICE}", level(SERVICES))
-    # In steps of 10 %, so that noise does not exchange the lines at each moment.
+    # Rounded to 10 %, so that noise does not change the ten lines all the time.
     worst = f"topk(10, round(abs({latency}), 0.1) HERE)"
     query = services(f"({latency}) and on (BY) {worst}")
     return lines(
@@ -218,7 +218,7 @@ def _latency() -> Panel:
 
 
 def _inventory() -> Panel:
-    # A host whose exporter is down keeps its replicas.
+    # Replicas on a host whose exporter is down still count.
     unknown = "last_over_time(RUNNING[1h]) and on (instance) SCRAPED == 0"
     replicas = f"count by (namespace, service) (RUNNING or {unknown})"
     each = (

@@ -1,4 +1,7 @@
-"""Panels of *Host* about GPUs, in a row that is folded: most hosts have none. Containers on one GPU are one line."""
+"""GPU panels of the dashboard *Host*, in a collapsed row because most hosts have no GPU.
+
+All containers on one GPU are one line.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from grafana.dashboards.variables import CONTAINERS
 
 _INFO = newest("infercanary_gpu_info", CONTAINERS, by=f"{CONTAINER}, gpu")
 _NAMED = f'label_replace({_INFO}, "id", "$1", "uuid", "(.{{1,12}}).*")'
-"""A GPU by the begin of its uuid: its index is another one in each container."""
+"""Info metric of GPUs with the label `id`, the beginning of the uuid. A GPU's index can differ between containers."""
 _ACTIONS = "none, reset the GPU, reboot the node, drain peer-to-peer, drain and reset, recover IMEX, reset bus, reboot"
-"""By the number that the driver gives."""
+"""Actions in the order of the driver's numbers."""
 
 
 def _of_gpu(text: str, by: str = "id", function: str = "max") -> str:
@@ -21,7 +24,7 @@ def _of_gpu(text: str, by: str = "id", function: str = "max") -> str:
 
 
 def panels() -> list[Panel]:
-    """Driver, errors, clocks, power, use, bus, and neighbours."""
+    """Return the panels on driver, errors, clocks, power, use, bus, and neighbours."""
     rate = "rate(infercanary_gpu_{}_total{{CONTAINERS}}[$__rate_interval])"
     traffic = 'rate(infercanary_gpu_pcie_bytes_total{{CONTAINERS, direction="{}"}}[$__rate_interval])'
     return [
@@ -140,7 +143,7 @@ def _driver() -> Panel:
 
 
 def _errors() -> Panel:
-    # Totals: growth in a window would change with the time range.
+    # Totals, because an increase in a window would depend on the time range.
     totals = {
         "XIDs": "xid_events_total{CONTAINERS}",
         "ECC uncorrected": 'ecc_errors_total{CONTAINERS, severity="uncorrected"}',

@@ -1,4 +1,7 @@
-"""*Host*: was it the host? Canaries and reference work on one axis, then CPUs, memory, threads, and the GPU."""
+"""Dashboard *Host*: was the host the cause?
+
+Canaries and reference work are on one axis. Then follow CPUs, memory, threads, and the GPU.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,10 @@ from grafana.dashboards.variables import CONTAINERS, INSTANCE, SERVICES
 
 _REPLICA = "{{replica}}"
 _FAR = 0.3
-"""Least ends of both axes that are to be compared."""
+"""Minimum end of both axes, so that they can be compared."""
 
 
 def board() -> Board:
-    """The dashboard."""
     return Board(
         "host",
         "Host",
@@ -48,7 +50,7 @@ def board() -> Board:
 
 def _first_screen() -> list[Panel]:
     now = "quantile_over_time(0.5, infercanary_run_median_seconds{CONTAINERS}[$__rate_interval])"
-    # By this host's exporter; by another one where they share a store.
+    # From this host's exporter; from another exporter if they share a store.
     own = "max by (BY) (infercanary_baseline_seconds{HOST, SERVICE} or infercanary_current_seconds{HOST, SERVICE})"
     canaries = change(now, f"({own} or {level(SERVICES)})")
     work = reference_work(f"{CONTAINER}, control", CONTAINERS, host=INSTANCE)
@@ -219,7 +221,7 @@ def _affinity() -> Panel:
             ),
         ],
         Query(replicas(first)),
-        # The rate of a container that is gone lasts for minutes more.
+        # The rate of a removed container lasts for some more minutes.
         *(Query(f"{query} and on (CONTAINER) {first}") for query in others),
         sort=("Replica",),
     )

@@ -1,4 +1,4 @@
-"""*InferCanary itself*: is it well, what does it cost, and how often was it wrong."""
+"""Dashboard *InferCanary itself*: its health, its cost, and its wrong verdicts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ _STATES = {
 
 
 def board() -> Board:
-    """The dashboard."""
     return Board(
         "self",
         "InferCanary itself",
@@ -39,7 +38,10 @@ def board() -> Board:
 
 
 def _kinds(expressions: Mapping[str, str]) -> str:
-    """One query for several, each with its name as the label `kind`; `$1` in a name is the value of the label `why`."""
+    """Join queries to one query, whose label `kind` has the name of each.
+
+    `$1` in a name is the value of the label `why`.
+    """
     each = (f'label_replace({text}, "kind", "{name}", "why", "(.*)")' for name, text in expressions.items())
     return " or ".join(each)
 
@@ -140,7 +142,7 @@ def _probes() -> Panel:
             *(Column(name, name, hidden=True) for name in ("instance", "namespace", "service", "container")),
         ],
         Query(f"max by (CONTAINER, replica) ({probes})"),
-        # The rate of a container that is gone lasts for minutes more.
+        # The rate of a removed container lasts for some more minutes.
         *(Query(f"max by (CONTAINER) ({query} and on (CONTAINER) {_PROBES})") for query in queries),
         sort=("State", "-Late"),
     )
@@ -193,7 +195,7 @@ def _events() -> list[Panel]:
 
 
 def _highest_and_median(each: str) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
-    """Two lines for all hosts: a line for each of hundreds could not be read."""
+    """Return two lines for all hosts, because hundreds of lines would not be readable."""
     return (f"max({each})", "highest", colours.BLUE), (f"quantile(0.5, {each})", "median", colours.GREY)
 
 
@@ -256,7 +258,7 @@ def _cost() -> list[Panel]:
 
 
 def _false_alarms() -> Panel:
-    # They are the service's, and published with each of its containers.
+    # The maximum over containers, because each container of a service has the service's numbers.
     count = "sum(max by (instance, BY) (infercanary_judge_aa_{}{{HOST}}))".format
     tests, alarms = count("tests"), count("alarms")
     return tiles(

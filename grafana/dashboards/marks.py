@@ -1,4 +1,4 @@
-"""Upgrades, marked on every time axis."""
+"""Marks of upgrades on every time axis."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ UPGRADE = "service_canary:infercanary_upgrade_timestamp_seconds:max"
 
 
 def upgrades(at: str) -> Annotation:
-    """Mark when the first container started with the image that is judged.
+    """Mark the start of the first container with the judged image.
 
     Args:
-        at: Selects series of :data:`UPGRADE`.
-
-    Returns:
-        An annotation for a board.
+        at: Selector for series of :data:`UPGRADE`.
     """
     expression = expanded(f"max by (namespace, service) ({at}) * 1000")
     query = (
@@ -37,7 +34,7 @@ def upgrades(at: str) -> Annotation:
         .target(query)
         .title_format("{{service}} upgraded")
         .text_format("{{namespace}}")
-        # The sample's value is the moment, in milliseconds: exact, however wide the step.
+        # The sample's value is the time in milliseconds, which is exact for any step.
         .use_value_for_time(True)
         .icon_color(colours.VERMILLION)
     )

@@ -1,9 +1,10 @@
-"""How lines look whose names are not known beforehand, such as those of containers: by their letters, so that a name
-has the same hue and strokes on every panel.
+"""Looks of lines with unknown names, such as names of containers.
 
-Grafana's own hues by name are 64, of which every fourth can hardly be seen on a light page or on a dark one. Here they
-are eight, and four kinds of strokes. A letter or digit counts if it is met an odd number of times: that is what a
-regular expression can say of a name, and names that differ in one digit differ.
+The look depends on the name's characters, so a name has the same hue and strokes on every panel.
+
+Grafana's own method has 64 hues, and every fourth hue is hardly visible on a light or a dark page. This module has
+eight hues and four kinds of strokes. A character counts if it occurs an odd number of times, because a regular
+expression can test this. Names that differ in one digit get different looks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from grafana.dashboards.panels import colour, option
 Strokes = tuple[int, ...]
 
 STROKES: tuple[Strokes, ...] = ((), (12, 4), (3, 4), (12, 4, 3, 4))
-"""Lengths of strokes and gaps in pixels; the first one is a line without gaps."""
+"""Lengths of strokes and gaps in pixels; the first entry is a solid line."""
 _HUES = (
     colours.BLUE,
     colours.VERMILLION,
@@ -31,14 +32,16 @@ _HUES = (
 )
 _HUE_SIGNS = ("13579a-m", "2367a-gn-t", "4567a-dh-kn-qu-x")
 _STROKE_SIGNS = ("1368acegikmoqswy", "23789abefijmnqruvyz")
-"""What counts for each bit of the number of a hue, and of strokes: no two letters for the same, nor two digits."""
+"""Counted characters for each bit of a number: of the hue (above), and of the strokes. No two letters, and no two
+digits, set the same bits.
+"""
 
 
 def looks() -> Iterator[tuple[str, list[dashboard.DynamicConfigValue]]]:
-    """Hues by the whole name; strokes by its first word alone, which is a replica's container and not its host.
+    """Yield (regular expression of names, look of such lines).
 
-    Yields:
-        A regular expression of names, and what lines of such a name have.
+    The hue depends on the whole name. The strokes depend on its first word, which is a replica's container without
+    its host.
     """
     for number, hue in enumerate(_HUES):
         yield f"/^{_lookaheads(number, _HUE_SIGNS, '', '$')}/", [colour(hue)]
@@ -52,7 +55,10 @@ def _strokes(strokes: Strokes) -> dashboard.DynamicConfigValue:
 
 
 def _lookaheads(number: int, signs: Sequence[str], outside: str, end: str) -> str:
-    """One for each bit of a number: not, or so, that the signs of the bit are met an even number of times."""
+    """Return a lookahead for each bit: positive if the bit is 0, negative if it is 1.
+
+    It tests for an even number of characters.
+    """
     return "".join(
         f"(?{'!' if number >> bit & 1 else '='}(([^{each}{outside}]*[{each}]){{2}})*[^{each}{outside}]*{end})"
         for bit, each in enumerate(signs)

@@ -1,4 +1,4 @@
-"""The parts that all panels share: data source, title, texts, unit, and the text of an empty panel."""
+"""Common parts of all panels: data source, title, texts, unit, and the text of an empty panel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grafana.dashboards.variables import DATASOURCE
 
 NO_DATA, NONE = "No data", "None"
 NO_CHANGE, NOTHING_YET = "No change found", "Nothing to compare yet"
-"""Texts of empty panels: they say that there is nothing, not why."""
+"""Texts of empty panels. They give no reason for the missing data."""
 
 DECIMALS = {
     "percentunit": 1,
@@ -29,16 +29,16 @@ DECIMALS = {
     "runs/min": 1,
     "/min": 1,
 }
-"""Unit → decimals, the same for all values of a panel or column."""
+"""Unit → number of decimals, the same for all values of a panel or column."""
 
 SERIES = prometheus_model.PromQueryFormat.TIME_SERIES
 TABLE = prometheus_model.PromQueryFormat.TABLE
 
 
 class Query(NamedTuple):
-    """An expression, what its series are called, and how they look where that is not left to their names.
+    """An expression, the name of its series, and their look if it does not depend on the name.
 
-    ``colour`` is for all of its series; ``dash`` has the lengths of strokes and gaps in pixels.
+    ``colour`` is for all series of the query; ``dash`` has the lengths of strokes and gaps in pixels.
     """
 
     expression: str
@@ -48,9 +48,9 @@ class Query(NamedTuple):
 
 
 class About(NamedTuple):
-    """A panel's title, texts, unit and size: 24 is the whole width.
+    """Title, texts, unit and size of a panel. The full width is 24.
 
-    ``text`` says how to read it, and ``act`` what to do when it is bad.
+    ``text`` explains the panel; ``act`` is the action for bad values.
     """
 
     title: str
@@ -63,21 +63,17 @@ class About(NamedTuple):
 
 
 class Panel(Builder[dashboard.Panel]):
-    """A panel that is built.
+    """A panel that is already built.
 
     Args:
-        built: The SDK's panel, with all that it shows.
+        built: The SDK's complete panel.
     """
 
     def __init__(self, built: dashboard.Panel) -> None:
         self._built = built
 
     def build(self) -> dashboard.Panel:
-        """The panel.
-
-        Returns:
-            The SDK's panel.
-        """
+        """Return the SDK's panel."""
         return self._built
 
 
@@ -88,19 +84,16 @@ def finished(
     form: prometheus_model.PromQueryFormat = SERIES,
     instant: bool = False,
 ) -> Panel:
-    """Add the parts that all panels have.
+    """Add the common parts of all panels.
 
     Args:
-        panel: As its kind made it.
-        about: Its title, texts, unit and size.
-        queries: Each with the name of its series.
-        form: In which the data source gives the answers.
-        instant: Whether only the end of the time range is asked for.
-
-    Returns:
-        The whole panel.
+        panel: Panel with the parts of its kind.
+        about: Title, texts, unit and size.
+        queries: Queries with the names of their series.
+        form: Format of the data source's answers.
+        instant: True to query only the end of the time range.
     """
-    # The title's own number: links to a panel survive panels that are added before it.
+    # An id from the title, so that links to a panel still work after other panels were added.
     panel.id_val = zlib.crc32(about.title.encode()) % 1_000_000
     panel.title, panel.description = about.title, f"{about.text}\n\n**What to do:** {about.act}"
     panel.datasource = DATASOURCE
@@ -114,17 +107,13 @@ def finished(
         for reference, query in zip(references(), queries, strict=False)
     ]
     if not instant and any("$__rate_interval" in query.expression for query in queries):
-        # Runs are ten seconds apart, or more; a rate over less than some of them is a comb.
+        # Runs are ten seconds apart or more. A rate over a shorter window would jump between zero and high values.
         panel.interval = "1m"
     return Panel(panel)
 
 
 def references() -> Iterable[str]:
-    """Names of a panel's queries, in their order.
-
-    Returns:
-        A, B, C and so on.
-    """
+    """Return the names of a panel's queries in order: A, B, C and so on."""
     return map(chr, range(ord("A"), ord("Z") + 1))
 
 
@@ -144,48 +133,39 @@ def _target(
 
 
 def option(name: str, value: object) -> dashboard.DynamicConfigValue:
-    """One property of an override.
+    """Return one property of an override.
 
     Args:
-        name: As Grafana has it, such as ``custom.width``.
-        value: Of the property.
-
-    Returns:
-        The property.
+        name: Grafana's name, such as ``custom.width``.
+        value: Value of the property.
     """
     return dashboard.DynamicConfigValue(id_val=name, value=value)
 
 
 def colour(hue: str) -> dashboard.DynamicConfigValue:
-    """One colour, whatever the value.
+    """Return the override property for a colour that does not depend on the value.
 
     Args:
-        hue: One of :mod:`grafana.dashboards.colours`.
-
-    Returns:
-        The property of an override.
+        hue: A colour of :mod:`grafana.dashboards.colours`.
     """
     return option("color", {"mode": "fixed", "fixedColor": hue})
 
 
 def missing_values(panel: Any, text: str) -> None:
-    """Keep the sentence for an empty panel out of what has data: Grafana would write it wherever a value is missing.
+    """Replace the text for an empty panel in single missing values, where Grafana would also write it.
 
     Args:
-        panel: A builder.
-        text: What it writes there instead.
+        panel: A panel builder.
+        text: Text for a missing value.
     """
     panel.override_by_regexp("/.*/", [option("noValue", text)])
 
 
 def mapping(shown: Mapping[str, tuple[str, str]]) -> dashboard.ValueMap:
-    """Words and colours for values.
+    """Return a mapping of values to words and colours.
 
     Args:
-        shown: Value → word and colour; an empty colour leaves it to Grafana.
-
-    Returns:
-        The mapping.
+        shown: Value → word and colour; with an empty colour, Grafana chooses.
     """
     return dashboard.ValueMap(
         options={

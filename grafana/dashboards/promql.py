@@ -1,10 +1,10 @@
-"""PromQL, put together: selectors, rates, levels, and the joins that many panels share.
+"""Builds PromQL: selectors, rates, levels, and joins that many panels share.
 
-Of all functions:
+Arguments of all functions:
 
 Args:
-    name: Of the metric.
-    matchers: Of labels, such as ``service="search"``; empty ones are left out.
+    name: Name of the metric.
+    matchers: Label matchers, such as ``service="search"``; empty matchers are left out.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from grafana.dashboards.variables import CONTAINERS, INSTANCE, JUDGED, SERVICES, UP
 
 CONTAINER = "instance, namespace, service, pod, container"
-"""Labels that identify a container: its name is unique on its host, and `instance` is the host's exporter."""
+"""Labels that identify a container. Its name is unique on its host, and `instance` is the host's exporter."""
 
 BY = "namespace, service, canary"
-"""Labels of a verdict: a service with one name in two namespaces is two services."""
+"""Labels of a verdict. A service name in two namespaces means two services."""
 
 
 _SHORT = {
@@ -26,28 +26,30 @@ _SHORT = {
     "SERVICE": SERVICES,
     "BY": BY,
     "CONTAINER": CONTAINER,
-    # Where several exporters judge a service, each for its host, values of the worst verdict: they belong together.
+    # If several exporters judge a service, each for its own host, use only values of the exporter with the worst
+    # verdict.
     "OF_JUDGE": f"and on (instance, {BY}) instance_service_canary:infercanary_verdict:worst{{{JUDGED}}}",
-    # Without registry and digest; `$2` is an id in brackets.
+    # Image name without registry and digest; `$2` is an id in brackets.
     "IMAGE_NAME": "(?:.*/)?([^/@ ]+)(?:@[^ ]*)?( .*)?",
 }
-"""Abbreviations in the expressions of panels: matchers, labels, a join, and a pattern of an image's last part."""
+"""Abbreviations in panels' expressions: matchers, labels, a join, and a pattern for the last part of an image's name.
+"""
 
 
 def expanded(expression: str) -> str:
-    """An expression as Prometheus takes it.
+    """Return the expression without abbreviations, as Prometheus needs it.
 
     Args:
-        expression: One with abbreviations.
+        expression: Expression with abbreviations.
     """
     return re.sub(rf"\b({'|'.join(_SHORT)})\b", lambda short: _SHORT[short[0]], expression)
 
 
 def replicas(expression: str) -> str:
-    """The expression with the label `replica`: pod/container in Kubernetes, else the container and its host.
+    """Add the label `replica`: pod/container in Kubernetes, else the container and its host.
 
     Args:
-        expression: One with the labels of a container.
+        expression: Expression with the labels of a container.
     """
     joined = f'label_join({expression}, "replica", "/", "pod", "container", "instance")'
     on_host = f'label_replace({joined}, "replica", "$1 $2", "replica", "/([^/]+)/(.*?)(:[0-9]+)?")'
@@ -55,28 +57,28 @@ def replicas(expression: str) -> str:
 
 
 def services(expression: str, name: str = "service") -> str:
-    """The expression with the label `named`: the service, in Kubernetes with its namespace.
+    """Add the label `named`: the service, in Kubernetes with its namespace.
 
     Args:
-        expression: One with the labels of a service.
-        name: Label that has the namespace in front of it.
+        expression: Expression with the labels of a service.
+        name: Label that follows the namespace.
     """
     joined = f'label_join({expression}, "named", "/", "namespace", "{name}")'
     return f'label_replace({joined}, "named", "$1", "named", "/(.*)")'
 
 
 def series(name: str, *matchers: str) -> str:
-    """A selector."""
+    """Return a selector."""
     return f"{name}{{{', '.join(filter(None, matchers))}}}"
 
 
 def rate(name: str, *matchers: str) -> str:
-    """A counter's rate, over the time that Grafana chooses for the step."""
+    """Return the rate of a counter, over the window that Grafana chooses for the step."""
     return f"rate({series(name, *matchers)}[$__rate_interval])"
 
 
 def increase(name: str, *matchers: str, window: str = "$__rate_interval") -> str:
-    """A counter's growth.
+    """Return the increase of a counter.
 
     Args:
         window: A range, such as ``5m``.
@@ -85,28 +87,25 @@ def increase(name: str, *matchers: str, window: str = "$__rate_interval") -> str
 
 
 SCRAPED = 'instance_job:up:max{job="infercanary", instance=~"$instance"}'
-"""Whether Prometheus reaches the exporters, the only thing known of those that it does not reach."""
+"""1 if Prometheus reaches an exporter, else 0. For exporters that it does not reach, no other series exist."""
 
 RUNNING = series(UP, INSTANCE, SERVICES)
-"""The containers on the chosen hosts."""
+"""Containers on the chosen hosts."""
 
 
 def on_hosts(expression: str) -> str:
-    """Limit values of services to services that run on the chosen hosts.
+    """Return only values of services that run on the chosen hosts.
 
     Args:
-        expression: One with the labels of a service.
-
-    Returns:
-        An expression.
+        expression: Expression with the labels of a service.
     """
     return f"{expression} and on (namespace, service) {RUNNING}"
 
 
 def level(*matchers: str) -> str:
-    """Latency before the last upgrade, as the judge has it; without an upgrade, of the only image.
+    """Return the judge's level of latency before the last upgrade; without an upgrade, the level of the only image.
 
-    From an upgrade to the judge's first look, it is the last level of the image before.
+    Between an upgrade and the judge's first look, this is the last level of the old image.
 
     Returns:
         An expression with the labels of :data:`BY`.
@@ -119,23 +118,23 @@ def level(*matchers: str) -> str:
 
 
 def change(expression: str, before: str, by: str = BY) -> str:
-    """Relative change: 0 is the level before.
+    """Return the relative change: 0 means equal to the level before.
 
     Args:
-        expression: One with the labels in ``by``, and perhaps others.
-        before: The level, one for each ``by``.
-        by: Labels, with commas between them.
+        expression: Expression with at least the labels in ``by``.
+        before: The level before, one value for each ``by``.
+        by: Labels, separated by commas.
     """
     return f"{expression} / on ({by}) group_left () {before} - 1"
 
 
 def reference_work(by: str, *matchers: str, host: str = "") -> str:
-    """Change of the reference work (controls) since before the last upgrade: the median of each ``by``.
+    """Return the change of the reference work (controls) from before the last upgrade; median for each ``by``.
 
     Args:
-        by: Labels with commas between them, among them the namespace, the service and `control`.
-        matchers: Of containers.
-        host: Matcher of the exporter whose level counts first; hosts have different hardware.
+        by: Labels, separated by commas; must include the namespace, the service and `control`.
+        matchers: Matchers of containers.
+        host: Matcher of the preferred exporter for the level before, because hosts have different hardware.
     """
     now = f"quantile by ({by}) (0.5, {series('infercanary_control_seconds', *matchers)})"
     at = "namespace, service, control"
@@ -148,13 +147,13 @@ def reference_work(by: str, *matchers: str, host: str = "") -> str:
 
 
 def text(number: str, label: str, by: str = BY, unit: str = "") -> str:
-    """A number as a text with one decimal, for a table whose rows have different units.
+    """Return a number as a label with one decimal, for a table whose rows have different units.
 
     Args:
         number: An expression.
-        label: Gets the text.
-        by: Labels that identify a series, with commas between them.
-        unit: Follows the number.
+        label: Label for the text.
+        by: Labels that identify a series, separated by commas.
+        unit: Appended to the number.
     """
     counted = f'count_values by ({by}) ("{label}", round({number}, 0.1))'
     padded = f'label_replace({counted}, "{label}", "$1.0", "{label}", "(-?[0-9]+)")'
@@ -162,61 +161,64 @@ def text(number: str, label: str, by: str = BY, unit: str = "") -> str:
 
 
 def signed(ratio: str, label: str, by: str = BY, unit: str = " %") -> str:
-    """A ratio as a text with a sign, such as `+34.6 %`: Grafana has no unit with one.
+    """Return a ratio as a label with a sign, such as `+34.6 %`, because no unit in Grafana has a sign.
 
     Args:
         ratio: An expression.
-        label: Gets the text.
-        by: Labels that identify a series, with commas between them.
-        unit: Follows the number.
+        label: Label for the text.
+        by: Labels that identify a series, separated by commas.
+        unit: Appended to the number.
     """
     number = text(f"100 * ({ratio})", label, by, unit)
     return f'label_replace({number}, "{label}", "+$1", "{label}", "([0-9].*)")'
 
 
 def how_many(found: str, known: str) -> str:
-    """How many series ``found`` gives: 0 where it gives none, and nothing where ``known`` gives none either.
+    """Return the number of series in ``found``: 0 if it is empty, and no value if ``known`` is empty, too.
 
     Args:
         found: An expression.
-        known: One that gives something wherever ``found`` could.
+        known: An expression that has a value whenever ``found`` could have one.
     """
     return f"count({found}) or 0 * count({known})"
 
 
 def numbered(name: str, label: str, values: Iterable[str], by: str, *matchers: str) -> str:
-    """A state set as one number for each ``by``: the place, from 1 on, of the state that holds.
+    """Return a state set as one number for each ``by``: the position of the current state, from 1 on.
 
     Args:
-        label: Of the state set.
-        values: Of that label, in the order of the numbers.
-        by: Labels, with commas between them.
+        label: Label with the state.
+        values: States, in the order of the numbers.
+        by: Labels, separated by commas.
     """
     holds = [series(name, *matchers, f'{label}="{value}"') for value in values]
     return f"max by ({by}) ({' or '.join(f'({selector} == 1) * {i}' for i, selector in enumerate(holds, 1))})"
 
 
 TOP = 20
-"""How many lines a panel of a fleet has: more are a carpet, and their names need more room than the lines."""
+"""Maximum number of lines in a panel for many hosts. More lines are not readable, and their names need too much
+space.
+"""
 
 
 def worst_gauges(name: str, *matchers: str) -> str:
-    """The highest series of a gauge at each moment."""
+    """Return the highest series of a gauge at each moment."""
     return f"topk({TOP}, {series(name, *matchers)})"
 
 
 def worst_rates(name: str, *matchers: str) -> str:
-    """The highest rates of a counter at each moment."""
+    """Return the highest rates of a counter at each moment."""
     return f"topk({TOP}, {rate(name, *matchers)})"
 
 
 def newest(name: str, *matchers: str, by: str = CONTAINER) -> str:
-    """An info metric as 1, once for each container: where its labels changed and the old series lingers, the new one.
+    """Return an info metric with the value 1, once for each container; of several series, the newest.
 
-    Prometheus looks back five minutes where it has not seen a series end, and a join with both would fail.
+    A container has several series if its labels changed, because Prometheus looks back five minutes for series whose
+    end it has not seen. A join with several series would fail.
 
     Args:
-        by: Labels of which one series is left.
+        by: Labels that keep one series each.
     """
     return f"topk by ({by}) (1, timestamp({series(name, *matchers)})) ^ 0"
 

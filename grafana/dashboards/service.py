@@ -1,7 +1,9 @@
-"""*Service*: one service. The verdict on its last upgrade and what to do first, then why, then its replicas.
+"""Dashboard *Service*: one service.
 
-Levels, images and components are the judge's, as of the end of the time range: a range that begins after the upgrade
-shows the same. A service name in two namespaces is two services: a row or a line of each.
+First the verdict on its last upgrade and the next action, then causes, then replicas.
+
+Levels, images and components come from the judge at the end of the time range, so a range that begins after the
+upgrade shows the same. A service name in two namespaces means two services, each with its own row or line.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ _DO = {
     "regressedunknown": "see below",
     **{f"improved{cause}": "nothing to do" for cause in ("", *CAUSES)},
 }
-"""Verdict and cause, or what matters more → cause and what to do."""
+"""Verdict and cause, or a more important fact → cause and next action."""
 
 
 def _change(end: str, unit: str) -> str:
@@ -81,7 +83,7 @@ def _milliseconds(side: str, label: str, unit: str) -> str:
 
 
 def _by_measure(side: str, label: str) -> str:
-    """Medians of the measures with the old image or the new one, each in its unit."""
+    """Return the medians of the measures with the old or the new image, each in its unit."""
     kinds = {
         "energy": ("", " J"),
         "spread": (" * 100", " %"),
@@ -101,13 +103,13 @@ def _by_measure(side: str, label: str) -> str:
 
 
 def _last(measure: str, metric: str, to: str, unit: str) -> str:
-    """A measure in the last run, the median of the replicas."""
+    """Return a measure in the last run, as the median over replicas."""
     run = text(f"quantile by (namespace) (0.5, infercanary_run_{metric}){to}", "last", "namespace", unit)
     return f'label_replace({run}, "measure", "{measure}", "", "")'
 
 
 def _in_order(expression: str) -> str:
-    """Steps of a cold start with their number."""
+    """Number the steps of a cold start."""
     for place, step in enumerate(("load", "first_run", "warm_up", "time_to_steady"), 1):
         expression = f'label_replace({expression}, "step", "{place}. {colours.word(step)}", "step", "{step}")'
     return expression
@@ -658,11 +660,7 @@ _SWEEP = rows(
 
 
 def board() -> Board:
-    """The dashboard.
-
-    Returns:
-        The board, not yet built.
-    """
+    """Return the board, which is not built yet."""
     return Board(
         "service",
         "Service",

@@ -1,10 +1,10 @@
-"""Panels that write: numbers as they are now, and tables.
+"""Panels with text: current numbers, and tables.
 
-Of all functions:
+Arguments of all functions:
 
 Args:
-    about: The panel's title, texts, unit and size.
-    queries: Each with the name of its series.
+    about: Title, texts, unit and size of the panel.
+    queries: Queries with the names of their series.
 
 Returns:
     A new panel.
@@ -35,7 +35,7 @@ from grafana.dashboards.panels import (
 )
 
 YES_OR_NO = {"1": ("yes", colours.WELL), "0": ("no", colours.TROUBLE)}
-"""Value → word and colour, where yes is what one wants."""
+"""Value → word and colour, for values where yes is good."""
 
 
 def tiles(
@@ -46,13 +46,13 @@ def tiles(
     links: Mapping[str, str] | None = None,
     bad_from: float | None = None,
 ) -> Panel:
-    """Numbers as they are now, each with its name.
+    """Return a panel of current numbers with their names.
 
     Args:
-        named: Series → colour, where no bound gives it.
-        units: Series → unit, where it is not the panel's.
-        links: Series → address that a click leads to.
-        bad_from: Vermillion from there on, and blue below it; grey without it.
+        named: Series → colour, independent of the value.
+        units: Series → unit, if it differs from the panel's unit.
+        links: Series → address for a click.
+        bad_from: Values from here on are vermillion, lower values are blue. None for grey.
     """
     usual = colours.CELLS[colours.NEUTRAL] if bad_from is None else colours.WELL
     steps = [dashboard.Threshold(value=None, color=usual)]
@@ -79,10 +79,10 @@ def tiles(
 
 
 class Column(NamedTuple):
-    """A column of a table: a field, its heading, and how its values look.
+    """A column of a table: a field, its heading, and the look of its values.
 
-    ``width`` is in pixels; ``least`` is the least width of a column that takes what is left. ``named`` has value →
-    colour, ``words`` value → word and colour; a word without a colour is plain text.
+    ``width`` is in pixels; ``least`` is the minimum width of a column that takes the remaining space. ``named`` is
+    value → colour, ``words`` is value → word and colour. A word without a colour is plain text.
     """
 
     field: str
@@ -98,7 +98,7 @@ class Column(NamedTuple):
 
 
 def _with_namespace(columns: Iterable[Column]) -> Iterator[Column]:
-    """With a service's namespace, which only Kubernetes has."""
+    """Add a column for a service's namespace, which exists only in Kubernetes."""
     for column in columns:
         yield column
         if column.field == "service" and not column.hidden:
@@ -106,12 +106,13 @@ def _with_namespace(columns: Iterable[Column]) -> Iterator[Column]:
 
 
 def rows(about: About, columns: Sequence[Column], *queries: Query, sort: Sequence[str] = ()) -> Panel:
-    """A table without pages. Its queries' rows are merged where their labels agree; fields without a column are left
-    out, and so are columns without a value.
+    """Return a table without pages. Rows of different queries are merged if their labels agree.
+
+    Fields without a column are left out, and so are columns without any value.
 
     Args:
-        columns: From left to right; on a phone the first three are seen.
-        sort: Headings of columns, the first one first, with ``-`` in front for the largest first.
+        columns: From left to right; a phone shows the first three.
+        sort: Headings of the columns to sort by, most important first; a leading ``-`` means descending.
     """
     columns = [*_with_namespace(columns)]
     panel = (
@@ -144,7 +145,7 @@ def rows(about: About, columns: Sequence[Column], *queries: Query, sort: Sequenc
     )
     missing_values(panel, "")
     panel.override_by_regexp("/.*/", [option("custom.wrapHeaderText", True)])
-    # A column in which no row has a value: the list of all different values is written as an empty text.
+    # Matches a column without any value: Grafana writes its list of unique values as an empty text.
     none = dashboard.MatcherConfig(
         id_val="byValue", options={"reducer": "uniqueValues", "op": "eq", "value": ""}
     )
@@ -159,7 +160,7 @@ def _looks(column: Column) -> Iterable[dashboard.DynamicConfigValue]:
     if column.unit:
         yield option("unit", column.unit)
     else:
-        # A name that is longer than the column goes on in the next line.
+        # A long name continues on the next line.
         yield option("custom.wrapText", True)
     if decimals is not None:
         yield option("decimals", decimals)
@@ -184,10 +185,10 @@ def _link(address: str) -> dashboard.DynamicConfigValue:
 
 
 def lower_case(panel: Panel, field: str) -> Panel:
-    """Write a column's texts in lower case, as anchors of headings are.
+    """Write a column's texts in lower case, like anchors of headings.
 
     Args:
-        panel: Of :func:`rows`.
+        panel: Panel from :func:`rows`.
         field: Name of the column's field.
     """
     built = panel.build()

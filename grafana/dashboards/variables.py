@@ -1,10 +1,12 @@
-"""The variables at the top of the dashboards. Each is narrowed by those before it, and has one name everywhere, so that
-links between dashboards keep what was chosen.
+"""Variables at the top of the dashboards.
 
-Of all functions:
+Earlier variables limit the values of later variables. Each variable has the same name everywhere, so that links
+between dashboards keep the chosen values.
+
+Arguments of all functions:
 
 Args:
-    matchers: Of the labels of the series that the values are taken from, such as those with earlier variables.
+    matchers: Label matchers for the series that provide the values, for example with earlier variables.
 
 Returns:
     A variable for a board.
@@ -21,23 +23,25 @@ from grafana.dashboards import colours
 Variable = Builder[dashboard.VariableModel]
 
 DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
-"""What every panel, variable and annotation asks."""
+"""Data source of every panel, variable and annotation."""
 
 UID = "infercanary-prometheus"
-"""The provisioned data source: what `${datasource}` is at first."""
+"""Uid of the provisioned data source, the initial value of `${datasource}`."""
 
 INSTANCE = 'instance=~"$instance"'
 SERVICES = 'namespace=~"$namespace", service=~"$service"'
 CONTAINERS = f'{INSTANCE}, {SERVICES}, container=~"$container"'
 JUDGED = f'{SERVICES}, canary=~"$canary"'
-"""Selects the judge's series: a service runs on any number of hosts, whichever exporter judges it."""
+"""Matchers for the judge's series. There is no `instance`, because a service may run on several hosts, and any
+exporter may judge it.
+"""
 
 UP = "instance_service_container:infercanary_up:max"
-"""Each container, as the rules record it."""
+"""Recorded series for each container."""
 
 
 def datasource() -> Variable:
-    """Which Prometheus."""
+    """Data source: a Prometheus server."""
     return (
         builders.DatasourceVariable("datasource")
         .label("Data source")
@@ -49,48 +53,48 @@ def datasource() -> Variable:
 
 
 def instance(*matchers: str, multi: bool = True) -> Variable:
-    """Exporters: there is one on each host; with matchers, those that know such containers.
+    """Exporters, one for each host; with matchers, only exporters of hosts with such containers.
 
     Args:
-        multi: Whether several can be chosen.
+        multi: True if several values can be chosen.
     """
     selector = _up(UP, *matchers) if matchers else "instance_job:up:max"
     return _labels("instance", "Host", "The exporter of a host, as Prometheus names it.", selector, multi)
 
 
 def service(*matchers: str, multi: bool = True) -> Variable:
-    """What stays the same across upgrades.
+    """Services, whose names stay the same across upgrades.
 
     Args:
-        multi: Whether several can be chosen.
+        multi: True if several values can be chosen.
     """
     return _labels("service", "Service", "What stays the same across upgrades.", _up(UP, *matchers), multi)
 
 
 def namespace(*matchers: str) -> Variable:
-    """Namespaces of the services, in Kubernetes."""
+    """Kubernetes namespaces of the services."""
     text = "The namespace in Kubernetes. Elsewhere there is none: keep All."
     return _labels("namespace", "Namespace", text, _up(UP, *matchers), all_value=".*")
 
 
 def container(*matchers: str) -> Variable:
-    """Replicas of the services: containers, in Kubernetes of all pods of the service."""
+    """Replicas of the services: containers; in Kubernetes, containers in all pods of the service."""
     text = "Replicas of the service, by the name that a restart keeps."
     return _labels("container", "Replica", text, _up(UP, *matchers, SERVICES))
 
 
 def canary(*matchers: str, multi: bool = True) -> Variable:
-    """The canaries.
+    """Canaries.
 
     Args:
-        multi: Whether several can be chosen.
+        multi: True if several values can be chosen.
     """
     text = "The fixed inference, as the probe's settings name it."
     return _labels("canary", "Canary", text, _up("infercanary_canary_state", *matchers, SERVICES), multi)
 
 
 def verdict() -> Variable:
-    """Verdicts: what a click on a count chooses."""
+    """Verdicts; a click on a count chooses a verdict."""
     names = [*reversed(colours.VERDICTS)]
     return (
         builders.CustomVariable("verdict")
@@ -123,7 +127,7 @@ def _labels(
         .include_all(multi)
     )
     if multi:
-        # Every query of many names would be as long as the list of them.
+        # A pattern for All, because a list of many names would make every query long.
         variable.all_value(all_value).current(
             dashboard.VariableOption(selected=True, text="All", value="$__all")
         )

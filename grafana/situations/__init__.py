@@ -1,6 +1,7 @@
-"""Situations that a board has to show well: what is in them, and a real Prometheus that has them.
+"""Test situations that a dashboard must show well, and a real Prometheus with their data.
 
-:mod:`.worlds` says what happens, :mod:`.reports` what a probe reports meanwhile (:mod:`.moments` how its server is,
-:mod:`.values` the value of each metric), :mod:`.history` has the real exporter and its judge read that, and
-:mod:`.backfill` puts what the exporter shows, and what the recording rules make of it, into a real Prometheus.
+:mod:`.worlds` describes the situations. :mod:`.reports` makes the reports of their probes, with help of
+:mod:`.moments` (state of a server at a time) and :mod:`.values` (value of each metric). :mod:`.history` gives the
+reports to the real exporter and its judge. :mod:`.backfill` loads the exporter's output, and the results of the
+recording rules, into a real Prometheus.
 """

@@ -1,7 +1,7 @@
-"""A real Prometheus that has a situation: what was scraped, and what the recording and alerting rules make of it.
+"""A real Prometheus with the data of a situation: the scrapes, and the results of the recording and alerting rules.
 
-Rules are evaluated over the past by asking for each at every step, as `promtool tsdb create-blocks-from rules` does;
-but that command knows no rule that reads another one, and no alert.
+Each rule is evaluated over the past by a query for every step, as `promtool tsdb create-blocks-from rules` does. That
+command itself supports neither rules that read other rules, nor alerts.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 """Seconds of each unit of PromQL."""
 _READY_SECONDS = 30.0
 _ENVIRONMENT = {"GOGC": "400", **os.environ}
-"""Less garbage collection: less CPU time, more memory."""
+"""Collect garbage less often: saves CPU time, takes more memory."""
 
 Rule = Mapping[str, Any]
-"""A rule as its file has it."""
+"""A rule as in its file."""
 
 
 def missing() -> str:
-    """Programs that are needed and not installed, in one line."""
+    """Return the required programs that are not installed, in one line; empty if all are installed."""
     programs = [program for program in ("prometheus", "promtool") if shutil.which(program) is None]
     return f"not installed: {', '.join(programs)}" if programs else ""
 
@@ -47,11 +47,11 @@ def missing() -> str:
 def prometheus(
     situation: Situation, write: Callable[[Situation, BinaryIO], None] = history.write, rules: Path = RULES
 ) -> Iterator[Prometheus]:
-    """A Prometheus on a free port of loopback that has the situation, until the end of the block.
+    """Run a Prometheus with the data of a situation on a free loopback port, until the end of the block.
 
     Args:
-        situation: Which.
-        write: Writes what is scraped.
+        situation: The situation.
+        write: Writes the scrapes.
         rules: Folder of the rules.
     """
     with tempfile.TemporaryDirectory() as name:
@@ -72,13 +72,13 @@ def prometheus(
 
 
 def read_rules(folder: Path = RULES) -> list[Rule]:
-    """All rules of the folder's files, in their order."""
+    """Return all rules in the folder's files, in order."""
     files = [yaml.load(path.read_bytes(), yaml.CSafeLoader) for path in sorted(folder.glob("*.y*ml"))]
     return [rule for file in files for group in file["groups"] for rule in group["rules"]]
 
 
 def _rounds(rules: Sequence[Rule]) -> Iterator[Sequence[Rule]]:
-    """Rules that may be evaluated together, because what they read is there; alerts last, for they read all."""
+    """Yield groups of rules that can be evaluated together: the rules that they read are done. Alerts come last."""
     rest = [rule for rule in rules if "record" in rule]
     while rest:
         names = {rule["record"] for rule in rest}
@@ -113,7 +113,7 @@ def _lines(name: str, labels: Mapping[str, str], points: Iterable[tuple[float, o
 def _firing(
     points: Iterable[tuple[float, object]], wait: float, step: float
 ) -> Iterator[tuple[float, float]]:
-    """When it fires, and since when the alert holds."""
+    """Yield (time, start of the alert's condition) for each step at which the alert fires."""
     since = before = float("-inf")
     for at, _ in points:
         since = at if at - before > step else since
@@ -123,10 +123,10 @@ def _firing(
 
 
 def _add_blocks(file: Path, folder: Path) -> None:
-    """Add a file of OpenMetrics to the database."""
+    """Add an OpenMetrics file to Prometheus' database."""
     if file.stat().st_size <= len("# EOF\n"):
         return
-    # Each block has the whole file read once more.
+    # Long blocks, because promtool reads the whole file again for each block.
     command = ["promtool", "tsdb", "create-blocks-from", "--max-block-duration=18h", "openmetrics"]
     command += [str(file), str(folder / "data")]
     made = subprocess.run(command, check=False, capture_output=True, text=True, env=_ENVIRONMENT)  # noqa: S603

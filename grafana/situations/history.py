@@ -1,4 +1,4 @@
-"""What Prometheus scrapes in a situation: the real exporter and its judge, which read simulated reports."""
+"""Scrapes of a situation, made by the real exporter and its judge from simulated reports."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _LINKS = Links(grafana="http://127.0.0.1:3000", runbooks="http://127.0.0.1:9797/
 
 
 def write(situation: Situation, file: BinaryIO) -> None:
-    """Write all scrapes to the file, as OpenMetrics with times."""
+    """Write all scrapes to a file, as OpenMetrics with timestamps."""
     asyncio.run(exporters(situation, file.write))
     file.write(b"# EOF\n")
 
 
 async def exporters(situation: Situation, take: Callable[[bytes], object]) -> list[Exporter]:
-    """Let a situation pass.
+    """Run the exporters through a situation.
 
     Args:
-        situation: Which.
-        take: Is given each scrape: lines of OpenMetrics with times.
+        situation: The situation.
+        take: Called with each scrape: lines of OpenMetrics with timestamps.
 
     Returns:
-        The exporters, one a host, as they are at the end.
+        The exporters in their final state, one for each host.
     """
     hosts: dict[str, list[Server]] = {server.host: [] for server in situation.servers} or {
         "exporter:9797": []
@@ -59,7 +59,8 @@ async def exporters(situation: Situation, take: Callable[[bytes], object]) -> li
     since = END - situation.seconds - situation.step
     for left in range(int(situation.seconds / situation.step), -1, -1):
         at = END - left * situation.step
-        # The exporter and its judge ask for the time: how old a report is, when neighbours are compared.
+        # Simulated time, because the exporter and its judge read the clock (age of a report, comparison of
+        # neighbours).
         with patch("time.time", lambda at=at: at), patch("time.monotonic", lambda at=at: at):
             for name, exporter in exporters.items():
                 text = _DOWN
@@ -84,7 +85,7 @@ def _scraped(exporter: Exporter, at: float, began: float) -> bytes:
 async def _poll(
     exporter: Exporter, situation: Situation, servers: Sequence[Server], at: float, since: float
 ) -> None:
-    """Take what each probe answers now, judge it, and show it."""
+    """Process the current answer of each probe, judge the runs, and show the results."""
     probes = exporter.collector.probes
     for now in filter(None, (moment(server, at) for server in servers)):
         container = _container(now)
@@ -102,7 +103,8 @@ async def _poll(
     [docker] = exporter.discoveries
     docker.up, docker.tried = not (situation.docker_silent and at > END - 300), True
     docker.containers = tuple(probe.container for probe in probes.values())
-    # 500 services are judged at the end alone, which is what a board shows: it takes most of the time.
+    # With 500 services, judging takes most of the time. So they are judged only at the end, which is what a dashboard
+    # shows.
     if len(servers) * situation.step < 600 or at == END:
         exporter.judging.turn()
     for probe in probes.values():

@@ -1,4 +1,4 @@
-"""A simulated server at a time: which image it runs, what is wrong with it, how long its inferences take."""
+"""State of a simulated server at a time: its image, its troubles, and its latency."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTERVAL = 10.0
 """Seconds between two runs."""
 REPEATS = 10
 TROUBLE = 120.0
-"""Seconds after the last start at which troubles begin."""
+"""Seconds from the last start to the beginning of troubles."""
 _ABILITIES = {"gpu", "streams", "sweeps"}
 _CUDA = {
     "torch_cuda": "12.8",
@@ -29,7 +29,7 @@ _PHASES = {
 
 
 class Moment(NamedTuple):
-    """A server at a time."""
+    """State of a server at a time."""
 
     server: Server
     started: float
@@ -37,9 +37,9 @@ class Moment(NamedTuple):
     """Seconds since the start."""
     image: Image
     order: int
-    """Number of its starts before this one."""
+    """Number of earlier starts."""
     words: frozenset[str]
-    """Abilities and troubles that it has now."""
+    """Current abilities and troubles."""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -58,14 +58,14 @@ class Moment(NamedTuple):
         return self.server.latency * (1 + self.image.slower) * (1.25 if "host" in self.words else 1.0)
 
     def latency(self, number: int) -> float:
-        """Latency of a run of this start, seconds."""
+        """Return the latency of a run of this start, seconds."""
         start = f"{self.server.name} {self.order}"
         seeds = ((start, 0.004), (f"{start} {number}", 0.01))
         return self.level * math.exp(sum(random.Random(seed).gauss(0, sd) for seed, sd in seeds))  # noqa: S311
 
 
 def moment(server: Server, at: float) -> Moment | None:
-    """The server at a time, Unix seconds; None before its first start."""
+    """Return the state of a server at a time (Unix seconds); None before its first start."""
     begun = [(END - before, image) for before, image in server.starts if END - before <= at]
     if not begun:
         return None

@@ -1,4 +1,7 @@
-"""What a probe reports in a situation: every metric that the probe declares, so that a new one needs nothing here."""
+"""Report of a probe in a situation.
+
+It contains every metric that the probe declares, so a new metric needs no change here.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ from infercanary.contract.vocabulary import CONTROLS
 _FIRST_PROFILED, _PROFILED_EVERY = 3, 60
 _ERROR = "RuntimeError: expected 3 channels"
 _NORMAL = ((-2, 0.02), (-1.2, 0.13), (-0.5, 0.2), (0, 0.3), (0.5, 0.2), (1.2, 0.13), (2, 0.02))
-"""A normal distribution in seven parts, so that no bucket ever shrinks: standard deviations and share."""
+"""Normal distribution in seven parts: (standard deviations, share). Fixed parts, so that no bucket ever shrinks."""
 
 
 def report(now: Moment, since: float) -> Report:
-    """What the probe answers, with the runs since a time, Unix seconds."""
+    """Return the probe's report, with the runs since a time (Unix seconds)."""
     first = max(2, math.ceil((max(since, now.started + 20) - now.started) / INTERVAL))
     runs = [_run(now, number) for number in range(first, int(now.passed / INTERVAL))]
     return Report(
@@ -78,7 +81,7 @@ def _run(now: Moment, number: int) -> Run:
 
 
 def _profile(now: Moment, at: float, latency: float) -> Profile:
-    """Five repeats, in which the convolution takes what the image is slower by."""
+    """Return a profile of five repeats, in which the convolution takes all of the image's extra time."""
     usual = latency / (1 + now.image.slower)
     device = "cuda:0" if "gpu" in now.words else "cpu"
     times = {"aten::conv2d": latency - 0.4 * usual, "aten::linear": 0.2 * usual, "aten::relu": 0.1 * usual}
@@ -143,7 +146,7 @@ def _labels(now: Moment, metric: Metric, stem: str) -> Iterator[tuple[str, ...]]
         control = of.get("control", "")
         if control and (control.startswith("gpu_") != (of["device"] != "cpu")):
             continue
-        if "scope" in of:  # what does not apply to the scope is empty
+        if "scope" in of:  # labels that do not apply to the scope are empty
             of |= {
                 name: ""
                 for name, scope in (("canary", "canary"), ("command", "beside"))

@@ -1,4 +1,4 @@
-"""The value of each metric that a probe declares, of a healthy server and of one in trouble."""
+"""Value of each metric of a probe, for a healthy server and for a server in trouble."""
 
 from __future__ import annotations
 
@@ -106,9 +106,11 @@ thread_oversubscription_ratio              0.5       throttled 4
 [^,]*_seconds                              0.002
 .*                                         1
 """
-"""Metric and label values (regular expression of their beginning), what it usually is, and what while a word of
-:class:`.Moment` holds; the last word decides. Of a counter, growth in a second. `-` is absent, `~` moves by 2 % over
-time, `L` multiplies the last run's latency."""
+"""Columns: metric and label values (regular expression for their beginning), usual value, and pairs of a word of
+:class:`.Moment` and the value while the word holds; the last matching word counts. For a counter, the value is the
+increase in a second. `-` is a missing value, `~` varies by 2 % over time, `L` multiplies the latency of the last
+run.
+"""
 _LINES = [
     (re.compile(rf"(?:{columns[0]})(?:,|$)"), columns[1:])
     for columns in map(str.split, _TABLE.strip().split("\n"))
@@ -116,16 +118,13 @@ _LINES = [
 
 
 def value(now: Moment, metric: Metric, stem: str, labels: tuple[str, ...]) -> float | None:
-    """What a probe reports of a metric.
+    """Return the value of a metric in a probe's report; None for a missing value.
 
     Args:
-        now: The server.
-        metric: Its declaration.
-        stem: Its name without the prefix.
+        now: State of the server.
+        metric: Declaration of the metric.
+        stem: Name of the metric without the prefix.
         labels: Label values.
-
-    Returns:
-        None where the probe reports nothing.
     """
     words = now.words
     if stem in ("probe_start_timestamp_seconds", "sweep_timestamp_seconds"):

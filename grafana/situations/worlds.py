@@ -1,4 +1,4 @@
-"""The situations: which containers there are, on which hosts, with which images, and what is wrong with them."""
+"""The situations: containers, hosts, images, and troubles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 END = 1_768_478_370.0
-"""The end of every situation: 2026-01-15 11:59:30 UTC, within a block of two hours. All noise has a fixed seed."""
+"""End of every situation: 2026-01-15 11:59:30 UTC, inside a Prometheus block of two hours. All noise has a fixed
+seed.
+"""
 _BASE = {
     "torch": "2.7.0",
     "python": "3.11.9",
@@ -24,10 +26,10 @@ class Image(NamedTuple):
 
     name: str
     slower: float = 0.0
-    """Ratio by which all its latencies grow."""
+    """Relative increase of all latencies with this image."""
     environment: Mapping[str, str] = _CHANGED
     wrong: float = 0.0
-    """Relative error of its output against the image before."""
+    """Relative error of the output, compared with the image before."""
 
     @property
     def digits(self) -> str:
@@ -36,26 +38,27 @@ class Image(NamedTuple):
 
 
 class Server(NamedTuple):
-    """A container with a probe, over the whole situation."""
+    """A container with a probe, for the whole situation."""
 
     service: str
     name: str
     starts: Sequence[tuple[float, Image]]
-    """Seconds before the end, and the image, in order of time."""
+    """(seconds before the end, image) of each start, in order of time."""
     words: str = ""
-    """Abilities (`gpu`, `streams`, `sweeps`) and troubles, as :mod:`.values` knows them; and `brief`: it reports the
-    histogram of the latency alone, since histograms are most of a scrape."""
+    """Abilities (`gpu`, `streams`, `sweeps`) and troubles, as in :mod:`.values`. With `brief`, the server reports
+    only the latency histogram, because histograms are most of a scrape.
+    """
     canary: str = "resnet18"
     latency: float = 0.05
     """Seconds."""
     host: str = "exporter:9797"
     namespace: str = ""
-    """In Kubernetes, where the name is the pod's, and its container is called `server`."""
+    """Kubernetes namespace. If set, ``name`` is the pod's name, and the container is called `server`."""
     cpu: str = "AMD EPYC 7763"
 
 
 class Situation(NamedTuple):
-    """Servers over a time; or, without servers, a live stack."""
+    """Servers over a time. Without servers: a stack that has just started, or a live stack."""
 
     name: str
     servers: Sequence[Server]
@@ -63,18 +66,18 @@ class Situation(NamedTuple):
     step: float = 30.0
     """Seconds between two scrapes."""
     chosen: Mapping[str, str] = {}
-    """Variable → value, on boards on which one is chosen."""
+    """Variable → value, for dashboards with a single-choice variable."""
     shown: float = 0.0
-    """Seconds of the time range that is shown; 0 means all."""
+    """Length of the shown time range, seconds; 0 for all."""
     docker_silent: bool = False
     down: str = ""
-    """Host whose exporter has been down for the last ten minutes."""
+    """Host whose exporter is down for the last ten minutes."""
     end: float = END
     """Unix seconds."""
 
     @property
     def start(self) -> float:
-        """Start of the time range that is shown, Unix seconds."""
+        """Start of the shown time range, Unix seconds."""
         return self.end - (self.shown or self.seconds)
 
 
@@ -125,9 +128,10 @@ exporter-down classify infercanary-classify-2 1140=old,600=new           host=no
 exporter-down classify infercanary-classify-3 1140=old,600=new           host=node-3:9797
 exporter-down moderate infercanary-moderate-1 1140=other                 host=node-3:9797
 """
-"""Situation, service, name, seconds before the end and image of each start, and other fields of :class:`Server` (`_` is
-a space). In `spread` services are on several hosts, each with its own judge; one takes 20 µs, and one became 400 times
-slower."""
+"""Columns: situation, service, name, (seconds before the end)=(image) of each start, and other fields of
+:class:`Server` (`_` is a space). In `spread`, services run on several hosts, each with its own judge; one service
+takes 20 µs, and one became 400 times slower.
+"""
 
 
 def _servers(situation: str, word: str = "") -> list[Server]:
@@ -144,7 +148,10 @@ def _servers(situation: str, word: str = "") -> list[Server]:
 
 
 def _many(number: int) -> Server:
-    """One of 500 services on 50 hosts; every fifth was upgraded, and every tenth became slower by it."""
+    """Return one of 500 services on 50 hosts.
+
+    Every fifth service was upgraded, and every tenth became slower by its upgrade.
+    """
     new = IMAGES["new"]._replace(slower=0.05 + 0.002 * number if number % 10 == 0 else 0.0)
     starts = [(800.0, IMAGES["old"]), (300.0, new)][: 1 + (number % 5 == 0)]
     host = f"host-{number // 10:02}:9797"
@@ -170,4 +177,3 @@ _ALL = (
     Situation("many", [*map(_many, range(500))], 480.0, 120.0, _LAST),
 )
 SITUATIONS: Mapping[str, Situation] = {situation.name: situation for situation in _ALL}
-"""Name → situation."""

@@ -1,1 +1,1 @@
-"""The experiment before a deploy: two images take turns on this host until the answer is clear. ``infercanary ab``."""
+"""``infercanary ab``: an experiment before a deploy. Two images take turns on this host until the answer is clear."""

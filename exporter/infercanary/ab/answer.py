@@ -1,4 +1,7 @@
-"""The answer of an experiment: the verdict on each canary, its evidence and causes, and the cost of a start. Pure."""
+"""Answer of an experiment: the verdict on each canary, its evidence and causes, and the cost of a start.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ class PairShift(msgspec.Struct, frozen=True):
 
 
 class ExperimentAnswer(ComparisonResult, frozen=True, kw_only=True):
-    """The answer on one canary: the comparison of both arms, and the experiment."""
+    """Answer on one canary: the comparison of both arms, and facts about the experiment."""
 
     a: ArmSummary
     b: ArmSummary
@@ -61,16 +64,16 @@ class ExperimentAnswer(ComparisonResult, frozen=True, kw_only=True):
 
 
 class CanaryPairs:
-    """The pairs of starts of one canary, with the runs that count.
+    """Pairs of starts of one canary, with the counted runs.
 
     Args:
-        pairs: At least one, in order of time.
-        canary: A name that every start has.
+        pairs: One or more pairs, in order of time.
+        canary: Name of a canary that every start has.
     """
 
     def __init__(self, pairs: Sequence[TurnPair], canary: str) -> None:
         self.starts, self.notes = counted([(pair.a.starts[canary], pair.b.starts[canary]) for pair in pairs])
-        """(A's start, B's start) of each pair that counts, and remarks on the others."""
+        """``starts``: (A's start, B's start) for each counted pair. ``notes``: remarks on the excluded runs."""
 
     @cached_property
     def shifts(self) -> list[Shift]:
@@ -89,14 +92,14 @@ class CanaryPairs:
 
 @dataclass(frozen=True)
 class ExperimentJudge:
-    """Decides when an experiment is done, and makes its answer.
+    """Decides when an experiment is done, and makes the answer.
 
     Args:
-        most: Pairs that are planned.
-        policy: The numbers that decide.
-        claimed: The shift of `--expect`, as a ratio; the experiment goes on until that is known.
-        gate: Whether measures decide too; then it goes on while one looks worse and is not known, unless the latency
-            regressed: that is the answer already.
+        most: Number of planned pairs.
+        policy: Thresholds of the decision.
+        claimed: Shift of `--expect`, as a ratio; the experiment continues until the claim holds or is refuted.
+        gate: With "all", the experiment also continues while a measure looks worse without a confirmed verdict. A
+            latency that regressed ends the experiment, because this already is the answer.
     """
 
     most: int
@@ -112,7 +115,7 @@ class ExperimentJudge:
         """Return the decision on each canary after these pairs.
 
         Raises:
-            UsageError: No canary is in all of them.
+            UsageError: No canary is in all pairs.
         """
         decisions = {}
         for name in common(pairs)[0]:
@@ -127,12 +130,12 @@ class ExperimentJudge:
                 decision = decision._replace(clear=is_known, done=is_known or is_last)
             elif decision.done and self.gate == "all" and decision.verdict != "regressed":
                 decision = decision._replace(done=not measures.decide(of.starts, self._pairs)[1])
-            # Pairs that do not count are still tried pairs: an experiment must end.
+            # Excluded pairs count as attempts, so that an experiment always ends.
             decisions[name] = decision._replace(done=decision.done or len(pairs) > self.most)
         return decisions
 
     def answer(self, canary: str, result: Result) -> ExperimentAnswer:
-        """Return the answer on one canary, a name that every start has."""
+        """Return the answer on one canary that every start has."""
         of = CanaryPairs(result.pairs, canary)
         verdicts, _ = measures.decide(of.starts, self._pairs)
         answer = self._latency(canary, of, result, regressions(verdicts))
@@ -196,7 +199,7 @@ class ExperimentJudge:
         )
 
     def _action(self, of: CanaryPairs) -> str:
-        """Return the next action, which would settle it."""
+        """Return the action that would lead to a verdict."""
         if len(of.shifts) < FEWEST_PAIRS:
             return f"at least {FEWEST_PAIRS} pairs of starts are needed: give it more time (--budget)"
         if needed := self._pairs.pairs_needed(of.shifts, FILES.pool.history):
@@ -208,13 +211,13 @@ class ExperimentJudge:
 
 
 def common(pairs: Sequence[TurnPair]) -> tuple[list[str], list[str]]:
-    """Return the canaries that every start had, and notes on those of one side.
+    """Return the canaries that every start has, and notes on canaries of only one side.
 
     Args:
         pairs: One or more.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No canary is in every start.
     """
     turns = [turn.starts for pair in pairs for turn in pair]
     names = [name for name in turns[0] if all(name in starts for starts in turns)]

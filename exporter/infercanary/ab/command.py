@@ -122,7 +122,7 @@ def run_experiment(
 
 
 def show(result: Result, judge: ExperimentJudge, signal_number: int, output: Output) -> int:
-    """Show the answer on each canary; return the exit code."""
+    """Print the answer on each canary; return the exit code."""
     names, notes = common(result.pairs) if result.pairs else ([], [])
     documents = [
         experiment_document(judge.answer(name, result), *CanaryPairs(result.pairs, name).series)

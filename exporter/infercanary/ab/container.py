@@ -1,6 +1,6 @@
-"""An arm that is an image: each start is a container of its own.
+"""An arm that runs an image: each start is a new container.
 
-Containers do not remove themselves (`--rm`), because the log of one that died says why.
+Containers do not remove themselves (`--rm`), because the log of a container that died has the reason.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from infercanary.judge.origin import Origin
 SETTINGS = "/infercanary-ab.yaml"
 """Path of the settings in a container."""
 
-_IN_CONTAINER = ("/.dockerenv", "/run/.containerenv")  # files that Docker and Podman make in theirs
+_IN_CONTAINER = ("/.dockerenv", "/run/.containerenv")  # files that Docker and Podman create inside containers
 
 
 class Container:
-    """Runs an image, with its own command or the probe alone.
+    """Runs an image, either with its own command or with only the probe.
 
     Args:
-        client: Of Docker.
-        side: Its settings.
-        budget: Seconds of the experiment.
-        reaper: Removes the container if this process is killed, or if Docker refuses to.
-        interruption: Ends a pull.
+        client: Docker client.
+        side: Settings of this side.
+        budget: Duration limit of the experiment, seconds.
+        reaper: Removes the container if this process is killed, or if Docker refuses the removal.
+        interruption: Stops a pull.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Container:
         self._client, self._side, self._budget, self._reaper = client, side, budget, reaper
 
     def start(self) -> Sequence[str]:
-        """Start a container; return the addresses at which its probe may answer."""
+        """Start a container; return the possible addresses of its probe."""
         side = self._side
         self._name = f"infercanary-ab-{uuid.uuid4().hex[:12]}"
         self._reaper.send(f"watch {self._name}")
@@ -90,15 +90,17 @@ class Container:
                 entrypoint=["infercanary"] if side.probe else None,
                 name=self._name,
                 environment=side.variables,
-                labels={**labels(self._budget), ENABLE_LABEL: "false"},  # an exporter here ignores it
-                healthcheck={"test": ["NONE"]},  # it would run every few seconds beside the canary
+                # An exporter on this host ignores the container.
+                labels={**labels(self._budget), ENABLE_LABEL: "false"},
+                # A health check would run every few seconds and slow the canary.
+                healthcheck={"test": ["NONE"]},
                 ports=[self._port],
                 host_config=self._host_config(),
             )
             if side.probe:
-                # Copied, not mounted: the daemon may not see files of this host.
+                # Copied instead of mounted, because the daemon may not see files of this host.
                 files = [(SETTINGS.lstrip("/"), settings_text(side.probe, DEFAULT_PORT))]
-                memory = io.BytesIO()  # the default is a file, and this host's disk may be full
+                memory = io.BytesIO()  # the default is a file on this host's disk, which may be full
                 docker.utils.create_archive("/", files=[], fileobj=memory, extra_files=files)
                 self._client.put_archive(self._name, "/", memory.getvalue())
             self._client.start(self._name)
@@ -108,7 +110,7 @@ class Container:
         return probe_urls(settings, self._port, published_host(self._client))
 
     def ended(self) -> str:
-        """Return why the container has ended; empty while it runs."""
+        """Return the reason why the container ended; empty while it runs."""
         try:
             state = self._client.inspect_container(self._name).get("State") or {}
         except UNREACHED as error:
@@ -120,13 +122,16 @@ class Container:
         return f"it ended with exit code {state.get('ExitCode')}"
 
     def last_words(self) -> str:
-        """Return the last line that the container logged; empty without one."""
+        """Return the last line of the container's log; empty if the log is empty."""
         with suppress(*UNREACHED):
             return last_line(bytes(self._client.logs(self._name, stdout=True, stderr=True, tail=20)))
         return ""
 
     def end(self) -> None:
-        """Remove the container with its anonymous volumes, running or not; the reaper does it if Docker refuses now."""
+        """Remove the container, running or not, with its anonymous volumes.
+
+        If Docker refuses, the reaper does this later.
+        """
         try:
             with suppress(docker.errors.NotFound):
                 self._client.remove_container(self._name, force=True, v=True)
@@ -137,7 +142,8 @@ class Container:
     def _host_config(self) -> Any:
         side = self._side
         return self._client.create_host_config(
-            # On this machine only; with a daemon on another one (docker:dind) that would not be reachable.
+            # Published only on this machine's loopback. Loopback of a remote daemon (docker:dind) would not be
+            # reachable.
             port_bindings={self._port: (HERE if published_host(self._client) == HERE else "", None)},
             nano_cpus=None if side.cpus is None else round(side.cpus * 1e9),
             cpuset_cpus=",".join(map(str, sorted(side.cpuset))) or None,
@@ -150,7 +156,7 @@ class Container:
 
 
 def probe_port(name: str, labels: Mapping[str, str]) -> int:
-    """Return the port of an image's own probe, by its labels."""
+    """Return the port of the image's own probe, from the image's labels."""
     text = labels.get(PORT_LABEL, labels.get(SOCKET_LABEL, str(DEFAULT_PORT)))
     if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65_536):
         raise UsageError(
@@ -161,13 +167,14 @@ def probe_port(name: str, labels: Mapping[str, str]) -> int:
 
 
 def probe_urls(settings: Mapping[str, Any], port: int, host: str) -> list[str]:
-    """Return where a container's probe may answer: at its published port, or at its own address if this runs in a
-    container beside it.
+    """Return the possible addresses of a container's probe.
+
+    These are its published port, or its own address if this process runs in a container on the same network.
 
     Args:
-        settings: NetworkSettings of the inspected container, in which anything may be null.
-        port: Of the probe, inside the container.
-        host: On which Docker publishes ports.
+        settings: NetworkSettings of the inspected container; any value may be null.
+        port: Port of the probe inside the container.
+        host: Host on which Docker publishes ports.
     """
     if host == HERE and any(map(os.path.exists, _IN_CONTAINER)):
         networks = [network or {} for network in (settings.get("Networks") or {}).values()]

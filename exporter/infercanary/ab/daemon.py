@@ -1,6 +1,6 @@
-"""Docker as an experiment uses it.
+"""Docker, as an experiment uses it.
 
-Its containers have a label, by which the next experiment finds and removes those that are overdue.
+Each container of an experiment has a label. The next experiment uses the label to find and remove overdue containers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.text import printable
 
 LABEL = "infercanary.ab"
-"""Label of every container of an experiment: Unix time after which the experiment is over in any case."""
+"""Label of every container of an experiment. Its value is a Unix time after which the experiment is certainly over."""
 
 UNREACHED = (docker.errors.DockerException, requests.RequestException, OSError)
-"""Errors of a request to Docker."""
+"""Errors of requests to Docker."""
 
 HERE = "127.0.0.1"
 _CALL_SECONDS = 60
@@ -35,7 +35,7 @@ _LINE = 300  # characters of a message
 
 
 def open_daemon() -> docker.APIClient:
-    """Return a client as :func:`connect` does; remove containers that overdue experiments left.
+    """Return a client from :func:`connect`, after removing containers left by overdue experiments.
 
     Raises:
         UsageError: Docker does not answer.
@@ -55,16 +55,16 @@ def open_daemon() -> docker.APIClient:
 def find_image(
     client: docker.APIClient, name: str, interruption: Interruption
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Return what Docker says of the image ``name``; pull it if it is not on this host.
+    """Return Docker's description of the image ``name``; pull the image if this host does not have it.
 
     Returns:
-        The inspected image, and the step ``pull`` in seconds where it was missing.
+        The inspected image, and the duration of the step ``pull`` in seconds if the image was pulled.
 
     Raises:
-        UsageError: It cannot be pulled.
-        Interrupted: A signal came while it was pulled.
+        UsageError: The image cannot be pulled.
+        Interrupted: A signal came during the pull.
     """
-    inspect: Any = client.inspect_image  # without types
+    inspect: Any = client.inspect_image  # the Docker SDK has no type hints
     pull: dict[str, float] = {}
     try:
         try:
@@ -88,10 +88,10 @@ def find_image(
 
 
 def check_volume(client: docker.APIClient, name: str) -> None:
-    """Check that a volume is there: Docker would create a missing one, and leave it.
+    """Check that a volume exists, because Docker would create a missing volume and leave it behind.
 
     Raises:
-        UsageError: It is missing, or Docker does not answer.
+        UsageError: The volume is missing, or Docker does not answer.
     """
     try:
         client.inspect_volume(name)
@@ -103,24 +103,24 @@ def check_volume(client: docker.APIClient, name: str) -> None:
 
 
 def labels(budget: float) -> dict[str, str]:
-    """Return the label of a container that is started now, in an experiment of ``budget`` seconds."""
+    """Return the label of a container that starts now, in an experiment of ``budget`` seconds."""
     return {LABEL: f"{time.time() + budget + _GRACE_SECONDS:.0f}"}
 
 
 def connect() -> docker.APIClient:
-    """Return a client that has connected, which the caller closes; DOCKER_HOST names the daemon."""
+    """Return a connected client, which the caller must close. DOCKER_HOST names the daemon."""
     return DirectClient(**docker.utils.kwargs_from_env(), version="auto", timeout=_CALL_SECONDS)
 
 
 def published_host(client: docker.APIClient) -> str:
-    """Return the host on which the daemon publishes ports: this one, or that of a daemon elsewhere (docker:dind)."""
+    """Return the host on which the daemon publishes ports: this host, or the host of a remote daemon (docker:dind)."""
     address = urlsplit(client.base_url)
     is_here = address.scheme == "http+docker" or address.hostname in (None, "localhost", "::1")
     return HERE if is_here else str(address.hostname)
 
 
 def remove_overdue(client: docker.APIClient) -> int:
-    """Remove the containers of experiments whose time is up; return their number."""
+    """Remove the containers of overdue experiments; return their number."""
     ids = [
         container["Id"]
         for container in client.containers(all=True, filters={"label": LABEL})
@@ -133,13 +133,13 @@ def remove_overdue(client: docker.APIClient) -> int:
 
 
 def is_overdue(labels: Mapping[str, str]) -> bool:
-    """Return whether the time of the experiment of a container is up."""
+    """True if the experiment of a container is over."""
     until = labels[LABEL]
     return until.isdecimal() and time.time() > int(until[:20])
 
 
 def one_line(error: BaseException) -> str:
-    """Return what went wrong in one line, in Docker's own words where there are some."""
+    """Return an error in one line, in Docker's own words if the error has them."""
     text = getattr(error, "explanation", None) or str(error) or type(error).__name__
     text = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
     return printable(" ".join(text.split()), _LINE)

@@ -1,4 +1,4 @@
-"""The document of an experiment: the comparison, both arms, each pair of starts, and each step of a deployment."""
+"""Document of an experiment: the comparison, both arms, each pair of starts, and each step of a deployment."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from infercanary.render.document import Document, Fact, Table
 from infercanary.render.units import count, percent, short, size, value
 
 STEPS = ("pull", "start", "first_answer", *COLD_START)
-"""Steps of a deployment: the pull of a missing image; the start of a container; from the request for that until the
-first inference was answered; of this, load and the first inference alone; and until steady."""
+"""Steps of a deployment. ``pull``: the pull of a missing image. ``start``: the start of a container.
+``first_answer``: from the start request to the first answered inference. The others are the steps of a cold start.
+"""
 
 ENDED: Mapping[Ended, str] = {
     "clear": "ended when the answer was clear",
@@ -33,9 +34,9 @@ def experiment_document(answer: ExperimentAnswer, a: RecordedRuns, b: RecordedRu
     """Return the document on one canary.
 
     Args:
-        answer: On the canary.
-        a: A's runs that count.
-        b: B's runs that count.
+        answer: Answer on the canary.
+        a: A's counted runs.
+        b: B's counted runs.
     """
     compared = comparison_document(answer, a, b)
     arms = (answer.a, answer.b)
@@ -53,12 +54,13 @@ def experiment_document(answer: ExperimentAnswer, a: RecordedRuns, b: RecordedRu
             *(fact for fact in compared.facts if fact.label not in ("baseline", "candidate")),
         ],
         tables=[*compared.tables, Table("pairs of starts in order of time", ("A", "B", "shift"), rows)],
-        charts=[chart for chart in compared.charts if chart.kind == "distributions"],  # sides took turns
+        # Sides took turns, so a chart in order of time would mislead.
+        charts=[chart for chart in compared.charts if chart.kind == "distributions"],
     )
 
 
 def _arm(arm: ArmSummary) -> str:
-    """Return the arm's name, settings, image, mean and scatter, as far as they are known."""
+    """Return the known facts about the arm: name, settings, image, mean and scatter."""
     parts = (
         arm.name,
         words(arm.settings),
@@ -72,7 +74,7 @@ def _arm(arm: ArmSummary) -> str:
 
 
 def _step(arm: ArmSummary, step: str) -> str:
-    """Return the median of a step, and half of its range."""
+    """Return the median of a step, and half of the step's range."""
     if step not in arm.cold_start:
         return "not pulled" if step == "pull" else "unknown"
     swing = f" (± {short(100 * arm.swing[step])} %)" if step in arm.swing else ""

@@ -1,19 +1,21 @@
-"""Estimates from pairs of starts: the shift, its interval, and when enough is known. Pure: numbers in, numbers out.
+"""Estimates from pairs of starts: the shift, its interval, and the time to stop. Pure functions.
 
-- **A start is one replicate** (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013): the unit is a
-  start's level, and how much starts differ is measured here, by the experiment itself. Nothing is assumed about it.
-- **Neighbours in time are one block** (Fisher, "The Design of Experiments", 1935, §§26-34): each start of A is
-  compared with the start of B next to it. What both had in common, heat or a neighbour that stayed, cancels in their
-  difference; and as A B is followed by B A, a trend cancels in two differences.
-- The shift is the trimmed mean of the pairs' differences, and its error that of their winsorized deviation, on as many
-  degrees of freedom as pairs count less one (Tukey and McLaughlin, "Less Vulnerable Confidence and Significance
-  Procedures for Location Based on a Single Sample", 1963): one unlucky start neither makes nor hides a change. From
-  8 pairs on one at either end is trimmed, from 16 on two; before that it is Student's t.
-- **Looking early costs**: the error is spent over the looks (:func:`levels`), and a change counts when two
-  looks in a row show it; after the first of them it is `unconfirmed`.
-- **What is beyond doubt does not wait**: from two pairs on, a change also counts where an interval shows it that errs
-  in ``false_calls`` of experiments, over all looks. Two pairs hardly show how much pairs differ, and so what is
-  assumed of restarts (``Policy.pool.restart_sd``) counts beside them, as the conjugate prior of a normal variance.
+- **A start is one replicate** (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013). The unit of the
+  statistics is the level of a start. The experiment itself measures the restart variance; nothing is assumed about
+  it.
+- **Neighbours in time are one block** (Fisher, "The Design of Experiments", 1935, §§26-34). Each start of A is
+  compared with the start of B next to it. Common effects, such as heat or a neighbour that stays, cancel in the
+  difference. Because A B is followed by B A, a trend cancels over two differences.
+- The shift is the **trimmed mean** of the pairs' differences. Its error is that of their winsorized deviation, and
+  its degrees of freedom are the number of untrimmed pairs minus 1 (Tukey and McLaughlin, "Less Vulnerable Confidence
+  and Significance Procedures for Location Based on a Single Sample", 1963). So one unlucky start neither creates nor
+  hides a change. From 8 pairs on, one pair is trimmed at each end; from 16 pairs on, two pairs. With fewer pairs,
+  this is Student's t.
+- **Looking early costs**: the error is spent over the looks (:func:`levels`). A change counts if two consecutive
+  looks show it; after the first of these looks, the change is `unconfirmed`.
+- **A change beyond doubt does not wait**: from two pairs on, a change also counts if an interval shows it whose error
+  rate over all looks is ``false_calls``. Two pairs are too few to estimate the variance between pairs. So the assumed
+  restart variance (``Policy.pool.restart_sd``) is included as the conjugate prior of a normal variance.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ from infercanary.judge.shift import CHANGED, Comparison, Shift, Verdict
 from infercanary.judge.statistics import assess
 
 FEWEST_PAIRS = 3
-"""Three differences are the fewest that show how much they differ."""
+"""Fewest pairs for an estimate of the variance between pairs."""
 
-_DOUBTLESS_PAIRS = 2  # the assumed restart variance may show by itself that a difference is beyond doubt
-_PAIRS_PER_TRIMMED = 8  # for each one that is trimmed at either end
+_DOUBTLESS_PAIRS = 2  # enough with the assumed restart variance, if the difference is beyond doubt
+_PAIRS_PER_TRIMMED = 8  # one pair is trimmed at each end for each 8 pairs
 
 
 class PairLook(NamedTuple):
-    """The estimate at one look. ``level`` is the confidence of its interval."""
+    """Estimate at one look. ``level`` is the confidence of its interval."""
 
     level: float
     shift: Shift
@@ -47,7 +49,10 @@ class PairLook(NamedTuple):
 
 
 class PairDecision(NamedTuple):
-    """The looks so far, the verdict that they confirm, whether the experiment is done, and whether by an answer."""
+    """Decision after some pairs: the looks so far, and the verdict that the looks confirm.
+
+    ``done``: True if the experiment ends. ``clear``: True if it ends with an answer.
+    """
 
     verdict: Verdict
     looks: Sequence[PairLook]
@@ -59,8 +64,8 @@ class PairJudge(NamedTuple):
     """Decides after each pair.
 
     Args:
-        most: Pairs that are planned, three or more.
-        policy: The numbers that decide.
+        most: Number of planned pairs, three or more.
+        policy: Thresholds of the decision.
     """
 
     most: int
@@ -69,9 +74,9 @@ class PairJudge(NamedTuple):
     def decide(self, pairs: Sequence[Shift]) -> PairDecision:
         """Return the decision after these pairs.
 
-        Each look is replayed on the pairs that were there then, so that the same pairs give the same verdict. It is
-        done when a change is confirmed, when both are equivalent, or when all pairs are there; but a change that the
-        last look was the first to show gets one pair more.
+        Each look is repeated with the pairs that existed at that time, so that the same pairs always give the same
+        verdict. The experiment is done if a change is confirmed, if both sides are equivalent, or after all pairs. If
+        only the last look shows a change, one more pair is added.
 
         Args:
             pairs: Shift of each pair, B over A (logarithms), in order of time.
@@ -96,14 +101,14 @@ class PairJudge(NamedTuple):
         return PairDecision(verdict, looks, is_clear or is_last, is_clear)
 
     def pairs_needed(self, pairs: Sequence[Shift], most: int = 99) -> int | None:
-        """Return the number of pairs that would settle it, if they continue like this.
+        """Return the number of pairs that would give a verdict, if the next pairs are like these.
 
         Args:
             pairs: Shift of each pair (logarithms).
-            most: The largest answer.
+            most: Largest possible result.
 
         Returns:
-            Pairs in all; None if ``most`` would not settle it, and with fewer than three pairs.
+            Total number of pairs; None if ``most`` pairs would not give a verdict, or for fewer than three pairs.
         """
         now, rules = estimate(pairs), self.policy.decide
         if not math.isfinite(now.se):
@@ -124,7 +129,7 @@ def estimate(pairs: Sequence[Shift]) -> Shift:
     """Return the trimmed mean of the pairs' shifts; its error is infinite with fewer than three pairs.
 
     Args:
-        pairs: Shift of each pair, B over A (logarithms), at least one.
+        pairs: Shift of each pair, B over A (logarithms), one or more.
     """
     n = len(pairs)
     logs = np.sort([pair.log for pair in pairs])
@@ -134,16 +139,18 @@ def estimate(pairs: Sequence[Shift]) -> Shift:
     if n < FEWEST_PAIRS or not all(math.isfinite(pair.se) for pair in pairs):
         return Shift(centre, math.inf, 0.0)
     winsorized = logs.clip(logs[cut], logs[n - 1 - cut])
-    # Its own error is SD / ((1 - 2 cut / n) √n).
+    # The standard error of the trimmed mean is SD / ((1 - 2 cut / n) √n).
     return _pooled(pairs, centre, float(winsorized.std(ddof=1)) * math.sqrt(n) / kept, kept - 1.0)
 
 
 def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
-    """Return the mean shift of the pairs, with an error in which the assumed restart variance counts beside them.
+    """Return the mean shift of the pairs.
+
+    Its error combines the scatter of the pairs and the assumed restart variance.
 
     Args:
-        pairs: Shift of each pair (logarithms), at least one.
-        policy: The assumed restart variance.
+        pairs: Shift of each pair (logarithms), one or more.
+        policy: Has the assumed restart variance.
     """
     pool, n = policy.pool, len(pairs)
     logs = np.array([pair.log for pair in pairs])
@@ -153,7 +160,7 @@ def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
 
 
 def _pooled(pairs: Sequence[Shift], log: float, between: float, df: float) -> Shift:
-    """Return a shift whose error is not below what the runs leave open: three pairs may agree by chance."""
+    """Return a shift whose error is at least the error within the runs, because a few pairs may agree by chance."""
     within = math.hypot(*(pair.se for pair in pairs)) / len(pairs)
     resolutions = sorted((pair.resolution for pair in pairs), key=lambda resolution: resolution.down)
     only = {resolution.only for resolution in resolutions}
@@ -162,24 +169,24 @@ def _pooled(pairs: Sequence[Shift], log: float, between: float, df: float) -> Sh
 
 
 def levels(looks: Sequence[int], error: float) -> Mapping[int, float]:
-    """Return the confidence of the interval at each look, such that all of them together err in ``error``.
+    """Return the confidence of the interval at each look, so that the error over all looks is ``error``.
 
-    The error is spent as Lan and DeMets ("Discrete Sequential Boundaries for Clinical Trials", 1983) do for a
-    constant boundary: alpha ln(1 + (e - 1) t) by the share t of the runs. Each look gets what is added there, which
-    holds however much the looks depend on each other (Bonferroni); a restart is in all of them, so independent
-    increments would not.
+    The error is spent by Lan and DeMets' function for a constant boundary ("Discrete Sequential Boundaries for
+    Clinical Trials", 1983): alpha ln(1 + (e - 1) t), where t is the share of the pairs. Each look gets the increase
+    since the look before. This sum holds for any dependence between looks (Bonferroni). Independent increments may
+    not be assumed, because each restart affects all later looks.
 
     Args:
-        looks: Pairs at each look, rising.
-        error: Share of cases.
+        looks: Number of pairs at each look, rising.
+        error: Share of experiments with a wrong call.
     """
-    error = round(error, 12)  # 0.05, not 0.05000000000000004
+    error = round(error, 12)  # rounds 0.05000000000000004 to 0.05
     spent = [error * math.log1p((math.e - 1) * n / looks[-1]) for n in (0, *looks)]
     return {n: 1 - (now - before) for n, (before, now) in zip(looks, pairwise(spent), strict=True)}
 
 
 def restart_sd(pairs: Sequence[Shift]) -> float:
-    """Return the restart SD (of logarithms): a pair's shift has the variance of two starts.
+    """Return the restart SD (of logarithms). A pair's shift has twice the variance of one start.
 
     Args:
         pairs: Shift of each pair (logarithms), two or more.

@@ -1,4 +1,7 @@
-"""The experiment: two arms take turns, A B B A A B B A …, one at a time, until the answer is clear or time is up."""
+"""The experiment: two arms take turns, A B B A A B B A …, until the answer is clear or the budget is used.
+
+Only one start runs at a time.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ Ended = Literal["clear", "restarts", "budget", "interrupted"]
 
 
 class TurnPair(NamedTuple):
-    """A turn of each arm, one right after the other."""
+    """One turn of each arm, one directly after the other."""
 
     a: Turn
     b: Turn
 
 
 class Result(NamedTuple):
-    """Both arms, the pairs of turns, a line on each start that failed, and why the experiment ended."""
+    """Result of an experiment: both arms, the pairs of turns, failed starts, and the reason for its end."""
 
     arms: Sequence[ArmSummary]
     pairs: Sequence[TurnPair]
@@ -42,9 +45,9 @@ class Experiment:
 
     Args:
         sides: Both arms.
-        plan: Starts of each arm at most, and seconds in all.
-        judged: Decides on each canary, after each pair.
-        interruption: Ends it at the next safe place.
+        plan: Limits of the experiment.
+        judged: Returns the decision on each canary after each pair.
+        interruption: Ends the experiment at the next safe point.
     """
 
     sides: Mapping[ArmName, Arm]
@@ -56,7 +59,7 @@ class Experiment:
     _seconds: list[float] = field(default_factory=list)
 
     def run(self) -> Result:
-        """Return the pairs, also if a signal or the budget ended it.
+        """Return the pairs, even if a signal or the budget ended the experiment.
 
         Raises:
             UsageError: An arm failed to start twice in a row, or no canary is in both arms.
@@ -84,13 +87,13 @@ class Experiment:
         return TurnPair(turns["A"], turns["B"])
 
     def _turn(self, side: ArmName, *, is_last: bool = False) -> Turn:
-        """Take a turn; if it fails, try once more."""
+        """Take a turn; after a failure, try once more."""
         self.interruption.check()
         arm, done = self.sides[side], len(self._seconds)
         left, expected = self._deadline - time.monotonic(), fmean(self._seconds or [0.0])
-        if left < expected:  # do not begin what cannot end in time
+        if left < expected:  # a turn that would not end in time is not started
             raise OutOfTime
-        most = max(2 * self.plan.restarts, done + 1)  # one more pair, if one did not count
+        most = max(2 * self.plan.restarts, done + 1)  # one more pair if a pair was excluded
         rest = f", at most {duration(min(expected * (most - done), left))} left" if done else ""
         show_progress(f"start {done + 1} of {most} at most: {side}{rest}")
         try:

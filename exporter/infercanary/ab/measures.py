@@ -1,9 +1,10 @@
-"""Verdicts on memory, energy and the throughput of a load, from pairs of starts. Pure.
+"""Verdicts on memory, energy and the throughput of a load, from pairs of starts. Pure functions.
 
-They are made as that on latency is (:mod:`~infercanary.ab.estimate`): a start is one replicate, neighbours in time are
-compared, and how much starts differ is measured. A start's value is its median, and how its runs scatter is left out:
-memory creeps up from run to run. So a sweep's point counts with one value a start, and memory that is the same to the
-byte in each start of an image differs from another's after few starts.
+The method is the method for latency (:mod:`~infercanary.ab.estimate`): a start is one replicate, neighbours in time
+are compared, and the restart variance is measured. The value of a start is its median. The scatter of runs within a
+start is ignored, because memory grows slowly from run to run. So one value for each start is enough for a point of a
+sweep. If memory is the same to the byte in all starts of one image, a few starts are enough to show a difference from
+another image.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from infercanary.judge.shift import Shift
 
 
 def decide(pairs: StartPairs, judge: PairJudge) -> tuple[dict[str, MeasureVerdict], bool]:
-    """Return the verdict on each measure that runs of both sides have, and whether one is open: it looks worse, and
-    more pairs may show whether it is.
+    """Return the verdict on each measure that both sides have, and True if a measure is open.
+
+    A measure is open if it looks worse and more pairs may confirm this.
 
     Args:
-        pairs: With the runs that count.
-        judge: Decides about latency.
+        pairs: Pairs with the counted runs.
+        judge: The judge for latency; its policy is changed to the one for measures.
     """
     judge = judge._replace(policy=judge.policy.for_measures())
     verdicts, is_open = {}, False
@@ -46,5 +48,5 @@ def decide(pairs: StartPairs, judge: PairJudge) -> tuple[dict[str, MeasureVerdic
 
 
 def _values(start: Start, measure: Measure) -> list[float]:
-    """Return the measure of each run that has it, worse if larger."""
+    """Return the measure of each run that has it; larger is worse."""
     return [sample.median for sample in of_measure(start, measure).samples if sample.median]

@@ -1,9 +1,10 @@
-"""Decides which runs count when other work on the host came and went during an experiment. Pure.
+"""Selects the counted runs if other work on the host came and went during an experiment. Pure functions.
 
-A neighbour that takes the CPU for half a minute slows one start and not the next, whatever the images. Contended runs
-carry a tag. They are left out if that cannot favour an image: if both images had about as many of them. An
-image that slows itself (more threads than CPUs) has more of them in every pair; then all runs count. A run
-that waited for others in its own container counts, whatever else slowed it: that is the image's doing.
+A neighbour that uses the CPU for half a minute slows one start and not the next, independent of the image. Contended
+runs carry a tag. These runs are excluded only if this cannot favour an image: if both images have about the same
+share of contended runs. An image that slows itself (more threads than CPUs) has more contended runs in every pair;
+then all runs count. A run with CPU wait caused inside its own container always counts, even if other processes slowed
+it, too, because the image causes this wait.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from infercanary.judge.model import Sample, Start
 from infercanary.judge.policy import EXPERIMENT
 
 StartPairs: TypeAlias = Sequence[tuple[Start, Start]]
-"""(A's start, B's start), each with its settled runs, in order of time."""
+"""(A's start, B's start) for each pair, with settled runs, in order of time."""
 
-_MORE = 0.05  # of the runs: a smaller difference in contended runs is none
-_MOST = 0.5  # of the runs: with more of them contended in both, it is the host
-_LEVEL = 0.8  # confidence of that difference; low, because counting all runs is the safer error
+_MORE = 0.05  # share of runs; a smaller difference in contended runs is ignored
+_MOST = 0.5  # share of runs; if both sides have more contended runs, the host is the cause
+_LEVEL = 0.8  # confidence of the difference; low, because counting all runs is the safer error
 
 
 def is_quiet(sample: Sample) -> bool:
-    """Return whether a run counts in any case: it was not contended, or its own container slowed it too."""
+    """True if a run always counts: it was not contended, or its own container slowed it, too."""
     return CPU_WAIT_INSIDE in sample.tags or BY_OTHERS.isdisjoint(sample.tags)
 
 
 def counted(pairs: StartPairs) -> tuple[StartPairs, Sequence[str]]:
-    """Return the pairs with the runs that count, all or the uncontended ones, and a remark on the others.
+    """Return the pairs with either all runs or only the uncontended runs, and a remark on excluded runs.
 
     Args:
-        pairs: At least one.
+        pairs: One or more.
     """
     if len(pairs) < 2:
-        return pairs, ()  # it shows nothing by itself
+        return pairs, ()  # one pair alone shows no difference
     quiet = [(_quiet(a), _quiet(b)) for a, b in pairs]
     shares = [
         [1 - len(kept.samples) / len(start.samples) for start, kept in zip(*both, strict=True)]
@@ -62,7 +63,7 @@ def counted(pairs: StartPairs) -> tuple[StartPairs, Sequence[str]]:
 
 
 def _differ(differences: Sequence[float]) -> bool:
-    """Return whether one side has more contended runs, beyond the scatter between pairs."""
+    """True if one side has more contended runs than the scatter between pairs explains."""
     n = len(differences)
     error = stdev(differences) / math.sqrt(n)
     return abs(fmean(differences)) > max(_MORE, float(stdtrit(n - 1, (1 + _LEVEL) / 2)) * error)

@@ -1,4 +1,4 @@
-"""Settings of an experiment's probe: a ``probe.yaml`` of the user, at the pace of an experiment."""
+"""Settings of an experiment's probe: the user's ``probe.yaml``, changed to the pace of an experiment."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import yaml
 from infercanary.command.settings import UsageError, load
 
 PACE = {"INFERCANARY_INTERVAL_SECONDS": "0.5", "INFERCANARY_DUTY_CAP": "1"}
-"""Variables that give a probe the pace of an experiment: nothing else competes, so runs may be frequent."""
+"""Variables that set the pace of a probe in an experiment. Runs may be frequent, because no production traffic
+competes with them.
+"""
 
-_SWEEP_SECONDS = 10.0  # a sweep's own, where its settings name none
+_SWEEP_SECONDS = 10.0  # duration of a sweep if its settings name none
 
 
 def load_settings(path: str) -> dict[str, Any]:
-    """Read the ``probe.yaml`` at ``path``. The probe itself checks its canaries when it starts.
+    """Read the ``probe.yaml`` at ``path``. The probe checks its canaries itself when it starts.
 
     Raises:
-        UsageError: It cannot be read, or has no canaries.
+        UsageError: The file cannot be read, or has no canaries.
     """
     document = load(path, dict[str, Any])
     if not isinstance(document.get("canaries"), Mapping) or not document["canaries"]:
@@ -28,12 +30,13 @@ def load_settings(path: str) -> dict[str, Any]:
 
 
 def settings_text(settings: Mapping[str, Any], listen: int | str) -> str:
-    """Return settings as YAML, with the address and the sweeps of an experiment, and without a journal.
+    """Return settings as YAML, with the address and sweep interval of an experiment, and without a journal.
 
-    A sweep comes as soon as it may: half of the time is for sweeps, and the first comes an interval after the start.
+    Sweeps are as frequent as the probe allows: sweeps may use half of the time, and the first sweep comes one
+    interval after the start.
 
     Args:
-        settings: A ``probe.yaml`` as a document.
+        settings: Content of a ``probe.yaml``.
         listen: Port or address of the probe.
     """
     changes = {
@@ -45,7 +48,7 @@ def settings_text(settings: Mapping[str, Any], listen: int | str) -> str:
 
 
 def _swept_soon(canary: Any) -> Any:
-    """Give a canary's sweep the pace of an experiment; the probe itself finds what is wrong with it."""
+    """Set a canary's sweep interval to the pace of an experiment; the probe itself reports mistakes in the settings."""
     sweep: Any = canary.get("sweep") if isinstance(canary, Mapping) else None
     seconds = sweep.get("seconds", _SWEEP_SECONDS) if isinstance(sweep, Mapping) else None
     if not isinstance(seconds, (int, float)):

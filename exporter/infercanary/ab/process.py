@@ -1,4 +1,4 @@
-"""An arm without an image: the probe under an interpreter of this host, as a manual install runs it."""
+"""An arm without an image: the probe under an interpreter of this host, as in a manual install."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LOG_BYTES = 8192
 
 
 class Host:
-    """Runs ``infercanary probe``, whose settings and log are files without a name: nothing is left.
+    """Runs ``infercanary probe``. Its settings and log are files without a name, so no file is left behind.
 
     Args:
-        side: Its settings; ``python`` is the interpreter.
-        reaper: Ends what is left if this process is killed.
+        side: Settings of this side; ``python`` is the interpreter.
+        reaper: Ends remaining processes if this process is killed.
     """
 
     def __init__(self, side: Side, reaper: Reaper) -> None:
@@ -34,7 +34,7 @@ class Host:
     def start(self) -> Sequence[str]:
         """Start the probe; return its addresses."""
         side, address = self._side, f"127.0.0.1:{free_port()}"
-        # CUDA's own order is by speed; Docker's and NVML's is by PCI bus (CUDA programming guide, CUDA_DEVICE_ORDER).
+        # CUDA's own order is by speed; Docker and NVML order by PCI bus (CUDA programming guide, CUDA_DEVICE_ORDER).
         devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(side.gpus)}
         try:
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it is read until the end
@@ -47,7 +47,8 @@ class Host:
                     stdin=settings,
                     stdout=subprocess.DEVNULL,
                     stderr=self._log,
-                    # Ctrl-C must reach the experiment only, which then ends this group with all its processes.
+                    # A group of its own, so that Ctrl-C reaches only the experiment, which then ends all processes of
+                    # this group.
                     start_new_session=True,
                     preexec_fn=partial(os.sched_setaffinity, 0, side.cpuset) if side.cpuset else None,  # noqa: PLW1509 - no other thread runs
                 )
@@ -57,18 +58,18 @@ class Host:
         return [f"http://{address}"]
 
     def ended(self) -> str:
-        """Return why it has ended; empty while it runs."""
+        """Return the reason why the probe ended; empty while it runs."""
         code = self._child.poll() if self._child else None
         return "" if code is None else f"it ended with exit code {code}"
 
     def last_words(self) -> str:
-        """Return the last line that it logged; empty without one."""
-        file = self._log.fileno()  # with one offset for the child and this process
+        """Return the last line of the probe's log; empty if the log is empty."""
+        file = self._log.fileno()  # pread, because the child and this process share one file offset
         begin = max(0, os.fstat(file).st_size - _LOG_BYTES)
         return last_line(os.pread(file, _LOG_BYTES, begin))
 
     def end(self) -> None:
-        """Stop it and all processes that it started."""
+        """Stop the probe and all processes that it started."""
         child, self._child = self._child, None
         if child is not None:
             end_group(child)

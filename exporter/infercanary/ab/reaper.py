@@ -1,8 +1,8 @@
-"""The reaper: a process that outlives an experiment by seconds, and removes what the experiment left.
+"""The reaper: a process that outlives an experiment by seconds, and removes whatever the experiment left behind.
 
-A process that is killed cannot clean up. The reaper waits at the end of a pipe that only the experiment holds open.
-When the pipe closes, it removes the containers and kills the processes on this host that the experiment has told it
-to watch, and not to forget.
+A process that is killed cannot clean up. So the reaper waits at the end of a pipe whose other end only the experiment
+holds open. When the pipe closes, the reaper removes containers and kills processes on this host. It does so for the
+names that the experiment sent it to watch and did not send it to forget.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 
 from infercanary.command.interpreter import run_module
 
-_QUIET_SECONDS = 8.0  # without the container; after that no request that was under way can still create it
+_QUIET_SECONDS = 8.0  # wait for a missing container; afterwards no earlier request can still create it
 _MOST_SECONDS = 300.0
 _JOIN_SECONDS = 20.0
 
@@ -31,7 +31,7 @@ class Reaper:
             text=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # Ctrl-C, and a signal to the experiment's group, must not end the reaper.
+            # A session of its own, so that Ctrl-C or a signal to the experiment's group does not end the reaper.
             start_new_session=True,
         )
 
@@ -39,16 +39,16 @@ class Reaper:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the pipe: the reaper removes what is left."""
+        """Close the pipe, which makes the reaper remove what is left."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.communicate(timeout=_JOIN_SECONDS)
 
     def send(self, line: str) -> None:
-        """Tell the reaper what is left.
+        """Send a line to the reaper.
 
         Args:
-            line: ``watch NAME`` for a container, or the number of a process group of this host, that must end with
-                the experiment; ``forget NAME`` for one that has ended.
+            line: ``watch NAME`` for a container, or for the number of a process group of this host, that must end
+                with the experiment; ``forget NAME`` after it has ended.
         """
         with contextlib.suppress(OSError):
             print(line, file=self._child.stdin, flush=True)
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def remove(name: str) -> None:
-    """Remove the container ``name``, also if it is created only now."""
+    """Remove the container ``name``, even if it is still being created."""
     import docker.errors
 
     from infercanary.ab.daemon import connect
@@ -85,7 +85,7 @@ def remove(name: str) -> None:
             return
         except docker.errors.NotFound:
             pass
-        except Exception:  # Docker is busy, or restarts: try again
+        except Exception:  # Docker is busy or restarting: try again
             quiet_since = now
         time.sleep(0.5)
 

@@ -1,4 +1,4 @@
-"""The sides of an experiment as a person writes them: ``--a KEY=VALUE``, or a mapping in an experiment's file."""
+"""Sides of an experiment, read from options (``--a KEY=VALUE``) or from an experiment's file."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from infercanary.command.settings import UsageError, load, unknown_key
 from infercanary.contract.cpus import numbers, parse_cpus
 from infercanary.contract.text import printable, shortened
 
-_LONGEST = 60  # characters of a setting in a sentence
+_LONGEST = 60  # characters of a setting in the sentence
 _VARIABLE = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
 _DEVICES = re.compile(r"device=([\w:/.-]+(?:,[\w:/.-]+)*)")
 _MOUNT = re.compile(r"([^:]+):(/[^:]*(?::r[ow])?)")
 _ALTERNATIVES = {"image": "python", "python": "image", "config": "command", "command": "config"}
-"""Key of both sides → the key of one side that replaces it."""
+"""Key of both sides → key that replaces it if one side gives it."""
 _CONFLICTS = (
     *_ALTERNATIVES.items(),
     *(("python", key) for key in ("cpus", "memory", "volume")),
-)  # no limits on the host
-_AS_HERE = "(as here)"  # text of a variable that has the value that it has here
+)  # an interpreter of this host has no such limits
+_AS_HERE = "(as here)"  # value of a variable that stands for its value in this environment
 _TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a setting of one side, such as --b cpus=1"
 
 
@@ -40,22 +40,22 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     python: str = ""
     probe: dict[str, Any] = {}
-    """A ``probe.yaml`` as a document; empty if the image has its own."""
+    """Content of a ``probe.yaml``; empty if the image has its own."""
     command: tuple[str, ...] = ()
     variables: dict[str, str] = {}
-    """With an experiment's pace unless the user set another."""
+    """Variables; those that set the pace of an experiment are included unless the user gave other values."""
     cpus: float | None = None
     cpuset: frozenset[int] = frozenset()
     memory: int | None = None
     gpus: Sequence[str] = ()
     volume: Sequence[docker.types.Mount] = ()
     differing: Mapping[str, str] = {}
-    """The settings in which it differs from the other side: key → text."""
+    """Settings that differ from the other side: key → text."""
 
 
 def _cpus(text: str) -> float:
     number = float(text)
-    if not 0.01 <= number <= 4096:  # NaN is neither
+    if not 0.01 <= number <= 4096:  # false for NaN
         raise ValueError
     return number
 
@@ -68,12 +68,12 @@ def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
 
 
 def _gpus(text: str) -> list[str]:
-    """Return indexes or uuids. A number of GPUs is refused: Docker would choose which."""
+    """Return indexes or uuids. A number of GPUs is refused, because Docker would choose the GPUs."""
     return _matched(_DEVICES, text)[1].split(",")
 
 
 def _path(text: str) -> str:
-    return str(Path(os.path.expanduser(text)).absolute())  # Path.expanduser refuses an unknown user
+    return str(Path(os.path.expanduser(text)).absolute())  # Path.expanduser fails for an unknown user
 
 
 def _python(text: str) -> str:
@@ -84,7 +84,11 @@ def _python(text: str) -> str:
 
 
 def _volume(text: str) -> docker.types.Mount:
-    """A source that begins with ``/``, ``.`` or ``~`` is a path, made absolute; any other names a volume."""
+    """Return a mount.
+
+    A source that begins with ``/``, ``.`` or ``~`` is a path, made absolute; any other source is the name of a
+    volume.
+    """
     source, rest = _matched(_MOUNT, text).groups()
     if source.startswith((".", "/", "~")):
         source = _path(source)
@@ -106,14 +110,14 @@ KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
         lambda text: [*map(_volume, text.split(", "))],
     ),
 }  # fmt: skip
-"""Key of a side → the value it takes, in the words of help and errors, and a parser, which raises ValueError."""
+"""Key of a side → description of its value for help and errors, and a parser, which raises ValueError."""
 
 HELP = "\b\nKeys of a side:\n" + "".join(f"  {key:<9} {takes}\n" for key, (takes, _) in KEYS.items()) + "\n"
-"""For the command's help."""
+"""Help text on keys for the command."""
 
 
 class ExperimentFile(msgspec.Struct, forbid_unknown_fields=True):
-    """The file of an experiment: the keys of both sides, and those of each."""
+    """Experiment's file: keys of both sides, and keys of each side."""
 
     both: dict[str, Any] = {}
     a: dict[str, Any] = {}
@@ -126,14 +130,14 @@ def read(
     """Return the sides of an experiment, checked before anything is started.
 
     Args:
-        images: A's and B's, or one for both.
-        path: The experiment's file, whose keys the other arguments replace; may be empty.
+        images: A's and B's image, or one image for both.
+        path: The experiment's file; may be empty. The other arguments override its keys.
         both: KEY=VALUE of both sides.
-        a: KEY=VALUE of A, which replace those of both.
-        b: KEY=VALUE of B, which replace those of both.
+        a: KEY=VALUE of A; overrides ``both``.
+        b: KEY=VALUE of B; overrides ``both``.
 
     Raises:
-        UsageError: A key is unknown, a value is wrong, keys contradict each other, or the sides do not differ.
+        UsageError: A key is unknown, a value is wrong, keys contradict each other, or the sides are equal.
     """
     file = load(path, ExperimentFile) if path else ExperimentFile()
     named = [f"image={image}" for image in images]
@@ -156,26 +160,26 @@ def read(
 
 
 def words(settings: Mapping[str, str]) -> str:
-    """Write the settings in which a side differs as one line, such as ``OMP_NUM_THREADS=2, cpus=0.5``."""
+    """Return the differing settings of a side as one line, such as ``OMP_NUM_THREADS=2, cpus=0.5``."""
     texts = (f"{key.removeprefix('env.')}={text}" for key, text in settings.items())
     return ", ".join(shortened(printable(text), _LONGEST) for text in texts)
 
 
 def _entries(place: str, written: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """Return keys and values of a file as on the command line."""
+    """Return keys and values of a file, in the form of the command line."""
     for key, value in written.items():
         name = f"{before}{key}"
         if isinstance(value, dict):
             yield from _entries(place, value, f"{name}.")
             continue
         for text in value if isinstance(value, list) else [value]:
-            if isinstance(text, bool):  # it may have been written as `on` or `yes`
+            if isinstance(text, bool):  # YAML reads `on` and `yes` as booleans, too
                 raise UsageError(f"{place}: {name}: is `{text}` in YAML; put it in quotes")
             yield name if text is None else f"{name}={text}"
 
 
 def _texts(place: str, entries: Iterable[str]) -> dict[str, str]:
-    """Return the text of each key."""
+    """Return the text of each key's value."""
     texts: dict[str, str] = {}
     for entry in entries:
         key, sign, text = entry.partition("=")

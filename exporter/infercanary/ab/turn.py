@@ -1,4 +1,4 @@
-"""One turn: an arm is started, its report is read until there are enough runs, and it is ended."""
+"""One turn: start an arm, read its report until there are enough runs, and end the arm."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from infercanary.judge.profiles import merged, of_runs
 
 _ASK_SECONDS = 3.0
 _FIRST_PAUSE, _PAUSE = 0.2, 2.0
-_MOST_RUNS = 3  # times the runs that are needed, if some are contended
+_MOST_RUNS = 3  # times the needed runs, if some runs are contended
 _DETAIL = 300  # characters
-_SWEEP_SOON = 120.0  # seconds: a sweep that is further away is not waited for
-_SWEEP_PATIENCE = 4.0  # times its interval, after the first run
+_SWEEP_SOON = 120.0  # seconds; a sweep with a longer interval is not awaited
+_SWEEP_PATIENCE = 4.0  # times the sweep's interval, counted from the first run
 
 _STATE = "infercanary_canary_state"
 _SWEEP_INTERVAL = "infercanary_sweep_interval_seconds"
@@ -36,11 +36,11 @@ _SWEPT_AT = "infercanary_sweep_timestamp_seconds"
 
 
 class StartFailed(Exception):
-    """Raised for a start that gave no runs; the text says why."""
+    """A start gave no runs; the text has the reason."""
 
 
 class OutOfTime(Exception):
-    """Raised when the budget is used up."""
+    """The experiment's time budget is used up."""
 
 
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,86 +51,93 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     image_bytes: int | None = None
     origin: Origin = NOWHERE
     settings: Mapping[str, str] = {}
-    """The settings in which it differs from the other side: key of `--a` and `--b` → value."""
+    """Settings that differ from the other side: key of `--a` and `--b` → value."""
     starts: int = 0
     runs: int = 0
     mean: float | None = None
     sd: float | None = None
     cold_start: dict[str, float] = {}
-    """Step → its median, in seconds."""
+    """Step → median of its duration, seconds."""
     swing: dict[str, float] = {}
-    """Step → half of its range over its median: 0.05 is ± 5 %."""
+    """Step → half of its range, divided by its median: 0.05 is ± 5 %."""
 
 
 class Arm(Protocol):
-    """One of the two sides of an experiment, an image or an interpreter of this host; one start of it at a time."""
+    """One of the two sides of an experiment: an image, or an interpreter of this host.
+
+    An arm has one start at a time.
+    """
 
     summary: ArmSummary
 
     def start(self) -> Sequence[str]:
-        """Start it; whatever happens, :meth:`end` follows.
+        """Start the arm. The caller always calls :meth:`end` afterwards.
 
         Returns:
-            Addresses at which its probe may answer, the most likely first.
+            Possible addresses of its probe, the most likely first.
 
         Raises:
-            StartFailed: It did not start.
+            StartFailed: The arm did not start.
         """
         ...
 
     def ended(self) -> str:
-        """Return why the start has ended; empty while it runs."""
+        """Return the reason why the start ended; empty while it runs."""
         ...
 
     def last_words(self) -> str:
-        """Return the last line that the start logged; empty without one."""
+        """Return the last line of the start's log; empty if the log is empty."""
         ...
 
     def end(self) -> None:
-        """Stop and remove the start, if there is one."""
+        """Stop and remove the start, if it exists."""
         ...
 
 
 class Turn(NamedTuple):
-    """The result of one start."""
+    """Result of one start."""
 
     starts: Mapping[str, Start]
     """Canary → its settled runs, in order."""
     steps: Mapping[str, Mapping[str, float]]
-    """Canary → step of a deployment → seconds: the start itself, from the request for it until the first
-    inference was answered, and the steps of a cold start."""
+    """Canary → step of a deployment → seconds. The steps are the start itself, the time from the start request to the
+    first answered inference, and the steps of a cold start.
+    """
     seconds: float
     """Seconds of the whole turn."""
 
 
 class Plan(NamedTuple):
-    """Limits of an experiment. A turn needs ``runs`` of ``canary``, or of every canary where that is empty."""
+    """Limits of an experiment.
+
+    Each turn needs ``runs`` runs of ``canary``, or of every canary if ``canary`` is empty.
+    """
 
     restarts: int
-    """Starts of each side, at most."""
+    """Maximum number of starts of each side."""
     runs: int
     budget: float
-    """Seconds in all."""
+    """Duration limit of the experiment, seconds."""
     start_timeout: float
-    """Seconds within which the first run must come, and each later one after the one before."""
+    """Time limit for the first run, and between two consecutive runs, seconds."""
     canary: str = ""
 
 
 def last_line(text: bytes) -> str:
-    """Return the last line that is not blank; empty without one."""
+    """Return the last line that is not blank; empty if every line is blank."""
     lines = text.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
 
 
 @dataclass
 class TurnReader:
-    """Takes one turn: reads the reports of one start until it has enough runs.
+    """Takes one turn: reads the reports of one start until there are enough runs.
 
     Args:
         arm: The arm to start.
-        plan: When there are enough runs.
-        deadline: Monotonic seconds at which it gives up.
-        interruption: Whether a signal came.
+        plan: Tells how many runs are enough.
+        deadline: Time at which the reader gives up; monotonic clock, seconds.
+        interruption: Tells if a signal came.
     """
 
     arm: Arm
@@ -139,7 +146,8 @@ class TurnReader:
     interruption: Interruption
 
     def __post_init__(self) -> None:
-        self._begin = self._progressed = time.monotonic()  # and when the last steady run came
+        # ``_progressed`` is the time of the last steady run.
+        self._begin = self._progressed = time.monotonic()
         self._last: Report | None = None
         self._why = "nothing answers"
         self._runs: dict[str, list[Run]] = defaultdict(list)
@@ -147,7 +155,7 @@ class TurnReader:
         self._good = 0
 
     def take(self) -> Turn:
-        """Return the runs of the turn. Whatever happens, what was started is ended.
+        """Return the runs of the turn. The started arm is ended in every case.
 
         Raises:
             StartFailed: The start gave no runs.
@@ -177,7 +185,7 @@ class TurnReader:
         return False
 
     def _failed(self, why: str, detail: str = "") -> StartFailed:
-        """Return an error with what others wrote, made safe for a terminal."""
+        """Return an error whose untrusted text is safe for a terminal."""
         detail = shortened(printable(detail or self.arm.last_words()), _DETAIL)
         return StartFailed(f"{why}: {detail}" if detail else why)
 
@@ -195,7 +203,7 @@ class TurnReader:
             took = time.monotonic() - self._begin
             for (canary, step), seconds in self._points(COLD_START_METRIC).items():
                 if step == "warm_up":
-                    # Warm-up comes after the first inference, and the probe reports both at once.
+                    # Subtract the warm-up: it comes after the first inference, but the probe reports both at once.
                     self._steps[canary].setdefault("first_answer", max(self._start, took - seconds))
             for run in self._last.runs:
                 if not run.boot_id:
@@ -203,7 +211,7 @@ class TurnReader:
             return
 
     def _points(self, name: str, labels: int = 2) -> dict[tuple[str, ...], float]:
-        """Points of a family of the last report, with so many labels: labels → value."""
+        """Return the points of a family in the last report that have this number of labels: labels → value."""
         return {
             point.labels: point.value
             for family in (self._last.families if self._last else ())
@@ -213,7 +221,7 @@ class TurnReader:
         }
 
     def _settled(self) -> dict[str, list[Sample]]:
-        """Return the settled runs of each canary of which the turn needs some."""
+        """Return the settled runs of each canary that the turn needs."""
         names = [*dict.fromkeys(canary for canary, _ in self._points(_STATE))]
         if names and self.plan.canary:
             if self.plan.canary not in names:
@@ -227,10 +235,10 @@ class TurnReader:
             if self._runs[name] and not samples and states.get((name, FAILING)):
                 last = self._runs[name][-1]
                 raise self._failed(f"canary {name} fails", last.detail or last.outcome)
-        # Of the slowest canary: progress of another does not make up for one that hangs.
+        # Progress is measured on the slowest canary, so that progress of another canary does not hide a hang.
         if (slowest := min(map(len, settled.values()), default=0)) > self._good:
             self._good, self._progressed = slowest, time.monotonic()
-        # The uncontended runs count, or all if those are too rare.
+        # Uncontended runs count; if there are too few of them, all runs count.
         return slowest >= runs and not any(
             (len(samples) < _MOST_RUNS * runs and sum(map(is_quiet, samples)) < runs)
             or self._awaits_sweep(name, samples)
@@ -238,16 +246,18 @@ class TurnReader:
         )
 
     def _awaits_sweep(self, canary: str, runs: Sequence[Sample]) -> bool:
-        """Return whether a sweep of the canary is near, whose numbers the run after it brings."""
+        """True if a sweep of the canary comes soon; the next run after the sweep has the sweep's numbers."""
         interval = self._points(_SWEEP_INTERVAL, 1).get((canary,), math.inf)
         swept_at = self._points(_SWEPT_AT, 1).get((canary,), math.inf)
         latest = runs[0].started_at + _SWEEP_PATIENCE * interval
         return 0 < interval <= _SWEEP_SOON and runs[-1].started_at <= min(swept_at, latest)
 
     def _pause(self) -> float:
-        """Return the seconds until the next request: each one disturbs the probe a little.
+        """Return the seconds until the next request.
 
-        The pause while a canary opens is the error of its first answer.
+        Requests are rare, because each request slows the probe a little.
+
+        While a canary opens, the pause is short, because its length is the error of ``first_answer``.
         """
         states = self._points(_STATE)
         is_opening = any(on for (_, state), on in states.items() if state == "opening")

@@ -1,1 +1,1 @@
-"""A probe's report, asked for over HTTP: bounded, checked, and what is wrong with it counted."""
+"""HTTP client for probe reports: size-limited download, validation, and counts of invalid parts."""

@@ -1,4 +1,4 @@
-"""Sound part of a report. A probe is untrusted input: what is wrong is left out and counted."""
+"""Valid part of a report. A probe is untrusted, so invalid parts are left out and counted."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ LABEL_BYTES = 256
 """Longest value of a label."""
 _MAX_HELP = 1024
 _MAX_FAMILIES = 200
-_MAX_SAMPLES = 5_000  # lines of all families; a histogram's point has one per bucket
+_MAX_SAMPLES = 5_000  # lines of all families; a histogram point has one line for each bucket
 _MAX_LABELS = 10
 _MAX_RUNS = 10_000
 _MAX_ENVIRONMENT = 200
 _MAX_ENVIRONMENT_BYTES = 64 << 10
 _MAX_SETTING = 4096
-_MAX_OUTPUTS = _MAX_PLACES = 32  # outputs, and places of each: as many as a probe reports
+_MAX_OUTPUTS = _MAX_PLACES = 32  # outputs, and places of each output; equal to the probe's own limits
 _VISIBLE = r"\A[ -~]*\Z"  # ASCII
-_MAX_NAMES = 100  # phases, controls or measures of one run
-_MAX_TAGS = 32  # of one run; ours are fewer
-_MAX_DETAIL = 500  # letters of why a run failed: what is longer is cut
+_MAX_NAMES = 100  # limit for each of phases, controls and measures in one run
+_MAX_TAGS = 32  # limit for one run; an honest probe has fewer tags
+_MAX_DETAIL = 500  # characters of a failure's reason; a longer reason is cut
 _MAX_PARTS = (
     REPORT_BYTES // 20
-)  # an honest report's parts have 20 bytes or more: most are numbers of 17 digits
+)  # parts of an honest report have at least 20 bytes: most are numbers of 17 digits
 
 
 class _Frame(msgspec.Struct):
-    """A report's own fields within their bounds; another schema may have others."""
+    """A report's own fields within their limits; another schema version may have other fields."""
 
     schema_version: int
     boot_id: Annotated[str, msgspec.Meta(max_length=64, pattern=_VISIBLE)] = ""
@@ -77,17 +77,17 @@ class _Frame(msgspec.Struct):
 
 
 def read(body: bytes, reserved: Collection[str] = ()) -> tuple[Report, Counter[Reason]]:
-    """Decode a probe's answer and keep its sound part.
+    """Decode a probe's answer and keep its valid part.
 
     Args:
-        body: Answer of the probe, untrusted.
-        reserved: Base names (:func:`base_name`) of the exporter's own metrics, which no probe may use.
+        body: Body of the answer, untrusted.
+        reserved: Base names (:func:`base_name`) of the exporter's own metrics, which a probe may not use.
 
     Returns:
-        The report without unsound parts, and their number by reason.
+        The report without invalid parts, and the number of invalid parts by reason.
 
     Raises:
-        PollError: It is no report at all.
+        PollError: The body is not a report.
     """
     if (parts := body.count(b",")) > _MAX_PARTS:
         # "1," takes 32 bytes once it is decoded: two million of them would take 400 MB.
@@ -104,14 +104,14 @@ def read(body: bytes, reserved: Collection[str] = ()) -> tuple[Report, Counter[R
 
 
 def accept(report: Report, reserved: Collection[str]) -> tuple[Report, Counter[Reason]]:
-    """Keep the sound part of a report.
+    """Keep the valid part of a report.
 
     Args:
-        report: Decoded: of the right types, with any numbers and texts.
-        reserved: Base names (:func:`base_name`) of the exporter's own metrics, which no probe may use.
+        report: A decoded report: types are right, numbers and texts may be anything.
+        reserved: Base names (:func:`base_name`) of the exporter's own metrics, which a probe may not use.
 
     Returns:
-        The report without unsound parts, and their number by reason.
+        The report without invalid parts, and the number of invalid parts by reason.
     """
     rejected: Counter[Reason] = Counter()
     families: dict[str, Family] = {}
@@ -166,7 +166,7 @@ def accept(report: Report, reserved: Collection[str]) -> tuple[Report, Counter[R
 
 
 def _is_sound(family: Family, base: str) -> bool:
-    """Check a family, looked at alone."""
+    """True if a family is valid by itself."""
     return (
         _NAME.fullmatch(family.name) is not None
         and not base.endswith(_SUFFIXES)
@@ -210,15 +210,15 @@ def _is_sound_run(run: Run) -> bool:
 
 
 def _printable(text: str, most_bytes: int = LABEL_BYTES) -> bool:
-    """Check a text for line ends, control characters and lone surrogates, so that it reads the same everywhere."""
+    """True if a text has no line ends, control characters or lone surrogates: every program shows it the same."""
     return text.isprintable() and len(text.encode()) <= most_bytes
 
 
 def base_name(name: str, kind: Kind) -> str:
-    """Name under which OpenMetrics groups a family: a counter's goes without ``_total``.
+    """Return OpenMetrics' name of a family: for a counter, the name without ``_total``.
 
     Args:
-        name: The family's full name.
-        kind: The family's kind.
+        name: Full name of the family.
+        kind: Kind of the family.
     """
     return name.removesuffix("_total") if kind == "counter" else name

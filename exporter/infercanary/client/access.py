@@ -12,28 +12,28 @@ from infercanary.command.settings import UsageError
 
 
 class ProbeTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The section ``probe_tls:``: probes that a discovery finds are asked over TLS."""
+    """Section ``probe_tls:``: TLS for probes that a discovery finds."""
 
     ca_file: str
-    """Certificates that sign those of probes."""
+    """File of the CA certificates that sign the probes' certificates."""
     server_name: str = ""
-    """Name in a probe's certificate; empty for the address that is asked, which containers change."""
+    """Name in a probe's certificate; empty to check the polled address, which changes with each container."""
 
 
 class ProbeAccess(msgspec.Struct, frozen=True):
-    """Credentials for each probe; by default none.
+    """Credentials for each probe; none by default.
 
-    Where ``tls`` is set, a token is sent only over TLS; else to each probe, also to an impostor's.
+    With ``tls``, a token is sent only over TLS. Without ``tls``, a token is sent to any probe, even to a false one.
     """
 
     tls: ProbeTls | None = None
     token_file: str | None = None
 
     def check(self) -> None:
-        """Try the files.
+        """Check that the files can be used.
 
         Raises:
-            UsageError: One of them cannot be used.
+            UsageError: A file cannot be used.
         """
         if self.token_file is not None and not _token(self.token_file):
             raise UsageError(
@@ -43,20 +43,20 @@ class ProbeAccess(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Name in a probe's certificate; empty for the host in its address."""
+        """Name in a probe's certificate; empty to check the host of the address."""
         return self.tls.server_name if self.tls else ""
 
     def url(self, found: str | None) -> str | None:
-        """Change the address of a probe that a discovery found to TLS, where that is set.
+        """Return the address of a discovered probe, changed to https if TLS is set.
 
         Args:
-            found: ``http://…`` or ``unix://…``; None if there is none.
+            found: ``http://…`` or ``unix://…``; None if the address is missing.
         """
         scheme, _, rest = (found or "").partition("://")
         return f"https://{rest}" if self.tls and scheme.lower() == "http" else found
 
     def context(self) -> ssl.SSLContext:
-        """Settings of a TLS connection; files that were renewed count from the next one on.
+        """Return the TLS context. Renewed files apply from the next connection on.
 
         Raises:
             UsageError: A file cannot be used.
@@ -68,7 +68,7 @@ class ProbeAccess(msgspec.Struct, frozen=True):
             raise UsageError(f"probe_tls: ca_file cannot be used ({error}); give a PEM file") from None
 
     def header(self, scheme: str) -> str:
-        """Line of a request that shows the token; empty if a probe asked by such a URL gets none."""
+        """Return the request header with the token; empty if a probe with such a URL gets no token."""
         if self.token_file is None or (self.tls and scheme == "http"):
             return ""
         return f"Authorization: Bearer {_token(self.token_file)}\r\n"
@@ -83,7 +83,7 @@ def _context(ca_file: str | None, _changed_at: int) -> ssl.SSLContext:
 
 
 def _token(file: str) -> str:
-    """Read a token; empty where the file cannot be read."""
+    """Read a token; empty if the file cannot be read."""
     try:
         text = Path(file).read_text("ascii").strip()
     except (OSError, ValueError):

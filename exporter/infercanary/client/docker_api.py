@@ -1,4 +1,4 @@
-"""Docker's API, asked directly."""
+"""Client of Docker's API without proxies."""
 
 from __future__ import annotations
 
@@ -8,24 +8,13 @@ import docker
 
 
 class DirectClient(docker.APIClient):
-    """A client that goes through no proxy of the environment (``HTTP_PROXY``, ``ALL_PROXY``), whatever reaches Docker.
+    """Docker client that ignores the environment's proxies (``HTTP_PROXY``, ``ALL_PROXY``).
 
-    Docker is on this host, or behind a socket proxy beside it. ``trust_env`` is no way to say so: it is set by the base
-    class, which asks for the daemon's version at once.
+    Docker is on this host, or behind a socket proxy next to it. ``trust_env`` cannot do this: the base class sets it
+    and immediately asks the daemon for its version.
     """
 
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
-        """See :meth:`requests.Session.merge_environment_settings`.
-
-        Args:
-            url: As there.
-            proxies: As there; it has no effect.
-            stream: As there.
-            verify: As there.
-            cert: As there.
-
-        Returns:
-            The settings, without proxies.
-        """
+        """See :meth:`requests.Session.merge_environment_settings`; ``proxies`` has no effect."""
         settings = super().merge_environment_settings(url, {}, stream, verify, cert)
         return {**settings, "proxies": {}}

@@ -1,8 +1,8 @@
-"""Download of one probe's report over a small HTTP client.
+"""Download of one probe's report by a small HTTP client.
 
-A probe is untrusted, and all polls share the event loop with the scrapes. So bytes are only collected here, at most
-every 10 ms, and nothing of HTTP is taken apart that a probe does not need: an answer of many small packets or lines
-costs no more than one of few. A body in chunks is refused.
+A probe is untrusted, and all polls share the event loop with the scrapes. So this module only collects bytes, at most
+every 10 ms, and parses only the parts of HTTP that a probe needs. An answer in many small packets or lines then costs
+no more than an answer in a few large ones. A chunked body is refused.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Unpolled = Literal["no_address", "server_gone", "label"]
 """Failures of a container whose probe cannot be polled."""
 
 REPORT_BYTES = 4 << 20
-"""Longest report; an honest one of 2,048 runs has 1 MB."""
-_HEAD_BYTES = 16 << 10  # a probe's head has 200
+"""Maximum size of a report; an honest report of 2,048 runs has 1 MB."""
+_HEAD_BYTES = 16 << 10  # a probe's head has about 200 bytes
 _PAUSE_SECONDS = 0.01
 _PROTOCOL = b"HTTP/1."
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
@@ -51,11 +51,11 @@ _STATUSES = {
 
 
 class PollError(Exception):
-    """A poll that gave no valid report: the reason for the metric, and the rest for people.
+    """A poll without a valid report.
 
     Args:
-        reason: A word of the metric's label.
-        detail: One line.
+        reason: Value of the metric's label ``reason``.
+        detail: One line for users.
     """
 
     def __init__(self, reason: Failure, detail: str) -> None:
@@ -70,17 +70,17 @@ async def fetch(
     access: ProbeAccess = NO_ACCESS,
     may_hold: Callable[[int], bool] = lambda _size: True,
 ) -> bytes:
-    """Ask a probe for its report.
+    """Download the report of a probe.
 
     Args:
         url: ``http://…``, ``https://…``, or ``unix://`` and the path of a socket.
-        cursor: Runs up to this one are known; empty at first.
-        timeout_seconds: For the whole answer.
+        cursor: The report contains only runs after this cursor; empty at first.
+        timeout_seconds: Time limit for the whole answer.
         access: Credentials for the probe.
-        may_hold: Returns False if so many bytes of the answer may not be kept; called as they arrive.
+        may_hold: Called with the received size while bytes arrive; False if so many bytes may not be kept.
 
     Raises:
-        PollError: There is no whole answer.
+        PollError: No complete answer was received.
     """
     try:
         return await asyncio.wait_for(_ask(url, cursor, access, may_hold), timeout_seconds)
@@ -88,7 +88,8 @@ async def fetch(
         raise PollError("timeout", f"no whole answer in {timeout_seconds:g} s") from None
     except (OSError, ValueError, UsageError) as error:
         text = getattr(error, "strerror", None) or str(error)
-        if {*_ERRNO.findall(str(error))} == {str(errno.ECONNREFUSED)}:  # at each address of the name
+        # Errors of all addresses of the host name.
+        if {*_ERRNO.findall(str(error))} == {str(errno.ECONNREFUSED)}:
             text = "connection refused: nothing listens there"
         raise PollError("unreachable", text) from None
 
@@ -109,7 +110,7 @@ async def _ask(url: str, cursor: str, access: ProbeAccess, may_hold: Callable[[i
             parts.port or (443 if tls else 80),
             ssl=tls,
             server_hostname=(access.name or name) if tls else None,
-            # The next address of a name is tried while one does not answer.
+            # Try the next address of a host name while one address does not answer.
             happy_eyeballs_delay=None if _ADDRESS.fullmatch(name) else 0.25,
         )
     request = (
@@ -125,7 +126,7 @@ async def _ask(url: str, cursor: str, access: ProbeAccess, may_hold: Callable[[i
 
 
 class _Answer(asyncio.Protocol):
-    """One answer, whose bytes are collected until its body is whole or the probe closes the connection."""
+    """One answer: collects bytes until the body is complete or the probe closes the connection."""
 
     transport: asyncio.Transport
 
@@ -158,16 +159,17 @@ class _Answer(asyncio.Protocol):
                 self.transport.resume_reading()
         except PollError as error:
             self.body.set_exception(error)
-            self.body.exception()  # asked for: nobody may wait for it any more, and asyncio would log it then
+            # Read the error once: otherwise asyncio would log it if nobody waits for it.
+            self.body.exception()
         if self.body.done():
-            self._data.clear()  # an error keeps this object until a collection
+            self._data.clear()  # free memory now: an error keeps this object until a garbage collection
 
 
 def _body(answer: bytearray, is_closed: bool) -> bytes | None:
-    """Cut the body out of an answer; None while more of it may come.
+    """Return the body of an answer; None if more bytes may follow.
 
     Raises:
-        PollError: It is not, or will not be, a whole report.
+        PollError: The answer is not a complete report, and cannot become one.
     """
     if not answer.startswith(_PROTOCOL[: len(answer)]):
         raise PollError("malformed", "not HTTP: no status line")

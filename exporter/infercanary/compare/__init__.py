@@ -1,1 +1,1 @@
-"""Answers from files, without an exporter: ``infercanary compare``, ``scan`` and ``report``."""
+"""Commands that work on files without an exporter: ``infercanary compare``, ``scan`` and ``report``."""

@@ -1,7 +1,7 @@
 """Next actions for an inconclusive comparison.
 
-More runs reduce the runs' part of the standard error with their square root. Only more starts reduce the part of
-restarts. The shift is assumed to stay as it is.
+More runs reduce the within-start part of the standard error by the square root of their number. Only more starts
+reduce the part from restart variance. The shift is assumed to stay the same.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from infercanary.render.units import count
 def settling_actions(
     shift: Shift, restarts: Restarts, runs: int, starts: tuple[int, int], policy: Policy
 ) -> list[str]:
-    """Return one or two actions, the more useful one first. The number of runs is an estimate.
+    """Return one or two actions, the more useful action first. The number of runs in it is an estimate.
 
     Args:
-        shift: With the error of the runs alone.
+        shift: Shift with the error of the runs alone.
         restarts: Restart variance.
-        runs: Number of runs of the side that has fewer.
-        starts: Numbers of starts of both sides.
-        policy: The numbers that decide.
+        runs: Number of runs on the side with fewer runs.
+        starts: Number of starts of each side.
+        policy: Thresholds of the decision.
     """
     if not min(starts):
         return [f"give each side {2 * policy.pool.fewest_runs} runs or more of one start"]
 
     def settles(factor: float) -> bool:
-        """Whether ``factor`` times the runs have a verdict."""
+        """True if ``factor`` times as many runs would give a verdict."""
         scattered = shift._replace(se=shift.se / math.sqrt(factor), df=shift.df * factor)
         expected = scattered.widened(restarts.sd**2 * sum(1 / number for number in starts), restarts.df)
         return assess(expected, policy.decide.confidence, policy.decide).verdict != "inconclusive"
 
-    factor = next(filter(settles, (1.25**step for step in range(1, 32))), 0.0)  # up to 1,000 times the runs
+    # At most 1,000 times as many runs.
+    factor = next(filter(settles, (1.25**step for step in range(1, 32))), 0.0)
     if factor:
         number = float(f"{(factor - 1) * runs:.2g}")
         action = f"about {count(max(1.0, number), 'more run')} a side would settle it"

@@ -1,4 +1,4 @@
-"""Reads numbers and durations from the cells of tables."""
+"""Numbers and durations in the cells of tables."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from typing import TypeGuard
 from infercanary.command.settings import UsageError
 from infercanary.compare.recording import shown
 
-_LEAST, _MOST = 1e-15, 1e15  # a nanosecond in days, and eleven days in nanoseconds
+_LEAST, _MOST = 1e-15, 1e15  # about 1 ns in days, and 11 days in nanoseconds
 
 PER_SECOND = {
     "ns": 1e9, "us": 1e6, "µs": 1e6, "μs": 1e6, "usec": 1e6, "ms": 1e3, "msec": 1e3, "s": 1.0, "sec": 1.0, "secs": 1.0,
     "seconds": 1.0, "m": 1 / 60, "min": 1 / 60, "h": 1 / 3600,
 }  # fmt: skip
-"""Unit → how many of it are a second."""
+"""Unit → number of this unit in a second."""
 
 _GROUPS = re.compile(r"\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}")
 _GROUPS_OF_POINTS = re.compile(r"\d{1,3}(\.\d{3})+,\d+")
 _PART = rf"(\d+(?:\.\d*)?)\s*({'|'.join(sorted(PER_SECOND, key=len, reverse=True))})\s*"
 _DURATION = re.compile(f"(?:{_PART})+")
 
-_encoder = json.JSONEncoder(ensure_ascii=False)  # dumps() would make one for each cell
+_encoder = json.JSONEncoder(ensure_ascii=False)  # shared, because dumps() would make an encoder for each cell
 
 
 class Numbers:
-    """Reads the cells of one file, which has one way to write numbers."""
+    """Reads the cells of one file, whose numbers must all have the same form."""
 
     def __init__(self, decimal_comma: bool) -> None:
         self._decimal_comma = decimal_comma
         self._signs: set[str] = set()  # decimal signs
         self.has_units: bool | None = None
-        """True if the cells name their unit; None before the first one."""
+        """True if the cells have units; None before the first cell."""
 
     def latency(self, where: str, cell: object, unit: str) -> float:
-        """Return a cell in seconds, or in its column's unit if that is not known.
+        """Return a cell's value in seconds, or in the column's unit if this unit is unknown.
 
         Args:
-            where: Its place, for messages.
-            cell: As it was written, with or without a unit of its own.
-            unit: Of the column; empty if it is not known.
+            where: Place of the cell, for messages.
+            cell: The cell's content, with or without a unit.
+            unit: Unit of the column; empty if unknown.
         """
         value, sign, has_unit = parsed(cell)
         per_second = PER_SECOND.get(unit or "s")
@@ -66,17 +66,19 @@ class Numbers:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value of JSON is a number."""
+    """True if a JSON value is a number."""
     return type(value) in (int, float)
 
 
 def parsed(cell: object) -> tuple[float | None, str, bool]:
-    """Return the number in a cell, None if there is none, its decimal sign, and whether it has a unit: then in seconds.
+    """Return the number in a cell (None if there is no number), its decimal sign, and True if it has a unit.
+
+    A number with a unit is converted to seconds.
 
     Args:
-        cell: Such as ``20.7``, ``1,234.5``, ``1.234,5``, ``20.7ms``, ``850 µs`` or ``1m2.5s``.
+        cell: For example ``20.7``, ``1,234.5``, ``1.234,5``, ``20.7ms``, ``850 µs`` or ``1m2.5s``.
     """
-    if not isinstance(cell, str):  # an integer may have hundreds of digits
+    if not isinstance(cell, str):  # an integer may have hundreds of digits, so it is limited
         return float(min(cell, 2 * _MOST)) if is_number(cell) else None, "", False
     if (value := plain_number(cell)) is not None:
         return value, "." * ("." in cell), False
@@ -93,7 +95,7 @@ def parsed(cell: object) -> tuple[float | None, str, bool]:
 
 
 def plain_number(text: str) -> float | None:
-    """Return the number that ``text`` is, with or without a comment after it; None if it is none."""
+    """Return ``text`` as a number, ignoring a comment after it; None if it is not a number."""
     try:
         return float(text.partition("#")[0])
     except ValueError:
@@ -101,10 +103,10 @@ def plain_number(text: str) -> float | None:
 
 
 def as_text(cell: object) -> str:
-    """Return a cell as --where compares it: null is empty."""
+    """Return a cell in the form that --where compares; null becomes ""."""
     if isinstance(cell, str):
         return cell
-    if cell is None or cell != cell:  # NaN
+    if cell is None or cell != cell:  # the comparison is true for NaN
         return ""
     try:
         return _encoder.encode(cell)[:200]

@@ -1,6 +1,6 @@
-"""Finds where the level of one series changed, and what began there. Pure.
+"""Finds changes of level in one series, and the boots or environments that began at each change. Pure functions.
 
-Starts follow each other without a break: a restart that changes the level is reported as a change, too.
+Consecutive starts form one series, so a restart that changes the level is reported as a change, too.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from infercanary.judge.result import Change, Part
 from infercanary.render.units import count, percent
 
 LEAST = changepoints.FEWEST
-"""Runs below which a series is too short."""
+"""Fewest runs of a series that can be scanned."""
 MOST = 4096
-"""Points that are scanned at most; a longer series is scanned as medians of blocks."""
+"""Maximum number of scanned points; a longer series is scanned as medians of blocks."""
 
 State = Literal["steady", "slower", "faster", "changed", "inconclusive"]
 
@@ -33,13 +33,13 @@ class LevelChange(Part, frozen=True, kw_only=True):
     """A change of level: the first run of the new level, and the shift to it as a ratio."""
 
     index: int
-    """Among the runs that count, from 0 on; the first of its block where blocks were scanned."""
+    """Index among the counted runs, from 0 on; for a series scanned in blocks, the first run of a block."""
     at: float | None
-    """Unix seconds; None of numbers."""
+    """Unix seconds; None for files of numbers."""
     start: str = ""
-    """The id of the boot that began there; empty without one."""
+    """Id of the boot that began at the change; empty if no boot began."""
     changes: Sequence[Change] = ()
-    """Components of the environment that changed there."""
+    """Components of the environment that changed at the same place."""
 
 
 class Level(msgspec.Struct, frozen=True):
@@ -51,11 +51,11 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class ScanResult(Answer, frozen=True, kw_only=True):
-    """The result of a scan of one series; its shift is from the first level to the last."""
+    """Result of a scan of one series. Its shift is the change from the first level to the last level."""
 
     verdict: State
     block: int
-    """Runs in each point that was scanned."""
+    """Number of runs in each scanned point."""
     changes: Sequence[LevelChange] = ()
     levels: Sequence[Level] = ()
     left_out: Mapping[str, int] = {}
@@ -67,15 +67,15 @@ def scan_runs(
     *,
     components: Mapping[str, Mapping[str, str]] = {},
 ) -> ScanResult:
-    """Find where the level of ``series`` changed.
+    """Find the changes of level in ``series``.
 
     Args:
-        canary: Its name; empty for numbers.
-        series: Its runs.
-        components: Environment id → the components of that environment.
+        canary: Name of the canary; empty for files of numbers.
+        series: Runs of the canary.
+        components: Environment id → components of that environment.
 
     Returns:
-        Verdict, levels and changes; ``inconclusive`` without levels where the series is too short.
+        Verdict, levels and changes; ``inconclusive`` without levels if the series is too short.
     """
     points = series.every
     block = max(1, -(-points.size // MOST))
@@ -118,15 +118,16 @@ def _level_change(
     components: Mapping[str, Mapping[str, str]],
     canary: str,
 ) -> LevelChange:
-    """Return a change with what began there: a boot, or another environment."""
+    """Return a change with the boot or environment that began there."""
     index = change.index * block
-    began: list[tuple[int, str, str]] = []  # first run, boot if it begins there, environment
+    # (first run, id of a boot that begins there or "", environment id).
+    began: list[tuple[int, str, str]] = []
     times: list[float] = []
     for start, environments in zip(series.starts, series.environments, strict=True):
         boot = shown(start.generation.boot_id)
         began += [(len(times) + first, "" if first else boot, id_) for first, id_ in environments]
         times += [sample.started_at for sample in start.samples]
-    # A change is found within a few points of where it is.
+    # The scan finds a change within a few points of its true place.
     near = [(old, new) for old, new in pairwise(began) if abs(new[0] - index) <= 3 * block]
     ids = (near[0][0][2], near[-1][1][2]) if near else ("", "")
     before, after = (components.get(id_, {}) for id_ in ids)

@@ -1,4 +1,4 @@
-"""A claim about a shift, such as "40 % faster", held against the interval of one. Pure."""
+"""A claim about a shift, such as "40 % faster", compared with the shift's interval. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from infercanary.judge.policy import Policy
 from infercanary.render.units import interval, percent
 
 SLACK = 0.5
-"""Share of a claimed shift by which the interval may reach above the claim. At 1 a claim of 40 % would hold for any
-gain that is not known well; near 0 no claim that is just true would ever hold."""
+"""Share of the claimed shift by which the interval may reach above the claim. With 1, a claim of 40 % would hold for
+any imprecise gain. Near 0, a claim that is only just true would never hold.
+"""
 
 ClaimState = Literal["held", "refuted", "unknown"]
 
@@ -24,7 +25,7 @@ OF_CLAIM: Mapping[ClaimState, ExitCode] = {
     "refuted": ExitCode.REGRESSED,
     "unknown": ExitCode.INCONCLUSIVE,
 }
-"""State → the exit code of a command that was given a claim."""
+"""State of the claim → exit code of the command."""
 
 _WORDS: Mapping[ClaimState, tuple[str, str]] = {
     "held": ("holds", "all below"),
@@ -38,16 +39,16 @@ class Claim(msgspec.Struct, frozen=True):
     """A claim and what the interval says of it. Shifts are ratios: -0.4 is 40 % faster."""
 
     shift: float
-    """What was claimed: at most this much slower, or at least this much faster."""
+    """Claimed shift: at most this much slower, or at least this much faster."""
     state: ClaimState
     sentence: str
 
 
 def parse(text: str) -> float | None:
-    """Read ``--expect`` as a ratio: ``-40%`` (faster) or ``+5%`` (slower); None where the option was left out.
+    """Return ``--expect`` as a ratio: ``-40%`` (faster) or ``+5%`` (slower); None if the option is empty.
 
     Raises:
-        UsageError: It is no shift, or has no sign.
+        UsageError: The text is not a shift, or has no sign.
     """
     given = _SHIFT.fullmatch(text.strip().replace("\N{MINUS SIGN}", "-"))
     if text and not given:
@@ -58,17 +59,17 @@ def parse(text: str) -> float | None:
 
 
 def check(shift: float, seen: Sequence[float | None], policy: Policy) -> Claim:
-    """Hold a claim against an interval.
+    """Compare a claim with an interval.
 
-    It holds where the interval reaches the claimed shift or less, and lies wholly below half of the claim above it:
-    with ``-40%`` below -20 %, with ``+10%`` below +15 %. So a claimed gain holds only where there is one beyond doubt.
-    It is refuted where the whole interval lies above the claimed shift.
+    The claim holds if the lower end of the interval is at or below the claimed shift, and the upper end is below a
+    limit. The limit is half of the claimed shift above the claim: -20 % for ``-40%``, +15 % for ``+10%``. So a
+    claimed gain holds only if there certainly is a gain. The claim is refuted if the whole interval lies above the
+    claimed shift.
 
     Args:
-        shift: What is claimed, as a ratio.
-        seen: The estimate and both ends of its interval, as ratios; None if not known.
-        policy: How far above the claim the interval may reach at least: a claim that it is no slower may be exceeded by
-            less than ``smallest_effect``.
+        shift: Claimed shift, as a ratio.
+        seen: The estimate and both ends of its interval, as ratios; None if unknown.
+        policy: For a claim that is not a gain, the limit is at least ``smallest_effect`` above the claim.
     """
     least = policy.decide.smallest_effect if shift >= 0 else 0.0
     reach = shift + max(SLACK * abs(shift), least)

@@ -1,6 +1,6 @@
-"""Compares two recordings of one canary: the verdict, its evidence, and the causes. Pure.
+"""Compares two recordings of one canary: the verdict, its evidence, and the causes. Pure functions.
 
-The exporter's judge looks several times while runs come in; here all runs are there, and it looks once.
+The exporter's judge looks several times while runs arrive. Here all runs are present, so there is only one look.
 """
 
 from __future__ import annotations
@@ -43,41 +43,41 @@ class SideSummary(msgspec.Struct, frozen=True):
     runs: int
     starts: int
     median: float | None
-    """Of the runs that count."""
+    """Median of the counted runs."""
     environments: Sequence[str] = ()
     left_out: Mapping[str, int] = {}
-    """Reason → the number of runs that do not count for it."""
+    """Reason → number of runs excluded for it."""
     attempts: Attempts | None = None
-    """None of numbers that do not say how runs ended."""
+    """None for numbers without information on failures."""
 
 
 class ComparisonResult(Answer, frozen=True, kw_only=True):
-    """The result on one canary. Its interval is None if there are too few runs."""
+    """Result on one canary. Its interval is None if there are too few runs."""
 
     verdict: Verdict
     low: float | None
     high: float | None
     level: float
     smallest_effect: float
-    """The policy's, as a ratio: a smaller shift is no change."""
+    """Smallest effect of the policy, as a ratio; a smaller shift does not count as a change."""
     restart_sd: float
     """Restart SD, as a ratio."""
     restart_sd_from: str
-    """In words."""
+    """Source of the restart SD, in words."""
     baseline: SideSummary
     candidate: SideSummary
     causes: Causes = Causes()
-    """Empty of numbers."""
+    """Empty for files of numbers."""
     measures: Mapping[str, MeasureVerdict] = {}
-    """Memory, energy and the throughput of each load that both sides have."""
+    """Verdicts on measures that both sides have: memory, energy, and the throughput of each load."""
     regressed: Sequence[str] = ()
-    """Those of them that regressed. The exit code counts them, the verdict is on the latency alone."""
+    """Names of the measures that regressed. These affect the exit code; the verdict is only about the latency."""
     claim: Claim | None = None
-    """Of `--expect`; the exit code is then that of the claim."""
+    """Claim of `--expect`; if given, the claim decides the exit code."""
     failures_rose: bool = False
-    """Whether clearly more of the candidate's runs failed; then it is inconclusive, unless it regressed."""
+    """True if clearly more of the candidate's runs failed. The verdict is then inconclusive, unless it is regressed."""
     next: Sequence[str] = ()
-    """Next actions, if it is inconclusive."""
+    """Next actions for an inconclusive verdict."""
 
 
 R = TypeVar("R", bound=ComparisonResult)
@@ -94,25 +94,25 @@ def compare_runs(
     claimed: float | None = None,
     subject: str = "image",
 ) -> ComparisonResult:
-    """Judge ``candidate`` against ``baseline``. Every start is one replicate.
+    """Compare ``candidate`` with ``baseline``. Every start is one replicate.
 
     Args:
-        canary: Its name; empty for numbers.
-        baseline: Its runs before.
-        candidate: Its runs after.
-        restart_sd: Restart SD of one image as a ratio; None to estimate it from the starts, or for two files of
-            numbers, which are one series before and after.
-        policy: The numbers that decide.
-        gate: As of :func:`concluded`.
-        claimed: As of :func:`concluded`.
-        subject: What the two sides differ in, as the sentence names it.
+        canary: Name of the canary; empty for files of numbers.
+        baseline: Runs before.
+        candidate: Runs after.
+        restart_sd: Restart SD of one image as a ratio. None to estimate it from the starts; two single files of
+            numbers are then one series before and after, without restart variance.
+        policy: Thresholds of the decision.
+        gate: As for :func:`concluded`.
+        claimed: As for :func:`concluded`.
+        subject: Difference between the two sides, in the words of the sentence.
 
     Returns:
-        The verdict with its evidence; ``inconclusive`` where there are too few runs, or where clearly more runs fail
-        and the others are not slower.
+        The verdict with its evidence. ``inconclusive`` if there are too few runs, or if clearly more runs fail and
+        the others are not slower.
 
     Raises:
-        UsageError: Both sides have a start in common: it would be equivalent to itself.
+        UsageError: Both sides have a start in common, which would be compared with itself.
     """
     if {start.boot for start in baseline.starts} & {start.boot for start in candidate.starts}:
         raise UsageError(
@@ -121,7 +121,7 @@ def compare_runs(
         )
     old, new = judged(baseline), judged(candidate)
     before, after = _side(baseline, old), _side(candidate, new)
-    # Weights that differ in their last bits alone are one model.
+    # Models count as the same if their weights differ only in the last bits.
     starts = identified([*old.starts, *new.starts])
     pair = Pair(starts[: len(old.starts)], starts[len(old.starts) :])
     is_series = restart_sd is None and not starts and len(baseline.points) == len(candidate.points) == 1
@@ -134,9 +134,9 @@ def compare_runs(
         source = (
             f"estimated from {count(restarts_seen, 'restart')} and the prior" if restarts_seen else _ASSUMED
         )
-    # Numbers that say nothing of failures are all of runs that ended well.
+    # Without information on failures, all runs count as successful.
     failures = rise(before.attempts or Attempts(before.runs, 0), after.attempts)
-    # Runs that ended well say nothing about those that failed, however fast they were.
+    # Failed runs make a fast result meaningless, because latencies come only from successful runs.
     verdict = "inconclusive" if failures and seen.verdict != "regressed" else seen.verdict
     is_known = math.isfinite(shift.se)
     ratio, low, high = seen[1:] if is_known else (None, None, None)
@@ -150,7 +150,7 @@ def compare_runs(
         high=high,
         restart=restarts,
         causes=causes,
-        # In seconds, for the sentence.
+        # Only values in seconds, because the sentence shows times.
         only=shift.resolution.only if unit else None,
         baseline=before.median if unit else None,
         current=after.median if unit else None,
@@ -199,7 +199,7 @@ def compare_runs(
 
 
 def judged(series: RecordedRuns) -> RecordedRuns:
-    """Return ``series`` with the starts that count: the latest ones that have enough runs."""
+    """Return ``series`` with only the counted starts: the latest starts with enough runs."""
     counting = [i for i, points in enumerate(series.points) if points.size >= FILES.pool.fewest_runs]
     kept = counting[-FILES.pool.history :]
     parts = zip(series._fields, series[:3], strict=False)
@@ -208,7 +208,7 @@ def judged(series: RecordedRuns) -> RecordedRuns:
 
 
 def regressions(measures: Mapping[str, MeasureVerdict]) -> list[str]:
-    """Say which measures regressed, for :func:`~infercanary.pages.sentence.sentence`."""
+    """Return the measures that regressed, in words for :func:`~infercanary.pages.sentence.sentence`."""
     return [
         measure_words(name, verdict) for name, verdict in measures.items() if verdict.state == "regressed"
     ]
@@ -221,16 +221,16 @@ def concluded(
     claimed: float | None = None,
     policy: Policy = FILES,
 ) -> R:
-    """Return a result on the latency with its measures, its claim and its exit code.
+    """Return a result on the latency, completed with measures, claim and exit code.
 
     Args:
         result: Verdict, interval and sentence on one canary.
         measures: Measure → verdict.
-        gate: Whether the exit code counts measures that regressed. A measure without a verdict changes nothing: energy
-            and sweeps are often too few, and a pipeline would never pass.
-        claimed: Shift of `--expect`, as a ratio; the exit code is then that of the claim. A claim about a canary whose
-            runs fail more often, or whose change is unconfirmed, is not known to hold.
-        policy: How far above the claim the interval may reach.
+        gate: With "all", measures that regressed set the exit code. A measure without a verdict has no effect: energy
+            and sweeps often have too few values, and a pipeline would never pass.
+        claimed: Shift of `--expect`, as a ratio; the claim then decides the exit code. A claim is not known to hold
+            if more runs of the canary fail, or if its change is unconfirmed.
+        policy: Used to check the claim.
     """
     worse = [name for name, verdict in measures.items() if verdict.state == "regressed"]
     code = ExitCode.REGRESSED if worse and gate == "all" else OF_VERDICT[result.verdict]

@@ -1,4 +1,4 @@
-"""Reads a file or standard input: at most 256 MiB of text; of gzip, which may unpack to anything, 64 MiB of text."""
+"""Content of a file or of standard input: at most 256 MiB of text, or 64 MiB unpacked from gzip."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ STANDARD_INPUT = "-"
 
 
 def content(path: str) -> bytes:
-    """Return the bytes of the text at ``path``; ``-`` is standard input.
+    """Return the text at ``path`` as bytes; ``-`` is standard input.
 
     Args:
-        path: A file, or ``-``; what is packed with gzip is unpacked.
+        path: A file, or ``-``; gzip is unpacked.
 
     Raises:
-        UsageError: It cannot be read, is too large, is empty, or is no text.
+        UsageError: The content cannot be read, is too large, is empty, or is not text.
     """
     place = named(path)
     most = MAX_BYTES
@@ -36,7 +36,7 @@ def content(path: str) -> bytes:
             data = data.decode("utf-16").encode()
     except (UnicodeError, EOFError, gzip.BadGzipFile, zlib.error):
         raise UsageError(f"{place}: damaged gzip or UTF-16; fetch it again, or save it as UTF-8") from None
-    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+    except (OSError, ValueError) as error:  # a path with a NUL raises ValueError
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"{place}: cannot be read ({why}); name a file that you may read") from None
     if len(data) > most:

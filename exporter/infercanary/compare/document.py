@@ -1,4 +1,4 @@
-"""Documents of results of files: a comparison and a scan."""
+"""Documents for results from files: a comparison and a scan."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def comparison_document(
     """Return the document on one canary.
 
     Args:
-        result: The verdict on it.
-        baseline: Its runs that count before.
-        candidate: The same after.
-        files: Names of the files of either side.
+        result: Result on the canary.
+        baseline: Counted runs of the baseline.
+        candidate: Counted runs of the candidate.
+        files: Names of the files of each side.
     """
     is_change, unit = result.verdict in CHANGED, result.unit or ""
     latency = MeasureVerdict(
@@ -68,8 +68,8 @@ def scan_document(result: ScanResult, series: RecordedRuns) -> Document:
     """Return the document on one series.
 
     Args:
-        result: What a scan found.
-        series: The runs that were scanned.
+        result: Result of the scan.
+        series: Scanned runs.
     """
     changes = [
         (
@@ -117,7 +117,7 @@ def _document(result: ComparisonResult | ScanResult) -> Document:
 
 def _side(side: SideSummary, option: str, files: Sequence[str]) -> str:
     others = f" + {len(files) - 1} more" if len(files) > 1 else ""
-    # The end of a path tells more than its beginning.
+    # A long path is cut at its beginning, because its end is more informative.
     name = f"{'…' * (len(files[0]) > 60)}{printable(files[0][-60:])}{others}: " if files else ""
     parts = [
         f"{name}{count(side.runs, 'run')} of {count(side.starts, 'start')}",

@@ -1,6 +1,6 @@
-"""Throughput, memory and energy of a canary, and the cost of 1,000 inferences. Pure.
+"""Throughput, memory and energy of a canary, and the cost of 1,000 inferences. Pure functions.
 
-An inference is one sample: a request with a batch of 8 is 8 of them.
+One inference is one sample: a request with a batch of 8 is 8 inferences.
 """
 
 from __future__ import annotations
@@ -15,34 +15,35 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.measures import DEVICE_MEMORY, ENERGY, HOST_MEMORY, THROUGHPUT, measure_of
 from infercanary.judge.model import Sample
 
-_LEAST, _MOST = 1e-15, 1e15  # of any measure, in its base unit: a probe may report anything
+_LEAST, _MOST = 1e-15, 1e15  # limits for any measure, in its base unit, because a probe may report any number
 _MOST_PRICE = 1e9
 _RATE = "samples/s"
 
 
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians over runs; None where a number is not known."""
+    """Medians over runs; None for an unknown value."""
 
     throughput_samples_per_second: float
-    """At the best load that is known."""
+    """Throughput at the best known load."""
     throughput_from: str
-    """`sweep` with its best load; `runs`, the canary's own requests; or `latency`, as if each request were one
-    inference, one at a time."""
+    """Source of the throughput: `sweep` with its best load; `runs` for the canary's own requests; `latency` if
+    computed as one inference at a time.
+    """
     host_memory_bytes: float | None = None
     device_memory_bytes: float | None = None
     energy_per_1000_joules: float | None = None
-    """Energy of its device for 1,000 inferences, at the canary's own load."""
+    """Energy of the device for 1,000 inferences, at the canary's own load."""
     cost_per_1000: float | None = None
-    """Of 1,000 inferences at that throughput, in the currency of the price."""
+    """Cost of 1,000 inferences at this throughput, in the currency of the price."""
 
 
 def efficiency(samples: Sequence[Sample], latency: float, price: float | None) -> Efficiency:
     """Return the efficiency of a canary.
 
     Args:
-        samples: Runs that count.
-        latency: Their median, in seconds.
-        price: Of an hour of the machine; None where it is not known.
+        samples: Counted runs.
+        latency: Median latency of these runs, seconds.
+        price: Price of the machine for an hour; None if unknown.
     """
     values: dict[str, list[float]] = {}
     for sample in samples:
@@ -57,7 +58,7 @@ def efficiency(samples: Sequence[Sample], latency: float, price: float | None) -
     }
     best = max(loads, key=medians.__getitem__, default="")
     rate = medians.get(best, 1 / latency)
-    batch = max(1, round(medians.get(THROUGHPUT, 0.0) * latency))  # samples of a request
+    batch = max(1, round(medians.get(THROUGHPUT, 0.0) * latency))  # samples in a request
     return Efficiency(
         throughput_samples_per_second=rate,
         throughput_from=loads.get(best, "latency"),
@@ -69,13 +70,14 @@ def efficiency(samples: Sequence[Sample], latency: float, price: float | None) -
 
 
 def prices(texts: Sequence[str], hosts: Collection[str]) -> dict[str, float]:
-    """Return host → price of an hour, of ``--price``: ``2.5`` for every host, or ``HOST=2.5`` for one.
+    """Return host → price of an hour from ``--price``: ``2.5`` for every host, or ``HOST=2.5`` for one host.
 
     Raises:
-        UsageError: It is no price, or of no host.
+        UsageError: A text is not a price, or names an unknown host.
     """
     price_of: dict[str, float] = {}
-    for text in sorted(texts, key=lambda text: "=" in text):  # a host's own price counts
+    # sorted, so that a host's own price overrides the general price.
+    for text in sorted(texts, key=lambda text: "=" in text):
         host, _, number = text.rpartition("=")
         try:
             price = float(number)

@@ -1,4 +1,4 @@
-"""Reads a probe's journal into starts of canaries. Each run counts once, also if it was written twice."""
+"""Reads a probe's journal into starts of canaries. A run that was written twice counts once."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from infercanary.judge.model import Generation, Sample, Start, kept
 from infercanary.judge.profiles import Packed, merged, of_runs
 from infercanary.render.units import count
 
-_MAX_LINES = 200_000  # three times what the two files of a probe's journal hold
-_MAX_LINE_BYTES = 1 << 20  # a probe's longest have a profile or an environment, 64 KiB
-_MAX_CANARIES = 1_000  # a probe has a few
-_MAX_STARTS = 20_000  # a start an hour for two years
-_MAX_COMPONENTS = 200_000  # of all environments; one has fewer than 100
+_MAX_LINES = 200_000  # three times the lines in a probe's two journal files
+_MAX_LINE_BYTES = 1 << 20  # a probe's longest lines have a profile or an environment of 64 KiB
+_MAX_CANARIES = 1_000  # a real probe has a few
+_MAX_STARTS = 20_000  # two years with a start every hour
+_MAX_COMPONENTS = 200_000  # sum over all environments; a real environment has fewer than 100
 
 
 _Runs: TypeAlias = "dict[int, tuple[Sample, str]]"
-"""Of one canary in one boot: sequence → the run, and its environment."""
+"""Runs of one canary in one boot: sequence number → (run, environment id)."""
 
 
 class _Boot(msgspec.Struct):
-    """Facts of one start, about all its canaries."""
+    """Facts of one start that concern all its canaries."""
 
     outputs: dict[str, tuple[float, ...]] = {}
     profiles: Packed = {}
 
 
 def is_journal(data: bytes) -> bool:
-    """Return whether the first line is one of a journal, complete or truncated.
+    """True if the first line is a journal line, complete or truncated.
 
     Args:
         data: The whole file, or its beginning.
@@ -51,30 +51,30 @@ def is_journal(data: bytes) -> bool:
 
 
 def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, JournalEntry]]:
-    """Yield each line with its place. Lines that a crash truncated are left out, and counted in ``notes``.
+    """Yield each entry with its place. Lines truncated by a crash are left out and counted in ``notes``.
 
     Args:
-        place: The file's name, for messages.
+        place: Name of the file, for messages.
         data: The whole file.
-        notes: Gets a remark on what was left out.
+        notes: List that gets a remark on left-out lines.
 
     Yields:
         ``FILE:LINE``, and the entry.
 
     Raises:
-        UsageError: A line is not one of a journal.
+        UsageError: A line is not a journal line.
     """
     truncated = 0
     for at, line in enumerate(io.BytesIO(data), 1):
         if not line.strip():
             continue
         at_most(_MAX_LINES, at, place, "lines")
-        if len(line) > _MAX_LINE_BYTES:  # read, each takes many times its size
+        if len(line) > _MAX_LINE_BYTES:  # a decoded line takes many times its size
             raise UsageError(f"{place}:{at}: a line of more than 1 MiB, which no probe writes; take it out")
         try:
             yield f"{place}:{at}", decode(line)
         except msgspec.DecodeError as error:
-            # A killed process or a lost write leaves the beginning of a line, or zeros.
+            # After a killed process or a lost write, only the beginning of a line or zeros remain.
             if isinstance(error, msgspec.ValidationError) or not line.lstrip().startswith((b"{", b"\0")):
                 raise UsageError(
                     f"{place}:{at}: not a line of a journal ({error}); keep other lines out of it"
@@ -95,14 +95,14 @@ def recording(
     Args:
         places: Names of the files, for messages.
         lines: Entries, each with its place.
-        notes: Remarks on the files so far; they become the recording's.
-        ids: Prefixes of ids; with them, only runs of those boots and environments.
+        notes: Remarks on the files so far; becomes the list of the recording.
+        ids: Prefixes of ids. If given, only runs of these boots and environments are read.
 
     Returns:
-        The starts of each canary, in order of time; the environments' components.
+        The starts of each canary, in order of time, and the components of the environments.
 
     Raises:
-        UsageError: There is no run, or none with these ids.
+        UsageError: There is no run, or no run with these ids.
     """
     samples: defaultdict[str, dict[str, _Runs]] = defaultdict(dict)  # by canary and boot
     boots: defaultdict[str, _Boot] = defaultdict(_Boot)
@@ -120,7 +120,8 @@ def recording(
             described += len(entry.components) * (entry.environment not in components)
             components[entry.environment] = entry.components
             at_most(_MAX_COMPONENTS, described, where, "components of environments")
-            # Not replaced: files may be named in any order, and at first nothing is known.
+            # Updated instead of replaced, because files may come in any order, and the first entries of a boot lack
+            # outputs.
             boot.outputs.update(entry.outputs)
         if run is None:
             continue
@@ -137,7 +138,7 @@ def recording(
         sample = kept(run)
         runs[run.sequence] = sample, entry.environment
         if sample.failed and run.detail:
-            failures[run.canary] = shown(run.detail, 400)  # as much as a probe writes
+            failures[run.canary] = shown(run.detail, 400)  # equals the probe's own limit
     place = " and ".join(places)
     notes += summarized(unsound)
     if not samples:
@@ -153,7 +154,7 @@ def recording(
 
 
 def is_possible(where: str, run: Run, unsound: list[str]) -> bool:
-    """Return whether a run can be; a remark on one that cannot is added to ``unsound``."""
+    """True if a run is possible; otherwise, a remark is added to ``unsound``."""
     is_zero = min(run.latencies, default=1.0) < bounds.LEAST_SECONDS
     if wrong := bounds.fault(run) or "a latency of 0 s" * is_zero:
         unsound.append(f"{where}: a run that cannot be is left out ({wrong})")
@@ -161,7 +162,7 @@ def is_possible(where: str, run: Run, unsound: list[str]) -> bool:
 
 
 def summarized(unsound: Sequence[str]) -> list[str]:
-    """Return the note on all runs that cannot be."""
+    """Return one note on all impossible runs."""
     return [f"{unsound[0]}; {count(len(unsound), 'such run')} in all"] if unsound else []
 
 
@@ -174,7 +175,7 @@ def _series(
     attempted = [sample.failed for sample in every if sample.outcome != "busy"]
     found = []
     for boot_id, runs in starts.items():
-        # By sequence: the wall clock may have been set meanwhile.
+        # Ordered by sequence number, because the wall clock may have been changed.
         counted = [(sample, id_) for _, (sample, id_) in sorted(runs.items()) if sample.is_settled]
         if not counted:
             continue
@@ -201,6 +202,6 @@ def _series(
 
 
 def _why(sample: Sample) -> str:
-    """Return why a run does not count."""
+    """Return the reason why a run is excluded."""
     why = next(filter(NOT_JUDGED.__contains__, sample.tags), "without latencies")
     return shown((why if sample.outcome == "ok" else sample.outcome).replace("_", " "))

@@ -1,6 +1,9 @@
-"""Files that load generators and benchmarks write: those with single runs are read, of summaries the option is named.
+"""Output files of load generators and benchmarks.
 
-``layouts.yaml`` declares tables, documents and summaries; here is what takes code. Times become seconds.
+Files with single runs are read; for a summary, the message names the tool's option that writes single runs.
+
+``layouts.yaml`` declares tables, documents and summaries; this module has the conversions that need code. Times
+become seconds.
 """
 
 from __future__ import annotations
@@ -22,43 +25,45 @@ Row: TypeAlias = "Mapping[str, Any]"
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """How a tool writes single runs, or a summary."""
+    """Format in which a tool writes single runs or a summary."""
 
     tool: str = ""
-    """Name of the tool, or of its summary."""
+    """Name of the tool or of its summary."""
     columns: Sequence[str] = ()
-    """Latencies; those that occur are judged one by one unless --column names one."""
+    """Columns of latencies. Those in the file are judged one by one, unless --column names one."""
     needs: frozenset[str] = frozenset()
-    """Columns by which a table is known to be of this tool, or paths by which a document is."""
+    """Columns that identify a table of this tool, or paths that identify a document."""
     unit: str = "s"
-    """Unit of the latencies, where a row does not name it."""
+    """Unit of the latencies if the row does not name it."""
     units: dict[str, str] = {}
-    """Column → column of its unit."""
+    """Column → column with its unit."""
     series: Sequence[str] = ()
-    """Columns that name what was measured."""
+    """Columns that name the measured object."""
     only: dict[str, set[str]] = {}
-    """Column → values; other rows count only if --where names that column."""
+    """Column → values of the counted rows, unless --where names this column."""
     skip: dict[str, str] = {}
-    """Column → pattern of the cells of rows that are no runs."""
+    """Column → pattern of cells; matching rows are not runs."""
     header: Sequence[str] = ()
-    """Columns of a table that is written without a header."""
+    """Columns of a table without a header line."""
     first_row: str = ""
-    """Pattern of its first cells, joined by tabs."""
+    """Pattern of the first row of such a table; its cells are joined by tabs."""
     is_labelled: bool = False
-    """True if all other columns are the user's own: each names a series, and `status` may be anything."""
+    """True if all other columns are the user's own labels: each column names a series, and `status` may have any
+    meaning.
+    """
     path: str = ""
-    """Path of the objects in a document; empty if the document is the only one."""
+    """Path of the objects in a document; empty if the document itself is the only object."""
     about: Sequence[str] = ()
-    """Keys of an object that are columns of its rows."""
+    """Keys of an object that become columns of its rows."""
     lists: dict[str, str] = {}
-    """Column → path of its cells in an object; an object without lists is a row."""
+    """Column → path of its cells in an object. Without lists, an object is one row."""
     text: str = "(?!)"
-    """Pattern of what a tool prints for people; this one never fits."""
+    """Pattern of the tool's output for people; the default never matches."""
     advice: str = "give another"
-    """Action for a summary, or for a document without a run."""
+    """Next action for a summary, or for a document without a run."""
 
     def rows(self, document: Row) -> Iterator[Row]:
-        """Yield the rows of a document; those that are no runs are not shaped yet."""
+        """Yield the rows of a document, not yet shaped."""
         for number, entry in enumerate(_objects(_at(document, self.path)), 1):
             if not self.lists:
                 yield entry
@@ -72,14 +77,14 @@ class Layout(msgspec.Struct, frozen=True):
                 yield {**about, "entry": number, **dict(zip(self.lists, row, strict=True))}
 
     def shaped(self, where: str, row: Row) -> Row | None:
-        """Return a row's columns, or None if it is no run.
+        """Return the columns of a row; None if the row is not a run.
 
         Args:
-            where: Its place, for messages.
-            row: As it was written.
+            where: Place of the row, for messages.
+            row: The row as the tool wrote it.
 
         Raises:
-            UsageError: The tool does not write such a row.
+            UsageError: The tool does not write such rows.
         """
         if shape := _SHAPES.get(self.tool):
             try:
@@ -92,7 +97,7 @@ class Layout(msgspec.Struct, frozen=True):
         return None if any(is_skipped) else row
 
     def unit_of(self, column: str, row: Row) -> str:
-        """Return the unit of a row's cell; empty if it is not known."""
+        """Return the unit of a cell; empty if unknown."""
         unit = as_text(row.get(self.units[column])) if column in self.units else ""
         return unit or self.unit * (column in self.columns)
 
@@ -104,25 +109,25 @@ def _declared() -> dict[str, Sequence[Layout]]:
 
 
 def _objects(value: object) -> list[dict[str, Any]]:
-    """Return the objects in a list; one object is a list of it."""
+    """Return the objects in a list; a single object counts as a list of one."""
     entries = value if isinstance(value, list) else [value]
     return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def _at(value: Any, path: str) -> Any:
-    """Return what ``path`` leads to, such as `results.times`; a list is entered by its first object."""
+    """Return the value at ``path``, such as `results.times`; of a list, the first object is used."""
     for key in filter(None, path.split(".")):
         value = next(iter(_objects(value)), {}).get(key)
     return value
 
 
 def _hyperfine(row: Row) -> Row:
-    # A command that a signal ended has no exit code.
+    # The exit code is null if a signal ended the command.
     return {**row, "exit_code": -1 if row["exit_code"] is None else row["exit_code"]}
 
 
 def _serving(row: Row) -> Row:
-    # A request that failed has neither token nor length, in some versions without a text.
+    # A failed request has neither tokens nor a length; some versions also leave its error empty.
     error = row["error"] or ("" if row["ttfts"] or row["length"] else "no token")
     shaped, gaps = {"error": error, "ttfts": row["ttfts"]}, row["itls"]
     if isinstance(gaps, list) and gaps and not error:
@@ -153,10 +158,10 @@ _SHAPES: Mapping[str, Callable[[Row], Row]] = {
 
 
 def header_of(cells: Sequence[str]) -> Sequence[str]:
-    """Return the columns of a table that its tool writes without a header; empty if it is none.
+    """Return the columns of a known table without a header; empty if the table is unknown.
 
     Args:
-        cells: Of the first row.
+        cells: First row.
     """
     row = "\t".join(cells)
     known = (layout.header for layout in _declared()["tables"] if re.fullmatch(layout.first_row, row))
@@ -167,11 +172,11 @@ def table_of(place: str, names: Iterable[str]) -> Layout:
     """Return the layout of a table with these columns.
 
     Args:
-        place: The file's name, for messages.
+        place: Name of the file, for messages.
         names: Columns, or keys of JSON objects.
 
     Raises:
-        UsageError: They are a summary's.
+        UsageError: The table is a summary.
     """
     names = {*names}
     for layout in _declared()["tables"]:
@@ -182,7 +187,7 @@ def table_of(place: str, names: Iterable[str]) -> Layout:
 
 
 def document_of(document: object) -> Layout | None:
-    """Return the layout of a JSON document; None if it is not known."""
+    """Return the layout of a JSON document; None if unknown."""
     for layout in _declared()["documents"]:
         if all(_at(document, path) not in (None, []) for path in layout.needs):
             return layout
@@ -190,15 +195,15 @@ def document_of(document: object) -> Layout | None:
 
 
 def refuse_summary(place: str, names: Iterable[str] = (), text: str = "") -> None:
-    """Refuse percentiles and averages of a tool that can write single runs, too.
+    """Refuse percentiles and averages from a tool that can also write single runs.
 
     Args:
-        place: The file's name, for messages.
+        place: Name of the file, for messages.
         names: Columns of a table, or keys of a JSON document such as `outer.inner`.
-        text: The beginning of a file, which may be what a tool prints for people.
+        text: Beginning of the file, which may be the tool's output for people.
 
     Raises:
-        UsageError: It is a summary; the line names the tool's option.
+        UsageError: The file is a summary. The message names the tool's option for single runs.
     """
     parts = {part for name in names for part in accumulate(name.split("."), "{}.{}".format)}
     for known in _declared()["summaries"]:

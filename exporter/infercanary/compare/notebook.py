@@ -1,4 +1,4 @@
-"""The judge's answer on two results of a notebook: its sentence, and a page with charts."""
+"""Comparison of two results in a notebook: the sentence, and a page with charts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from infercanary.render.document import Document
 
 
 class ComparedResults(Document, frozen=True):
-    """A verdict. As text it is the sentence, in a notebook a page as of ``infercanary compare --html``."""
+    """A verdict. Its text form is the sentence; a notebook shows the page of ``infercanary compare --html``."""
 
     def __repr__(self) -> str:
         return self.sentence
 
     def _repr_html_(self) -> str:
-        # In a frame: its style is a page's, and must not reach the notebook.
+        # A frame keeps the page's styles away from the notebook.
         page = html.escape(render_page(f"{self.name}: before and after", [self]))
         return (
             f'<iframe title="InferCanary: {self.verdict}" sandbox style="width: 100%; height: 40rem; border: 0" '
@@ -36,14 +36,14 @@ def answer(
     """Compare two journals.
 
     Args:
-        old: Of the baseline.
-        new: Of the candidate.
-        canaries: The name of each side's canary.
+        old: Journal of the baseline.
+        new: Journal of the candidate.
+        canaries: Name of the canary on each side.
         restart_sd: Restart SD, as a ratio; None to estimate it.
-        subject: What the two differ in, as the sentence names it.
+        subject: Difference between the two sides, in the words of the sentence.
 
     Raises:
-        UsageError: The names differ, or both have the same starts.
+        UsageError: The names differ, or both journals have the same starts.
     """
     name, other = canaries
     if name != other:

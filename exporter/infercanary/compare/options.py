@@ -1,4 +1,4 @@
-"""Options and output that `compare`, `scan`, `report` and `ab` share."""
+"""Options and output shared by `compare`, `scan`, `report` and `ab`."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Output(NamedTuple):
-    """Values of the options of :func:`output`: where an answer goes."""
+    """Values of the options of :func:`output`: format and files of an answer."""
 
     form: str | None = None
-    """The format to print; None is that of a command without --format: text."""
+    """Printed format; None for text, in commands without --format."""
     html: str = ""
     junit: str = ""
 
@@ -47,13 +47,15 @@ class Output(NamedTuple):
         title: str,
         **more: Any,
     ) -> int:
-        """Print the answer, then write files, whose disk may be full; return the exit code of the answer.
+        """Print the answer, then write the files; return the exit code of the answer.
+
+        The files come last, because their disk may be full.
 
         Args:
-            documents: One for each canary, in the order in which they are shown.
-            notes: Remarks on all of them.
+            documents: One document for each canary, in order of output.
+            notes: Remarks on all documents.
             title: Title of the HTML page.
-            more: Further fields of the JSON object.
+            more: Additional fields of the JSON object.
         """
         if self.form == "json":
             say(render_json(documents, notes, **more))
@@ -70,7 +72,7 @@ class Output(NamedTuple):
         return worst(document.exit_code for document in documents)
 
     def show_rows(self, rows: Sequence[Mapping[str, Cell]]) -> None:
-        """Print rows as CSV, with the columns of all of them, or as JSON."""
+        """Print rows as JSON, or as CSV with all columns that occur."""
         if self.form == "json":
             say(json_line(plain_values(rows)))
         else:
@@ -80,7 +82,7 @@ class Output(NamedTuple):
 
 
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Return a decorator that adds options in the order of the help."""
+    """Return a decorator that adds options in this order to the help text."""
     return lambda function: functools.reduce(lambda inner, add: add(inner), reversed(options), function)
 
 
@@ -92,19 +94,19 @@ def number(
     convert: Callable[[Any], Any] = lambda value: value,
     **more: Any,
 ) -> Callable[[F], F]:
-    """Return an option that takes a number from ``low`` to ``high``.
+    """Return an option for a number from ``low`` to ``high``.
 
     Args:
-        names: The option's, the first for messages.
-        low: The least.
-        high: The most.
-        advice: What to give instead, and in which unit.
-        convert: Makes of the number, or of None, what the command gets.
-        more: Further arguments of :func:`click.option`.
+        names: Names of the option, the first one is used in messages.
+        low: Lower limit.
+        high: Upper limit.
+        advice: A valid value with its unit, for the error message.
+        convert: Converts the number, or None, to the command's argument.
+        more: Additional arguments of :func:`click.option`.
     """
 
     def checked(_: click.Context, __: click.Parameter, value: float | None) -> Any:
-        if value is not None and not low <= value <= high:  # NaN is neither
+        if value is not None and not low <= value <= high:  # false for NaN
             raise UsageError(f"{names[0]} {value:g}: {advice}")
         return convert(value)
 
@@ -112,10 +114,10 @@ def number(
 
 
 def output(*forms: str) -> Callable[[F], F]:
-    """Return the options of which :class:`Output` is made.
+    """Return the options that make an :class:`Output`.
 
     Args:
-        forms: Formats besides text and JSON: `github`, with which there is JUnit XML too, or `csv`.
+        forms: Additional formats besides text and JSON: `csv`, or `github`, which also adds JUnit XML.
     """
     choices = click.Choice(["text", "json", *forms])
     options = [
@@ -134,7 +136,7 @@ def _written(name: str, content: str) -> Callable[[F], F]:
 
 
 def policy(base: Policy) -> Callable[[F], F]:
-    """Return the option for the smallest effect, of which the command gets a policy."""
+    """Return the option for the smallest effect; the command gets a policy with it."""
     decide = base.decide
 
     def adjusted(percent: float | None) -> Policy:
@@ -149,7 +151,7 @@ def policy(base: Policy) -> Callable[[F], F]:
 
 
 def _file(_: click.Context, option: click.Parameter, path: str) -> str:
-    """Refuse a file that cannot be written, before anything is measured or printed."""
+    """Refuse a file that cannot be written, before measuring or printing anything."""
     if path and (why := unwritable(path)):
         raise UsageError(f"{option.opts[0]}: {why}")
     if os.path.exists(path) and not os.path.isfile(path):

@@ -1,4 +1,4 @@
-"""Tells by the columns of a row whether its run failed."""
+"""Tells from a row's columns if its run failed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from infercanary.compare.cells import plain_number
 WORDS = msgspec.yaml.decode(
     files(__package__).joinpath("words.yaml").read_bytes(), type=dict[str, frozenset[str]]
 )
-"""Words in the names of columns and in their cells, by what they tell."""
+"""Words in column names and in cells, grouped by meaning."""
 
 Outcomes: TypeAlias = "tuple[tuple[str, str], ...]"
-"""Names and texts of the columns of a row that tell how its run ended (:func:`outcome_kind`)."""
+"""(name, text) of each column in a row that tells how the run ended (:func:`outcome_kind`)."""
 
-# Signs in a row. What a zero or a word means is known once the whole column is: 0 is OK to gRPC and a refused
-# connection to HTTP; `miss` is a failure beside `ok`, and not beside `hit`.
+# Signs in a row. The meaning of a zero or a word depends on the whole column: 0 is OK in gRPC, but a refused
+# connection in HTTP; `miss` is a failure next to `ok`, but not next to `hit`.
 FAILED, ZERO, WORD, HTTP, GOOD = 1, 2, 4, 8, 16
 
 
 @functools.lru_cache(maxsize=4096)
 def outcome_kind(name: str) -> str:
-    """Return whether a column tells how runs ended (`success`, `error`, `ended`, `status`, `said`); "" for others."""
+    """Return the kind of a column that tells how runs ended; "" for other columns.
+
+    The kinds are `success`, `error`, `ended`, `status` and `said`.
+    """
     words = words_of(name.rpartition(".")[2]) or words_of(name)
     path = words | words_of(name.rpartition(".")[0]) & WORDS["error"]
     if path & WORDS["no outcome"] or "%" in name:
@@ -42,11 +45,11 @@ def outcome_kind(name: str) -> str:
 
 
 def words_of(name: str) -> set[str]:
-    """Return the words of a name such as ``responseCode``, ``exit_code`` or ``Latency (ms)``, in small letters."""
+    """Return the words of a name in lower case, for example of ``responseCode``, ``exit_code`` or ``Latency (ms)``."""
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
 
 
-@functools.lru_cache(maxsize=4096)  # tables repeat few outcomes
+@functools.lru_cache(maxsize=4096)  # cached, because a table has few different outcomes
 def signs(cells: Outcomes) -> int:
     """Return the signs in a row."""
     found = 0
@@ -54,14 +57,14 @@ def signs(cells: Outcomes) -> int:
         kind, cell = outcome_kind(name), cell.strip().lower()
         is_failed = False
         if kind == "success":
-            if cell in WORDS["yes"]:  # decides: a tool may expect a 404
+            if cell in WORDS["yes"]:  # this column decides, because a tool may expect a 404
                 return found & (HTTP | GOOD)
             is_failed = cell in WORDS["no"]
         elif kind == "status":
             found |= 0 if found & FAILED else _status(name, cell)
-        elif kind == "said":  # anything else than a bad end may be what the run computed
+        elif kind == "said":  # other texts may be the result that the run computed
             is_failed = set() < words_of(cell) <= WORDS["bad"]
-        elif kind == "ended":  # a timeout of 1 is a limit
+        elif kind == "ended":  # a timeout of 1 is a time limit
             is_failed = cell in ("true", "yes") or (cell == "1" and "timeout" not in words_of(name))
         elif cell not in WORDS["nothing"]:
             number = plain_number(cell)
@@ -82,9 +85,9 @@ def _status(name: str, cell: str) -> int:
         return FAILED * (number != 0)
     if number == 101 or 200 <= number < 600:
         return HTTP | FAILED * (number >= 400)
-    return ZERO if number == 0 else FAILED * (-256 <= number < 200)  # 137 is a process that was killed
+    return ZERO if number == 0 else FAILED * (-256 <= number < 200)  # for example 137, a killed process
 
 
 def failures(seen: int) -> int:
-    """Return the signs that mean a failure, given all that occur in the file."""
+    """Return the signs that mean a failure, given all signs in the file."""
     return FAILED | ZERO * bool(seen & HTTP) | WORD * bool(seen & GOOD)

@@ -1,7 +1,7 @@
-"""One model across images, engines, devices and hosts: rows of the judge's stores side by side.
+"""One model across images, engines, devices and hosts: rows from the judge's stores, side by side.
 
-There is no statistical test, since hosts and engines differ in more than one thing. A difference must be compared with
-the SD of starts.
+There is no statistical test, because hosts and engines differ in more than one way. Compare a difference with the SD
+of the starts.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ _ENGINES = (
     ("tensorrt_engine", "TensorRT", "tensorrt", "tensorrt_cuda_device"),
     ("kserve_server", "", "kserve_server", None),
 )
-"""Components of an environment: the one that only a canary of this engine reports (a version may mean just that it is
-installed), the engine's name, its version, and its GPU; None for a server, whose device a client does not know."""
+"""Components of an environment for each engine: a component that only canaries of this engine report (a version alone
+may just be installed), the engine's name, its version, and its GPU. The GPU is None for a server, because a client
+does not know the server's device.
+"""
 
 _KEY = ("canary", "host", "service", "image", "engine", "device", "model", "settings")
 _TEXTS = (*_KEY[1:], "origin")
@@ -52,7 +54,7 @@ _TABLES: Mapping[str, Mapping[str, str]] = {
     },
     "memory": {"host_memory_bytes": "host memory", "device_memory_bytes": "device memory"},
 }
-"""Title → field of a row → title of its column; a text without a title is in the last column."""
+"""Table title → field of a row → column title. Texts without a column title go to the last column."""
 _UNITS = {"seconds": "s", "ratio": "ratio", "joules": "joules", "bytes": "bytes"}
 
 
@@ -67,23 +69,23 @@ class OverviewRow(Efficiency, frozen=True, kw_only=True):
     service: str
     image: str
     origin: str
-    """Version and revision of the image, by its own labels; empty where they name none."""
+    """Version and revision of the image, from its labels; empty if the labels lack them."""
     engine: str
     device: str
     model: str = ""
-    """Identity of the model; empty where it is not known, or with random initialization."""
+    """Identity of the model; empty if unknown, or with random initialization."""
     settings: str = ""
-    """The digest of the canary's settings; empty where it is not known."""
+    """Digest of the canary's settings; empty if unknown."""
     starts: int
     runs: int
     latency_median_seconds: float
-    """Of the medians of the starts."""
+    """Median of the starts' medians."""
     latency_deviation_ratio: float | None
-    """SD of the medians of the starts over their mean; None of one start."""
+    """SD of the starts' medians, divided by their mean; None for one start."""
     latency_p90_seconds: float
-    """Of the medians of all runs."""
+    """90th percentile of the medians of all runs."""
     latency_above_fastest_ratio: float = 0.0
-    """Than the fastest row of this canary: 0.5 takes 1.5 times as long."""
+    """Difference from the fastest row of this canary: 0.5 means 1.5 times the latency."""
     load_seconds: float | None
     first_run_seconds: float | None
 
@@ -91,12 +93,12 @@ class OverviewRow(Efficiency, frozen=True, kw_only=True):
 def overview(
     hosts: Mapping[str, Path], canary: str, service: str, prices: Mapping[str, float]
 ) -> list[OverviewRow]:
-    """Return the rows of every canary, the fastest first, without those of which no start has enough runs.
+    """Return the rows of every canary, the fastest first. Rows need a start with enough runs.
 
     Args:
         hosts: Host → file of the judge's store.
-        canary: A pattern (fnmatch) of names of canaries.
-        service: A pattern of names of services.
+        canary: Pattern (fnmatch) of canary names.
+        service: Pattern of service names.
         prices: Host → price of an hour.
 
     Raises:
@@ -126,10 +128,10 @@ def overview(
 
 
 def overview_document(rows: Sequence[OverviewRow]) -> Document:
-    """Return tables for each canary, each narrow enough for a terminal. A text that all rows share is a fact.
+    """Return tables for each canary, narrow enough for a terminal. A text that all rows share becomes a fact.
 
     Args:
-        rows: One or more; those of a canary one after the other.
+        rows: One or more rows; rows of one canary are consecutive.
     """
     shared = [name for name in _TEXTS if len({getattr(row, name) for row in rows}) == 1]
     texts = [name for name in _TEXTS if name not in shared]
@@ -166,7 +168,8 @@ def _kind(generation: Generation) -> tuple[str, str, str]:
         if environment.get(component):
             engines.append(f"{name} {environment.get(version, '')}".strip())
             devices.append("" if gpu is None else environment.get(gpu) or environment.get("cpu_model", ""))
-    # A probe reports one environment for all its canaries: of several engines, one has run this canary.
+    # A probe reports one environment for all its canaries. If it names several engines, one of them has run this
+    # canary.
     engine, device = (
         " or ".join(dict.fromkeys(filter(None, names)))
         for names in (engines, devices or [environment.get("cpu_model", "")])
@@ -179,7 +182,8 @@ def _summary(key: tuple[str, ...], starts: Sequence[Start], price: float | None)
     kept = [start.samples for start in starts if len(start.samples) >= FILES.pool.fewest_runs]
     if not kept:
         return None
-    levels = [median(s.median or 0.0 for s in samples) for samples in kept]  # a run that counts has a median
+    # A settled run always has a median.
+    levels = [median(s.median or 0.0 for s in samples) for samples in kept]
     samples = [*chain.from_iterable(kept)]
     latencies = [s.median or 0.0 for s in samples]
     names: dict[str, Any] = dict(zip(_KEY, key, strict=True))

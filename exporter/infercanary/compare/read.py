@@ -1,4 +1,4 @@
-"""Reads files into recordings. The content decides what a file is, never its name."""
+"""Reads files into recordings. The content decides the kind of a file; the file's name does not matter."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def read(
     ids: Sequence[str] = (),
     apart: Collection[str] = (),
 ) -> Recording:
-    """Read the files of one side: each file of numbers is one start; a journal names the start of each run.
+    """Read the files of one side: each file of numbers is one start; in a journal, each run has the id of its start.
 
-    A journal's older file, ``PATH.1``, is read with it.
+    The older file of a journal, ``PATH.1``, is read with the journal.
 
     Args:
         paths: Files of one kind, journals or numbers; ``-`` is standard input.
-        column: Column or key of the latencies; empty if it is the only one, or known.
-        where: Columns and values of the rows that count.
-        ids: Prefixes of ids of boots and environments; with them, only their runs of a journal.
-        apart: Files that were named themselves, and are not read as an older part of another.
+        column: Column or key of the latencies; empty if there is only one column, or if the layout is known.
+        where: Columns and values of the counted rows.
+        ids: Prefixes of ids of boots and environments. If given, only runs with these ids are read from a journal.
+        apart: Files that the user named; such a file is not read as the older file of another journal.
 
     Returns:
-        The recording; what is remarkable in the files is in its notes.
+        The recording; its notes have remarks on the files.
 
     Raises:
-        UsageError: A file cannot be read, or holds something else.
+        UsageError: A file cannot be read, or has an unknown content.
     """
     places = [named(path) for path in paths]
     place = " and ".join(places)
@@ -67,7 +67,7 @@ def read(
 
 
 def _joined(files: Sequence[RecordedRuns]) -> RecordedRuns:
-    """Read each file as one start."""
+    """Join files; each file is one start."""
     begun = [runs.attempts.begun for runs in files if runs.attempts]
     failed = sum(runs.left_out.get("failed", 0) for runs in files)
     return RecordedRuns(
@@ -80,11 +80,11 @@ def _joined(files: Sequence[RecordedRuns]) -> RecordedRuns:
 
 
 def pick(recording: Recording, canary: str) -> dict[str, RecordedRuns]:
-    """Return the series to judge: all, or the one that ``canary`` names.
+    """Return the series to judge: all series, or only the series of ``canary``.
 
     Args:
-        recording: Of one side.
-        canary: The name; empty for all.
+        recording: Recording of one side.
+        canary: Name of a canary; empty for all.
 
     Returns:
         Canary → its runs; the name is empty for numbers.
@@ -103,18 +103,18 @@ def pick(recording: Recording, canary: str) -> dict[str, RecordedRuns]:
 def journal_lines(
     texts: Mapping[str, bytes], apart: Collection[str], notes: list[str]
 ) -> Iterator[tuple[str, JournalEntry]]:
-    """Yield the lines of journals, each after those of its older file.
+    """Yield the lines of journals; lines of a journal's older file come before it.
 
     Args:
         texts: Path → content.
-        apart: Files that were named themselves, and are not read as an older part of another.
-        notes: Gets a remark on what was read too, or left out.
+        apart: Files that the user named; such a file is not read as the older file of another journal.
+        notes: List that gets remarks on additional files and left-out lines.
 
     Yields:
         ``FILE:LINE``, and the entry.
 
     Raises:
-        UsageError: A line is not one of a journal, or an older file cannot be read.
+        UsageError: A line is not a journal line, or an older file cannot be read.
     """
     beside = {Path(path).absolute() for path in apart}
     for path, text in texts.items():

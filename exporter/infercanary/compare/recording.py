@@ -1,4 +1,4 @@
-"""Recorded runs as the judge takes them: the starts of each canary, whatever kind of file they came from."""
+"""Recorded runs in the form that the judge needs: the starts of each canary, for any kind of file."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class Attempts(msgspec.Struct, frozen=True):
 
 
 class RecordedRuns(NamedTuple):
-    """The runs of one canary, or one or more files of numbers."""
+    """Runs of one canary, or of one or more files of numbers."""
 
     points: Sequence[Floats]
-    """For each start, the medians of the runs that count, in order of time (seconds, of a journal)."""
+    """For each start, the medians of the counted runs in order of time (for a journal, in seconds)."""
     starts: Sequence[Start] = ()
-    """Of a journal: the same starts, with every field of their runs."""
+    """Only for a journal: the same starts, with all fields of their runs."""
     environments: Sequence[Sequence[tuple[int, str]]] = ()
-    """Of a journal: for each start, (index of the first run, id) of each environment."""
+    """Only for a journal: for each start, (index of the first run, id) of each environment."""
     left_out: Mapping[str, int] = {}
-    """Reason → the number of runs that do not count for it."""
+    """Reason → number of runs excluded for it."""
     attempts: Attempts | None = None
-    """All runs, also those that do not count; None of numbers that do not say how runs ended."""
+    """All runs, including excluded runs; None for numbers without information on failures."""
     failure: str = ""
     """Reason of the last failed run."""
     in_seconds: bool = False
-    """True if the unit of a table is known."""
+    """True if the unit of a table is known, so that its values are in seconds."""
 
     @property
     def runs(self) -> int:
@@ -66,7 +66,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer. In JSON a number that is not finite is null."""
 
     canary: str | None
-    """None of numbers."""
+    """None for files of numbers."""
     exit_code: int
     sentence: str
     shift: float | None
@@ -78,37 +78,37 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shown(text: str, limit: int = 60) -> str:
-    """Return ``text`` from a file, safe for a terminal and at most ``limit`` characters long.
+    """Return ``text`` from a file, made safe for a terminal and cut to ``limit`` characters.
 
     Args:
-        text: Of any length, with any characters.
-        limit: Characters; a longer text ends with ``…``.
+        text: Any text.
+        limit: Maximum number of characters; a cut text ends with ``…``.
     """
     return shortened(printable(text), limit)
 
 
 def at_most(most: int, number: int, place: str, what: str) -> None:
-    """Refuse what is more than a file may have.
+    """Refuse a file that exceeds a limit.
 
     Args:
-        most: The most.
-        number: That there are.
-        place: For the message.
-        what: Things are counted, in the plural.
+        most: The limit.
+        number: The counted number.
+        place: Place for the message.
+        what: Name of the counted things, in the plural.
 
     Raises:
-        UsageError: There are more.
+        UsageError: ``number`` is above the limit.
     """
     if number > most:
         raise UsageError(f"{place}: more than {most:,} {what}; give a part of the file")
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:
-    """The names as a list to choose from, such as ``a, b and 3 more``.
+    """Return names as a list to choose from, such as ``a, b and 3 more``.
 
     Args:
-        names: In the order in which they are shown.
-        most: How many are shown.
+        names: In order of output.
+        most: Maximum number of names in the list.
     """
     each = [shown(name) for name in names]
     more = f" and {len(each) - most} more" if len(each) > most else ""

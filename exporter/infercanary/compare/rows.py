@@ -1,4 +1,4 @@
-"""Reads latencies from the rows of a table: picks rows, and counts failed runs instead of averaging them in."""
+"""Reads latencies from the rows of a table: selects rows, and counts failed runs instead of averaging them in."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from infercanary.render.units import count
 
 MAX_POINTS = 5_000_000
 
-_HEAD = 100  # rows whose keys are the columns of JSON Lines
+_HEAD = 100  # number of rows whose keys define the columns of JSON Lines
 
 
 class File(NamedTuple):
-    """A file that is read, and what the user picked of it."""
+    """A file to read, with the user's selection."""
 
     place: str
     """Name for messages."""
     notes: list[str]
-    """Remarks for the reader, which grow as the file is read."""
+    """Remarks for the user; the list grows while the file is read."""
     column: str = ""
     where: Sequence[tuple[str, str]] = ()
 
@@ -54,17 +54,17 @@ def read_rows(
     """Read the latencies of a table.
 
     Args:
-        file: The file, and what the user picked.
-        rows: In the order of the file, each with its place.
-        document: Layout of the document that has the rows; None if their columns tell it.
-        records: Whether rows may lack columns, as JSON objects do.
-        decimal_comma: Whether ``12,5`` may be a number.
+        file: The file with the user's selection.
+        rows: Rows in the order of the file, each with its place.
+        document: Layout of the document that contains the rows; None to find the layout from the columns.
+        records: True if rows may lack columns, as JSON objects do.
+        decimal_comma: True if ``12,5`` may be a number.
 
     Returns:
-        The runs by column, in seconds if the unit is known; the name is empty if one column is read.
+        The runs by column, in seconds if the unit is known. If only one column is read, its name is "".
 
     Raises:
-        UsageError: A column is missing or not clear, the rows are of several series, or a latency cannot be one.
+        UsageError: A column is missing or ambiguous, the rows are of several series, or a cell is not a latency.
     """
     place = file.place
     rows = iter(rows)
@@ -80,12 +80,12 @@ def read_rows(
     def outcomes(row: Row) -> Outcomes:
         if layout.is_labelled:
             return ()
-        # A list first: it takes half the time of a generator.
+        # A list, because a generator would take twice the time.
         return tuple([(n, as_text(row[n])) for n in row if outcome_kind(n) and n not in columns])
 
     usual = [name for name in layout.columns if name in names]
     if records and all(signs(outcomes(row)) & FAILED for _, row in head):
-        # No run ended well, and so none may have the column.
+        # No run was successful, so the latency column may be missing in all rows.
         usual = [file.column or next(iter(layout.columns), "")]
     elif file.column or not usual:
         column = file.column or _only_times(head, names)
@@ -97,7 +97,8 @@ def read_rows(
     for name, text in file.where:
         where[pick_column(place, names, name, "--where")].add(text.strip())
     wanted = layout.only | where
-    kinds: defaultdict[str, dict[str, None]] = defaultdict(dict)  # some texts of each column, in order
+    # First different texts of each column, in order.
+    kinds: defaultdict[str, dict[str, None]] = defaultdict(dict)
     watched = [
         n
         for n in names
@@ -105,7 +106,7 @@ def read_rows(
     ]
     numbers = Numbers(decimal_comma)
     states = bytearray()
-    mistakes: dict[int, UsageError] = {}  # each counts only if its row turns out to be no failure
+    mistakes: dict[int, UsageError] = {}  # by sign; a mistake is raised only if its row is not a failure
     seen = 0
     told: Outcomes = ()
     reason = ""
@@ -113,7 +114,7 @@ def read_rows(
         if any(as_text(row.get(name)).strip() not in values for name, values in wanted.items()):
             continue
         for name in watched:
-            if (text := as_text(row.get(name))) and len(kinds[name]) < 12:  # a message lists no more
+            if (text := as_text(row.get(name))) and len(kinds[name]) < 12:  # enough for a message
                 kinds[name][text] = None
         told = outcomes(row)
         found = signs(told)
@@ -123,11 +124,11 @@ def read_rows(
         if found & FAILED:
             reason = f"{at}: {shown(', '.join([f'{name} {text}' for name, text in told if text]), 200)}"
         for name, points in columns.items():
-            value = math.nan  # a failed run
+            value = math.nan  # stands for a failed run
             if found & FAILED:
                 pass
             elif name not in row:
-                value = math.inf  # no run
+                value = math.inf  # stands for a row that is not a run
             elif records and as_text(row[name]) == "":
                 reason = f"{at}: no `{shown(name)}`"
             else:
@@ -150,7 +151,8 @@ def read_rows(
         if _is_series(layout, name, cells):
             raise UsageError(f"{place}: its rows are of several series, with {choice(name)}")
     if labels := [*filter(_is_label, several)]:
-        name = min(labels, key=lambda name: len(several[name]))  # a URL may hold an id of each request
+        # Fewest texts, because a URL may contain an id of each request.
+        name = min(labels, key=lambda name: len(several[name]))
         file.notes.append(
             f"{place}: rows of several kinds are judged together, with {choice(name)} if their shares differ between "
             "the files"
@@ -162,7 +164,8 @@ def read_rows(
     is_failure = signed & failures(seen) != 0
     runs = {}
     for name, points in columns.items():
-        is_run = ~np.isinf(points) | (is_failure & (signed & WORD == 0))  # `started` is no end of a run
+        # A word such as `started` is not the end of a run.
+        is_run = ~np.isinf(points) | (is_failure & (signed & WORD == 0))
         seconds = np.array(points)[is_run]
         failed = is_failure[is_run] | np.isnan(seconds)
         total = int(failed.sum())
@@ -187,7 +190,7 @@ def _is_label(name: str) -> bool:
 
 
 def _is_series(layout: Layout, name: str, cells: Iterable[str]) -> bool:
-    """Return whether a column names what was measured; some do only if they hold words."""
+    """True if a column names the measured object; for some columns, only if a cell is not a number."""
     words = words_of(name)
     if layout.is_labelled or name in layout.series or words & WORDS["numbered series"]:
         return True
@@ -195,7 +198,7 @@ def _is_series(layout: Layout, name: str, cells: Iterable[str]) -> bool:
 
 
 def _only_times(head: Sequence[tuple[str, Row]], names: Iterable[str]) -> str:
-    """Return the column that is named like a latency and is the only one that may be one; empty if there is none."""
+    """Return the only column that may be a latency, if its name fits; empty otherwise."""
     candidates = []
     for name in names:
         cells = [text for _, row in head if (text := as_text(row.get(name)))]
@@ -206,7 +209,7 @@ def _only_times(head: Sequence[tuple[str, Row]], names: Iterable[str]) -> str:
 
 
 def pick_column(place: str, names: Sequence[str], column: str, option: str = "--column") -> str:
-    """Return the column that the user named with an option, or the only one."""
+    """Return the column named by an option, or the only column."""
     fitting = [name for name in names if name == (column or name)]
     if len(fitting) == 1:
         return fitting[0]

@@ -1,4 +1,4 @@
-"""Runs of journals and stores as rows of a table, with every number that is known of them."""
+"""Runs of journals and stores as rows of a table, with all known numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OF_RUN = {
     "inside_cores": "inside",
     "received_segments_per_second": "received",
 }
-"""Column → attribute of a run; "" keeps the place of a computed cell."""
+"""Column → attribute of a run; "" is a placeholder for a computed cell."""
 _BY_NAME = {"phases": "phase", "controls": "control", "off_cpu": "off_cpu"}
 _UNITS = {"samples/s": "samples_per_second", "": "ratio"}
 
@@ -38,12 +38,12 @@ _UNITS = {"samples/s": "samples_per_second", "": "ratio"}
 def runs_of_journal(
     host: str, entries: Iterable[tuple[str, JournalEntry]], notes: list[str]
 ) -> list[dict[str, Cell]]:
-    """Return a row for each run of a journal, also of those that do not count, in the order of the file.
+    """Return a row for each run of a journal, in the order of the file. Excluded runs are included.
 
     Args:
         host: Name of the journal's host.
-        entries: Entries with their places; a run that was written twice is one row.
-        notes: Gets a remark on runs that cannot be, which are left out.
+        entries: Entries with their places; a run that was written twice becomes one row.
+        notes: List that gets a remark on impossible runs, which are left out.
     """
     rows = {}
     unsound: list[str] = []
@@ -61,13 +61,13 @@ def runs_of_journal(
 
 
 def runs_of_start(host: str, start: Generation, samples: Iterable[Sample]) -> list[dict[str, Cell]]:
-    """Return a row for each run of a start in a store, where older runs are merged."""
+    """Return a row for each run of a start in a store; the store merges older runs."""
     environment = environment_id(start.environment) if start.environment else ""
     return [_row(host, start, environment, sample) for sample in samples]
 
 
 def _row(host: str, start: Generation, environment: str, sample: Sample) -> dict[str, Cell]:
-    """Return the cells of one run, or of the median of several that a store merged; fixed columns come first."""
+    """Return the cells of one run, or of the median of merged runs; fixed columns come first."""
     return {
         "host": host,
         "service": str(start.key),
@@ -88,7 +88,7 @@ def _row(host: str, start: Generation, environment: str, sample: Sample) -> dict
 
 
 def _measure_column(name: str) -> str:
-    """Return the column of a measure; one that only a newer probe knows has no unit."""
+    """Return the column of a measure; an unknown measure of a newer probe has no unit."""
     if (measure := measure_of(name)) is None:
         return f"measure_{name}"
     return f"{name}_{_UNITS.get(measure.unit, measure.unit)}"

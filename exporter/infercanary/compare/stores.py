@@ -1,4 +1,4 @@
-"""Opens the judge's stores to read them."""
+"""Opens the judge's stores for reading."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _MAX_BYTES = 16 << 30
 
 
 def is_store(path: str) -> bool:
-    """Return whether a file is a store, by its first bytes; a pipe can be read once only, and is none."""
+    """True if a file is a store, by its first bytes. False for a pipe, because it can be read only once."""
     try:
         if not Path(path).is_file():
             return False
         with Path(path).open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
-    except (OSError, ValueError):  # a name that is too long, or has a NUL
-        return False  # the reader of journals says why
+    except (OSError, ValueError):  # the name is too long, or has a NUL
+        return False  # the reader of journals reports the error
 
 
 def starts(
     path: Path, canary: str = "*", service: str = "*"
 ) -> Iterator[tuple[str, Generation, list[Sample]]]:
-    """Yield the starts in a store, of one canary of one service after the other.
+    """Yield the starts in a store, grouped by service and canary.
 
     Args:
-        path: The store's file; a copy of it is read, since a running exporter locks it.
-        canary: A pattern (fnmatch) of names of canaries.
-        service: A pattern of names of services; those of Kubernetes also have the name ``namespace/service``.
+        path: File of the store. A copy of it is read, because a running exporter locks the file.
+        canary: Pattern (fnmatch) of canary names.
+        service: Pattern of service names; in Kubernetes, ``namespace/service`` also matches.
 
     Yields:
         The canary, the start, and all runs of the canary in it, in order of time.

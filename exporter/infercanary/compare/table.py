@@ -1,4 +1,4 @@
-"""Reads latencies from text: one a line, JSON, or a table with a header. The content decides which."""
+"""Reads latencies from text: one number a line, JSON, or a table with a header. The content decides the format."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from infercanary.compare.layouts import Row
 from infercanary.compare.recording import RecordedRuns, at_most, listed, shown
 from infercanary.compare.rows import MAX_POINTS, File, pick_column, read_rows
 
-_DEEPEST = 20  # objects in objects
+_DEEPEST = 20  # depth of nested objects
 _SEPARATOR = re.compile(r'(?im)^"?sep=([^"])"?$')
-"""Excel's first line."""
+"""First line of Excel's CSV files."""
 _COMMENT = re.compile(rb'(?m)^[ \t]*(?:#|"?sep=).*')
 
 
@@ -27,22 +27,22 @@ def numbers(file: File, data: bytes) -> dict[str, RecordedRuns]:
     """Read the latencies in ``data``.
 
     Args:
-        file: The file's name, the column or key that holds the latencies, and a list for notes.
-        data: Its content.
+        file: The file with the user's selection, and a list for notes.
+        data: Content of the file.
 
     Returns:
-        Column → its runs in the order of the file, in its unit, or in seconds where that is known; an empty name if
-        there is one column.
+        Column → its runs in the order of the file, in seconds if the unit is known, else in the file's unit. If there
+        is only one column, its name is "".
 
     Raises:
-        UsageError: The content is not of a known form, or holds something that is no latency.
+        UsageError: The format is unknown, or a value is not a latency.
     """
     if b"\0" in data:
         raise UsageError(
             f"{file.place}: a binary or packed file; give a journal, or numbers as text (of vegeta: `vegeta encode "
             "--to csv`)"
         )
-    data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")  # lines of old Macs and some instruments
+    data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")  # line ends of old Macs and some instruments
     text = _COMMENT.sub(b"", data)
     layouts.refuse_summary(file.place, text=text[:4096].decode(errors="replace"))
     first = next((line for _, line in _filled(text)), b"")
@@ -54,7 +54,7 @@ def numbers(file: File, data: bytes) -> dict[str, RecordedRuns]:
 
 
 def _filled(text: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank, with their numbers."""
+    """Yield the non-blank lines with their line numbers."""
     return ((at, line) for at, each in enumerate(io.BytesIO(text), 1) if (line := each.strip()))
 
 
@@ -63,12 +63,13 @@ def _filled(text: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _of_json(file: File, text: bytes, first: bytes) -> dict[str, RecordedRuns]:
     document: Any = None
-    with suppress(ValueError):  # JSON Lines if the first line is an object
+    with suppress(ValueError):  # JSON Lines if the first line is an object by itself
         document = first.startswith(b"{") and first != text.strip() and _parse(first)
     if isinstance(document, dict) and not layouts.document_of(document):
         return _of_objects(file, _json_lines(file, text))
-    at_most(MAX_POINTS, text.count(b","), file.place, "numbers")  # read, it takes 32 times its size
-    if document:  # a tool appends its results
+    # Decoded numbers take 32 times their size in the text.
+    at_most(MAX_POINTS, text.count(b","), file.place, "numbers")
+    if document:  # a tool that appends its results to one file
         results = [
             each
             for _, each in _json_lines(file, text)
@@ -116,12 +117,15 @@ def _json_lines(file: File, text: bytes) -> Iterator[tuple[str, Row]]:
             yield f"{file.place}:{at}", entry
         elif text.endswith(b"\n") or next(lines, None):
             raise UsageError(f"{file.place}:{at}: no JSON object; put one object on each line")
-        else:  # only the last line may be truncated, and only if its line end is missing
+        else:  # only a last line without a line end may be truncated
             file.notes.append(f"{file.place}: the last line is truncated, and was left out")
 
 
 def _pick_array(file: File, document: Row) -> tuple[File, Sequence[Any]]:
-    """Return the entries in a document of an unknown layout, and the key of their numbers; or the document itself."""
+    """Return the entries in a document of unknown layout, and the key of their numbers.
+
+    Without entries, the document itself is the only entry.
+    """
     row = dict(_flat(document, columns=True))
     layouts.refuse_summary(file.place, row)
     keys: dict[str, tuple[str, Sequence[Any]]] = {}
@@ -144,7 +148,10 @@ def _pick_array(file: File, document: Row) -> tuple[File, Sequence[Any]]:
 
 
 def _parse(text: bytes) -> Any:
-    """Decode JSON, also with NaN and Infinity, which Python writes: SGLang's request rate is Infinity by default."""
+    """Decode JSON.
+
+    NaN and Infinity are accepted, because Python writes them: SGLang's default request rate is Infinity.
+    """
     try:
         return json.loads(text.decode())
     except RecursionError:
@@ -152,13 +159,13 @@ def _parse(text: bytes) -> Any:
 
 
 def _flat(entry: Row, under: str = "", depth: int = 0, *, columns: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield the keys and values of an object; those of nested objects as `outer.inner`.
+    """Yield the keys and values of an object; keys of nested objects become `outer.inner`.
 
     Args:
         entry: The object.
-        under: What its keys begin with.
-        depth: Of the object.
-        columns: Whether objects with the keys 0, 1, 2 … are arrays: columns as pandas writes them.
+        under: Prefix of the keys.
+        depth: Depth of the object.
+        columns: True if objects with the keys 0, 1, 2 … are arrays: columns as pandas writes them.
     """
     for key, value in entry.items():
         if columns and isinstance(value, dict) and [*value] == [*map(str, range(len(value)))]:
@@ -174,7 +181,7 @@ def _flat(entry: Row, under: str = "", depth: int = 0, *, columns: bool = False)
 
 
 def _of_table(file: File, text: bytes, header: str, before: str) -> dict[str, RecordedRuns]:
-    """Read a table, or lines with one number; the names of the columns may be in a comment ``before``."""
+    """Read a table, or lines with one number each. A comment ``before`` may have the column names."""
     comment = ["", *re.findall(r"(?m)^\s*#+\s*(.*)$", before)][-1]
 
     def cells(line: str, sign: str) -> list[str]:
@@ -184,7 +191,7 @@ def _of_table(file: File, text: bytes, header: str, before: str) -> dict[str, Re
     is_plain = _is_number(header) and "," not in header.partition("#")[0]
     if separator := _SEPARATOR.search(before):
         delimiter = separator[1]
-    else:  # a quoted name may hold another delimiter: the delimiter is the one that gives most columns
+    else:  # use the delimiter with the most columns, because a quoted name may contain another one
         delimiter = "\x1f" if is_plain else max(",;\t", key=lambda sign: len(cells(header, sign)))
     values, beside = cells(header, delimiter), cells(comment, delimiter)
     names = layouts.header_of(values)
@@ -200,7 +207,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _rows(file: File, rows: Any, names: Sequence[str]) -> Iterator[tuple[str, Row]]:
-    """Yield the rows of a CSV reader; without ``names`` the first one is the header."""
+    """Yield the rows of a CSV reader; without ``names``, the first row is the header."""
     try:
         for row in rows:
             where = f"{file.place}:{rows.line_num}"
@@ -219,7 +226,7 @@ def _rows(file: File, rows: Any, names: Sequence[str]) -> Iterator[tuple[str, Ro
                     raise UsageError(f"{where}: several columns `{shown(file.column)}`; rename all but one")
                 continue
             if len(row) == len(names) + 1 and not row[-1]:
-                row.pop()  # a delimiter ends each line
+                row.pop()  # the tool writes a delimiter at the end of each line
             if len(row) != len(names):
                 raise UsageError(
                     f"{where}: {len(row)} columns, and the header has {len(names)}; fix the line (a decimal comma: "

@@ -18,18 +18,18 @@ _VERDICT = re.compile(rf"^(\S[^:\n]*: )?({'|'.join(OF_VERDICT)})\b", re.MULTILIN
 
 
 def width() -> int:
-    """Return the number of columns for text, from 80 to 120."""
+    """Return the width for text in columns, from 80 to 120."""
     return min(120, max(80, shutil.get_terminal_size().columns))
 
 
 def say(text: str) -> None:
-    """Print ``text``; on a terminal, verdicts at the beginning of a line, or behind the name there, have a colour.
+    """Print ``text``. On a terminal, a verdict at the beginning of a line, or after a name there, gets a colour.
 
     Args:
-        text: Printable, with its line ends; none is added.
+        text: Printable text with line ends; no line end is added.
 
     Raises:
-        UsageError: Standard output does not take it. Python's own exit code for that, 1, means "regressed".
+        UsageError: Standard output cannot be written. Python itself would exit with 1, which means "regressed".
     """
     if sys.stdout is None:
         raise UsageError("the answer cannot be printed (standard output is closed); give it somewhere to go")
@@ -44,7 +44,7 @@ def say(text: str) -> None:
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     try:
         click.echo(text, nl=False, color=False if is_plain else None)
-    except BrokenPipeError:  # the reader has read enough; the exit code is still the answer
+    except BrokenPipeError:  # the reader stopped reading; the exit code still is the answer
         _discard()
     except OSError as error:
         _discard()
@@ -52,5 +52,5 @@ def say(text: str) -> None:
 
 
 def _discard() -> None:
-    """Drop what is left in the buffer: flushed at the exit, it would fail again."""
+    """Drop the rest of the buffer, because flushing it at exit would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

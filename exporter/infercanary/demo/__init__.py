@@ -1,1 +1,1 @@
-"""The whole of InferCanary on one machine, without Docker."""
+"""Demo of all parts of InferCanary on one machine, without Docker."""

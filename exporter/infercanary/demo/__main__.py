@@ -23,7 +23,9 @@ from infercanary.demo.processes import Processes, example
 from infercanary.demo.screen import is_final, outcome, progress, screen
 
 _SLOW = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
-"""Keeps torch and oneDNN off the CPU's vector instructions, as in the Compose file's slow image."""
+"""Environment of the slow server: turns off the CPU's vector instructions in torch and oneDNN, as in the Compose
+file's slow image.
+"""
 _EXPORTER = """
 listen: 127.0.0.1:{exporter}
 poll_seconds: 1
@@ -32,9 +34,10 @@ links: {{runbooks: "http://127.0.0.1:{exporter}/runbooks"}}
 probes: [{{url: "http://127.0.0.1:{probe}", service: resnet18, container: demo}}]
 """
 _PATIENCE_SECONDS = 240.0
-"""For the whole demo: four times what it takes on an idle machine."""
+"""Time limit for the whole demo: four times its duration on an idle machine."""
 _POLL_SECONDS = 0.5
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy reaches this loopback
+# Ignore proxy settings, because a proxy cannot reach this machine's loopback.
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @click.command(
@@ -56,11 +59,13 @@ def command() -> None:
 
 
 class Demo:
-    """One run of the demo. A terminal gets a live screen; anything else each step as a line, and the screen at the end.
+    """One run of the demo.
+
+    A terminal gets a live screen; other outputs get a line for each step, and the screen at the end.
 
     Args:
-        processes: Entered.
-        interruption: Ends it.
+        processes: An entered context.
+        interruption: Ends the demo.
     """
 
     def __init__(self, processes: Processes, interruption: Interruption) -> None:
@@ -98,7 +103,7 @@ class Demo:
         return code
 
     def screen(self) -> Group:
-        """Draw the demo as it is now."""
+        """Return the current screen."""
         links = (
             f"inference server  http://127.0.0.1:{self._server}/predict\n"
             f"status page       http://127.0.0.1:{self._exporter}/"
@@ -106,13 +111,13 @@ class Demo:
         return screen(links, self._latencies, self._answer, self._status)
 
     def _serve(self, phase: str, needed: int, **environment: str) -> None:
-        """Start a server, and wait until the judge needs no more of its runs."""
+        """Start a server, and wait until the judge has enough of its runs."""
         self._processes.start(
             "server",
             [sys.executable, "server.py"],
             cwd=example(),
-            OMP_NUM_THREADS="1",  # as in the Compose file: threads that wait for one another are noise
-            IMAGE_SIZE="160",  # shorter runs, in which other work on the machine interferes less
+            OMP_NUM_THREADS="1",  # as in the Compose file: synchronization between threads is noise
+            IMAGE_SIZE="160",  # shorter runs suffer less from other work on the machine
             HOST="127.0.0.1",
             PORT=str(self._server),
             PROBE_LISTEN=f"127.0.0.1:{self._probe}",
@@ -147,7 +152,7 @@ class Demo:
 
 
 def _get(port: int, path: str) -> Any:
-    """Return the JSON answer of a child; empty where it does not answer."""
+    """Return the JSON answer of a child process; empty if the child does not answer."""
     try:
         with _direct.open(f"http://127.0.0.1:{port}{path}", timeout=2) as response:
             return json.load(response)

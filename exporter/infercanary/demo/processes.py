@@ -1,4 +1,4 @@
-"""The demo's processes: children with their logs in one temporary folder, none of which outlives the demo."""
+"""The demo's processes: children with logs in one temporary folder. All children end with the demo."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infercanary.command.settings import UsageError
 
 
 class Processes:
-    """Children by name. Leaving the context ends all of them, newest first, and removes the folder."""
+    """Child processes by name. Leaving the context ends all of them, newest first, and removes the folder."""
 
     def __enter__(self) -> Processes:
         self._temporary = tempfile.TemporaryDirectory(prefix="infercanary-demo-")
@@ -27,13 +27,13 @@ class Processes:
         self._temporary.cleanup()
 
     def start(self, name: str, command: Sequence[str], cwd: Path | None = None, **environment: str) -> None:
-        """Start a child in a process group of its own, which Ctrl-C in a terminal does not reach.
+        """Start a child in its own process group, so that Ctrl-C in a terminal does not reach the child.
 
         Args:
-            name: For messages; its log is ``NAME.log``.
+            name: Name for messages; the child's log is ``NAME.log``.
             command: Program and arguments.
             cwd: None for the temporary folder.
-            environment: Variables beside those of this process.
+            environment: Variables in addition to those of this process.
         """
         with (self.folder / f"{name}.log").open("wb") as log:
             self._children[name] = subprocess.Popen(  # noqa: S603 - the demo's own commands
@@ -47,14 +47,14 @@ class Processes:
             )
 
     def end(self, name: str) -> None:
-        """End a child and its own children."""
+        """End a child and the child's own children."""
         end_group(self._children.pop(name))
 
     def check(self) -> None:
         """Check that all children run.
 
         Raises:
-            UsageError: One has ended; with the end of its log.
+            UsageError: A child has ended. The message has the end of the child's log.
         """
         for name, child in self._children.items():
             if child.poll() is not None:
@@ -64,7 +64,7 @@ class Processes:
 
 
 def example() -> Path:
-    """Return the folder of the ResNet-18 example: beside this file in a wheel, in ``examples/`` in a checkout."""
+    """Return the folder of the ResNet-18 example: in a wheel next to this file, in a checkout in ``examples/``."""
     here = Path(__file__).resolve()
     for folder in (here.parent / "resnet18", here.parents[3] / "examples" / "resnet18"):
         if (folder / "server.py").is_file():

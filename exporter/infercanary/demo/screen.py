@@ -1,4 +1,4 @@
-"""The demo's screen: addresses, both images in a table, and one line that says what the demo waits for."""
+"""The demo's screen: addresses, a table of both images, and one status line."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ _BUSY = "Other work on this machine may be the reason."
 
 
 def progress(phase: str, runs: Sequence[float] | None, needed: int, answer: Mapping[str, Any]) -> str:
-    """Return what the demo waits for.
+    """Return the status line while the demo waits.
 
     Args:
-        phase: "baseline", or "upgrade" once the slower image is started.
-        runs: Latencies of this image's runs; None or empty before the first.
+        phase: "baseline", or "upgrade" after the slower image was started.
+        runs: Latencies of the runs of this phase's image; None or empty before the first run.
         needed: Number of runs that the judge needs.
-        answer: Of the exporter's verdict API (``docs/schemas/verdict-api.v1.yaml``); empty before the exporter answers.
+        answer: Answer of the exporter's verdict API (``docs/schemas/verdict-api.v1.yaml``); empty before the first
+            answer.
     """
     if not runs:
         return f"{phase}: starting the server, which loads the model and warms up"
@@ -38,17 +39,17 @@ def progress(phase: str, runs: Sequence[float] | None, needed: int, answer: Mapp
 
 
 def is_final(answer: Mapping[str, Any]) -> bool:
-    """Whether the judge has decided."""
+    """True if the judge has decided."""
     return answer.get("verdict") in ("regressed", "improved", "equivalent")
 
 
 def outcome(answer: Mapping[str, Any], seconds: float, status: str) -> tuple[ExitCode, str]:
-    """Return the exit code of the demo, and a line that says how it ended.
+    """Return the exit code of the demo, and its last status line.
 
     Args:
-        answer: The judge's last.
+        answer: The judge's last answer.
         seconds: Time since the first server was up.
-        status: What the demo waited for last.
+        status: Last status line before the end.
     """
     after = f"{seconds:.0f} s after the server was up"
     if not is_final(answer):
@@ -61,13 +62,13 @@ def outcome(answer: Mapping[str, Any], seconds: float, status: str) -> tuple[Exi
 def screen(
     links: str, latencies: Mapping[str, Sequence[float]], answer: Mapping[str, Any], status: str
 ) -> Group:
-    """Draw everything.
+    """Return the whole screen.
 
     Args:
         links: Lines of addresses.
         latencies: Phase → seconds of each run.
-        answer: The judge's last; its sentence is shown once it is final.
-        status: What the demo waits for, or how it ended.
+        answer: The judge's last answer. Its sentence is shown once the verdict is final.
+        status: Status line: what the demo waits for, or how the demo ended.
     """
     table = Table("", "runs", "median", box=box.SIMPLE_HEAD)
     for phase, runs in latencies.items():

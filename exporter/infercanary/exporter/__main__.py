@@ -30,8 +30,10 @@ log = structlog.get_logger(__name__)
 _FILE = click.Path(readable=False, path_type=Path)
 _DRAIN_SECONDS = 2.0
 _SWITCH_SECONDS = 0.0005
-"""What the event loop waits for its turn each time it has something to do, while the judge's thread computes. Python's
-5 ms make seconds of a scrape beside 200 polls: https://github.com/python/cpython/issues/52194"""
+"""Thread switch interval of Python, in seconds: the event loop waits this long for the GIL at each turn while the
+judge's thread computes. Python's default of 5 ms would make a scrape take seconds during 200 polls:
+https://github.com/python/cpython/issues/52194
+"""
 
 
 @click.command(name="exporter")
@@ -73,7 +75,7 @@ def listen_on(address: str) -> socket.socket:
     """Listen on ``HOST:PORT``.
 
     Raises:
-        UsageError: Nothing can listen there.
+        UsageError: The address is in use, or is not an address of this host.
     """
     try:
         return listening_socket(*listen_address(address), backlog=BACKLOG, send_bytes=SEND_BYTES)
@@ -84,9 +86,11 @@ def listen_on(address: str) -> socket.socket:
 
 
 def settle_garbage() -> None:
-    """Keep collections short and rare: a full one stops the event loop, for 18 ms with 1,000 containers.
+    """Keep garbage collections short and rare.
 
-    Reports are acyclic, so that reference counts free them; what is loaded by now stays for ever.
+    A full collection stops the event loop, for 18 ms with 1,000 containers.
+
+    Reports have no cycles, so reference counts free them. Objects that exist now are never collected.
     """
     gc.collect()
     gc.freeze()
@@ -102,14 +106,15 @@ async def serve(exporter: Exporter, sock: socket.socket, secured: Secured | None
         app.middlewares.append(secured.middleware)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    WATCH.gave_up = partial(os._exit, ExitCode.FAULT)  # runs that are not stored yet are asked for again
+    # The next process asks the probes again for runs that are not stored yet.
+    WATCH.gave_up = partial(os._exit, ExitCode.FAULT)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     loop.add_signal_handler(signal.SIGHUP, exporter.request_reload)
     runner = web.AppRunner(app, shutdown_timeout=_DRAIN_SECONDS)
     await runner.setup()
     try:
-        assert runner.server is not None  # it is set up
+        assert runner.server is not None
         context = (lambda: None) if secured is None else secured.context
         exporter.connections.start(runner.server, sock, context)
         host, port = sock.getsockname()[:2]

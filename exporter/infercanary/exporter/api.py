@@ -1,7 +1,7 @@
-"""Verdict API for rollouts; docs/schemas/verdict-api.yaml describes it.
+"""Verdict API for rollouts, described in docs/schemas/verdict-api.v1.yaml.
 
-Every answer is made from memory. A verdict that does not count yet gets an answer that pauses a rollout: an error would
-abort Argo Rollouts.
+Every answer is made from memory. If no verdict counts yet, the answer pauses the rollout: an error would make Argo
+Rollouts abort the rollout.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from infercanary.judge.model import ServiceKey
 
 PARAMETERS = Question.__struct_fields__
 MOST_BODY = 64 << 10
-"""Bytes of a webhook's body, for aiohttp's ``client_max_size``."""
+"""Maximum size of a webhook's body in bytes, for aiohttp's ``client_max_size``."""
 Memory: TypeAlias = Callable[[ServiceKey], ServiceState]
 
 
 class Call(msgspec.Struct, frozen=True):
-    """Body of Flagger's webhooks; other keys are passed over."""
+    """Body of Flagger's webhooks; other keys are ignored."""
 
     name: str
     namespace: str
@@ -43,13 +43,13 @@ def routes(memory: Memory) -> list[web.RouteDef]:
 
 
 async def _answer(memory: Memory, passes: Collection[Verdict], request: web.Request) -> web.Response:
-    """Answer 200 to a query, and to a webhook whose verdict passes; 412 to a webhook with another verdict."""
+    """Answer 200 to a query, and to a webhook if its verdict passes; answer 412 to a webhook with any other verdict."""
     try:
         question = parse(await _posted(request) if passes else request.query)
     except UsageError as error:
         return web.Response(status=400, text=f"{error}\n")
     found = answer(question, memory(ServiceKey(question.namespace, question.service)))
-    plain = all_printable(msgspec.to_builtins(found, enc_hook=float))  # of numpy's numbers
+    plain = all_printable(msgspec.to_builtins(found, enc_hook=float))  # converts numpy's numbers
     status = 412 if passes and found.verdict not in passes else 200
     return web.Response(status=status, body=msgspec.json.encode(plain), content_type="application/json")
 
@@ -64,7 +64,7 @@ async def _posted(request: web.Request) -> dict[str, str]:
 
 
 def parse(given: Mapping[str, str]) -> Question:
-    """Convert the parameters of a question; an empty one counts as missing."""
+    """Convert the parameters of a question; an empty parameter counts as missing."""
     if unknown := [name for name in given if name not in PARAMETERS]:
         raise UsageError(settings.unknown_key(unknown[0], PARAMETERS))
     if len(given) > len({*given}):

@@ -1,4 +1,4 @@
-"""The exporter as an aiohttp application: its parts, wired together, and its pages."""
+"""The exporter as an aiohttp application: connects its parts and serves its pages."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ _SOURCES: Mapping[str, Callable[[], Source]] = {"docker": DockerSource, "kuberne
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
 _SELF = ("", "", "")  # key of the exporter's own series
 _TICK_SECONDS = 0.1
-_PAGE_TIMES = 20.0  # the status page takes a twentieth of the event loop at most, however often somebody asks
+# Rendering the status page takes at most 1/20 of the event loop's time, at any request rate.
+_PAGE_TIMES = 20.0
 
 _SECURITY_HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src {status.SCRIPT_SOURCE}; "
@@ -101,16 +102,16 @@ _SECURITY_HEADERS = {
 
 
 class Exporter:
-    """Everything that lives as long as the exporter, wired together.
+    """All objects that live as long as the exporter, connected to each other.
 
     Args:
-        config: Read and checked.
-        path: Its file; None if there is none to reload.
+        config: A checked config.
+        path: File of the config; None if no file can be reloaded.
     """
 
     def __init__(self, config: ExporterConfig, path: Path | None = None) -> None:
         self.config = config
-        """In force: the last one without a mistake."""
+        """Config in use: the last config without a mistake."""
         self.path = path
         self.exposition = Exposition()
         self.connections = Connections()
@@ -155,10 +156,13 @@ class Exporter:
         self.exposition.replace(_SELF, [expose.write(family, {}) for family in self._families()])
         yield from self.exposition.families(in_openmetrics=in_openmetrics)
         write_process = openmetrics.generate_latest if in_openmetrics else generate_latest
-        yield write_process(self._process)  # in OpenMetrics with the mark of the end
+        yield write_process(self._process)  # OpenMetrics ends with its end mark
 
     def service_state(self, service: ServiceKey) -> ServiceState:
-        """Return what a rollout of a service needs; of other hosts from a few seconds after the first question on."""
+        """Return the state of a service that a rollout needs.
+
+        Starts on other hosts are included from a few seconds after the first question.
+        """
         probes = self.collector.services.get(service, ())
         ownership = self.judging.ownership
         ownership.ask(service)
@@ -169,7 +173,7 @@ class Exporter:
         return ServiceState(self.judging.findings.get(service, NOTHING), running, silent)
 
     async def show_page(self, request: web.Request) -> web.StreamResponse:
-        """Send the status page; readers at nearly the same time get the same one."""
+        """Send the status page; requests at nearly the same time get the same cached page."""
         async with self._rendering:
             begin = time.monotonic()
             if begin >= self._page_until:
@@ -186,7 +190,7 @@ class Exporter:
         return await scrape.send(request, [page], "text/html; charset=utf-8")
 
     async def show_metrics(self, request: web.Request) -> web.StreamResponse:
-        """Send the exposition, in the format that the headers ask for."""
+        """Send the exposition in the format that the request's headers ask for."""
         content_type = scrape.negotiate(request.headers.get("Accept", ""))
         parts = self.families(in_openmetrics="openmetrics" in content_type)
         return await scrape.send(request, parts, content_type)
@@ -206,7 +210,7 @@ class Exporter:
             yield from discovery.families()
 
     def _troubles(self) -> Iterator[str]:
-        """Yield a sentence for each trouble of the exporter itself."""
+        """Yield a sentence for each problem of the exporter itself."""
         for discovery in self.discoveries:
             if not discovery.up:
                 yield f"{discovery.source.name} does not answer. What is below was found before; the log says why."
@@ -220,15 +224,15 @@ class Exporter:
             yield "The judge's store was corrupt and was set aside: earlier verdicts are lost."
 
     def request_reload(self) -> None:
-        """Have the config's file read now, even if it is the same."""
+        """Request a reload of the config's file, even if the file is unchanged."""
         self._stamp = ()
 
     async def reload(self) -> None:
-        """Put the config's file in force, unless it has a mistake."""
+        """Load the config's file; keep the old config if the file has a mistake."""
         try:
             self.config = self.collector.config = await asyncio.to_thread(check, self.path)
             self._follow()
-        except Exception as error:  # a fault of ours must not end the watch either
+        except Exception as error:  # an exporter bug must not end this task
             self._config_ok = False
             log.error("config not reloaded, the old one stays", error=str(error))
         else:
@@ -246,7 +250,7 @@ class Exporter:
                 await self.reload()
 
     def _file_stamp(self) -> tuple[int, ...]:
-        """Return a value that changes with the config's file, also where a symlink is swapped (Kubernetes)."""
+        """Return a value that changes with the config's file, also if a symlink is swapped (Kubernetes)."""
         try:
             stat = os.stat(self.path or "")
         except OSError:
@@ -254,7 +258,7 @@ class Exporter:
         return stat.st_mtime_ns, stat.st_ino
 
     def _follow(self) -> None:
-        """Follow the containers found; an entry of the config outweighs a discovery's."""
+        """Follow the containers found. An entry of the config replaces a discovered container with the same key."""
         found, url = [], self.config.probe_access.url
         for discovery in self.discoveries:
             while discovery.source.kills:
@@ -264,7 +268,7 @@ class Exporter:
 
 
 async def _healthy(_request: web.Request) -> web.Response:
-    return web.Response(text="healthy\n")  # the event loop turns
+    return web.Response(text="healthy\n")  # an answer shows that the event loop runs
 
 
 async def _show_runbooks(_request: web.Request) -> web.Response:
@@ -276,7 +280,7 @@ async def _add_security_headers(_request: web.Request, response: web.StreamRespo
 
 
 def create_app(exporter: Exporter) -> web.Application:
-    """Make the application; nothing runs before its start."""
+    """Make the application; polling begins when the application starts."""
     app = web.Application(client_max_size=api.MOST_BODY)
     app.cleanup_ctx.append(exporter.run)
     app.on_response_prepare.append(_add_security_headers)

@@ -1,4 +1,4 @@
-"""One container on the status page: its state, and the values that its template shows."""
+"""One container on the status page: its state, and the values for its template."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from infercanary.render.document import Chart, Document, Series
 from infercanary.render.units import count, percent
 
 Ended = tuple[int, float, str]
-"""Memory kills of a container: number, time of the last one (Unix), and its image then."""
+"""Memory kills of a container: their number, Unix time of the last kill, and the image at that time."""
 MOST_CANARIES = 16
-"""Number of canaries on a card, as many as have a history."""
+"""Maximum number of canaries on a card; equals the number of canaries that have a history."""
 _NOT_JUDGED = Finding(result=Result(state="no_baseline"), sentence="")
 
 STATES: Mapping[str, str] = {
@@ -37,15 +37,15 @@ STATES: Mapping[str, str] = {
     "drifted without an upgrade": "failing",
     "up": "up",
 }
-"""State of a container → class in the stylesheet, the worst first."""
+"""State of a container → class in the stylesheet, worst state first."""
 
 
 def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
-    """Return the worst state of a container. Alerts are evaluated in Prometheus.
+    """Return the worst state of a container. Alerts are evaluated in Prometheus instead.
 
     Args:
         probe: A followed container.
-        kill: Its memory kills; None if there was none.
+        kill: Memory kills of the container; None if it has none.
     """
     findings = probe.findings.values()
     judged = [finding for finding in findings if _side(finding, probe) == "new"]
@@ -65,11 +65,11 @@ def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
 
 
 def card(probe: PolledProbe, most: int) -> dict[str, Any]:
-    """Return the values of the template ``card.html``, besides state and memory kills.
+    """Return the values for the template ``card.html``, except state and memory kills.
 
     Args:
         probe: A followed container.
-        most: Number of canaries that are shown, to which other lists are cut, too; the others are counted.
+        most: Maximum number of canaries, and of entries in other lists; the rest is counted.
     """
     container = probe.container
     digest = container.image_digest or container.image_id
@@ -77,7 +77,7 @@ def card(probe: PolledProbe, most: int) -> dict[str, Any]:
         "probe": probe,
         "container": container,
         "key": "/".join(probe.key),
-        # Docker shows the id in place of a tag that moved.
+        # Docker shows an image id instead of a tag that was moved to another image.
         "image": "" if digest.removeprefix("sha256:").startswith(container.image) else container.image,
         "digest": digest,
         "tag_moves": tag_moves(container.image),
@@ -125,14 +125,15 @@ def _canary(name: str, probe: PolledProbe) -> dict[str, Any]:
 def _side(finding: Finding, probe: PolledProbe) -> Literal["old", "new", "other"]:
     """Return the side of a canary's last upgrade that the container runs.
 
-    ``new`` if the verdict is about its image, also without an upgrade; ``old`` if it runs the image before; else
-    ``other``, such as for an image of which the judge has no run yet.
+    ``new`` if the verdict is about the container's image, also without an upgrade. ``old`` if the container runs the
+    image before the upgrade. ``other`` otherwise, for example if the judge has no run of the image yet.
     """
     if probe.start is None:
         return "other"
     sides, result = finding.sides, finding.result
     boot, image = (probe.start.container, probe.start.boot_id), image_name(probe.start)
-    # By its start, else by its image: the judge may not know the start yet, or it is of another host.
+    # The start decides; the image decides if the judge does not know the start (a new start, or a judge on another
+    # host).
     if boot in sides.old - sides.new:
         return "old"
     if boot in (sides.new if result.upgraded_at else sides.others) or image == result.candidate_image:

@@ -1,7 +1,7 @@
-"""Polls of each container's probe on a clock of its own.
+"""Polls the probe of each container on its own schedule.
 
-A probe's faults cost only itself: each has its own connection, deadline, size limit and back-off, and
-a report is read in a worker thread, away from the event loop that serves the scrapes.
+A faulty probe affects no other probe: each probe has its own connection, deadline, size limit and back-off. A worker
+thread reads the reports, separate from the event loop that answers scrapes.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ log = structlog.get_logger(__name__)
 _LEAST_TIMEOUT_SECONDS = 3.0
 _MAX_BACKOFF_SECONDS = 60.0
 _QUICK_RETRIES = 3
-_COMPARE_SECONDS = 5.0  # to compare a thousand containers takes some milliseconds
+_COMPARE_SECONDS = 5.0  # comparing a thousand containers takes some milliseconds
 
 
 def backoff(failed: int, poll_seconds: float) -> float:
-    """Seconds until the next poll after ``failed`` failures in a row: the first retries are quick.
+    """Return the seconds until the next poll after ``failed`` consecutive failures; the first retries are quick.
 
     Args:
-        failed: Number of polls.
-        poll_seconds: Time between successful polls; also the least.
+        failed: Number of failed polls.
+        poll_seconds: Time between successful polls; also the shortest delay.
     """
     doubled = poll_seconds * 2.0 ** min(max(0, failed - _QUICK_RETRIES), 32)
     return min(doubled, max(poll_seconds, _MAX_BACKOFF_SECONDS))
 
 
 class Collector:
-    """Polls the probes of containers, shows their reports, and hands their runs to the judge.
+    """Polls the probes of containers, shows their reports, and sends their runs to the judge.
 
     Args:
-        config: May be replaced while it runs.
-        exposition: Shows the probes.
+        config: May be replaced while the collector runs.
+        exposition: Shows the reports.
         judging: Takes the runs.
         reserved: Base names of the exporter's own families.
-        memory: Bytes that the exporter's process may take.
+        memory: Memory limit of the exporter's process, in bytes.
     """
 
     def __init__(
@@ -81,25 +81,27 @@ class Collector:
         self.shares = Shares(memory)
         self.kills = KillCounts()
         self.ended: list[tuple[Container, float]] = []
-        """Last containers of services that ended lately, each with its end in Unix time: a server that is stopped takes
-        its card and its alerts with it."""
+        """Last container of each service that ended in the last hour, with the Unix time of its end. Without this
+        list, a stopped server would disappear from the status page together with its alerts.
+        """
         self._exposition = exposition
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._reading = asyncio.Lock()  # reports are read one by one, whose memory is bounded
-        self._reader = ThreadPoolExecutor(1, "report")  # always the same thread: each has a heap of its own
+        self._reading = asyncio.Lock()  # reports are read one by one, which limits memory
+        # Always the same thread, because each thread has its own heap.
+        self._reader = ThreadPoolExecutor(1, "report")
         self._compared_at = -math.inf
 
     def follow(self, containers: Iterable[Container]) -> None:
-        """Poll ``containers`` and no others, as many as fit; those that are polled already go first.
+        """Poll ``containers`` and no others, up to the memory limit; containers that are already polled come first.
 
         Args:
-            containers: All that the discoveries found.
+            containers: All containers that the discoveries found.
         """
         wanted = self.shares.admitted({c.key: c for c in containers}, self.probes)
         self.judging.watched = frozenset(container.service_key for container in wanted.values())
         self.kills.follow(wanted.values(), time.time())
-        # A container with another id is another container, whatever its name.
+        # A container with a new id is a new container, even if the name is the same.
         gone = {
             key
             for key, probe in self.probes.items()
@@ -112,11 +114,12 @@ class Collector:
         for key, container in wanted.items():
             probe = self.probes.get(key) or PolledProbe(container)
             if container.watched_id and key in gone:
-                probe.since = now  # it may have been created while the one before still served
+                probe.since = now  # the new server may have been created while the old server still answered
             if key not in self.probes or probe.container.url != container.url:
                 self._start_polling(probe, container)
             self.probes[key], probe.container = probe, container
-            if container.is_asked:  # a label of others must not make a service wait for it
+            # A container with a wrong label must not make its service wait for a report.
+            if container.is_asked:
                 services[container.service_key].append(probe)
         self.ended = [(c, at) for c, at in self.ended if c.service_key not in services and at > now - 3600]
         self.ended += [
@@ -138,26 +141,26 @@ class Collector:
         self._stop_polling(probe.key)
         for note in container.notes:
             log.warning(note, **probe.identity)
-        # Starts are spread, so that a thousand probes do not answer in the same instant.
+        # Spread the first polls, so that a thousand probes do not answer at the same moment.
         spread = min(self.config.poll_seconds, 0.01 * len(self.probes))
         delay = random.uniform(0, spread)  # noqa: S311 - a jitter, not a secret
         self._tasks[probe.key] = WATCH.task("poll", partial(self._watch, probe, delay))
 
     def note_end(self, kill: MemoryKill) -> None:
-        """Count a container that the kernel ended for memory, and tell the judge which start it was.
+        """Count a memory kill of a container, and tell the judge which start it ended.
 
         Args:
-            kill: Found by a discovery.
+            kill: A memory kill found by a discovery.
         """
         self.kills.count(kill)
         probe = self.probes.get(kill.container.key)
-        # A sidecar that is ended says nothing about the server that it watches.
+        # A killed sidecar says nothing about the server that the sidecar watches.
         if probe is not None and probe.container.server_id == kill.id:
             probe.kills += (kill.at,)
             self._end(probe, memory_kills=probe.kills)
 
     def _end(self, probe: PolledProbe, **changes: object) -> None:
-        """Tell the judge of the end of a container's last start, if it ran."""
+        """Tell the judge about the end of a container's last start, if this start had runs."""
         boot_id = next(reversed(probe.generations), "")
         if boot_id in probe.sequences:
             ended = replace(probe.generations[boot_id], **changes)
@@ -165,17 +168,17 @@ class Collector:
             self.judging.submit(ended, ())
 
     def show(self, probe: PolledProbe) -> None:
-        """Show what ``probe`` last reported, if it is up, and how its polls go. Never raises.
+        """Show the last report of ``probe`` if the probe is up, and the metrics of its polls. Never raises.
 
         Args:
-            probe: One that is followed.
+            probe: A followed probe.
         """
         with self._guard(probe):
             self._show(probe)
 
     @contextmanager
     def _guard(self, probe: PolledProbe) -> Iterator[None]:
-        """Let a failed poll, or a fault of ours, cost this probe only."""
+        """Limit the effect of a failed poll, or of an exporter bug, to this probe."""
         try:
             yield
         except PollError as error:
@@ -185,7 +188,7 @@ class Collector:
             self._failed(probe, "internal", repr(error))
 
     def withdraw_verdicts(self) -> None:
-        """Show no verdict whose lease ended since the last poll."""
+        """Remove verdicts if the lease on their service has ended since the last poll."""
         for probe in [*self.probes.values()]:
             if probe.publishes and not self.judging.ownership.publishes(probe.container.service_key):
                 self.show(probe)
@@ -210,10 +213,11 @@ class Collector:
             probe.rejected["conflict"] += conflicts
 
     def _compare(self, now: float) -> None:
-        """Find the containers that share CPUs (those of Docker are all on one host) and GPUs.
+        """Find the containers that share CPUs (Docker's containers are all on one host) and GPUs.
 
-        Each one's number is shown after its own next poll: to show a thousand together would hold up the event loop. A
-        container whose probe is down still counts for the others: it goes on running.
+        The number of each container is shown after the next poll of that container: showing a thousand at once would
+        block the event loop. A container whose probe is down still counts as a neighbour, because the container still
+        runs.
         """
         probes = self.probes.items()
         shared = shared_cpus(probe.reported.cpus for _, probe in probes if probe.container.id)
@@ -224,14 +228,14 @@ class Collector:
             probe.share(gpus.get(key, {}), now)
 
     async def absorb(self, probe: PolledProbe, body: bytes) -> None:
-        """Take one answer of ``probe``.
+        """Process one answer of ``probe``.
 
         Args:
-            probe: One that is followed.
-            body: Its answer, untrusted.
+            probe: A followed probe.
+            body: Body of the answer, untrusted.
 
         Raises:
-            PollError: It is no valid report.
+            PollError: The body is not a valid report.
         """
         async with self._reading:
             since = probe.container.watched_since
@@ -241,7 +245,7 @@ class Collector:
         spend("bytes", len(body), now)
         spend("cpu_seconds", answer.cpu_seconds, now)
         facts = answer.facts
-        if facts.gpus is None:  # a driver that does not answer is no other GPU
+        if facts.gpus is None:  # a driver that does not answer does not mean that the GPUs changed
             facts = replace(facts, gpus=probe.reported.gpus)
         probe.reported, probe.reported_at = facts, now
         self._take_runs(probe, answer, now)
@@ -252,12 +256,12 @@ class Collector:
         probe.up, probe.trouble = True, ""
 
     def _take_runs(self, probe: PolledProbe, answer: Prepared, now: float) -> None:
-        """Hand the new runs to the judge, if the probe's account allows them."""
+        """Send the new runs to the judge, if the probe's budgets allow it."""
         report, spend = answer.report, probe.account.spend
         size = sum(len(name) + len(text) for name, text in report.environment.items())
         if report.environment != probe.environment and spend("environment_bytes", size, now):
             probe.environment = report.environment
-        # If the clock was set back, new runs are still those of the watched server.
+        # If the clock was set back, new runs still belong to the watched server.
         probe.since = min(probe.since, time.time())
         names = probe.account.affordable_canaries({run.canary for run in report.runs}, now)
         starts = probe.new_runs(report, names)
@@ -268,7 +272,7 @@ class Collector:
             and spend("runs", len(samples), now)
             and spend("samples", sum(samples), now)
         ):
-            return  # the cursor stays: the same runs are asked for again
+            return  # the cursor stays, so the next poll asks for the same runs again
         probe.take(report, starts, answer.profiles)
         for boot_id, runs in starts.items():
             probe.runs_collected += len(runs)
@@ -277,7 +281,7 @@ class Collector:
             else:
                 found = replace(probe.generations[report.boot_id], boot_id=probe.start_id(boot_id))
                 self.judging.submit(found, runs, is_found=True)
-        if probe.cursor:  # at the first poll, what is past was never the exporter's
+        if probe.cursor:  # runs lost before the first poll do not count as lost by the exporter
             probe.runs_lost += report.lost_runs
         probe.cursor = report.cursor
 
@@ -290,9 +294,10 @@ class Collector:
         self._reader.shutdown(wait=False)
 
     async def _watch(self, probe: PolledProbe, delay: float) -> None:
-        """Poll for as long as the container is followed."""
+        """Poll while the container is followed."""
         failed = 0
-        # A cancellation may be lost in a timeout that comes with it: so check which task polls now.
+        # A cancellation may be lost if a timeout fires at the same moment. So check that this task is still the
+        # current one.
         while self._tasks.get(probe.key) is asyncio.current_task():
             await asyncio.sleep(delay)
             await self._poll(probe)
@@ -325,8 +330,8 @@ class Collector:
             )
         probe.failures[reason] += 1
         probe.up, probe.trouble = False, f"{reason}: {detail}"
-        self._exposition.replace(probe.key, [])  # half a report is worse than none
-        with suppress(Exception):  # unless this is where the fault lies
+        self._exposition.replace(probe.key, [])  # half a report would mislead
+        with suppress(Exception):  # showing this family may be the cause of the failure
             self._exposition.replace(probe.key, [write(UP.family(0.0), probe.identity)])
 
     def _stop_polling(self, key: Key) -> None:

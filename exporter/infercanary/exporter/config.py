@@ -23,7 +23,7 @@ Link = Annotated[str, msgspec.Meta(pattern="^(https?://[^@]+)?$")]
 
 
 class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Section ``judge:``, ratios."""
+    """Section ``judge:``; values are ratios."""
 
     smallest_effect: Annotated[float, msgspec.Meta(gt=0, lt=1)] = LIVE.decide.smallest_effect
     false_calls: Annotated[float, msgspec.Meta(gt=0, le=0.05)] = LIVE.decide.false_calls
@@ -38,29 +38,31 @@ class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Section ``links:``: addresses that alerts link to, as people reach them."""
+    """Section ``links:``: addresses that alerts link to, as a browser reaches them."""
 
     grafana: Link = ""
     runbooks: Link = ""
-    """This exporter's address with /runbooks at its end, or another place where they are published."""
+    """Address of the runbooks: this exporter's address with /runbooks at its end, or another place that has the
+    runbooks.
+    """
 
 
 class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Content of exporter.yaml; the defaults are for a Docker host."""
+    """Content of exporter.yaml; the defaults fit a Docker host."""
 
     listen: str = "[::]:9797"
     poll_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 5.0
     store: str | None = None
-    """File or URL; None keeps baselines for as long as the exporter runs."""
+    """File or URL; with None, baselines last until the exporter ends."""
     judge: JudgeSettings = JudgeSettings()
     links: Links = Links()
     discovery: Literal["docker", "kubernetes", "none"] = "docker"
-    """Where containers with a probe are found, besides those of the list."""
+    """Method to find containers with a probe, in addition to the list ``probes``."""
     probes: tuple[StaticProbe, ...] = ()
     probe_tls: ProbeTls | None = None
-    """Probes that a discovery finds are asked over TLS; those of the list as their URL says."""
+    """TLS to probes that a discovery finds. Probes of the list use the scheme of their URL."""
     probe_token_file: str | None = None
-    """File with the token that probes expect (their ``token_file``)."""
+    """File with the token that probes expect (``token_file`` of a probe)."""
 
     @property
     def probe_access(self) -> ProbeAccess:
@@ -69,19 +71,19 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def host_name(self) -> str:
-        """Host of the starts in a shared store; empty for a file, which has one host."""
+        """Name of this host for the starts in a shared store; empty for a file, which has starts of only one host."""
         return (os.environ.get("NODE_NAME") or platform.node()) if stores.is_shared(self.store) else ""
 
 
 def check(path: str | os.PathLike[str] | None, **options: object) -> ExporterConfig:
-    """Read the config, and check all of it before any of it is used.
+    """Read the config, and check all of it before any setting is used.
 
     Args:
-        path: YAML; None for the defaults.
-        options: Of the command line, by key; they override the file.
+        path: YAML file; None for the defaults.
+        options: Options of the command line, by key; they override the file.
 
     Raises:
-        UsageError: One line with the place, the mistake and the fix.
+        UsageError: The message is one line with the place, the mistake and the fix.
     """
     config = ExporterConfig() if path is None else settings.load(path, ExporterConfig)
     config = msgspec.structs.replace(config, **options)

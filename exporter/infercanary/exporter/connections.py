@@ -1,6 +1,6 @@
-"""Connections to the exporter's port: how many are accepted, and how long each may take.
+"""Connection limits: total, per address, and time allowed for a request header and for an answer.
 
-A flood is kept out by a proxy, a network policy or loopback (docs/security.md).
+To stop a flood of connections, use a proxy, a network policy or loopback (docs/security.md).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 Reason = Literal["no_request", "late_reader", "refused", "malformed"]
 Context = Callable[[], ssl.SSLContext | None]
-"""Gives the TLS context of the next connection; None without TLS."""
+"""Function that returns the TLS context of the next connection; None without TLS."""
 
 REFUSED = Metric(
     "infercanary_connections_refused_total",
@@ -44,21 +44,23 @@ METRICS = (REFUSED,)
 
 CONNECTIONS = 128
 CONNECTIONS_OF_ADDRESS = 16
-"""Of one IPv4 address, or one /64 of IPv6: a pair of Prometheus servers, and people."""
+"""Limit for one IPv4 address, or one /64 of IPv6: enough for a pair of Prometheus servers and some browsers."""
 HEADER_SECONDS = 10.0
 ANSWER_SECONDS = 30.0  # three times Prometheus' default scrape_timeout
-IDLE_SECONDS = 330.0  # Prometheus itself closes after five minutes
-BACKLOG = 4096  # a client that the kernel refuses for a full queue tries again only after a second
-SEND_BYTES = 128 << 10  # in the kernel, which doubles them; they count in the container's memory
-_PIECE = memoryview(bytearray(16 << 10))  # a TLS record; what is read into it is copied out at once
+IDLE_SECONDS = 330.0  # Prometheus closes an idle connection after five minutes
+BACKLOG = 4096  # with a full queue, the kernel refuses a client, which retries only after a second
+SEND_BYTES = 128 << 10  # kernel's send buffer; the kernel doubles it and counts it in the container's memory
+# Size of a TLS record; shared, because each piece is copied out at once.
+_PIECE = memoryview(bytearray(16 << 10))
 _LOG_SECONDS = 60.0
 
 
 class Connection(RequestHandler, asyncio.BufferedProtocol):
     """One open connection.
 
-    It reads small pieces, and nothing after what is not HTTP. aiohttp alone reads a quarter of a megabyte at once and
-    keeps what is not HTTP in errors: 64 clients that send nothing but zeros took 4 GB in 14 seconds.
+    The connection reads small pieces, and stops reading after data that is not HTTP. aiohttp alone reads a quarter of
+    a megabyte at once, and its errors keep data that is not HTTP: 64 clients that sent only zeros took 4 GB in 14
+    seconds.
     """
 
     def __init__(self, connections: Connections, server: web.Server, address: str) -> None:
@@ -68,38 +70,41 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
             loop=loop,
             access_log=None,  # type: ignore[arg-type]  # aiohttp takes it, as everywhere, for no log
             lingering_time=0,
-            max_headers=48,  # of 8 KiB each; a browser behind two proxies sends 25
+            max_headers=48,  # 8 KiB each; a browser behind two proxies sends 25
         )
         self.address = address
         self.handles = self.is_idle = False
-        """True while a handler works for it, also if the client has left; and while it waits for another request."""
+        """``handles``: True while a handler works for the connection, even if the client has left. ``is_idle``: True
+        while the connection waits for another request.
+        """
         self._connections = connections
         self._deadline = loop.call_later(HEADER_SECONDS, self._end, "no_request")
 
     def allow(self, seconds: float, reason: Reason | None) -> None:
-        """Set the time from now until it is closed, which is counted unless the reason is None."""
+        """Close the connection after ``seconds`` from now; count this if ``reason`` is not None."""
         self._deadline.cancel()
         self._deadline = asyncio.get_running_loop().call_later(seconds, self._end, reason)
 
     def leave(self) -> None:
-        """Give up its place, unless a handler still works for it."""
+        """Free the connection's place, unless a handler still works for the connection."""
         if not self.handles:
             self._deadline.cancel()
             self._connections.open.pop(self, None)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End; ``exc`` is None where either side closed it."""
+        """Free the place of a closed connection; ``exc`` is None if either side closed the connection."""
         super().connection_lost(exc)
         self.leave()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Buffer for the next piece."""
+        """Return the buffer for the next piece."""
         return _PIECE
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hand on a piece of ``nbytes``."""
+        """Pass on a piece of ``nbytes`` to aiohttp."""
         self.data_received(bytes(_PIECE[:nbytes]))
-        if self._messages and not hasattr(self._messages[-1][0], "method"):  # an error instead of a request
+        # aiohttp's parser error in place of a request.
+        if self._messages and not hasattr(self._messages[-1][0], "method"):
             self.close()
 
     def handle_error(
@@ -109,17 +114,17 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer after an error; only a fault of ours is logged."""
+        """Answer after an error; only errors of the exporter itself are logged."""
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
         self._connections.count("malformed", self.address)
-        exc.__traceback__ = None  # it keeps the piece, in a cycle
+        exc.__traceback__ = None  # the traceback keeps the piece in a reference cycle
         response = web.Response(status=status, text=message)
         response.force_close()
         return response
 
     def _end(self, reason: Reason | None) -> None:
-        if self.transport is None:  # its TLS handshake ends now, or its client left and its handler hangs
+        if self.transport is None:  # the TLS handshake just ended, or the client left and the handler hangs
             self._connections.open.pop(self, None)
             return
         if reason is not None:
@@ -130,37 +135,38 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
 class Connections:
     """Accepts connections up to the limits.
 
-    A connection counts until its last request is handled: clients that ask and leave cannot pile up work.
+    A connection counts until its last request is handled. So clients that send a request and leave cannot pile up
+    work.
     """
 
     def __init__(self) -> None:
         self.refused: Counter[Reason] = Counter()
         self.open: dict[Connection, None] = {}
-        """In the order in which they came."""
+        """Open connections in order of arrival."""
         self._logged_at: dict[Reason, float] = {}
         self._accepting: asyncio.Task[None] | None = None
 
     def start(self, server: web.Server, sock: socket.socket, context: Context) -> None:
         """Accept connections on a listening socket until :meth:`stop`."""
-        with suppress(OSError, ValueError):  # a thousand polls may be open at once
+        with suppress(OSError, ValueError):  # a thousand polls may be open at the same time
             _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         sock.setblocking(False)
         self._accepting = WATCH.task("accept", partial(self._accept, server, sock, context))
 
     async def stop(self) -> None:
-        """Accept no more connections; the server ends the open ones."""
+        """Stop accepting connections; the server ends open connections."""
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.gather(self._accepting, return_exceptions=True)
 
     def families(self) -> list[Family]:
-        """Refused connections, without labels of a container."""
+        """Return the number of refused connections, without container labels."""
         return [REFUSED.family({(reason,): float(count) for reason, count in sorted(self.refused.items())})]
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Limit the time of an answer."""
+        """Limit the time for an answer."""
         connection = request.protocol
         assert isinstance(connection, Connection)
         connection.handles, connection.is_idle = True, False
@@ -170,7 +176,7 @@ class Connections:
         except ConnectionError as error:
             if connection.transport is not None and not connection.transport.is_closing():
                 raise
-            error.__traceback__ = None  # the client left; aiohttp would log it as an error of ours
+            error.__traceback__ = None  # the client left; aiohttp would log this as an exporter error
             return web.Response()
         finally:
             connection.handles = False
@@ -181,7 +187,7 @@ class Connections:
                 connection.allow(IDLE_SECONDS, None)
 
     def count(self, reason: Reason, address: str) -> None:
-        """Count a connection that was refused or closed, and log one a minute for each reason."""
+        """Count a connection that was refused or closed, and log one connection a minute for each reason."""
         self.refused[reason] += 1
         now = asyncio.get_running_loop().time()
         if now - self._logged_at.get(reason, -math.inf) >= _LOG_SECONDS:
@@ -210,13 +216,14 @@ class Connections:
                 self.count("refused", address)
                 accepted.close()
             else:
-                if idle is not None:  # a client that keeps it asks by another one
+                if idle is not None:  # a client that keeps its idle connection uses another one now
                     idle.leave()
                     idle.force_close()
                 task = asyncio.create_task(self._connect(server, accepted, address, context))
                 connecting.add(task)
                 task.add_done_callback(connecting.discard)
-            await asyncio.sleep(0)  # the new one counts before the next, and open ones get their turn
+            # The new connection counts before the next, and open connections get their turn.
+            await asyncio.sleep(0)
 
     async def _connect(self, server: web.Server, sock: socket.socket, address: str, context: Context) -> None:
         connection = Connection(self, server, address)
@@ -226,10 +233,10 @@ class Connections:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection, sock, ssl=tls, ssl_handshake_timeout=HEADER_SECONDS if tls else None
             )
-        except OSError as error:  # no TLS, or not ours
-            is_late = isinstance(error, ConnectionAbortedError)  # asyncio's of a handshake
+        except OSError as error:  # the client does not speak TLS, or does not trust this certificate
+            is_late = isinstance(error, ConnectionAbortedError)  # asyncio raises it for a handshake timeout
             self.count("no_request" if is_late else "malformed", address)
-            error.__traceback__ = None  # it keeps the buffers of TLS, in a cycle
+            error.__traceback__ = None  # the traceback keeps TLS buffers in a reference cycle
         finally:
             if connection.transport is None:
                 connection.connection_lost(None)

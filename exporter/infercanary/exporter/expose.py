@@ -1,8 +1,9 @@
-"""The cached exposition: what each container shows, as the lines that prometheus_client writes for it.
+"""Cached exposition: the lines of each container, as prometheus_client writes them.
 
-prometheus_client takes about 12 µs a line. So it writes each family once for all containers that report it with the
-same labels; a report only fills its container's identity and the values into those lines. The sample lines are the
-same in the text format and in OpenMetrics, so one copy serves both, and only the headers differ.
+prometheus_client takes about 12 µs for each line. So it writes each family only once for all containers that report
+the family with the same labels. For each report, only the container's identity and the values are filled into these
+lines. The sample lines are the same in the text format and in OpenMetrics, so one copy serves both formats. Only the
+headers differ.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from prometheus_client.utils import floatToGoString
 from infercanary.client.accept import base_name
 from infercanary.contract.report import LADDER, Family, HistogramValue, Kind, Point
 
-Key = tuple[str, ...]  # of a container, or of what else has lines of its own
+Key = tuple[str, ...]  # key of a container, or of the exporter's own lines
 
 _number: Callable[[float], str] = floatToGoString
-_count: Callable[[int], str] = lru_cache(maxsize=1 << 14)(floatToGoString)  # counts recur, most of all 0
+# cached, because counts repeat, mostly 0.
+_count: Callable[[int], str] = lru_cache(maxsize=1 << 14)(floatToGoString)
 _write_openmetrics: Callable[[Any], bytes] = generate_latest_openmetrics
 
 _HISTOGRAM: Sequence[tuple[str, dict[str, str]]] = [
@@ -35,16 +37,16 @@ _HISTOGRAM: Sequence[tuple[str, dict[str, str]]] = [
     ("_count", {}),
     ("_sum", {}),
 ]
-"""Suffix and labels of each sample of a histogram's point."""
-_MOST_BYTES = 240 << 10  # of a part, except for one container whose lines are longer
-_IDENTITY = "\0"  # stands for a label of the identity; no accepted label value has one
+"""Suffix and labels of each sample of a histogram point."""
+_MOST_BYTES = 240 << 10  # size of a part; a container with longer lines makes a larger part
+_IDENTITY = "\0"  # placeholder for an identity label; no accepted label value contains it
 
 
 class Layout(msgspec.Struct, frozen=True, weakref=True):
-    """One family without its values and without its container: shared by all that report it with the same labels.
+    """One family without values and without container, shared by all containers that report it with the same labels.
 
-    ``template`` has a ``%s`` for each identity label of a line, in order of these labels' names, and a ``%%s`` for each
-    value.
+    ``template`` has a ``%s`` for each identity label of a line, in the order of the label names, and a ``%%s`` for
+    each value.
     """
 
     name: str
@@ -53,13 +55,13 @@ class Layout(msgspec.Struct, frozen=True, weakref=True):
     header: bytes
     openmetrics_header: bytes
     template: bytes
-    """UTF-8: as text, one odd character would make it four times as long in memory."""
+    """UTF-8 bytes: in a str, one non-Latin character would take four times as much memory."""
     series: int
-    """How many lines it has."""
+    """Number of lines."""
 
 
-class Lines(msgspec.Struct, frozen=True, gc=False):  # by the ten thousand, and never in a cycle
-    """One family of one container, as it is sent."""
+class Lines(msgspec.Struct, frozen=True, gc=False):  # tens of thousands exist, never in a cycle
+    """One family of one container, as lines for a scrape."""
 
     layout: Layout
     text: bytes
@@ -69,18 +71,16 @@ _layouts: WeakValueDictionary[bytes, Layout] = WeakValueDictionary()
 
 
 def write(family: Family, identity: Mapping[str, str]) -> Lines:
-    """Write ``family`` as lines, with the labels of an identity on each.
+    """Write ``family`` as lines; each line gets the identity labels.
 
     Args:
-        family: Accepted, so that its names and label values can be written.
+        family: An accepted family, whose names and label values can be written.
         identity: Label → value.
-
-    Returns:
-        The lines.
     """
     names, labels = sorted(identity), [point.labels for point in family.points]
     words = msgspec.json.encode((family.kind, family.name, family.help, family.labels, labels, names))
-    key = blake2b(words, digest_size=16).digest()  # the words themselves are in the template
+    # ``words`` itself is not kept: the template has the same content.
+    key = blake2b(words, digest_size=16).digest()
     layout = _layouts.get(key)
     if layout is None:
         layout = _layouts[key] = _layout(family, names)
@@ -90,26 +90,29 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
 
 
 class _Family(msgspec.Struct):
-    """One family: the text of each container. A scrape touches the bytes alone."""
+    """One family: the text of each container. A scrape reads only the bytes."""
 
     layout: Layout
-    """Of the container that reported last: it decides the header."""
+    """Layout of the container that reported last; the header comes from this layout."""
     texts: dict[Key, bytes] = {}
     size: int = 0
 
 
 class Exposition:
-    """Families that are shown now, each with its containers. A name has the kind of its first container."""
+    """Families that are shown now, each with its containers.
+
+    The first container with a name decides the kind of that name.
+    """
 
     def __init__(self) -> None:
         self._families: dict[str, _Family] = {}  # by base name
-        self._names: dict[Key, tuple[str, ...]] = {}  # base names of the families that each container shows
+        self._names: dict[Key, tuple[str, ...]] = {}  # base names of the families of each container
 
     def replace(self, key: Key, lines: Iterable[Lines]) -> int:
-        """Show ``lines`` for a container, and nothing else.
+        """Replace all lines of a container by ``lines``.
 
         Returns:
-            Number of families that are not shown, since another container has them with another kind.
+            Number of families that are not shown, because another container reports the same name with another kind.
         """
         conflicts = 0
         texts: dict[str, bytes] = {}
@@ -133,29 +136,32 @@ class Exposition:
             family = self._families[name]
             family.size += len(texts.get(name, b"")) - len(family.texts.get(key, b""))
             if name in texts:
-                family.texts[key] = texts[name]  # at its place in the order, which a scrape reads faster
+                # Replacing a value keeps its place in the dict, which makes a scrape faster.
+                family.texts[key] = texts[name]
             elif family.texts.pop(key, b"") and not family.texts:
                 del self._families[name]
         if texts:
-            self._names[key] = (*texts,)  # a set of some 80 names takes 8 KiB
+            self._names[key] = (*texts,)  # a tuple, because a set of about 80 names takes 8 KiB
         return conflicts
 
     def families(self, *, in_openmetrics: bool) -> Iterator[bytes]:
-        """The exposition, family by family, but for OpenMetrics' ``# EOF``.
+        """Yield the exposition, family by family, without OpenMetrics' ``# EOF``.
 
-        Each part is as it is when it is asked for: readers that fall behind would keep what is no longer shown.
+        Each part is made at the moment the reader asks for it. Otherwise a slow reader would keep old lines in
+        memory.
 
         Args:
-            in_openmetrics: True for OpenMetrics, else the text format.
+            in_openmetrics: True for OpenMetrics, False for the text format.
 
         Yields:
-            Header and lines of each family, in order of the names: small ones together, large ones in several parts.
+            Header and lines of each family, ordered by name. Small families are joined; a large family is split into
+            several parts.
         """
         texts: list[bytes] = []
         size = 0
         for name in sorted(self._families):
             family = self._families.get(name)
-            if family is None:  # its last container may have gone since
+            if family is None:  # the family's last container may have been removed meanwhile
                 continue
             layout = family.layout
             header = layout.openmetrics_header if in_openmetrics else layout.header
@@ -179,7 +185,7 @@ class Exposition:
 
 
 def _layout(family: Family, names: Iterable[str]) -> Layout:
-    """Let prometheus_client write ``family`` with these identity labels."""
+    """Make the layout of ``family`` with these identity labels, by prometheus_client."""
     base = base_name(family.name, family.kind)
     metric = Metric(base, family.help, family.kind)
     given: Any = SimpleNamespace(collect=lambda: [metric])
@@ -190,7 +196,7 @@ def _layout(family: Family, names: Iterable[str]) -> Layout:
         labels = {**identity, **dict(zip(family.labels, point.labels, strict=True))}
         for suffix, bound in samples:
             metric.add_sample(family.name + suffix, labels | bound, 0.0)
-    # Not splitlines(): label values may hold what it takes for the end of a line.
+    # Not splitlines(), because label values may contain other characters that splitlines() takes for line ends.
     lines = generate_latest(given).removeprefix(header).decode().split("\n")[:-1]
     template = "".join(line.rpartition(" ")[0].replace("%", "%%%%") + " %%s\n" for line in lines)
     template = template.replace(_IDENTITY, "%s")
@@ -200,12 +206,15 @@ def _layout(family: Family, names: Iterable[str]) -> Layout:
 
 
 def _escaped(label: str) -> str:
-    """A label's value as the text format has it, to be filled into a template that values are filled into next."""
+    """Escape a label value for the text format.
+
+    The percent sign is doubled, because the values are filled in by a second formatting.
+    """
     return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"").replace("%", "%%")
 
 
 def _values(points: Iterable[Point]) -> Iterator[str]:
-    """The value of each line, in the order in which prometheus_client writes them."""
+    """Yield the value of each line, in prometheus_client's order."""
     for point in points:
         if isinstance(point.value, HistogramValue):
             *_, count = cumulative = [*map(_count, accumulate(point.value.counts))]

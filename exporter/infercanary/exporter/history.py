@@ -14,13 +14,13 @@ from infercanary.contract.vocabulary import Outcome
 from infercanary.judge.policy import LIVE
 
 _WAITING_SECONDS = 600.0
-"""CPU wait is averaged over this time: a shorter contention does not count."""
+"""Averaging time of CPU wait, seconds; long enough that a short contention counts little."""
 _RUNS = 120
 _CANARIES = 16
 
 
 class RunSummary(msgspec.Struct, frozen=True, gc=False):
-    """One run. Latencies in seconds, over the run's repeats; None where no repeat ended."""
+    """Summary of one run. Latencies are seconds over the run's repeats; None if no repeat finished."""
 
     started_at: float
     outcome: Outcome
@@ -29,11 +29,11 @@ class RunSummary(msgspec.Struct, frozen=True, gc=False):
     low: float | None
     high: float | None
     waited: float | None = None
-    """CPU wait in the median, caused by other processes on the host; None if unknown."""
+    """Part of the median that is CPU wait caused by other processes on the host, seconds; None if unknown."""
 
 
 def summarise(run: Run) -> RunSummary:
-    """Summarise a run. No percentile: a run has too few repeats for one."""
+    """Summarise a run. Percentiles are left out, because a run has too few repeats."""
     latencies = run.latencies
     middle = median(latencies) if latencies else None
     low, high = min(latencies, default=None), max(latencies, default=None)
@@ -41,13 +41,13 @@ def summarise(run: Run) -> RunSummary:
 
 
 def waiting_share(runs: Sequence[RunSummary]) -> float:
-    """Share of a canary's latency that is CPU wait caused by other processes on the host.
+    """Return the share of a canary's latency that is CPU wait caused by other processes on the host.
 
     Args:
-        runs: Runs of one canary, one or more, in order of time.
+        runs: One or more runs of one canary, in order of time.
 
     Returns:
-        Share from 0 to 1, of the medians of the latest runs; NaN if too few runs measured it.
+        Share from 0 to 1, computed over the medians of the latest runs; NaN if too few runs measured CPU wait.
     """
     since = runs[-1].started_at - _WAITING_SECONDS
     latest = [run for run in runs if run.started_at >= since and run.waited is not None and run.median]
@@ -57,13 +57,13 @@ def waiting_share(runs: Sequence[RunSummary]) -> float:
 
 
 class History(dict[str, deque[RunSummary]]):
-    """The last runs of each of the canaries seen last, bounded in both."""
+    """Last runs of the last canaries; both numbers are limited."""
 
     def take(self, runs: Iterable[Run]) -> None:
-        """Add ``runs`` of any canaries, oldest first."""
+        """Add ``runs`` of any canaries, in order of time."""
         for run in runs:
             summaries = self.pop(run.canary, None) or deque(maxlen=_RUNS)
-            if summaries and summaries[-1].detail:  # a reason is shown of the last run alone
+            if summaries and summaries[-1].detail:  # only the last run shows its reason
                 summaries[-1] = msgspec.structs.replace(summaries[-1], detail="")
             summaries.append(summarise(run))
             self[run.canary] = summaries

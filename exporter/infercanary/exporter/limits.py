@@ -1,4 +1,4 @@
-"""Limits of what probes may send and hold: each probe's account, and what all of them share by memory."""
+"""Limits on data from probes: a budget account for each probe, and memory limits that all probes share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Total = Literal["shown_bytes", "held_bytes"]
 
 
 class Allowance(NamedTuple):
-    """Amount a minute; what was not spent is kept, up to ``most``."""
+    """Amount allowed each minute; the unspent amount is kept, up to ``most``."""
 
     minute: float
     most: float
@@ -42,8 +42,10 @@ ALLOWED: Final[Mapping[Budget, Allowance]] = {
     "environment_bytes": Allowance(128 << 10, 512 << 10),
     "series": Allowance(500, 10_000),
 }
-"""Several times what an honest probe spends, which answers with 40 kB each 5 s, and with 2,048 runs when an exporter
-comes back; in a crash loop it starts six times a minute, and finds the runs of many starts in its journal."""
+"""Several times the usage of an honest probe. An honest probe answers with 40 kB every 5 s, and with 2,048 runs after
+the exporter was down. In a crash loop, it starts six times a minute and reads runs of many starts from its
+journal.
+"""
 
 EXCEEDED = Metric(
     "infercanary_budget_exceeded_total",
@@ -63,25 +65,29 @@ METRICS = (REFUSED,)
 BUDGETS: Final = (*get_args(Budget), *get_args(Total))
 
 BASE_BYTES: Final = 208 << 20
-"""Memory of an exporter without probes: 100 MiB of its process, 50 MiB of connections, and one answer being read."""
+"""Memory of an exporter without probes: 100 MiB for the process, 50 MiB for connections, and the rest for reading one
+answer.
+"""
 PROBE_BYTES: Final = 1_536 << 10
-"""Memory of a probe at its limits: two thirds are its own, the rest is its part of the totals."""
+"""Memory of a probe at its limits: two thirds for the probe itself, one third for its part of the shared totals."""
 UNLIMITED: Final = 1 << 50
-"""Bytes of memory where there is no limit; cgroup v1 writes a larger number then."""
-SHOWN_BYTES = 80_000_000  # Prometheus refuses the whole host beyond its body_size_limit: 100 MB in ours
-_SERIES_BYTES = 200  # at least: 400,000 series are below our Prometheus' sample_limit of 500,000
-_FAMILY_BYTES = 512 << 10  # of one family: each slow reader may keep one that was replaced meanwhile
+"""Bytes of memory if there is no limit; cgroup v1 writes a larger number in this case."""
+# Above its body_size_limit (100 MB in our config), Prometheus refuses the whole host.
+SHOWN_BYTES = 80_000_000
+_SERIES_BYTES = 200  # lower bound; allows 400,000 series, below our Prometheus' sample_limit of 500,000
+_FAMILY_BYTES = 512 << 10  # size of one family; each slow reader may keep an old copy of a family
 _LONGEST_WAIT = 60.0
-_DEBT = -1e-6  # less is a rounding error
-_LOGGED = 20  # refused containers that one line of the log names
-_REMEMBERED = 1_500  # hashes: several times what an honest probe has
+_DEBT = -1e-6  # a smaller debt is a rounding error
+_LOGGED = 20  # refused containers that one log line names
+_REMEMBERED = 1_500  # hashes: several times those of an honest probe
 
 
 class Account:
-    """Budgets of one probe, in seconds of the monotonic clock.
+    """Budgets of one probe. Times are seconds of the monotonic clock.
 
-    A probe without debt gets all that it asks for, and may be in debt then: a burst, as after an outage, loses nothing.
-    A probe in debt gets nothing more, and is polled again when the debt is paid, or a minute later.
+    A probe without debt gets its full request, and may be in debt afterwards. So a burst, as after an outage, loses
+    nothing. A probe in debt gets nothing. The exporter polls such a probe again when the debt is paid, or after one
+    minute at most.
     """
 
     def __init__(self) -> None:
@@ -89,10 +95,10 @@ class Account:
         self._left = {budget: allowance.most for budget, allowance in ALLOWED.items()}
         self._at = math.inf
         self._known = array("q")
-        """Hashes of series and of canaries: as a set they would take ten times the memory."""
+        """Hashes of series and canaries; a set would take ten times the memory."""
 
     def spend(self, budget: Budget, amount: float, now: float) -> bool:
-        """Take ``amount`` and return True, unless the probe is in debt; nothing is always allowed."""
+        """Take ``amount`` and return True, unless the probe is in debt; an amount of 0 is always allowed."""
         if amount <= 0:
             return True
         self._refill(now)
@@ -104,13 +110,13 @@ class Account:
         return allowed
 
     def wait(self, now: float) -> float:
-        """Seconds until the probe may be polled: until its debts are paid, at most a minute."""
+        """Return the seconds until the probe may be polled: until its debts are paid, at most a minute."""
         self._refill(now)
         debts = (-left * 60.0 / ALLOWED[budget].minute for budget, left in self._left.items() if left < _DEBT)
         return min(_LONGEST_WAIT, max(debts, default=0.0))
 
     def affordable_series(self, reported: Iterable[Lines], shown: Sequence[Lines], now: float) -> list[Lines]:
-        """Families of a report whose new series the budget allows: a series costs Prometheus memory for hours."""
+        """Select the families whose new series fit the budget: each series costs Prometheus memory for hours."""
         layouts = {id(lines.layout) for lines in shown}  # the same layout has the same series
         return [
             lines
@@ -120,7 +126,7 @@ class Account:
         ]
 
     def affordable_canaries(self, names: Collection[str], now: float) -> set[str]:
-        """Canaries whose runs the budget allows: each new one costs a verdict for hours, and rows of the store."""
+        """Select the canaries that fit the budget: each new canary costs a verdict for hours, and rows of the store."""
         return {name for name in names if self._spend_new("canaries", [name], now)}
 
     def _spend_new(self, budget: Budget, things: Iterable[str | bytes], now: float) -> bool:
@@ -128,7 +134,7 @@ class Account:
         if not self.spend(budget, len(new), now):
             return False
         if new and len(self._known) > _REMEMBERED:
-            del self._known[:]  # what is known now is paid for once more
+            del self._known[:]  # known names are counted once more later
         self._known.extend(new)
         return True
 
@@ -144,15 +150,17 @@ class Totals(NamedTuple):
 
     probes: int
     shown_bytes: int
-    """Bytes of their part of ``/metrics``; memory for them is twice as much, where no two have the same labels."""
+    """Size of all probes' part of ``/metrics``; takes twice as much memory if no two probes have the same labels."""
     waiting_bytes: int
-    """Bytes of answers that are coming in, or wait to be read; and as many of runs that wait for the store."""
+    """Limit for answers that are being received or wait to be read; the same limit applies to runs that wait for the
+    store.
+    """
     read_bytes: int
-    """Bytes that the judge reads of the store at once; memory for them is up to twelve times as much."""
+    """Size of the data that the judge reads from the store at once; takes up to twelve times as much memory."""
 
     @classmethod
     def within(cls, memory: int) -> Totals:
-        """Totals that fit into so many bytes."""
+        """Return the totals that fit into ``memory`` bytes."""
         room = max(PROBE_BYTES, memory - BASE_BYTES)
         part = min(128 << 20, room // 12)
         return cls(
@@ -164,7 +172,7 @@ class Totals(NamedTuple):
 
 
 class Share:
-    """A total that probes share: half of it in equal parts, the other half as they come."""
+    """A total that probes share: half in equal parts, the other half first come, first served."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -172,7 +180,7 @@ class Share:
         self._extra: dict[Key, int] = {}
 
     def grant(self, key: Key, wanted: int) -> int:
-        """Amount that a probe may have now, at most ``wanted``; 0 gives all back."""
+        """Return the amount that a probe may use now, at most ``wanted``; ``wanted`` of 0 returns all of it."""
         part = self.total // 2 // self.probes
         free = self.total // 2 - sum(self._extra.values()) + self._extra.pop(key, 0)
         extra = min(max(0, wanted - part), max(0, free))
@@ -182,7 +190,7 @@ class Share:
 
 
 class Shares:
-    """Admission of probes by memory, in bytes, and each one's part of the totals."""
+    """Admission of probes by memory (bytes), and the part of each probe in the totals."""
 
     def __init__(self, memory: int = UNLIMITED) -> None:
         self.refused: frozenset[Key] = frozenset()
@@ -192,7 +200,10 @@ class Shares:
         self._most = totals.probes
 
     def admitted(self, found: Mapping[Key, Container], polled: Collection[Key]) -> dict[Key, Container]:
-        """Containers that fit, those in ``polled`` first; the others are counted, and new ones named in the log."""
+        """Return the containers that fit, ``polled`` ones first.
+
+        Refused containers are counted, and new ones are logged.
+        """
         order = sorted(found, key=lambda key: key not in polled)
         refused = frozenset(order[self._most :])
         if new := sorted(refused - self.refused):
@@ -206,7 +217,7 @@ class Shares:
         return {key: container for key, container in found.items() if key not in refused}
 
     def fitting(self, key: Key, lines: Sequence[Lines], account: Account) -> list[Lines]:
-        """First whole families that fit into a probe's part of what ``/metrics`` shows."""
+        """Return the first whole families that fit into the probe's part of ``/metrics``."""
         usual = [each for each in lines if len(each.text) <= _FAMILY_BYTES]
         sizes = [*accumulate(max(len(each.text), each.layout.series * _SERIES_BYTES) for each in usual)]
         granted = self.shown.grant(key, sizes[-1] if sizes else 0)
@@ -216,30 +227,30 @@ class Shares:
         return fitting
 
     def may_hold(self, key: Key, size: int, account: Account) -> bool:
-        """True if ``size`` bytes of an answer may be kept while it comes in; 0 once it was read."""
+        """True if ``size`` bytes of an answer may be kept while the answer arrives; 0 after the answer was read."""
         if self.held.grant(key, size) == size:
             return True
         account.exceeded["held_bytes"] += 1
         return False
 
     def forget(self, key: Key) -> None:
-        """Give back what a probe had."""
+        """Return all shares of a probe."""
         for share in (self.shown, self.held):
             share.grant(key, 0)
 
     def families(self) -> list[Family]:
-        """Number of refused containers, without labels of a container."""
+        """Return the number of refused containers, without container labels."""
         return [REFUSED.family(float(len(self.refused)))]
 
 
 def memory_limit(root: Path = Path("/sys/fs/cgroup"), of_process: Path = Path("/proc/self/cgroup")) -> int:
-    """Memory limit in bytes of this process' control group, which a container has at the root."""
+    """Return the memory limit of this process's cgroup in bytes; in a container, this cgroup is at the root."""
     limits = [UNLIMITED]
     with suppress(OSError):
         name = (
             of_process.read_text().rpartition(":")[2].strip().lstrip("/")
-        )  # of cgroup v2; of v1 it is not there
+        )  # path of cgroup v2; with v1 this path does not exist
         for file in (root / name / "memory.max", root / "memory.max", root / "memory/memory.limit_in_bytes"):
-            with suppress(OSError, ValueError):  # it is not there, or it is `max`
+            with suppress(OSError, ValueError):  # the file is missing, or contains `max`
                 limits.append(int(file.read_text()))
     return min(limits)

@@ -1,4 +1,4 @@
-"""The exporter's log: text of others cannot act on a terminal, and cannot flood the log."""
+"""The exporter's log: untrusted text cannot control a terminal or flood the log."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from structlog.typing import EventDict
 from infercanary.contract.text import masked, printable
 
 LINES = 30
-"""Lines of one cause in a minute: an upgrade may bring so many verdicts of a service."""
+"""Lines a minute for each cause; enough for the verdicts of one service after an upgrade."""
 SECONDS = 60.0
-_MOST_CHARACTERS = 4096  # of one value: its end, where a traceback has the error
+_MOST_CHARACTERS = 4096  # size of one value; the end is kept, because a traceback has its error there
 
 
 class Pace(logging.Filter):
-    """Pass the first lines of each cause in each minute.
+    """Pass only the first lines of each cause in each minute.
 
-    A cause is a place in the code, with the container that the line is about.
+    A cause is a place in the code together with the container that the line is about.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Pace(logging.Filter):
         self._lines: Counter[tuple[object, ...]] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the line is written; the handler that calls holds a lock."""
+        """Return True if the line is to be written. The calling handler holds a lock."""
         if (minute := time.monotonic() // SECONDS) != self._minute:
             self._minute, self._lines = minute, Counter()
         event = record.msg if isinstance(record.msg, dict) else {}
@@ -42,7 +42,7 @@ class Pace(logging.Filter):
 
 
 def configure() -> None:
-    """Log to stderr as logfmt, libraries included."""
+    """Log to stderr as logfmt, including the lines of libraries."""
     structlog.configure(
         processors=[ProcessorFormatter.wrap_for_formatter], logger_factory=structlog.stdlib.LoggerFactory()
     )
@@ -64,7 +64,7 @@ def configure() -> None:
 
 
 def _made_printable(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Mask passwords and control characters. Line ends stay: logfmt escapes them."""
+    """Mask passwords and control characters. Line ends stay, because logfmt escapes them."""
     for key, value in event.items():
         if isinstance(value, str):
             lines = masked(value)[-_MOST_CHARACTERS:].split("\n")

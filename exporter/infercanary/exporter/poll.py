@@ -1,4 +1,4 @@
-"""Work on one answer of a probe, off the event loop: decode, check, render."""
+"""Reads one answer of a probe in a worker thread: decode, check, render."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from infercanary.judge.profiles import Packed, of_runs
 
 
 class Prepared(NamedTuple):
-    """Results of one answer."""
+    """Results of reading one answer."""
 
     report: Report
-    """Its sound part."""
+    """The valid part of the report."""
     rejected: Counter[Reason]
     facts: ReportFacts
     lines: list[Lines]
     """Rendered families."""
     profiles: Packed
-    """Profiles of the probe's own runs."""
+    """Profiles of the runs of the probe's own process."""
     cpu_seconds: float
 
 
@@ -32,13 +32,13 @@ def prepared(body: bytes, identity: Mapping[str, str], since: float, reserved: C
     """Decode, check and render one answer of a probe.
 
     Args:
-        body: Answer of the probe, untrusted.
-        identity: Labels of its container.
-        since: Start of the watched server, Unix time: profiles of earlier runs are another server's.
+        body: Body of the answer, untrusted.
+        identity: Labels of the probe's container.
+        since: Start of the watched server, Unix time. Profiles of earlier runs belong to another server.
         reserved: Base names of the exporter's own families.
 
     Raises:
-        PollError: It is no valid report.
+        PollError: The body is not a valid report.
     """
     begin = time.thread_time()
     report, rejected = read(body, reserved)

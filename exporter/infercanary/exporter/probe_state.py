@@ -1,4 +1,4 @@
-"""State of one container's probe, as polled so far, and the metrics of the polls."""
+"""State of the probe of one container, and the metrics of the polls."""
 
 from __future__ import annotations
 
@@ -100,15 +100,17 @@ METRICS = (
     *judged_families.METRICS,
 )
 
-_TOGETHER_SECONDS = 60.0  # a sidecar may start so long before its server
+_TOGETHER_SECONDS = 60.0  # a sidecar may start this long before its server
 _SETTLED_SECONDS = 300.0
-"""A neighbour that comes and goes within this time is no component of the environment: each change is judged."""
-_GENERATIONS = 2  # this start and the one before, whose runs may come out of the journal
-_BOOTS = 512  # as many as a probe in a crash loop finds runs of in its journal
+"""A neighbour that comes and goes within this time does not become a component of the environment, because each
+change of a component is judged.
+"""
+_GENERATIONS = 2  # this start and the start before, whose runs may come from the journal
+_BOOTS = 512  # a probe in a crash loop may find runs of this many starts in its journal
 
 
 class PolledProbe:
-    """State of a container's probe, as polled so far. Times are of the monotonic clock.
+    """State of the probe of one container. Times are of the monotonic clock.
 
     Args:
         container: The container as first found.
@@ -128,24 +130,24 @@ class PolledProbe:
         self.rejected: Counter[Reason] = Counter()
         self.environment: dict[str, str] = {}
         self.history = History()
-        # Other containers on its CPUs and GPUs.
+        # Other containers on the same CPUs and GPUs.
         self.shared_cpus = math.nan
         self.shared_gpus: Mapping[tuple[str, str], GpuShare] = {}  # by label and uuid
         self.neighbours = ""
         self._settled: set[str] = set()
-        self._moving: dict[str, float] = {}  # name of a neighbour that came or left → since when
+        self._moving: dict[str, float] = {}  # neighbour that came or left → time of the change
         # Runs and starts.
         self.runs_collected = self.runs_lost = 0
         self.cursor = ""
-        self.sequences: dict[str, int] = {}  # boot id → last run that was taken
-        self.since = container.watched_since  # runs before this Unix time are of an earlier server
+        self.sequences: dict[str, int] = {}  # boot id → sequence number of the last collected run
+        self.since = container.watched_since  # runs before this Unix time belong to an earlier server
         self.generations: dict[str, Generation] = {}  # by boot id
-        self.kills: tuple[float, ...] = ()  # memory kills since the start before, Unix times
-        # Rendered families: of the report, of the judge, and of the exporter.
+        self.kills: tuple[float, ...] = ()  # memory kills since the previous start, Unix times
+        # Rendered families of the report, of the judge, and of the exporter.
         self.lines: list[Lines] = []
         self.verdicts: list[Lines] = []
         self.vitals: list[Lines] = []
-        self.findings = NOTHING  # that ``verdicts`` show
+        self.findings = NOTHING  # findings that ``verdicts`` are rendered from
         self.publishes = True
 
     @property
@@ -155,7 +157,7 @@ class PolledProbe:
 
     @property
     def identity(self) -> dict[str, str]:
-        """Labels of all of its series."""
+        """Labels of all series of the container."""
         return self.container.labels
 
     @property
@@ -164,19 +166,21 @@ class PolledProbe:
         return next(reversed(self.generations.values()), None)
 
     def start_id(self, boot_id: str) -> str:
-        """Name a start for the judge: a new server beside a sidecar is one, although the probe's process goes on.
+        """Return the judge's name of a start.
+
+        A new server beside a sidecar is a new start, even though the probe's process is the same.
 
         Args:
-            boot_id: Of the probe's process.
+            boot_id: Boot id of the probe's process.
         """
         watched = self.container.watched_id[:12]
         return f"{boot_id}@{watched}" if watched else boot_id
 
     def new_runs(self, report: Report, canaries: Collection[str]) -> dict[str, list[Run]]:
-        """Select the runs of these canaries that were not taken yet.
+        """Select the runs of these canaries that were not collected yet.
 
         Args:
-            report: Also has runs of earlier processes, from the journal.
+            report: Contains also runs of earlier processes, from the journal.
             canaries: Names.
 
         Returns:
@@ -193,23 +197,25 @@ class PolledProbe:
         return starts
 
     def take(self, report: Report, starts: Mapping[str, Sequence[Run]], profiles: Packed) -> None:
-        """Note the start that reports, and its new runs.
+        """Record the start that reports, and its new runs.
 
         Args:
-            report: Its sound part.
-            starts: Boot id → new runs, of it or of an earlier start.
-            profiles: Profiles of the runs in it.
+            report: The valid part of the report.
+            starts: Boot id → new runs, of this start or of an earlier start.
+            profiles: Profiles of the runs in the report.
         """
         c, latest, boot_id = self.container, self.start, report.boot_id
         before = self.generations.pop(boot_id, None)
         if before is None and next(reversed(self.generations), "") in self.sequences:
-            self.kills = ()  # they ended an earlier start that ran; a start that never ran leaves them to the next
-        environment = self.environment | {GPU_SHARED_WITH: self.neighbours}  # whatever the probe says of them
+            # These kills ended an earlier start that had runs; kills of a start without runs are kept for the
+            # next start.
+            self.kills = ()
+        environment = self.environment | {GPU_SHARED_WITH: self.neighbours}  # replaces the probe's own claim
         if not self.neighbours:
             del environment[GPU_SHARED_WITH]
         if latest is not None and latest.environment == environment:
-            environment = latest.environment  # many reports may wait for the store
-        # A sidecar's start, and the outputs that it compares with, may be those of an earlier server.
+            environment = latest.environment  # shared, because many reports may wait for the store
+        # The cold start and the reference outputs of a sidecar may belong to an earlier server.
         is_own = c.watched_since <= report.started_at + _TOGETHER_SECONDS
         self.generations[boot_id] = Generation(
             namespace=c.namespace,
@@ -237,13 +243,13 @@ class PolledProbe:
                 del self.sequences[next(iter(self.sequences))]
 
     def families(self, now: float) -> list[Family]:
-        """Measure the polls.
+        """Return the metrics of the polls.
 
         Args:
             now: Seconds, monotonic clock.
 
         Returns:
-            Families without labels of the container; unknown values are missing.
+            Families without container labels; unknown values are missing.
         """
         c = self.container
         families = [
@@ -257,7 +263,7 @@ class PolledProbe:
             RUNS_COLLECTED.family(self.runs_collected),
             RUNS_LOST.family(self.runs_lost),
         ]
-        if self.up:  # these come from its report
+        if self.up:  # these values come from the report
             shares = self.shared_gpus.items()
             families += [
                 WAITING.family({(canary,): waiting_share(runs) for canary, runs in self.history.items()}),
@@ -268,12 +274,15 @@ class PolledProbe:
         return families
 
     def share(self, gpus: Mapping[tuple[str, str], GpuShare], now: float) -> None:
-        """Note the other containers on its GPUs. One that stayed, or stayed away, becomes a fact of the next report.
+        """Record the other containers on the same GPUs.
 
-        Any probe may claim to be on this GPU: one that comes and goes changes nothing, nor what is known of others.
+        A neighbour that stayed, or stayed away, long enough changes the environment of the next report.
+
+        Any probe may claim to use this GPU. So a neighbour that comes and goes changes neither the environment nor
+        the facts about other neighbours.
 
         Args:
-            gpus: Label and uuid of its GPUs → who shares each.
+            gpus: Label and uuid of the container's GPUs → other users of the GPU.
             now: Seconds, monotonic clock.
         """
         names = {name for share in gpus.values() for name in share.names}

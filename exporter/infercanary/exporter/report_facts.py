@@ -1,4 +1,4 @@
-"""Facts in a report's families that the exporter itself uses. A probe is untrusted, so each of them is bounded."""
+"""Facts in a report's families that the exporter itself uses. A probe is untrusted, so each fact is limited."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC
 
 FAILING = ("failing", "out_of_memory")
 """States in which a canary does not run."""
-_MAX_CANARIES = 16  # as many as have a history
-_MAX_POINTS = 128  # of one family: 16 canaries in 8 states, or a host's GPUs with their MIG instances
+_MAX_CANARIES = 16  # equals the number of canaries that have a history
+_MAX_POINTS = 128  # for one family: 16 canaries in 8 states, or a host's GPUs with their MIG instances
 _MAX_PROCESSES = 1e6
 
 
@@ -41,7 +41,7 @@ class ReportFacts(msgspec.Struct, frozen=True):
     states: Mapping[str, str] = {}
     """Canary → state."""
     failures: Mapping[str, str] = {}
-    """Canary → its failure in words."""
+    """Canary → description of its failure."""
     cold_starts: dict[str, dict[str, float]] = {}
     """Canary → step → seconds."""
     cpus: int = 0
@@ -51,15 +51,15 @@ class ReportFacts(msgspec.Struct, frozen=True):
 
 
 def read_facts(families: Iterable[Family]) -> ReportFacts:
-    """Read the facts out of a report's families.
+    """Read the exporter's facts from a report's families.
 
     Args:
-        families: Accepted, but with any labels and values.
+        families: Accepted families; their labels and values may be anything.
     """
     by_name = {family.name: family for family in families}
     cold_starts: dict[str, dict[str, float]] = {}
     for (canary, step), seconds in _values(by_name, COLD_START_METRIC, "canary", "step").items():
-        if step in COLD_START and seconds > 0:  # a divisor later
+        if step in COLD_START and seconds > 0:  # used as a divisor later
             cold_starts.setdefault(canary, {})[step] = seconds
     return ReportFacts(
         _by_canary(by_name, "infercanary_canary_state", "state"),
@@ -71,7 +71,7 @@ def read_facts(families: Iterable[Family]) -> ReportFacts:
 
 
 def _values(by_name: _ByName, name: str, *labels: str) -> dict[tuple[str, ...], float]:
-    """Map the values of these labels to the value of their series; empty if the family has other labels."""
+    """Map the values of these labels to the value of their series; empty if the family lacks one of these labels."""
     family = by_name.get(name)
     if family is None or not {*labels} <= {*family.labels}:
         return {}
@@ -84,20 +84,20 @@ def _values(by_name: _ByName, name: str, *labels: str) -> dict[tuple[str, ...], 
 
 
 def _by_canary(by_name: _ByName, name: str, label: str) -> dict[str, str]:
-    """Map each canary to the value of ``label`` in its series that is 1."""
+    """Map each canary to the value of ``label`` in the canary's series with value 1."""
     series = [labels for labels, value in _values(by_name, name, "canary", label).items() if value == 1]
     return {labels[0]: labels[1] for labels in series[:_MAX_CANARIES]}
 
 
 def _cpus(by_name: _ByName) -> int:
-    with suppress(ValueError):  # also if there is not exactly one list
+    with suppress(ValueError):  # also raised unless there is exactly one list
         [(cpus,)] = _values(by_name, "infercanary_cgroup_cpuset_info", "cpus")
         return parse_cpus(cpus)
     return 0
 
 
 def _gpus(by_name: _ByName) -> tuple[SeenGpu, ...] | None:
-    """Select the MIG instances of a GPU in MIG mode, and no GPU without a canary."""
+    """Return the GPUs that canaries use; for a GPU in MIG mode, its MIG instances."""
     if "infercanary_gpu_info" not in by_name:
         return None
     uuids = sorted(_values(by_name, "infercanary_gpu_info", "gpu", "uuid"))

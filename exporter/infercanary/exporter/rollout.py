@@ -1,15 +1,15 @@
-"""Answer to a rollout: the judge's verdict, if it is about the upgrade that is rolled out now.
+"""Answer to a rollout: the judge's verdict, if the verdict is about the current upgrade.
 
-A rollout asks at any moment: before new pods report, while one upgrade overtakes another, after a rollback. The verdict
-known then may be on an earlier upgrade, and must neither promote nor abort this one. So a verdict counts only if all of
-this is true, and is `unknown` otherwise:
+A rollout asks at any moment: before new pods report, while a second upgrade overtakes the first, after a rollback.
+The verdict at that moment may be about an earlier upgrade, and must then neither promote nor abort the current
+upgrade. So a verdict counts only if all of these conditions hold; otherwise the answer is `unknown`:
 
-- a container of the new image reports now;
-- that is the image that is asked about, where one is named;
-- a container of the old image reports now, too: the rollout is under way. Who asks when it is over, because the old
-  containers were replaced at once, says since when a verdict counts instead;
-- every container that runs was seen by the judge: one that was not may be of a still newer image. A `regressed` on the
-  image that is named needs no such wait.
+- A container of the new image reports now.
+- If the question names an image, this image is the new image.
+- A container of the old image reports now, too: the rollout is in progress. If the old containers were replaced all
+  at once, the question must give `since=` instead: the verdict then counts if the upgrade is not older.
+- The judge has seen every running container: an unseen container may run a still newer image. A `regressed` about the
+  named image does not need this condition.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WORST_FIRST: tuple[Verdict, ...] = (
     "equivalent",
     "improved",
 )
-"""Of several canaries the first of these counts."""
+"""Order of verdicts: of several canaries, the first verdict in this order counts."""
 PROMOTES: frozenset[Verdict] = frozenset({"equivalent", "improved"})
 ABORTS: frozenset[Verdict] = frozenset({"regressed"})
 
@@ -55,43 +55,45 @@ class Question(msgspec.Struct, frozen=True):
     service: Name
     namespace: Name = ""
     canary: Name = ""
-    """Empty for all canaries of the service, of which the worst counts."""
+    """Empty for all canaries of the service; the worst verdict then counts."""
     image: Annotated[str, msgspec.Meta(pattern=r"^[^\s\x00-\x1f\x7f]{0,512}$")] = ""
-    """Image that is rolled out, by reference, digest or id; empty if it is not named."""
+    """Image of the rollout, by reference, digest or id; empty if the question names no image."""
     since: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
-    """The verdict counts if it is on an upgrade since then; None: if the upgrade is under way."""
+    """The verdict counts if its upgrade is not older than this time. None: the verdict counts if the rollout is in
+    progress.
+    """
 
 
 class ServiceState(NamedTuple):
-    """Knowledge of a service in the exporter's memory."""
+    """Facts about a service in the exporter's memory."""
 
     findings: Findings
     running: Sequence[Generation]
     """Start of each container that reports now."""
     silent: Collection[str] = ()
-    """Containers that run and never reported."""
+    """Running containers that have never reported."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Shifts are ratios: 0.05 is 5 % slower."""
+    """Answer to a question. Shifts are ratios: 0.05 is 5 % slower."""
 
     schema_version: int = SCHEMA_VERSION
     namespace: str
     service: str
     canary: str | None = None
-    """Canary of this verdict."""
+    """Canary that the verdict is about."""
     verdict: Verdict = "unknown"
     sentence: str
-    """The verdict in words, or why it is unknown."""
+    """The verdict in words, or the reason why it is unknown."""
     shift: float | None = None
     low: float | None = None
     high: float | None = None
     cause: Cause | None = None
-    """Only of a change."""
+    """Cause of a change; None without a change."""
     runs: int = 0
-    """Runs of the new image that count; without an upgrade, of the only one."""
+    """Counted runs of the new image; without an upgrade, of the only image."""
     since: datetime | None = None
-    """When the first container of the new image started."""
+    """Start of the first container with the new image."""
     baseline_image: str | None = None
     candidate_image: str | None = None
     canaries: dict[str, Verdict] = {}
@@ -99,7 +101,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answer(question: Question, state: ServiceState) -> Answer:
-    """Return the verdict that counts for a rollout; ``unknown`` with the reason where none does."""
+    """Return the verdict that counts for a rollout; ``unknown`` with the reason if no verdict counts."""
     canaries = [name for name in sorted(state.findings) if question.canary in ("", name)]
     if not canaries:
         return _unknown(question, _why_not_judged(question, state))
@@ -112,7 +114,7 @@ def answer(question: Question, state: ServiceState) -> Answer:
 def _of_canary(question: Question, canary: str, state: ServiceState) -> Answer:
     finding = state.findings[canary]
     result = finding.result
-    since = result.upgraded_at  # None: no upgrade was seen, and the verdict says that
+    since = result.upgraded_at  # None: no upgrade yet, and the verdict says so
     if since is not None and (reason := _why_not(question, finding, state, since)):
         about = f"the last verdict ({result.state}) is about {result.candidate_image}"
         return _unknown(question, f"{about}, and {reason}", canary)
@@ -134,7 +136,7 @@ def _of_canary(question: Question, canary: str, state: ServiceState) -> Answer:
 
 
 def _why_not(question: Question, finding: Finding, state: ServiceState, upgraded_at: float) -> str:
-    """Return why a verdict on an upgrade does not count, or ""."""
+    """Return the reason why a verdict on an upgrade does not count; "" if the verdict counts."""
     sides, image = finding.sides, question.image
     running = {(start.container, start.boot_id): start for start in state.running}
     new = [running[boot] for boot in sides.new & running.keys()]
@@ -173,11 +175,11 @@ def _unknown(question: Question, reason: str, canary: str | None = None) -> Answ
 
 
 def is_named(generation: Generation, image: str) -> bool:
-    """Return whether a start ran an image.
+    """True if a start ran the image.
 
     Args:
         generation: The start.
-        image: Reference, or digest or id (``sha256:…``). A digest decides without the tag.
+        image: Reference, digest or id (``sha256:…``). With a digest, the tag is ignored.
     """
     digest = image.rpartition("@")[2]
     if digest.startswith("sha256:"):

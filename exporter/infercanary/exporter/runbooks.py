@@ -1,4 +1,4 @@
-"""The runbooks, where alerts lead: docs/runbooks.md as ``make docs`` renders it, which is part of the package."""
+"""The runbooks, which alerts link to: docs/runbooks.md, rendered by ``make docs`` into this package."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ PAGE = (
     .get_template("runbooks.html")
     .render(text=files(__package__).joinpath("runbooks.html").read_text(encoding="utf-8"))
 )
-"""HTML; the heading of an alert has its name in small letters as its id."""
+"""HTML; each heading has the alert's name in lower case as its id."""

@@ -1,4 +1,4 @@
-"""HTTP side of a scrape: the format that the client asks for, and the exposition sent piece by piece."""
+"""HTTP side of a scrape: chooses the client's format, and sends the exposition in parts."""
 
 from __future__ import annotations
 
@@ -11,35 +11,34 @@ from importlib.util import find_spec
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder, gzip_accepted
 
-_zlib = import_module(
-    "isal.isal_zlib" if find_spec("isal") else "zlib"
-)  # isal has no wheel for some machines
+_zlib = import_module("isal.isal_zlib" if find_spec("isal") else "zlib")  # some machines have no isal wheel
 
 _BLOCK_BYTES = 256 << 10
-_LEVEL = 1  # at which igzip packs nearly as well as zlib at 6
-_GZIP = 31  # zlib's number for the largest window, with gzip's header
+_LEVEL = 1  # igzip at level 1 packs nearly as well as zlib at level 6
+_GZIP = 31  # zlib's code for the largest window and gzip's header
 
 
 def negotiate(accept: str) -> str:
-    """Content type for an Accept header, as prometheus_client chooses it; the text format if the header is odd."""
+    """Return prometheus_client's content type for an Accept header; the text format if the header is malformed."""
     try:
         return choose_encoder(accept)[1]
-    except (TypeError, ValueError):  # such as version=x
+    except (TypeError, ValueError):  # for example version=x
         return CONTENT_TYPE_PLAIN_0_0_4
 
 
 async def send(request: web.Request, parts: Iterable[bytes], content_type: str) -> web.StreamResponse:
-    """Answer with ``parts``, packed block by block, so that others get a turn.
+    """Send ``parts``, compressed block by block, so that other tasks can run in between.
 
-    aiohttp would pack each block in a thread, and wait for it: with igzip that takes longer than the packing.
+    aiohttp would compress each block in a thread and wait for the thread. With igzip, this takes longer than the
+    compression itself.
 
     Args:
-        request: Its headers and its method are read.
-        parts: The next one is asked for while earlier ones are being sent.
+        request: Only its headers and its method are read.
+        parts: The next part is made while earlier parts are being sent.
         content_type: Content type of the answer.
 
     Returns:
-        The answer, already sent.
+        The sent answer.
     """
     response = web.StreamResponse(headers={"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"})
     packing = None
@@ -53,7 +52,7 @@ async def send(request: web.Request, parts: Iterable[bytes], content_type: str) 
                 block = part[at : at + _BLOCK_BYTES]
                 if packed := block if packing is None else packing.compress(block):
                     await response.write(packed)
-                await asyncio.sleep(0)  # write() itself waits only once the client falls behind
+                await asyncio.sleep(0)  # write() waits only if the client reads too slowly
         if packing is not None:
             await response.write(packing.flush())
     await response.write_eof()

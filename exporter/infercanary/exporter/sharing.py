@@ -1,7 +1,8 @@
 """CPUs and GPUs that several containers of a host may use.
 
-Cpuset and GPUs of a container come from its probe, which is untrusted: a probe that lies makes its neighbours look
-crowded, no more. A set of CPUs is an integer with a bit for each CPU, so that a thousand are compared quickly.
+The container's probe reports its cpuset and GPUs, and the probe is untrusted: a false report can only make the
+neighbours look contended. A set of CPUs is an integer with one bit for each CPU, so that a thousand sets are compared
+quickly.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class GpuShare(NamedTuple):
     names: tuple[str, ...]
     """Names of the first few, and ``…`` if there are more."""
     unknown: float
-    """Processes that are in no container with a probe; NaN if unknown."""
+    """Processes outside all containers with a probe; NaN if unknown."""
 
 
 def shared_cpus(cpusets: Iterable[int]) -> int:
-    """Return the CPUs that are in more than one of the sets, as bits."""
+    """Return the CPUs that occur in more than one set, as bits."""
     once = twice = 0
     for cpus in cpusets:
         twice |= once & cpus
@@ -69,7 +70,7 @@ def shared_gpus(gpus: Mapping[Key, Iterable[SeenGpu]]) -> dict[Key, dict[tuple[s
         gpus: Container → its GPUs.
 
     Returns:
-        Container → label and uuid of its GPUs → users; without containers that have no GPU.
+        Container → label and uuid of each GPU → users. Containers without a GPU are missing.
     """
     users: defaultdict[str, dict[Key, SeenGpu]] = defaultdict(dict)
     for key, seen in gpus.items():
@@ -83,13 +84,13 @@ def shared_gpus(gpus: Mapping[Key, Iterable[SeenGpu]]) -> dict[Key, dict[tuple[s
         for key, gpu in sharers.items():
             names = [_name(other) for other in first if other != key][:_NAMES]
             names += ["…"] if others > _NAMES else []
-            # A driver that hides known processes hides others, too. Comparisons with NaN are false.
+            # A driver that hides known processes hides other processes, too. Comparisons with NaN are false.
             unknown = gpu.listed - known if gpu.listed >= known else math.nan
             shares[key][gpu.label, uuid] = GpuShare(others, tuple(names), unknown)
     return shares
 
 
 def _name(key: Key) -> str:
-    """Return a name that stays the same over restarts: those of pods do not."""
+    """Return a name that stays the same over restarts: the service in Kubernetes, because pod names change."""
     namespace, service, replica = key
     return f"{namespace}/{service}" if namespace else replica

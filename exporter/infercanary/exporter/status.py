@@ -1,4 +1,4 @@
-"""Status page at ``/``: every container, the worst first. Templates escape all that probes report."""
+"""Status page at ``/``: every container, the worst first. Templates escape all text from probes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ log = structlog.get_logger(__name__)
 
 _SCRIPT = files(__package__).joinpath("status.js").read_text(encoding="utf-8")
 SCRIPT_SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
-"""The only script that a page may run, for its Content-Security-Policy."""
-_PAGE, _SMALL_CARD = 16 << 20, 24 << 10  # bytes; a usual card has some 10,000
-_CARDS = b"<!-- cards -->"  # no text of other people, which is escaped
+"""Hash of the only script that a page may run, for the Content-Security-Policy."""
+_PAGE, _SMALL_CARD = 16 << 20, 24 << 10  # bytes; a usual card has about 10,000
+_CARDS = b"<!-- cards -->"  # cannot occur in untrusted text, because that is escaped
 
 
 async def page(probes: Collection[PolledProbe], ended: Mapping[Key, Ended], **above: object) -> bytes:
@@ -31,8 +31,9 @@ async def page(probes: Collection[PolledProbe], ended: Mapping[Key, Ended], **ab
 
     Args:
         probes: Followed containers.
-        ended: Memory kills by container, also of those that are gone.
-        above: Values of the template: ``version``, ``troubles`` of the exporter itself, and services that ``left``.
+        ended: Memory kills by container, including containers that no longer exist.
+        above: Values for the template: ``version``, ``troubles`` of the exporter itself, and ended services
+            (``left``).
 
     Returns:
         HTML in UTF-8.
@@ -56,12 +57,12 @@ async def page(probes: Collection[PolledProbe], ended: Mapping[Key, Ended], **ab
             script=_SCRIPT,
         )
     )
-    # As bytes: in a text, one odd character would make all of it four times as long in memory.
+    # Joined as bytes: in a str, one non-Latin character would take four times as much memory.
     return text.encode().replace(_CARDS, b"".join(chain.from_iterable(cards.values())))
 
 
 def _render_card(probe: PolledProbe, kill: Ended | None, room: int) -> tuple[str, bytes]:
-    """Return state and HTML; a fault with one card costs no other."""
+    """Return state and HTML; an error in one card does not affect other cards."""
     render = environment().get_template("card.html").render
     try:
         state = state_of(probe, kill)

@@ -1,4 +1,4 @@
-"""Image tags that move: without a version or a digest, so that a restart may be an upgrade that nobody ordered."""
+"""Moving image tags: tags without a version or a digest, where a restart may be an upgrade by accident."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import re
 
 MOVING_TAG = r"([^@]+/)?[^/:@]+(:(latest|stable|edge|nightly|main|master|head))?"
 IMAGE_ID = "[0-9a-f]{12,64}"
-"""What looks like one, and is none. A board asks Prometheus by both."""
+"""Pattern of an image id, which also looks like a moving tag. A dashboard queries Prometheus with both patterns."""
 
 
 def tag_moves(image: str) -> bool:
-    """Whether a reference may be another image tomorrow.
+    """True if a reference may point to another image tomorrow; False for a version, a digest or an id.
 
     Args:
-        image: As the container was started from.
-
-    Returns:
-        False for what has a version or a digest, and for an id.
+        image: Reference that the container was started from.
     """
     return bool(re.fullmatch(MOVING_TAG, image)) and not re.fullmatch(IMAGE_ID, image)

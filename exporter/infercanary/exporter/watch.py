@@ -1,7 +1,7 @@
-"""Watch over the threads and tasks that must not end while the exporter runs.
+"""Restarts threads and tasks that must run as long as the exporter runs.
 
-Blocking work never shares a few threads, as in asyncio's own pool: slow work of one part would hold up the others, and
-the process would end only once each thread has ended.
+Each blocking call has its own thread, unlike in asyncio's own small pool. In a small pool, slow work of one part
+would delay other parts, and the process could end only after every thread has ended.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _ENDINGS = ("it is started again", "the exporter ends")
 
 
 class Watch:
-    """Restart a thread or task that ended by a fault; the second time, give up."""
+    """Restarts a thread or task that ended by a bug; after the second failure, gives up."""
 
     def __init__(self) -> None:
         self.gave_up: Callable[[], object] = lambda: None
-        """Called from any thread when a worker is not started again."""
+        """Callback for a worker that is not restarted; called from any thread."""
         self._failures: Counter[tuple[str, ...]] = Counter()
 
     def thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        """Make a daemon thread, not started yet.
+        """Return a daemon thread that is not started yet.
 
         Args:
-            name: Worker of the metric.
+            name: Value of the metric's label ``worker``.
             work: Returns when the exporter stops.
         """
 
@@ -63,8 +63,8 @@ class Watch:
         """Start a task on the running event loop.
 
         Args:
-            name: Worker of the metric.
-            work: Called at each start.
+            name: Value of the metric's label ``worker``.
+            work: Called at each start of the task.
         """
 
         async def run() -> None:
@@ -85,24 +85,24 @@ class Watch:
 
     def _note(self, name: str, error: BaseException, ending: str) -> None:
         self._failures[name,] += 1
-        with suppress(Exception):  # a log that fails must not end the worker, too
+        with suppress(Exception):  # an error of the log must not end the worker, too
             log.error("a worker ended by a fault of the exporter", worker=name, then=ending, exc_info=error)
 
 
 WATCH = Watch()
-"""The watch of this process."""
 
 
 class _OwnThreads(ThreadPoolExecutor):
-    """Run each call in a thread that nobody else waits for; its result and its faults go to the caller.
+    """Runs each call in its own thread, which the process does not wait for. The caller gets the result or the error.
 
-    A pool by name only: asyncio takes no other executor, and waits for the threads of a pool at the end.
+    The class is a thread pool only by type: asyncio takes no other executor, and at the end waits for the threads of
+    a pool.
     """
 
     def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
-        """Begin a call."""
+        """Start a call."""
         done: Future[Any] = Future()
-        done.set_running_or_notify_cancel()  # a caller that gives up leaves the call to itself
+        done.set_running_or_notify_cancel()  # a caller that gives up does not cancel the call
 
         def run() -> None:
             try:
@@ -115,5 +115,5 @@ class _OwnThreads(ThreadPoolExecutor):
 
 
 def use_own_threads() -> None:
-    """Give each :func:`asyncio.to_thread` and look-up of a name on the running event loop a thread of its own."""
+    """Run each :func:`asyncio.to_thread` call and name look-up of the running event loop in its own thread."""
     asyncio.get_running_loop().set_default_executor(_OwnThreads())

@@ -1,6 +1,6 @@
 """TLS and users of the exporter's own port.
 
-The settings file is the one of Prometheus' own exporters:
+The settings file has the format of Prometheus' own exporters:
 https://prometheus.io/docs/prometheus/latest/configuration/https/
 """
 
@@ -26,7 +26,8 @@ from infercanary.command.settings import UsageError, load
 
 log = structlog.get_logger(__name__)
 
-_HASH = re.compile(r"\$2[abxy]\$(0[4-9]|1[0-4])\$[./0-9A-Za-z]{53}")  # a cost of 14 takes about a second
+# Checking a password at cost 14 takes about a second.
+_HASH = re.compile(r"\$2[abxy]\$(0[4-9]|1[0-4])\$[./0-9A-Za-z]{53}")
 _REALM = {hdrs.WWW_AUTHENTICATE: 'Basic realm="infercanary"'}
 
 
@@ -39,12 +40,15 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     client_auth_type: Literal["NoClientCert", "RequireAndVerifyClientCert"] = "NoClientCert"
 
     def files(self, folder: Path) -> list[Path]:
-        """Certificate, key, and the certificates that sign those of clients if any."""
+        """Paths of the certificate, the key, and the CA certificates of clients (if set)."""
         return [folder / name for name in (self.cert_file, self.key_file, self.client_ca_file) if name]
 
 
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings file. Other keys of the exporter-toolkit are refused: an ignored key would protect nothing."""
+    """The settings file.
+
+    Unknown keys of the exporter-toolkit are refused, because an ignored key would protect nothing.
+    """
 
     tls_server_config: Tls | None = None
     basic_auth_users: dict[str, str] = {}
@@ -54,11 +58,11 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Secured:
     """TLS and users, read again when the file or a certificate changes.
 
-    While one of them cannot be used, nobody is let in: the users of before may be the ones who were taken out. A file
-    without users, where there were some, is such a file, too: editors may empty a file before they write it.
+    If the new file cannot be used, everyone is refused, because the old users may have been removed on purpose. A
+    file that lost all its users counts as unusable, too: an editor may empty a file before writing it.
 
     Raises:
-        UsageError: A setting does not work.
+        UsageError: A setting is wrong.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,17 +73,17 @@ class Secured:
         self._mistake = ""
         self._salt = secrets.token_bytes(16)
         self._good: dict[str, bytes] = {}
-        """User → keyed hash of the password, once it was good: bcrypt is slow on purpose."""
+        """User → keyed hash of the last correct password; a cache, because bcrypt is slow on purpose."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="login")
 
     def context(self) -> ssl.SSLContext | None:
-        """TLS context of the next connection; None without TLS."""
+        """Return the TLS context for the next connection; None without TLS."""
         self._refresh()
         return self._context
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let the users of the file in: 401 for others, and 503 while it cannot be used."""
+        """Admit only users of the file: answer 401 to others, and 503 if the file cannot be used."""
         self._refresh()
         if self._mistake:
             return web.Response(status=503, text="the web config cannot be used; see the exporter's log\n")
@@ -96,7 +100,7 @@ class Secured:
         digest = hashlib.blake2b(password, key=self._salt).digest()
         if hmac.compare_digest(good.get(given.login, b""), digest):
             return True
-        # The password of a user who is not there is checked, too: it takes as long.
+        # Check the password of an unknown user, too, so that the answer takes equally long.
         hashed = users.get(given.login) or next(iter(users.values()))
         matches = await asyncio.get_running_loop().run_in_executor(self._thread, _matches, password, hashed)
         if not matches or given.login not in users:
@@ -105,7 +109,7 @@ class Secured:
         return True
 
     def _refresh(self) -> None:
-        """Use the files as they are now."""
+        """Read the files again if they changed."""
         if (contents := self._read()) == self._contents and not self._mistake:
             return
         had_users, mistake = bool(self._config.basic_auth_users), ""
@@ -122,7 +126,7 @@ class Secured:
         self._mistake, self._contents = mistake, contents
 
     def _read(self) -> list[bytes]:
-        """Bytes of each file: its time may be the same after two changes within a second."""
+        """Return the content of each file. Modification times may be equal after two changes within a second."""
         tls = self._config.tls_server_config
         return [_bytes(file) for file in (self._path, *(tls.files(self._path.parent) if tls else ()))]
 
@@ -147,7 +151,7 @@ def _load(path: Path) -> WebConfig:
 def _matches(password: bytes, hashed: str) -> bool:
     try:
         return bcrypt.checkpw(password, hashed.encode())
-    except ValueError:  # some versions of bcrypt know passwords that cannot be
+    except ValueError:  # some versions of bcrypt refuse some passwords
         return False
 
 
@@ -158,8 +162,8 @@ def _context(tls: Tls | None, path: Path) -> ssl.SSLContext | None:
     certificate, key, *authorities = files = tls.files(path.parent)
     try:
         for file in files:
-            file.stat()  # unlike ssl's, its error names the file
-        # Without a password, OpenSSL would ask for it on the terminal.
+            file.stat()  # unlike ssl's error, this one names the file
+        # An empty password, because otherwise OpenSSL would ask for the password on the terminal.
         context.load_cert_chain(certificate, key, password="")
         for file in authorities:
             context.verify_mode = ssl.CERT_REQUIRED
@@ -174,6 +178,6 @@ def _context(tls: Tls | None, path: Path) -> ssl.SSLContext | None:
 
 def _bytes(file: Path) -> bytes:
     try:
-        return file.read_bytes() if file.is_file() else b""  # a pipe may never end
+        return file.read_bytes() if file.is_file() else b""  # reading a pipe may never end
     except OSError:
         return b""

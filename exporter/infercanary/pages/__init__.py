@@ -1,1 +1,1 @@
-"""Results for people: the sentence, and documents as HTML, Markdown, JUnit and CSV."""
+"""Results for users: the sentence, and documents as HTML, Markdown, JUnit and CSV."""

@@ -1,4 +1,4 @@
-"""Charts as SVG with their scale: points in order of time, and distributions."""
+"""SVG charts with a scale: points in order of time, and distributions."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from markupsafe import Markup
 from infercanary.render.document import Chart
 
 _POINTS = 1500
-"""Points of a series; a longer series is drawn as medians of parts, and a page stays below a megabyte."""
+"""Points of a series. A longer series is drawn as medians of parts, which keeps a page below a megabyte."""
 _BINS = 60
-_WIDTH = 600  # of the drawing's coordinates; on a page the drawing is as wide as its place
-_GRID = 1000  # steps of a place: whole numbers are written much faster than others
-_SPAN = 1.1  # the scale is wider than its values
-_LEAST = 0.05  # half of the scale spans at least this share of its middle, so that noise does not look like a change
+_WIDTH = 600  # width of the drawing's coordinates; on a page, the drawing is scaled to its place
+_GRID = 1000  # vertical steps; integers are written much faster than floats
+_SPAN = 1.1  # ratio of the scale's range to the values' range
+# Minimum half range of the scale, as a share of its middle, so that noise does not look like a change.
+_LEAST = 0.05
 
 
 class _Scale(NamedTuple):
-    """Lowest and highest value that are drawn in their place."""
+    """Range of values that a chart shows; values beyond it are drawn at the edge."""
 
     low: float
     high: float
 
     def places(self, numbers: Sequence[float]) -> list[float]:
-        """Return the place of each number: 0 at the lower end or below, 1 at the upper end or above."""
-        low = self.low / 2  # halves do not overflow
+        """Return the position of each number: 0 at or below the lower end, 1 at or above the upper end."""
+        low = self.low / 2  # halved, because a difference of huge numbers would overflow
         span = self.high / 2 - low
         shares = [(number / 2 - low) / span for number in numbers]
         return [0.0 if share < 0 else 1.0 if share > 1 else share for share in shares]
 
     def heights(self, numbers: Sequence[float]) -> list[float]:
-        """Return the height of each bin of a histogram; the highest bin has 1."""
+        """Return the height of each bin of a histogram; the highest bin has height 1."""
         counts = Counter(min(_BINS - 1, int(_BINS * place)) for place in self.places(numbers))
         most = max(counts.values())
         return [counts[place] / most for place in range(_BINS)]
@@ -44,12 +45,12 @@ class _Scale(NamedTuple):
 
 @pass_environment
 def draw(environment: Environment, chart: Chart, height: int = 100) -> str:
-    """Return a figure: the drawing, its scale and a key; empty where no series has a finite value.
+    """Return a figure with a drawing, its scale and a key; empty if no series has a finite value.
 
     Args:
-        environment: Of the template that calls this filter.
+        environment: Environment of the template that calls this filter.
         chart: Series in order of time, or as distributions.
-        height: CSS pixels; of a distribution for each series.
+        height: CSS pixels; for distributions, the height of each series.
     """
     sides = [_finite(series.values) for series in chart.series]
     if not any(sides):
@@ -61,7 +62,7 @@ def draw(environment: Environment, chart: Chart, height: int = 100) -> str:
     beyond = sum(not scale.low <= number <= scale.high for side in sides for number in side)
 
     def points(values: Sequence[float | None], separator: str) -> str:
-        """Return the path through the medians of parts; a part without a finite value is left out."""
+        """Return the path through the medians of the parts; parts without a finite value are left out."""
         parts = values
         if size > 1:
             each = (_finite(values[first : first + size]) for first in range(0, length, size))
@@ -83,11 +84,12 @@ def _finite(values: Sequence[float | None]) -> list[float]:
 
 
 def _scale(series: Sequence[Sequence[float]]) -> _Scale:
-    """Return the scale of all series, without outliers."""
+    """Return the scale of all series; outliers are excluded."""
     ends = []
     for values in filter(None, series):
         numbers = sorted(values)
-        outer = (len(numbers) + 40) // 50  # of 10 values one at each end is an outlier if it lies apart
+        # From 10 values on, the outermost value at each end may be an outlier.
+        outer = (len(numbers) + 40) // 50
         low, high = numbers[outer], numbers[-1 - outer]
         ends += [max(numbers[0], 2 * low - high), min(numbers[-1], 2 * high - low)]
     low, high = min(ends), max(ends)

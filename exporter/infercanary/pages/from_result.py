@@ -1,4 +1,4 @@
-"""Documents of the judge's results: facts, tables and charts that every surface shares."""
+"""Documents of the judge's results: facts, tables and charts for all output formats."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from infercanary.pages.sentence import (
 from infercanary.render.document import Chart, Document, Fact, Series, Table
 from infercanary.render.units import when
 
-_CHANGES = 20  # components in a fact
+_CHANGES = 20  # environment components in one fact
 
 
 def causes_facts(causes: Causes, *, is_change: bool = True) -> list[Fact]:
-    """Return what is known of why the latency moved.
+    """Return the known facts about the causes of the latency.
 
     Args:
-        causes: Of a result.
-        is_change: Whether the latency changed; if not, shares of the change are left out.
+        causes: Causes in a result.
+        is_change: True if the latency changed; otherwise, shares of the change are left out.
     """
     parts = {"due to the host": causes.host, "due to the image": causes.image, "due to the load": causes.load}
     change = [*phrases({label: shift_words(part) for label, part in parts.items()}), *shares(causes)]
@@ -47,7 +47,7 @@ def causes_facts(causes: Causes, *, is_change: bool = True) -> list[Fact]:
 
 
 def operators_table(operators: Operators | None) -> Table:
-    """Return the operators that changed, the largest part first."""
+    """Return a table of the changed operators, the largest part of the change first."""
     rows = [
         (
             shift.operator,
@@ -63,7 +63,10 @@ def operators_table(operators: Operators | None) -> Table:
 
 
 def measures_table(verdicts: Mapping[str, MeasureVerdict], unit: str = "ratio") -> Table:
-    """Return the verdicts, those that changed first. ``unit`` is that of a name that is no measure, such as latency."""
+    """Return a table of the verdicts, changed measures first.
+
+    ``unit`` is for names that are not a measure, such as latency.
+    """
     rows = []
     for name, verdict in sorted(verdicts.items(), key=lambda item: item[1].state not in CHANGED):
         measure = measure_of(name)
@@ -77,7 +80,7 @@ def measures_table(verdicts: Mapping[str, MeasureVerdict], unit: str = "ratio") 
 def timeline(
     title: str, sides: tuple[str, str], before: Sequence[float], after: Sequence[float], unit: str = "s"
 ) -> Chart:
-    """Return the chart of two sides, one after the other, with a mark between them."""
+    """Return a chart of both sides, one after the other, with a mark between the sides."""
     old = Series(sides[0], [*before, *[None] * len(after)], "old")
     new = Series(sides[1], [*[None] * len(before), *after])
     return Chart(title, "points", [old, new], unit, marks=[len(before)])
@@ -87,8 +90,8 @@ def verdict_document(result: Result, sentence: str, measures: Mapping[str, Measu
     """Return the document of a live verdict.
 
     Args:
-        result: On a service's last upgrade.
-        sentence: The same in words.
+        result: Result for a service's last upgrade.
+        sentence: The result in words.
         measures: Measure → verdict.
     """
     is_change = result.state in CHANGED

@@ -1,4 +1,4 @@
-"""HTML from templates that escape what they show. A page is one file: it loads nothing."""
+"""HTML pages from templates that escape all text. A page is one file and loads no other files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ STYLE = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
 
 @cache
 def environment() -> Environment:
-    """Return the templates' environment: every text that a template prints is made printable, cut and escaped."""
+    """Return the environment of the templates: every printed text is made printable, cut and escaped."""
     templates = Environment(
         loader=PackageLoader("infercanary.pages"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=lambda output: shown(output) if type(output) is str else output,  # and not Markup
+        finalize=lambda output: shown(output) if type(output) is str else output,  # a str but not Markup
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -47,13 +47,13 @@ def environment() -> Environment:
 def render_page(
     title: str, documents: Sequence[Document], notes: Sequence[str] = (), colophon: Sequence[str] = ()
 ) -> str:
-    """Return a report: one HTML file.
+    """Return a report as one HTML file.
 
     Args:
         title: Text.
-        documents: Each becomes an article.
-        notes: Lines on all of them.
-        colophon: Lines of the footer: how the report was made.
+        documents: Each document becomes an article.
+        notes: Lines about all documents.
+        colophon: Lines of the footer about the making of the report.
     """
     template = environment().get_template("report.html")
     return template.render(title=title, documents=documents, notes=notes, colophon=colophon)
@@ -63,12 +63,12 @@ def write(path: str, text: str, option: str = "--html") -> None:
     """Write a file.
 
     Args:
-        path: A file that is there is replaced.
-        text: Its content.
-        option: The option that named ``path``, for messages.
+        path: An existing file is replaced.
+        text: Content.
+        option: Option with the name of the file, for messages.
 
     Raises:
-        UsageError: ``path`` cannot be written, or not whole.
+        UsageError: The file cannot be written completely.
     """
     try:
         with open(path, "w", encoding="utf-8") as file:
@@ -76,7 +76,7 @@ def write(path: str, text: str, option: str = "--html") -> None:
                 file.write(text)
                 file.flush()
             except OSError:
-                if Path(path).is_file():  # half a report misleads; a device stays
+                if Path(path).is_file():  # remove an incomplete file, which would mislead; keep a device
                     Path(path).resolve().unlink()
                 raise
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Documents as JUnit XML, which CI systems show beside their tests: a test case for each document."""
+"""Documents as JUnit XML, which CI systems show with test results: one test case for each document."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from infercanary.render.document import Document
 
 
 def render_junit(documents: Sequence[Document]) -> str:
-    """Return the documents as XML; the exit code decides: regressed is a failure, inconclusive is skipped.
+    """Return the documents as XML.
+
+    The exit code decides the outcome: regressed is a failure, inconclusive is skipped.
 
     Args:
-        documents: In their order.
+        documents: In order of output.
     """
     codes = [document.exit_code for document in documents]
     return (

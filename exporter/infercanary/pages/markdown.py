@@ -1,6 +1,6 @@
-"""Documents as Markdown, for a comment on a change request: the sentence, its tables, and the rest folded.
+"""Documents as Markdown for a comment on a change request: the sentence and its tables; the rest is folded.
 
-Names and labels of other people can neither link, mention anybody nor end a table.
+Untrusted names and labels cannot make links, mention users or end a table.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from infercanary.pages.safe_text import shown
 from infercanary.render.document import Document
 
 _CELL_CHARACTERS = 2000
-_SPECIAL = re.compile(r"[\\`*\[\]<>|&~]|(?<![^\W_])_|_(?![^\W_])")  # cgroup_throttled needs none
+# An underscore inside a word, as in cgroup_throttled, needs no escape.
+_SPECIAL = re.compile(r"[\\`*\[\]<>|&~]|(?<![^\W_])_|_(?![^\W_])")
 _LINKS = re.compile(r"(?<!\w)@(?=\w)|:(?=//)|(?<![^\W_])www(?=\.)", re.IGNORECASE)
 
 
 def render_markdown(documents: Iterable[Document], notes: Iterable[str] = ()) -> str:
-    """Return the documents and the notes on all of them as one text.
+    """Return the documents, and the notes on all of them, as one text.
 
     Args:
-        documents: In their order.
+        documents: In order of output.
         notes: Lines.
     """
     markdown = environment().overlay(autoescape=False, finalize=_escaped)
@@ -30,6 +31,6 @@ def render_markdown(documents: Iterable[Document], notes: Iterable[str] = ()) ->
 
 
 def _escaped(words: Any) -> str:
-    """One line of text that Markdown shows as it is."""
+    """Return one line of text, escaped so that Markdown shows it unchanged."""
     plain = _SPECIAL.sub(r"\\\g<0>", shown(str(words), _CELL_CHARACTERS).strip())
     return _LINKS.sub("\\g<0>\N{ZERO WIDTH SPACE}", plain)

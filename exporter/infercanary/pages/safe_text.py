@@ -1,4 +1,4 @@
-"""Text of other people, such as names and labels, made safe to show."""
+"""Untrusted text, such as names and labels, made safe to show."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _WEB_ADDRESS = re.compile(r"https?://[!-~]{1,2000}")
 
 
 def shown(text: str, most: int = 4000) -> str:
-    """Return one line without passwords and without characters that hide or reorder text; it is not escaped.
+    """Return one line without passwords and without characters that hide or reorder text. The line is not escaped.
 
     Args:
-        text: Anything.
-        most: Characters.
+        text: Any text.
+        most: Maximum number of characters.
     """
     return printable(shortened(masked(text), most), replacement=REPLACEMENT)
 
 
 def web_link(address: str) -> str:
-    """Return ``address`` if a page may link to it, else nothing: `javascript:` would run in the page.
+    """Return ``address`` if a page may link to it, else "": a `javascript:` address would run in the page.
 
     Args:
-        address: Anything.
+        address: Any text.
     """
     return address if _WEB_ADDRESS.fullmatch(address) else ""

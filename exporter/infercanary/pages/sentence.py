@@ -1,4 +1,4 @@
-"""The one sentence of a result, built from phrases. A phrase that does not fit is a fact of the document."""
+"""One sentence for a result, built from phrases. A phrase that does not fit appears only as a fact of the document."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from infercanary.render.document import Fact
 from infercanary.render.units import count, interval, percent, short, when
 
 SENTENCE_BYTES = 300
-"""Length of a sentence in UTF-8 at most: it is a label's value, and people read it on a phone."""
-_COMPONENTS = 4  # of the environment are named in a sentence
+"""Maximum length of a sentence in UTF-8: it is the value of a label, and is read on a phone."""
+_COMPONENTS = 4  # environment components that a sentence names
 _VALUE = 40  # characters of a name or of a setting
 _OPEN = ("inconclusive", "unconfirmed")
 _UPGRADED: Mapping[Changed, str] = {"image": "image", "model": "model", "both": "image and model"}
 
 
 class Phrase(Fact, frozen=True):
-    """A fact that is part of the sentence, too: as a whole or not at all, and only if it has a value."""
+    """A fact that also is a phrase of the sentence. Phrases are never cut, and a phrase without a value is left out."""
 
     words: str = ""
-    """Part of the sentence."""
+    """Text of the phrase in the sentence."""
     is_alarm: bool = False
-    """True: short, and in every sentence."""
+    """True for a short phrase that every sentence must contain."""
 
 
 def sentence(result: Result, subject: str = "image", also: Sequence[str] = ()) -> str:
-    """Say what the judge found: ``regressed +178 % [+116, +259] (57.5 → 160 ms): image; torch 2.7.0 → 2.13.0``.
+    """Return a result in words: ``regressed +178 % [+116, +259] (57.5 → 160 ms): image; torch 2.7.0 → 2.13.0``.
 
-    It changes with the finding alone; :func:`progress` says how far the judge has come.
+    The sentence changes only if the finding changes; :func:`progress` describes the progress of the judge.
 
     Args:
-        result: Of an upgrade, of two files or of an experiment.
-        subject: Difference of the two sides besides the host; empty if it is not known.
+        result: Result for an upgrade, for two files or for an experiment.
+        subject: Difference between the two sides, apart from the host; empty if unknown.
         also: Other findings on the same canary, such as :func:`measure_words`.
 
     Returns:
-        One line of at most :data:`SENTENCE_BYTES` bytes without a full stop. The first phrase that does not fit ends
-        the list, which is in order of importance; alarms are always in.
+        One line of at most :data:`SENTENCE_BYTES` bytes without a full stop. Phrases are in order of importance; the
+        first phrase that does not fit ends the sentence. Alarms are always included.
     """
     causes, is_change = result.causes, result.state in CHANGED
     versions, variables = (
@@ -71,7 +71,7 @@ def sentence(result: Result, subject: str = "image", also: Sequence[str] = ()) -
 
 
 def progress(result: Result) -> str:
-    """Say how far the judge has come on an upgrade that is still open; empty if it has answered."""
+    """Return the judge's progress on an open upgrade; empty if the verdict is final."""
     if result.looks.next is None or result.state not in ("settling", *_OPEN):
         return ""
     if result.shift is None:
@@ -80,25 +80,27 @@ def progress(result: Result) -> str:
 
 
 def measure_words(name: str, verdict: MeasureVerdict) -> str:
-    """Say what a measure did: ``host memory regressed +31.0 % [+28.0, +34.0]``."""
+    """Return the verdict on a measure in words: ``host memory regressed +31.0 % [+28.0, +34.0]``."""
     measure = measure_of(name)
     words = measure.words if measure else shortened(name, _VALUE)
     return f"{words} {verdict.state} {shift_words(verdict)}".rstrip()
 
 
 def shift_words(part: Part | MeasureVerdict | Result | None) -> str:
-    """Write a shift with its interval; empty if it is not known."""
+    """Return a shift with its interval; empty if one of them is unknown."""
     if part is None or part.shift is None or part.low is None or part.high is None:
         return ""
     return interval(part.shift, part.low, part.high)
 
 
 def listed(changes: Sequence[Change], most: int = _COMPONENTS) -> str:
-    """Name changed components: ``torch 2.7.0 → 2.13.0, CPU quota 4 → 2, 3 more components``; empty for none.
+    """Return changed components in words; empty for none.
+
+    For example ``torch 2.7.0 → 2.13.0, CPU quota 4 → 2, 3 more components``.
 
     Args:
-        changes: Components of the environment, by interest. Variables are named last.
-        most: Number of components that are named; the rest is counted.
+        changes: Components of the environment, most important first. Environment variables are moved to the end.
+        most: Number of named components; the rest is counted.
     """
     named = []
     for change in sorted(changes, key=is_variable)[:most]:
@@ -111,12 +113,12 @@ def listed(changes: Sequence[Change], most: int = _COMPONENTS) -> str:
 
 
 def is_variable(change: Change) -> bool:
-    """Whether a component is an environment variable, with a technical name."""
+    """True if a component is an environment variable, whose name is technical."""
     return change.component.startswith("env_")
 
 
 def distinct(before: str | None, after: str | None) -> tuple[str, str]:
-    """Shorten both values of a component, and long lists that begin alike to where they differ."""
+    """Shorten both values of a component; if long lists begin with the same entries, these are cut."""
     old, new = ("none" if value is None else value for value in (before, after))
     head = commonprefix((old, new)).rpartition(", ")[0]  # noqa: RUF071 - of texts
     if head and max(len(old), len(new)) > _VALUE:
@@ -125,12 +127,12 @@ def distinct(before: str | None, after: str | None) -> tuple[str, str]:
 
 
 def milliseconds(*seconds: float) -> str:
-    """Write times: ``9.8 → 31.2 ms``."""
+    """Return times in words: ``9.8 → 31.2 ms``."""
     return " → ".join(short(1e3 * each, 3) for each in seconds) + " ms"
 
 
 def alarms(causes: Causes) -> list[Phrase]:
-    """Return what matters whatever the latency does: memory kills, CPU fallback, another output."""
+    """Return phrases that matter for any latency: memory kills, CPU fallback, changed output."""
     old, new = causes.memory_kills
     values = {
         "killed for memory": f"{old} → {new} times" if new > old else "",
@@ -142,7 +144,7 @@ def alarms(causes: Causes) -> list[Phrase]:
 
 
 def cold_starts(causes: Causes) -> list[Phrase]:
-    """Return the steps of the cold start that became slower."""
+    """Return the cold-start steps that became slower."""
     steps = causes.cold_start.items()
     return phrases(
         {f"cold start, {step.replace('_', ' ')}:": f"{_both(both, '.1f')} s" for step, both in steps}
@@ -150,14 +152,14 @@ def cold_starts(causes: Causes) -> list[Phrase]:
 
 
 def shares(causes: Causes) -> list[Phrase]:
-    """Return what the change went to: resources of the host, phases, operators."""
+    """Return the shares of the change: resources of the host, phases, operators."""
     resources, phase = causes.bottlenecks, " and ".join(causes.phases)
     known = max((share for limit, share in resources.items() if limit != "unknown"), default=0.0)
-    # Where another resource takes less now, one has more than all of the change.
+    # If another resource takes less time than before, one share can exceed 100 %.
     parts = (f"{limit} {100 * min(share, 1):.0f} %" for limit, share in resources.items() if share > 0)
     bottleneck = f"{', '.join(parts)} of the change" if known >= LIVE.attribute.phase_share else ""
     if bottleneck and phase == "compute":
-        phase = ""  # the one phase of a CPU says less than its resource
+        phase = ""  # on a CPU, the only phase says less than the resource
     words = next(iter(resources)) if known >= LIVE.attribute.whole_share else bottleneck
     operator = operators_words(causes.operators)
     return [
@@ -168,7 +170,7 @@ def shares(causes: Causes) -> list[Phrase]:
 
 
 def evidence(causes: Causes) -> list[Phrase]:
-    """Return what else moved, or stayed: other processes, controls, siblings, clock, tags."""
+    """Return other evidence, changed or stable: other processes, controls, siblings, clock, tags."""
     controls = ", ".join(f"{name} {percent(shift)}" for name, shift in causes.controls.items())
     values = {
         "cores used by other processes in its container": _both(causes.inside, ".2f"),
@@ -187,7 +189,7 @@ def conditions(result: Result) -> list[Phrase]:
     if result.shift is None:
         return []
     is_open, redrawn, (sd, df) = result.state in _OPEN, result.doubts.redrawn, result.restart
-    # Without a restart, the SD is the prior's.
+    # Without an observed restart, the SD is the policy's assumption.
     is_policys = math.isclose(sd, LIVE.pool.restart_sd)
     source = "assumed: no restart observed yet" if is_policys else "estimated from other services"
     replicas = (
@@ -212,7 +214,7 @@ def conditions(result: Result) -> list[Phrase]:
 
 
 def phrases(values: Mapping[str, str], *, is_alarm: bool = False) -> list[Phrase]:
-    """Return a phrase for each label and value. A colon behind a label is the sentence's alone."""
+    """Return a phrase for each label and value. A colon at the end of a label appears only in the sentence."""
     return [
         Phrase(label.rstrip(":"), value, words=f"{label} {value}", is_alarm=is_alarm)
         for label, value in values.items()
@@ -220,7 +222,7 @@ def phrases(values: Mapping[str, str], *, is_alarm: bool = False) -> list[Phrase
 
 
 def operators_words(operators: Operators | None) -> str:
-    """Name the largest operator of a change: ``conv2d 9.8 → 31.2 ms (84 % of the change)``."""
+    """Return the largest operator of a change in words: ``conv2d 9.8 → 31.2 ms (84 % of the change)``."""
     if operators is None:
         return ""
     if operators.state != "explained":
@@ -240,7 +242,10 @@ def _both(pair: tuple[float, float] | None, form: str) -> str:
 
 
 def _fitted(lead: str, state: str, statements: Sequence[Phrase]) -> str:
-    """Join the lead, the first phrases and all alarms; if a lead leaves no room for these, the state replaces it."""
+    """Join the lead, the first phrases and all alarms.
+
+    If the lead is too long for the alarms, use the state as the lead.
+    """
     leads = lead, state.replace("_", " ")
     for lead, most in product(leads, range(len(statements), -1, -1)):
         texts = [phrase.words for place, phrase in enumerate(statements) if place < most or phrase.is_alarm]
@@ -252,7 +257,7 @@ def _fitted(lead: str, state: str, statements: Sequence[Phrase]) -> str:
 
 
 def _lead(result: Result) -> str:
-    """Return the verdict, its size, and both medians; without a baseline, the reason."""
+    """Return the verdict, its size, and both medians; without a baseline, the reason for that."""
     new = f"the new {_UPGRADED[result.changed]}"
     if result.state == "no_baseline":
         if result.settings_changed_at is not None:

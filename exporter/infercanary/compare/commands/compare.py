@@ -20,8 +20,9 @@ from infercanary.judge.policy import FILES, Policy
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 _MOST_APART = 20.0
-"""Ratio of two files of numbers beyond which they are more likely in other units, such as ms and s, than so much apart:
-a CPU-only wheel by mistake made a service 3.5 times as slow (docs/causes.md)."""
+"""Largest believable ratio between two files of numbers. Beyond it, the files probably have different units, such as
+ms and s: even a CPU-only wheel by mistake made a service only 3.5 times slower (docs/causes.md).
+"""
 
 
 @click.command(
@@ -128,7 +129,7 @@ def command(
 
 
 def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[RecordedRuns, RecordedRuns]]:
-    """Return the baseline's canaries with their runs on both sides; those that the candidate lacks come first.
+    """Return the baseline's canaries with their runs on both sides; canaries that the candidate lacks come first.
 
     Raises:
         UsageError: The files are of different kinds, or have no canary in common.
@@ -136,7 +137,7 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
     before = pick(old, canary)
     after = pick(new, canary) if not canary or canary in new.canaries else {}
     if not old.journal and after.keys() == {""} and not after[""].runs:
-        after = dict.fromkeys(before, after[""])  # all runs failed, of each column
+        after = dict.fromkeys(before, after[""])  # all runs failed, so each column has the same (failed) runs
     are_common = before.keys() & after.keys() if old.journal else before.keys() == after.keys()
     if old.journal != new.journal or not (are_common or canary):
         there, here = (
@@ -147,6 +148,6 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
             f"{new.places[0]}: holds {here}, and {old.places[0]} {there}; give two files of one kind, with a canary in "
             "common, or name one --column"
         )
-    # A canary that never ran or never opened must not go unnoticed before a deploy.
+    # First, because a canary that never ran must be noticed before a deploy.
     order = sorted(before, key=lambda name: name in after)
     return {name: (before[name], after.get(name, _NOTHING)) for name in order}

@@ -107,7 +107,7 @@ def _journal(path: str) -> bytes:
 def _runs(
     hosts: Mapping[str, str], journals: Mapping[str, bytes], canary: str, service: str
 ) -> list[dict[str, Cell]]:
-    """Return the runs of journals and stores; remarks go to standard error, since standard output is the table."""
+    """Return the runs of journals and stores; remarks go to standard error, because standard output is the table."""
     notes: list[str] = []
     rows = []
     for host, path in hosts.items():

@@ -1,1 +1,1 @@
-"""Which containers have a probe: each way to find them is one file here that registers itself (see ``base``)."""
+"""Discovery of containers with a probe: each method is one module here (see ``base``)."""

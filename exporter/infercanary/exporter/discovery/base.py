@@ -1,4 +1,4 @@
-"""Containers with a probe, how they ask to be polled, and the following of a source that finds them."""
+"""Containers with a probe, their request to be polled, and following the source that finds them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ U = TypeVar("U")
 _MAX_PAUSE_SECONDS = 30.0
 _SETTLE_SECONDS = 0.25
 _OFF = ("", "false", "no", "off", "0")
-_SHOWN = 120  # characters of an entry in the log: Docker and Kubernetes begin an entry with its name
-_MOST_NOTES = 8  # somebody may write thousands of labels
+_SHOWN = 120  # characters of an entry in the log; enough for the name at the entry's beginning
+_MOST_NOTES = 8  # a container may have thousands of labels
 Key = tuple[str, str, str]
 """Namespace, service and replica of a container."""
 
@@ -50,7 +50,7 @@ METRICS = (UP, FOUND)
 
 
 def label_text(text: str) -> str:
-    """Return ``text`` as the value of a label: printable and bounded."""
+    """Return ``text`` as the value of a label: printable and of limited length."""
     return printable(text, 256)
 
 
@@ -61,16 +61,16 @@ def as_port(text: str) -> int | None:
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """One container with a probe. ``name`` stays the same when it is recreated, ``id`` does not.
+    """One container with a probe. A recreated container keeps its ``name`` and gets a new ``id``.
 
-    ``image``, ``image_id`` and ``image_digest`` are those of what the probe watches: of its own container, or of the
+    ``image``, ``image_id`` and ``image_digest`` belong to the watched server: the probe's own container, or the
     server that a sidecar watches.
     """
 
     service: str
     name: str
     namespace: str = ""
-    """Of its pod; empty where there is no Kubernetes."""
+    """Kubernetes namespace of the pod; empty outside Kubernetes."""
     pod: str = ""
     id: str = ""
     image: str = ""
@@ -78,68 +78,69 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     image_digest: str = ""
     image_form: ImageForm = ""
     origin: Origin = NOWHERE
-    """What the labels of that image say of where it came from."""
+    """Origin of the image, from its labels."""
     watched_id: str = ""
-    """Id of the server that a sidecar watches; empty where the probe is in its own server's container."""
+    """Id of the server that a sidecar watches; empty if the probe runs in the server's own container."""
     watched_since: float = 0.0
-    """When that server's container was created, a Unix time."""
+    """Unix time at which the server that a sidecar watches was created."""
     url: str | None = None
-    """Where the probe answers."""
+    """Address of the probe."""
     url_missing: str = ""
-    """Why there is no URL, and how to fix it."""
+    """Reason for a missing URL, and how to fix it."""
     notes: tuple[str, ...] = ()
-    """Mistakes in its labels that stop nothing: what was ignored, and what to write."""
+    """Mistakes in labels that do not prevent polling: the ignored label, and what to write."""
     is_asked: bool = True
-    """False if it has a label of ours but not the one that asks, which is a mistake as a rule."""
+    """False if the label that asks for polling is missing although another of our labels is there; usually a mistake.
+    """
     failure: Unpolled = "no_address"
-    """What is counted if there is no URL."""
+    """Counted reason if there is no URL."""
 
     @property
     def replica(self) -> str:
-        """What tells it from others of its service: its name, in Kubernetes with its pod's."""
+        """Name of the container within its service; in Kubernetes, with the pod's name."""
         return f"{self.pod}/{self.name}" if self.pod else self.name
 
     @property
     def service_key(self) -> ServiceKey:
-        """What tells its service from all others."""
+        """Identity of the service."""
         return ServiceKey(self.namespace, self.service)
 
     @property
     def key(self) -> Key:
-        """Namespace, service and replica: no two containers have the same."""
+        """Namespace, service and replica; unique for each container."""
         return self.namespace, self.service, self.replica
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels that every one of its series carries."""
+        """Labels of all series of the container."""
         of_pod = {"namespace": self.namespace, "pod": self.pod} if self.pod else {}
         return {**of_pod, "service": self.service, "container": self.name}
 
     @property
     def image_key(self) -> str:
-        """What tells its image from others; empty where no discovery knows it."""
+        """Identity of the image; empty if no discovery knows it."""
         return self.image_id or self.image_digest
 
     @property
     def server_id(self) -> str:
-        """The id of what its probe watches."""
+        """Id of the watched server's container."""
         return self.watched_id or self.id
 
     @property
     def ids(self) -> tuple[str, str]:
-        """Its own id and that of what it watches: where one of them differs, it is another container."""
+        """Ids of the container and of the server that it watches. If one of them changes, this is another container."""
         return self.id, self.watched_id
 
 
 class MemoryKill(msgspec.Struct, frozen=True):
-    """One container that the kernel ended for memory."""
+    """One container that the kernel killed for memory."""
 
     container: Container
-    """The container with the probe, also if the server that a sidecar watches was ended."""
+    """Container with the probe, even if the killed container is the server that a sidecar watches."""
     id: str
-    """Id of the ended container."""
+    """Id of the killed container."""
     at: float
-    """Unix time, by the clock of the source."""
+    """Unix time, by the source's clock."""
 
 
 class Source(Protocol):
@@ -147,21 +148,21 @@ class Source(Protocol):
 
     name: str
     kills: list[MemoryKill]
-    """Memory kills, each once; the reader takes them out."""
+    """New memory kills; the reader removes them from the list."""
 
     def watch(self) -> AsyncGenerator[Iterable[Container], None]:
         """Follow the containers with a probe.
 
         Yields:
-            All of them, after each change.
+            The complete list of these containers, after each change.
 
         Raises:
-            Exception: The source does not answer; it is asked again.
+            Exception: The source does not answer; the caller starts again.
         """
 
 
 class Discovery:
-    """Follows a source, and again after each failure. All of it belongs to one event loop.
+    """Follows a source, and starts again after each failure. All its methods run on one event loop.
 
     Args:
         source: Followed from :meth:`start` on.
@@ -171,26 +172,28 @@ class Discovery:
     def __init__(self, source: Source, changed: Callable[[], None]) -> None:
         self.source = source
         self.containers: Iterable[Container] = ()
-        """Last containers found. They stay while the source does not answer: containers may outlive it."""
+        """Last containers found. The list stays while the source does not answer, because containers may outlive the
+        source.
+        """
         self.up = False
         self.tried = False
-        """True once the source answered, or failed to."""
+        """True once the source has answered or failed."""
         self._changed = changed
         self._told: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin, on the running event loop."""
+        """Start on the running event loop."""
         self._task = WATCH.task(self.source.name.lower(), self._follow)
 
     async def stop(self) -> None:
-        """End, within seconds, also where the source hangs."""
+        """Stop within seconds, even if the source hangs."""
         self._task.cancel()
         if self._told is not None:
             self._told.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
     def families(self) -> list[Family]:
-        """Whether the source answers, and how many containers it has."""
+        """Return the state of the source, and the number of its containers."""
         return [
             UP.family(float(self.up)),
             FOUND.family(sum(container.is_asked for container in self.containers)),
@@ -211,7 +214,7 @@ class Discovery:
                             )
                         self.up = self.tried = True
                         self._tell()
-            except Exception as error:  # whatever a source answers must not end the search for ever
+            except Exception as error:  # no answer of a source may end the discovery
                 if self.up or not self.tried:
                     log.warning(
                         "the source of containers does not answer; the containers known so far stay",
@@ -220,18 +223,18 @@ class Discovery:
                     )
             self.up, self.tried = False, True
             self._tell()
-            # Exporters of all nodes lose the API server in the same moment.
+            # A random pause, because exporters of all nodes lose the API server at the same moment.
             await asyncio.sleep(min(_MAX_PAUSE_SECONDS, 2.0**failures) * random.uniform(0.5, 1.0))  # noqa: S311
             failures += 1
 
     def _tell(self) -> None:
-        """Call ``changed`` soon: a burst of events costs one comparison of all containers."""
+        """Call ``changed`` soon: a burst of events then causes only one comparison of all containers."""
         if self._told is None or self._told.when() < asyncio.get_running_loop().time():
             self._told = asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._changed)
 
 
 def url_mistake(url: str) -> str | None:
-    """Return what is wrong with the URL of a probe, and how to fix it; None if nothing is."""
+    """Return the mistake in a probe's URL, and how to fix it; None if the URL is valid."""
     fix = "http://host:9798 or unix:///path/to/probe.sock"
     mistake = f"{masked(url)!r} is not an address that can be asked; write {fix}"
     try:
@@ -241,7 +244,7 @@ def url_mistake(url: str) -> str | None:
         return mistake
     if parts.scheme == "unix":
         has_address = url.startswith("unix:///") and parts.path != "/"
-    else:  # a user is refused: a probe wants a token
+    else:  # a user name is refused, because a probe expects a token
         is_report = parts.path.rstrip("/").endswith(PATH)
         has_address = has_host and parts.scheme in ("http", "https") and "@" not in url and not is_report
     is_plain = url.isprintable() and " " not in url and not parts.query and not parts.fragment
@@ -249,24 +252,25 @@ def url_mistake(url: str) -> str | None:
 
 
 class Asking(NamedTuple):
-    """How a container asks to be polled."""
+    """A container's request to be polled."""
 
     mistake: str
-    """Empty if there is none."""
+    """Empty if the request is correct."""
     notes: tuple[str, ...]
-    """Names with our prefix that have no meaning."""
+    """A note on each unknown name with our prefix."""
 
 
 def asking(kind: str, given: Mapping[str, str], names: Sequence[str]) -> Asking | None:
-    """Read how somebody asked for a container to be polled.
+    """Read a container's request to be polled.
 
     Args:
         kind: ``label`` or ``annotation``.
         given: Labels or annotations of the container.
-        names: Names that have a meaning. The first one asks; without it, the others are a mistake worth a message.
+        names: Known names. The first name asks for polling; other known names without it are a mistake that gets a
+            message.
 
     Returns:
-        None if nobody asked.
+        None if the container does not ask.
     """
     enable = names[0]
     ours = sorted(name for name in given if name.startswith(enable.removesuffix("enable")))
@@ -285,12 +289,12 @@ def asking(kind: str, given: Mapping[str, str], names: Sequence[str]) -> Asking 
 
 
 def convert_each(entries: Iterable[T], convert: Callable[[T], U], failed: set[str]) -> list[U]:
-    """Convert entries one by one: an entry that cannot be converted is logged and left out.
+    """Convert entries one by one; log and skip an entry that cannot be converted.
 
     Args:
-        entries: From a source.
-        convert: May raise anything.
-        failed: Beginnings of the entries that were logged; such an entry is not logged again.
+        entries: Entries from a source.
+        convert: May raise any exception.
+        failed: Beginnings of entries that were already logged; such an entry is not logged again.
     """
     converted = []
     for entry in entries:

@@ -1,8 +1,9 @@
 """Docker: containers with the label ``infercanary.enable=true`` on this host.
 
-The Docker SDK blocks, so each call is made in a thread. Five calls are needed, so that a socket proxy can forbid the
-rest: GET of /version, /events, /containers/json and /images/json (and /_ping for the proxy's own health check). Memory
-kills are read from the events: inspect, which has ``OOMKilled``, would show the secrets of the environment too.
+The Docker SDK blocks, so each call runs in a thread. Only five calls are used, so that a socket proxy can forbid all
+others: GET of /version, /events, /containers/json and /images/json (and /_ping for the proxy's own health check).
+Memory kills are read from the events. The call inspect has ``OOMKilled``, too, but would also show secrets in
+environment variables.
 """
 
 from __future__ import annotations
@@ -32,25 +33,28 @@ from infercanary.exporter.discovery.docker_listing import (
     read_entry,
 )
 
-# Not each exec_* of a health check, which comes every few seconds from every container. Podman says `died` for `die`.
+# `exec_*` events are left out, because health checks send them every few seconds from every container. Podman says
+# `died` instead of `die`.
 _EVENTS = ["start", "oom", "die", "died", "rename"]
 _PREFIX = ENABLE_LABEL.removesuffix("enable")
 _CALL_SECONDS = 10
-_SETTLE_SECONDS = 0.5  # a burst of events costs one listing
+_SETTLE_SECONDS = 0.5  # a burst of events causes one listing
 _RELIST_SECONDS = 30.0
 _TOGETHER_SECONDS = 10.0
-"""Docker says that something in a container was killed for memory (`oom`), and that the container ended (`die`), within
-milliseconds and in either order. A worker that is killed while its server goes on has no `die`."""
+"""Longest time between two related events. Docker sends `oom` (something in the container was killed for memory) and
+`die` (the container ended) within milliseconds, in either order. If only a worker is killed and its server goes
+on, no `die` follows.
+"""
 
 
 class _Actor(msgspec.Struct):
     id: str = msgspec.field(name="ID")
     attributes: dict[str, str] = msgspec.field(name="Attributes")
-    """Labels of the container, and more."""
+    """Labels of the container, and other facts."""
 
 
 class _Event(msgspec.Struct):
-    """What is used of an entry of GET /events."""
+    """Fields used from an entry of GET /events."""
 
     action: str = msgspec.field(name="Action")
     actor: _Actor = msgspec.field(name="Actor")
@@ -73,13 +77,13 @@ class DockerSource:
         self._listed: dict[str, Container] = {}
         self._listed_before: dict[str, Container] = {}
         self._ends: dict[str, _Event] = {}
-        """The last `oom` or `die` of a container, while the other one may follow."""
+        """Last `oom` or `die` of a container, kept while the matching event may follow."""
         self._own_ids = own_ids(socket.gethostname(), _read("/proc/self/mountinfo"))
 
     async def watch(self) -> AsyncGenerator[list[Container], None]:
-        """List the containers, again after each event, and every 30 s.
+        """List the containers at the start, after each event, and every 30 s.
 
-        A call that hangs in a wedged Docker stays behind in its thread.
+        A call that hangs in a broken Docker daemon keeps its thread.
 
         Yields:
             All containers with a probe.
@@ -117,7 +121,7 @@ class DockerSource:
         return [*filter(None, convert_each(entries, listing.container, self._failed))]
 
     async def _follow_events(self, client: docker.APIClient, changed: asyncio.Event) -> None:
-        """Take events, each once: Docker keeps its last 256, so none is lost between two streams."""
+        """Process each event once. Docker keeps its last 256 events, so no event is lost between two streams."""
         try:
             while True:
                 events = await asyncio.to_thread(self._open_events, client)
@@ -126,14 +130,14 @@ class DockerSource:
                         if self._take(line):
                             changed.set()
                 finally:
-                    with suppress(OSError, AttributeError):  # it may be ending by itself at this very moment
+                    with suppress(OSError, AttributeError):  # the stream may just be ending by itself
                         events.close()
                 await asyncio.sleep(_SETTLE_SECONDS)
         finally:
             changed.set()
 
     def _open_events(self, client: docker.APIClient) -> docker.types.CancellableStream[bytes]:
-        """Open the events since the last one as a plain GET, since ``client.events()`` cannot have a time-out."""
+        """Open the events after the last one by a plain GET, because ``client.events()`` has no time-out."""
         response = client.get(
             f"{client.base_url}/v{client.api_version}/events",
             params={
@@ -147,9 +151,9 @@ class DockerSource:
         return docker.types.CancellableStream(_lines(response), response)
 
     def _take(self, line: bytes) -> bool:
-        """Take an event; return True if it is of a container with a label of ours.
+        """Process an event; return True if its container has one of our labels.
 
-        A memory kill is an `oom` with a `die` of a container that was found, in either order.
+        A memory kill is an `oom` and a `die` of a known container, in either order.
         """
         try:
             event = _decode_event(line)
@@ -170,7 +174,7 @@ class DockerSource:
 
 
 def _lines(response: requests.Response) -> Iterator[bytes]:
-    """Lines of a stream, until it ends or none came for :data:`_RELIST_SECONDS`."""
+    """Yield the lines of a stream, until the stream ends or is silent for :data:`_RELIST_SECONDS`."""
     with suppress(requests.RequestException):
         yield from response.iter_lines()
 
@@ -179,4 +183,4 @@ def _read(path: str) -> str:
     try:
         return Path(path).read_text()
     except OSError:
-        return ""  # no procfs here: then this is no container either
+        return ""  # without procfs, this is not a container

@@ -1,4 +1,4 @@
-"""From what Docker lists to containers with a probe: labels, names, images and addresses, without any call."""
+"""Conversion of Docker's lists to containers with a probe: labels, names, images and addresses. Makes no calls."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from infercanary.judge.origin import Origin
 _COMPOSE_SERVICE = "com.docker.compose.service"
 _COMPOSE_PROJECT = "com.docker.compose.project"
 _COMPOSE_HASH = "com.docker.compose.config-hash"
-"""Compose gives it to each container that it starts, and to no image that it builds."""
+"""Label of each container that Compose starts; images built by Compose do not have it."""
 _LOCAL = "localhost/"
-"""Before the names of images that Podman has from no registry; Docker names them without."""
+"""Podman's prefix of image names without a registry; Docker has no such prefix."""
 _LABELS = (ENABLE_LABEL, SERVICE_LABEL, PORT_LABEL, SOCKET_LABEL, WATCHES_LABEL, WATCHED_BY_LABEL)
 _OF_CONTAINER = (SERVICE_LABEL, SOCKET_LABEL, WATCHES_LABEL)
-"""Labels of identity, which an image cannot give."""
+"""Identity labels, which count only on the container and not on the image."""
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class _HostConfig(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class ListedMount(msgspec.Struct, rename="pascal"):
-    """A volume, or a folder of the host, in a container."""
+    """A volume or host folder mounted into a container."""
 
     source: str = ""
     destination: str = ""
@@ -58,7 +58,7 @@ class ListedMount(msgspec.Struct, rename="pascal"):
 
 
 class ListedContainer(msgspec.Struct, rename="pascal"):
-    """What is used of an entry of GET /containers/json."""
+    """Fields used from an entry of GET /containers/json."""
 
     id: str
     names: list[str] = []
@@ -72,17 +72,16 @@ class ListedContainer(msgspec.Struct, rename="pascal"):
 
     @property
     def name(self) -> str:
-        """Its own name: ``/name``. Legacy links add others, such as ``/other/alias``."""
+        """The container's name, listed as ``/name``. Legacy links add other names, such as ``/other/alias``."""
         return next((name[1:] for name in self.names if name.count("/") == 1), self.id[:12])
 
     @property
     def networks(self) -> Mapping[str, _Network]:
-        """Networks by name."""
         return self.network_settings.networks or {}
 
 
 class ListedImage(msgspec.Struct, rename="pascal"):
-    """What is used of an entry of GET /images/json."""
+    """Fields used from an entry of GET /images/json."""
 
     id: str
     repo_digests: list[str] = []
@@ -90,18 +89,18 @@ class ListedImage(msgspec.Struct, rename="pascal"):
 
 
 _HOST = ListedContainer("", host_config=_HostConfig("host"))
-"""Stands for the exporter's container if the exporter runs on the host."""
+"""Placeholder for the exporter's container if the exporter runs on the host."""
 _UNLISTED = ListedImage("")
-"""Stands for an image whose tag was moved to another one, which some image stores no longer list."""
+"""Placeholder for an image that lost its tag: some image stores stop listing such images."""
 
 
 def read_entry(entry: Mapping[str, object], kind: type[T]) -> T:
-    """Convert an entry of a list of Docker's or Podman's, in which null is the same as a missing key."""
+    """Convert an entry of a list from Docker or Podman; null is the same as a missing key."""
     return msgspec.convert({key: value for key, value in entry.items() if value is not None}, kind)
 
 
 class _UnpolledError(Exception):
-    """A container cannot be polled: a line with the fix, and the reason for the metric."""
+    """A container cannot be polled. The message has the fix; ``failure`` is the reason in the metric."""
 
     def __init__(self, missing: str, failure: Unpolled = "label") -> None:
         super().__init__(missing)
@@ -109,12 +108,13 @@ class _UnpolledError(Exception):
 
 
 class Listing:
-    """What Docker lists.
+    """Lists of containers and images from Docker.
 
     Args:
         containers: GET /containers/json.
         images: GET /images/json.
-        own_ids: Beginnings of the id of the exporter's own container, which say what networks the exporter can reach.
+        own_ids: Possible beginnings of the id of the exporter's own container. This container tells which networks
+            the exporter can reach.
     """
 
     def __init__(
@@ -133,12 +133,13 @@ class Listing:
                 self._projects[service].add(listed.labels.get(_COMPOSE_PROJECT, ""))
 
     def container(self, listed: ListedContainer) -> Container | None:
-        """Convert a container that asks for it by label.
+        """Convert a container whose labels ask for polling.
 
-        A container with other labels of ours has no URL, and says why: ``infercanary.enabled=true`` must not go
-        unnoticed.
+        A container with only other labels of ours gets no URL and a message, because a mistake such as
+        ``infercanary.enabled=true`` must be noticed.
         """
-        # An image may ask, but whoever builds it does not say whose runs its containers report.
+        # An image may ask for polling. But the builder of an image must not choose the service that its containers
+        # report as.
         brought = self._image(listed).labels
         given = {
             name: value
@@ -196,7 +197,10 @@ class Listing:
             )
 
     def _watched(self, listed: ListedContainer, given: Mapping[str, str]) -> ListedContainer:
-        """Return the server that a sidecar watches, if the server agrees; else the container itself."""
+        """Return the server that a sidecar watches, if the server's label agrees.
+
+        Without a sidecar, this is the container itself.
+        """
         server = given.get(WATCHES_LABEL)
         if not server:
             return listed
@@ -215,7 +219,7 @@ class Listing:
         return running
 
     def _url(self, listed: ListedContainer, given: Mapping[str, str]) -> str:
-        """Return where the probe answers. An image may say its port, and never its socket."""
+        """Return the probe's URL. An image may set its port, but never its socket."""
         if path := given.get(SOCKET_LABEL):
             if not path.startswith("unix://") or url_mistake(path):
                 raise _UnpolledError(
@@ -233,11 +237,14 @@ class Listing:
         return f"http://{self._host(listed)}:{port}"
 
     def _writers(self, path: str, listed: ListedContainer) -> set[str]:
-        """Return who else may put a socket where this one is: whoever is first is taken for the container.
+        """Return the other containers that may create a socket at this path.
 
-        A folder above the shared one is not looked at: who may write to Docker's own folders administers the host.
+        The first of them to create it would pass for the container.
+
+        Mounts of folders above the shared folder are ignored: access to Docker's own folders means control of the
+        host.
         """
-        if self._own is _HOST:  # the exporter sees what the container has mounted
+        if self._own is _HOST:  # the exporter runs on the host, and sees the source folders of mounts
             sources = [mount.source for mount in listed.mounts if _is_in(path, mount.source)]
             shared = min(sources, key=len, default=path.rpartition("/")[0])
         else:
@@ -256,7 +263,7 @@ class Listing:
         }
 
     def _host(self, listed: ListedContainer) -> str:
-        """Return an address that the exporter reaches."""
+        """Return an address of the container that the exporter can reach."""
         target, here = self._network_owner(listed), self._network_owner(self._own)
         on_host = here.host_config.network_mode == "host"
         if target is here or (on_host and target.host_config.network_mode == "host"):
@@ -272,7 +279,7 @@ class Listing:
         )
 
     def _network_owner(self, listed: ListedContainer) -> ListedContainer:
-        """Return the container whose network ``listed`` uses: itself, or the one that its network mode names."""
+        """Return the container whose network ``listed`` uses: itself, or the container named by its network mode."""
         return self._by_id.get(listed.host_config.network_mode.removeprefix("container:"), listed)
 
 
@@ -281,25 +288,27 @@ def _is_in(path: str, folder: str) -> bool:
 
 
 def _digest(reference: str, digests: Sequence[str]) -> str:
-    """Return the ``sha256:…`` under which a registry knows the image, by the reference's repository if it has one."""
+    """Return a registry's ``sha256:…`` digest of the image, preferably for the reference's repository."""
     first = ""
     for name in digests:
         repository, _, digest = name.partition("@")
         if f"{reference}:".startswith((f"{repository}:", f"{repository}@")):
             return digest
         first = first or digest
-    return first.removeprefix("<none>")  # of an image without a name
+    return first.removeprefix("<none>")  # Docker's repository of an image without a name
 
 
 def own_ids(hostname: str, mountinfo: str) -> list[str]:
-    """Return how the id of this process' container may start: by the files that Docker mounts, else by the host name.
+    """Return possible beginnings of the id of this process's container.
+
+    They come from files mounted by Docker, then from the host name.
 
     Args:
-        hostname: Of this process.
-        mountinfo: The text of ``/proc/self/mountinfo``.
+        hostname: Host name of this process.
+        mountinfo: Content of ``/proc/self/mountinfo``.
 
     Returns:
-        Ids or their first 12 digits; none outside of a container.
+        Ids or their first 12 digits; empty outside a container.
     """
     mounted = re.findall(r"/([0-9a-f]{64})/(?:hostname|hosts|resolv\.conf) /etc/", mountinfo)
     return mounted + re.findall(r"^[0-9a-f]{12}$", hostname)

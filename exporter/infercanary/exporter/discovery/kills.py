@@ -1,6 +1,6 @@
-"""Number of times that the kernel ended a container for memory.
+"""Number of times that the kernel killed a container for memory.
 
-No probe can report it, since it ends with its server. Docker has it in its events, Kubernetes in
+A probe cannot report this, because the probe ends with its server. Docker reports it in its events, and Kubernetes in
 ``lastState.terminated`` with the reason ``OOMKilled``.
 """
 
@@ -28,14 +28,16 @@ ENDED = Metric(
 METRICS = (ENDED,)
 
 KEPT_SECONDS = 3600.0
-"""A kill counts as recent for so long; a container that is gone is kept as long, for alerts on its last end."""
+"""Time for which a kill counts as recent. A removed container stays in the metric for the same time, so that alerts
+can fire on its last kill.
+"""
 
 
 class _Ended(msgspec.Struct):
     """One image in one container."""
 
     container: Container
-    """As it was found first: a tag that moves on must not begin another series."""
+    """The container as first found: a moved tag must not begin a new series."""
     times: int = 0
     last_at: float = -math.inf
     """Unix time."""
@@ -48,10 +50,11 @@ class KillCounts:
         self._ended: dict[tuple[Key, str], _Ended] = {}
 
     def follow(self, containers: Iterable[Container], now: float) -> None:
-        """Show a count of these containers, and forget others an hour after their last kill.
+        """Show a count for each of these containers; forget other containers an hour after their last kill.
 
         Args:
-            containers: All that the discoveries found. One without an id is from a list, where no end is seen.
+            containers: All containers that the discoveries found. A container without an id is from the config's
+                list; its kills cannot be seen.
             now: Unix time.
         """
         present = {(each.key, each.image_key): _Ended(each) for each in containers if each.id}
@@ -70,7 +73,7 @@ class KillCounts:
         log.warning("the kernel ended a container for memory", image=container.image, **container.labels)
 
     def last(self) -> Mapping[Key, tuple[int, float, str]]:
-        """Return the image of a container that was killed last: how often, when last (Unix time), and its name."""
+        """Return the last memory kill of each container: number of kills, Unix time, and name of the killed image."""
         ended = sorted(self._ended.values(), key=attrgetter("last_at"))
         return {
             each.container.key: (each.times, each.last_at, each.container.image)
@@ -79,7 +82,7 @@ class KillCounts:
         }
 
     def families(self) -> list[Family]:
-        """Return the counter of containers, and that of containers in pods, which have two labels more."""
+        """Return one counter for containers outside pods, and one for containers in pods, which has two more labels."""
         points: tuple[dict[tuple[str, ...], float], ...] = {}, {}
         for ended in self._ended.values():
             container = ended.container

@@ -1,7 +1,7 @@
 """Kubernetes: pods of this node with the annotation or label ``infercanary.io/enable: "true"``.
 
-A list, page by page, then a watch from its version on. A client library is not used: it reads the service account's
-token once, and a token is renewed within the hour.
+First all pods are listed, page by page; then a watch follows the changes from the list's version on. No client
+library is used, because it reads the service account's token only once, but tokens are renewed within the hour.
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
@@ -27,16 +27,16 @@ from infercanary.exporter.discovery.kubernetes_pods import NodePods, Pods
 log = structlog.get_logger(__name__)
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Folder of the token and the CA, which are read for each request."""
+"""Folder of the token and the CA; both are read for each request."""
 CONNECT_SECONDS = 10.0
 SILENT_SECONDS = 150.0
-"""A watch without a byte for this long is dead: bookmarks come once a minute."""
+"""A watch that is silent for this long is broken, because bookmarks come once a minute."""
 PAUSE_SECONDS = 1.0
-"""Between two watches, so that one that ends immediately does not flood the API server."""
+"""Pause between two watches, so that watches that end immediately do not flood the API server."""
 PAGE_PODS = 10
-"""A pod has 1.5 MiB in etcd at most, and six times that if JSON escapes each character."""
+"""Pods in a page. A pod has at most 1.5 MiB in etcd, and six times as much if JSON escapes each character."""
 MAX_BYTES = 16 << 20
-"""Of an event."""
+"""Maximum size of an event."""
 _FIXES = {
     401: ": the token is not valid; does the service account exist?",
     403: ": give the exporter's service account `list` and `watch` on `pods`, by a ClusterRole",
@@ -46,7 +46,7 @@ _FIXES = {
 
 
 class ApiError(Exception):
-    """A request failed. One line for people, with the fix if there is one."""
+    """A request failed. The message is one line for users, with the fix if known."""
 
 
 class _Version(msgspec.Struct, frozen=True, rename="camel"):
@@ -65,7 +65,7 @@ class _Event(msgspec.Struct):
 
 
 class _Object(msgspec.Struct):
-    """A pod, or the Status of an event ``ERROR``."""
+    """A pod, or the Status in an event ``ERROR``."""
 
     metadata: _Version = _Version()
     code: int = 0
@@ -81,7 +81,7 @@ class KubernetesPods:
     """The pods of one node.
 
     Args:
-        url: Of the API server.
+        url: URL of the API server.
         node: Name of the node.
     """
 
@@ -97,11 +97,11 @@ class KubernetesPods:
         """Follow the containers with a probe.
 
         Yields:
-            All of them, after each change.
+            All these containers, after each change.
 
         Raises:
-            ApiError: The API server refused.
-            Exception: It does not answer, or not in its format.
+            ApiError: The API server refused the request.
+            Exception: The API server does not answer, or sends an invalid answer.
         """
         timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS)
         async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=timeout) as session:
@@ -119,7 +119,7 @@ class KubernetesPods:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     def _take(self, line: bytes) -> bool:
-        """Take an event; return True if containers changed."""
+        """Process an event; return True if containers changed."""
         event = _decode_event(line)
         of = _decode_object(event.object)
         if event.type == "ERROR":
@@ -129,7 +129,6 @@ class KubernetesPods:
         return is_pod and self._pods.take(event.object, gone=event.type == "DELETED")
 
     async def _list(self, session: aiohttp.ClientSession) -> None:
-        """List all pods of the node, page by page."""
         listed: Pods = {}
         page = _PodList()
         while True:
@@ -146,7 +145,7 @@ class KubernetesPods:
     async def _ask(
         self, session: aiohttp.ClientSession, query: dict[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Successful answer, its body still to be read."""
+        """Send a request; yield its successful response before the body is read."""
         try:
             headers, context = await asyncio.to_thread(self._credentials)
         except OSError as error:
@@ -158,7 +157,7 @@ class KubernetesPods:
                 headers=headers,
                 ssl=context,
                 allow_redirects=False,
-                read_bufsize=MAX_BYTES // 2,  # a line may have twice this
+                read_bufsize=MAX_BYTES // 2,  # aiohttp allows lines of twice this size
             ) as response:
                 if response.status != 200:
                     raise ApiError(f"HTTP {response.status}{_FIXES.get(response.status, '')}")
@@ -169,7 +168,7 @@ class KubernetesPods:
             ) from None
 
     def _credentials(self) -> tuple[dict[str, str], ssl.SSLContext]:
-        """Headers with the present token, and the present CA."""
+        """Return headers with the current token, and a TLS context with the current CA."""
         token = (_ACCOUNT / "token").read_text().strip()
         headers = {"Accept": "application/json", "Authorization": f"Bearer {token}"}
         authority = _ACCOUNT / "ca.crt"
@@ -177,10 +176,10 @@ class KubernetesPods:
 
 
 def source() -> KubernetesPods:
-    """Make the source from what Kubernetes sets in each pod, and NODE_NAME.
+    """Make the source from NODE_NAME and the variables that Kubernetes sets in each pod.
 
     Raises:
-        UsageError: The environment does not name the API server and the node.
+        UsageError: A variable for the API server or the node is missing.
     """
     host, node = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("NODE_NAME")
     if not host:

@@ -1,6 +1,7 @@
-"""Pods as the API server shows them: their containers with a probe, and those that the kernel killed for memory.
+"""Pods from the API server: their containers with a probe, and containers that the kernel killed for memory.
 
-Without any call. The kubelet and controllers decide who a container is; annotations only name its service and port.
+The module makes no calls. The identity of a container comes from the kubelet and the controllers. Annotations set
+only the service's name and the port.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ PORT_NAME = "infercanary"
 """Name of the container port where a probe answers."""
 
 _OTEL_SERVICE = "resource.opentelemetry.io/service.name"
-# Each controller puts the hash of its template into the names of its ReplicaSets, and into this label of their pods.
+# Labels with the template hash. Each controller also puts this hash into the names of its ReplicaSets.
 _TEMPLATE_HASHES = ("pod-template-hash", "rollouts-pod-template-hash")
 _WORKER_SET = "leaderworkerset.sigs.k8s.io/name"
-_CRON_SECONDS = 31 * 86_400.0  # a CronJob's job may begin this long after the minute it is scheduled for
+_CRON_SECONDS = 31 * 86_400.0  # a job of a CronJob may start this long after its scheduled minute
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
@@ -102,7 +103,7 @@ class _PodStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Pod(msgspec.Struct):
-    """Fields of a pod that are read."""
+    """Fields used from a pod."""
 
     metadata: _Metadata
     spec: _Spec = _Spec()
@@ -115,7 +116,7 @@ class Pod(msgspec.Struct):
 
     @property
     def containers(self) -> list[_Container]:
-        """All containers, sidecars among the init containers first."""
+        """All containers. Init containers, which include sidecars, come first."""
         return self.spec.init_containers + self.spec.containers
 
     @property
@@ -131,8 +132,9 @@ def containers(pod: Pod) -> tuple[Container, ...]:
     """Select the running containers of a pod that have a probe.
 
     Returns:
-        One for each container that has a port with the name, or else for the one that the annotation's port is in;
-        empty if the pod does not ask to be polled. If it seems to ask but does so wrongly, the containers say it.
+        Every container with a port named :data:`PORT_NAME`, or else the one container with the annotation's port.
+        Empty if the pod does not ask to be polled. If the pod asks in a wrong way, the containers have the mistake in
+        ``url_missing``.
     """
     given, address = pod.given, pod.status.pod_ip
     asked = asking("annotation", given, _ANNOTATIONS)
@@ -180,7 +182,7 @@ def containers(pod: Pod) -> tuple[Container, ...]:
 
 
 def _ports(pod: Pod) -> tuple[dict[str, int], str]:
-    """Return containers with a probe and their ports, and the mistake that leaves container or port unknown."""
+    """Return the containers with a probe and their ports, and a mistake that leaves the container or port unknown."""
     ports = [(container.name, port) for container in pod.containers for port in container.ports]
     named = {name: port.container_port for name, port in ports if port.name == PORT_NAME}
     text = pod.given.get(PORT)
@@ -190,7 +192,7 @@ def _ports(pod: Pod) -> tuple[dict[str, int], str]:
     names = [name for name, port in ports if port.container_port == number]
     mistake = ""
     if not names:
-        # A sidecar that watches a server is not that server.
+        # A sidecar that watches a server is a different container from the server.
         names = [each.name for each in pod.spec.containers if each.name != pod.given.get(WATCHES)]
         if len(names) > 1:
             mistake = f"the pod has several containers, and none has a port named {PORT_NAME}; name the probe's port so"
@@ -201,7 +203,10 @@ def _ports(pod: Pod) -> tuple[dict[str, int], str]:
 
 
 def service_of(pod: Pod) -> str:
-    """Return a pod's service, the same across upgrades: as annotated, else the owner's name. Without the namespace."""
+    """Return the service of a pod, without namespace: the annotated name, else the owner's name.
+
+    Upgrades do not change it.
+    """
     given = pod.given
     return label_text(given.get(SERVICE) or given.get(_OTEL_SERVICE) or _owner(pod.metadata))
 
@@ -209,10 +214,10 @@ def service_of(pod: Pod) -> str:
 def _owner(metadata: _Metadata) -> str:
     owners = (owner for owner in metadata.owner_references if owner.controller)
     owner = next(owners, _Owner(name=metadata.name))
-    if owner.kind == "Node":  # mirror of a static pod
+    if owner.kind == "Node":  # mirror pod of a static pod
         return metadata.name.removesuffix(f"-{owner.name}")
     if owner.kind == "Job":
-        # The jobs of a CronJob end with the minute that they are scheduled for, in minutes of Unix time.
+        # The name of a CronJob's job ends with the scheduled minute, in minutes of Unix time.
         job = re.fullmatch(r"(.+)-(\d{8})", owner.name)
         if job and abs(_unix(metadata.creation_timestamp) - 60 * int(job[2])) <= _CRON_SECONDS:
             return job[1]
@@ -221,7 +226,8 @@ def _owner(metadata: _Metadata) -> str:
             (metadata.labels[label] for label in _TEMPLATE_HASHES if label in metadata.labels), ""
         )
         return owner.name.removesuffix(f"-{template}")
-    # Leaders of a LeaderWorkerSet have a StatefulSet of its name, workers one for each group.
+    # The leaders of a LeaderWorkerSet are owned by a StatefulSet of the same name; the workers of each group by a
+    # StatefulSet of their own.
     return metadata.labels.get(_WORKER_SET, owner.name)
 
 
@@ -229,11 +235,11 @@ def image_identity(image_id: str) -> tuple[str, str, ImageForm]:
     """Return image id, registry digest and form from a container's status.
 
     Args:
-        image_id: ``repo@sha256:…`` of a pulled image, ``docker-pullable://repo@sha256:…`` if Docker pulled it,
-            ``sha256:…`` or bare digits of a loaded one.
+        image_id: ``repo@sha256:…`` for a pulled image, ``docker-pullable://repo@sha256:…`` if Docker pulled it,
+            ``sha256:…`` or only digits for a loaded image.
 
     Returns:
-        Id or digest is empty; all three are if there is neither.
+        Either id or digest, the other is empty. All three are empty if both are unknown.
     """
     form: ImageForm = "docker" if image_id.startswith("docker-pullable://") else "registry"
     repository, _, digest = _bare(image_id).rpartition("@")
@@ -245,7 +251,7 @@ def image_identity(image_id: str) -> tuple[str, str, ImageForm]:
 
 
 class PodState(msgspec.Struct, frozen=True):
-    """Present containers of one pod, and its ended ones that the kernel killed for memory."""
+    """Current containers of one pod, and its ended containers that the kernel killed for memory."""
 
     created: float = 0.0
     """Unix time."""
@@ -259,7 +265,7 @@ Pods = dict[tuple[str, str], PodState]
 
 
 class NodePods:
-    """Containers with a probe in the pods of one node, as lists and watch events change them."""
+    """Containers with a probe in the pods of one node, updated by lists and watch events."""
 
     def __init__(self) -> None:
         self.kills: list[MemoryKill] = []
@@ -267,31 +273,32 @@ class NodePods:
         self._failed: set[str] = set()
 
     def __iter__(self) -> Iterator[Container]:
-        """Yield all running containers with a probe, each with an address of its own.
+        """Yield all running containers with a probe; each address occurs once.
 
-        An address is given to another pod as soon as one has ended, which may be known late: the newer pod has it.
+        An address may be reused as soon as its pod has ended, and the end may become known late. So the newer pod
+        keeps the address.
         """
         pods = sorted(self._pods.values(), key=attrgetter("created"))
         yield from {each.url or each.key: each for pod in pods for each in pod.containers}.values()
 
     def read(self, pods: Iterable[msgspec.Raw]) -> Pods:
-        """Convert pods, by namespace and name."""
+        """Convert pods to their states, by namespace and name."""
         return dict(convert_each(map(bytes, pods), _read_pod, self._failed))
 
     def replace(self, listed: Pods) -> None:
-        """Take the pods of a whole list: others are gone."""
+        """Replace all pods by those of a complete list."""
         for key in {*self._pods, *listed}:
             self._set(key, listed.get(key, PodState()))
 
     def take(self, pod: msgspec.Raw, *, gone: bool) -> bool:
-        """Take one pod that was added, changed or (``gone``) deleted; return True if containers changed."""
+        """Update one pod that was added, changed or deleted (``gone``); return True if containers changed."""
         changed = False
         for key, state in self.read([pod]).items():
             changed = self._set(key, msgspec.structs.replace(state, containers=()) if gone else state)
         return changed
 
     def _set(self, key: tuple[str, str], state: PodState) -> bool:
-        """Replace one pod. A container that ran before and is now said to be killed is a new kill."""
+        """Replace the state of one pod. A kill is new if the killed container was running before."""
         before = self._pods.pop(key, PodState()).containers
         self.kills += [
             MemoryKill(each, id_, state.kills[id_])
@@ -318,7 +325,7 @@ def _read_pod(text: bytes) -> tuple[tuple[str, str], PodState]:
 
 
 def _bare(id_: str) -> str:
-    """Id of a container or image without the runtime's name: ``containerd://…``."""
+    """Return the id of a container or image without the runtime's prefix, such as ``containerd://``."""
     return label_text(id_.partition("://")[2] or id_)
 
 

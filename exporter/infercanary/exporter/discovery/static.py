@@ -1,4 +1,4 @@
-"""The list of probes in exporter.yaml, for those that no other discovery finds."""
+"""The list of probes in exporter.yaml, for probes that no discovery finds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class StaticProbe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One entry of ``probes:``: where a probe answers, and what to call it."""
+    """One entry of ``probes:``: address and name of a probe."""
 
     url: str
     service: _Name
@@ -30,11 +30,11 @@ def check(probes: tuple[StaticProbe, ...], place: str) -> None:
     """Check every entry.
 
     Args:
-        probes: As in the settings.
-        place: Of the list in the settings, for messages.
+        probes: The list in the settings.
+        place: Place of the list in the settings, for messages.
 
     Raises:
-        UsageError: One cannot be polled, or names the same container as another.
+        UsageError: An entry has an invalid address, or names the same container as another entry.
     """
     seen = set()
     for index, container in enumerate(listed(probes)):
