@@ -58,7 +58,9 @@ def commands(program: str) -> list[tuple[str, list[str]]]:
 
 
 GROUP = cast(click.Group, cli)
-CONTEXT = click.Context(GROUP, help_option_names=["-h", "--help"])  # as the group's own: a command keeps the first
+CONTEXT = click.Context(
+    GROUP, help_option_names=["-h", "--help"]
+)  # as the group's own: a command keeps the first
 NAMES = GROUP.list_commands(CONTEXT)
 OURS = [(place, words) for place, words in commands("infercanary") if words and words[0] in NAMES]
 
