@@ -105,10 +105,9 @@ class HttpTarget(ServerTarget):
         self.values(result)
 
     def values(self, result: bytes) -> list[float]:
-        """Return the numbers at the pointers in ``expect.values``; without pointers the status, if a body is
-        required.
+        """Return the numbers at the pointers in ``expect.values``; without pointers only the status.
 
-        The list is empty if nothing but the status is expected.
+        The list is empty if ``expect`` has neither ``values``, ``json`` nor ``body``.
         """
         expect = self._options.expect
         if expect.body is not None and result != expect.body.encode():

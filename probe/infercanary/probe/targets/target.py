@@ -110,8 +110,7 @@ class Target(ABC):
         """Release what :meth:`open` took."""
 
     def identity(self) -> str:
-        """Return an identifier of the model, called after warm-up: another identifier in the same image is an
-        upgrade.
+        """Return an identifier of the model: a new identifier in the same image is an upgrade. Called after warm-up.
 
         Returns:
             Kind and value: a digest (``file-sha256:…``) or the server's own description. The same model has the same
