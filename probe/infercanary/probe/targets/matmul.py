@@ -127,7 +127,7 @@ class MatmulTarget(TorchDeviceTarget):
 
         Raises:
             UsageError: torch is not installed, or the device lacks the requested precision.
-            Failure: torch's libraries do not fit or are missing; or memory is too short.
+            Failure: torch's libraries do not fit or are missing; or memory is insufficient.
             NoCuda: torch has no CUDA; :attr:`cuda_missing` gives the reason.
         """
         self._open_device()
@@ -201,7 +201,7 @@ class MatmulTarget(TorchDeviceTarget):
         return {_DTYPES.get(name, name) for name in self.precisions}
 
     def _needs(self) -> list[Need]:
-        """Return the memory of two drawn matrices, and of the operands and products in all dtypes on the device."""
+        """Return the memory of two drawn matrices and, for each dtype, of two operands and their product."""
         elements = self.size**2
         multiplied = 3 * elements * sum(4 if name == "float32" else 2 for name in self._dtypes())
         drawn = Need(

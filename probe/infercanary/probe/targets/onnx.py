@@ -129,7 +129,7 @@ class OnnxTarget(BatchedTarget):
         Raises:
             UsageError: ONNX Runtime is not installed, the model or a provider cannot be loaded, or an input does not
                 fit.
-            Failure: ONNX Runtime's libraries do not fit or are missing; or memory is too short.
+            Failure: ONNX Runtime's libraries do not fit or are missing; or memory is insufficient.
             NoCuda: CUDA is missing; :attr:`cuda_missing` gives the reason.
         """
         self._ort: Any = imported("onnxruntime", f"{advice('onnx')}, or onnxruntime-gpu for a GPU")

@@ -197,7 +197,7 @@ class Target(ABC):
 
 
 class BatchedTarget(Target):
-    """A target whose :meth:`run` makes ``batch`` inferences, a number that its clock has."""
+    """A target whose :meth:`run` makes ``clock.batch`` inferences; 1 if the clock has no ``batch``."""
 
     def calibrate(self) -> None:
         """Choose the number of inferences that take 100 µs on the device; timing by events resolves about 0.5 µs."""

@@ -78,7 +78,7 @@ class TensorRtTarget(BatchedTarget):
 
         Raises:
             UsageError: TensorRT is not installed, the engine cannot be loaded, or an input does not fit.
-            Failure: TensorRT's libraries do not fit or are missing; or memory is too short.
+            Failure: TensorRT's libraries do not fit or are missing; or memory is insufficient.
             NoCuda: The GPU or the driver is missing, or engine, TensorRT and driver are incompatible;
                 :attr:`cuda_missing` gives the reason.
         """

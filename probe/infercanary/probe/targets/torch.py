@@ -107,7 +107,7 @@ class TorchTarget(TorchDeviceTarget):
 
         Raises:
             UsageError: torch is not installed, the model cannot be loaded, or an input cannot be made.
-            Failure: torch's libraries do not fit or are missing; or memory is too short.
+            Failure: torch's libraries do not fit or are missing; or memory is insufficient.
             NoCuda: torch has no CUDA; :attr:`cuda_missing` gives the reason.
         """
         self.ask_for_memory(self._needs())

@@ -22,7 +22,7 @@ log = logging.getLogger("infercanary.probe")
 
 
 def available_controls(device: str) -> tuple[dict[str, Control], str]:
-    """Make the controls of a device; they take no resources until they are opened.
+    """Make the controls of a device; a control takes no resources until it is opened.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.

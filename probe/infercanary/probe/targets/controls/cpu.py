@@ -130,7 +130,7 @@ def _wake(code: Code) -> Iterator[Seconds]:
     here, there = ctypes.addressof(message), ctypes.addressof(echoed)
 
     def echo(pipes: Pipes) -> None:
-        # The loop ends at a message that is too short.
+        # The loop ends at a short message, which is an unexpected result.
         table = int64s(
             _FOREVER,
             *(read, pipes.ask_out, there, size, 0, size),

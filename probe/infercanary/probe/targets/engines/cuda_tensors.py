@@ -30,7 +30,7 @@ class StagedTensor:
             dtype: numpy's name, or ``bfloat16``.
 
         Raises:
-            CudaError: For example, memory is too short.
+            CudaError: For example, memory is insufficient.
         """
         import numpy as np
 

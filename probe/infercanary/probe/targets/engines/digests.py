@@ -13,7 +13,7 @@ WHOLE_BYTES = 2 << 30
 PIECES = 4096
 PIECE_BYTES = 64 << 10
 
-_DIGITS = 16  # 64 bits: no attacker to resist, and two models of a service hardly collide by chance
+_DIGITS = 16  # 64 bits: two models of a service do not collide by chance, and no attack is expected
 _BLOCK = 1 << 20
 # An entry of TensorProto.external_data with the key `location`, up to the length of the path, which is a varint of
 # one or two bytes: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto

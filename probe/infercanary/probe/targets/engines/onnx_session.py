@@ -235,7 +235,7 @@ class OnnxSession:
         options = dict(self._options.get(provider, {}))
         if self.gpu is None or provider not in ON_CUDA:
             return options
-        # Set no limit for TensorRT: its workspace decides which kernels it chooses, so a limit would change the
+        # Set no limit for TensorRT: the workspace decides which kernels TensorRT chooses, so a limit would change the
         # measurement.
         if provider == CUDA and (size := self._device_memory_left()) is not None:
             options.setdefault("gpu_mem_limit", str(max(1, size)))

@@ -60,7 +60,9 @@ def complaints_log(trt: Any) -> Any:
 
 
 def why_not(said: str, built: str | None, runtime: str) -> tuple[str, bool]:
-    """Explain why an engine does not load, and how to fix that. It fits one TensorRT version and one GPU type.
+    """Explain why an engine does not load, and how to fix that.
+
+    An engine fits one version of TensorRT and one type of GPU.
 
     Args:
         said: Messages that TensorRT logged; `expecting` precedes the value of this machine.

@@ -145,7 +145,7 @@ def _fitted(place: str, spec: TensorSpec, slot: Slot) -> Input:
 
 
 def drawn(wanted: Input, seed: int, index: int, into: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Draw an input's numbers, which are the same in every version of numpy, in pieces to save memory.
+    """Draw an input's numbers in pieces, to save memory. Every version of numpy draws the same numbers.
 
     Args:
         wanted: Shape, dtype and range.
@@ -157,7 +157,7 @@ def drawn(wanted: Input, seed: int, index: int, into: NDArray[Any] | None = None
         ``into``, or a new array of this kind.
 
     Raises:
-        UsageError: The dtype cannot hold the numbers, or memory is too short.
+        UsageError: The dtype cannot hold the numbers, or memory is insufficient.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Torch code of the PyTorch target other than running: loading models, making inputs, and reading torch's settings.
+"""Functions of the PyTorch target that use torch: they load models, make inputs and read torch's settings.
 
 ``torch`` is an argument: this module does not import it.
 """

@@ -14,7 +14,7 @@ _PROC = Path("/proc")
 
 
 def listens_here(host: str, port: int, proc: Path = _PROC) -> bool:
-    """Return True if a process in this process's container listens at a loopback address of this host.
+    """True if a process in this process's container listens at this host and port, a loopback address.
 
     The containers of a pod share addresses but not memory, so the listening process must be visible and in the same
     cgroup. The search reads all open files, which takes milliseconds: call this once.

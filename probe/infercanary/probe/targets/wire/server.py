@@ -1,4 +1,4 @@
-"""A server for targets: its address, the content of each request, and limits."""
+"""A server that targets ask: its address, the headers of each request, and limits."""
 
 from __future__ import annotations
 
