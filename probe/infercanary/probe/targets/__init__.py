@@ -1,11 +1,13 @@
-"""Targets: what the probe executes and times. A new one is one file here, which registers itself by name::
+"""Targets: the models, servers and functions that the probe executes and times.
+
+A target is one file in this package, which registers its class by name::
 
     @register("mine")
     class MyTarget(Target):
         def open(self) -> None: ...
 
-``target: mine`` in probe.yaml then names it, and the keys under ``options`` are its arguments. A target in any other
-package is named ``package.module:attribute``, and needs no registration.
+``target: mine`` in probe.yaml then selects the target, and the keys under ``options`` are its arguments. A target in
+any other package is named ``package.module:attribute`` and needs no registration.
 """
 
 from infercanary.probe.targets.failures import (

@@ -1,4 +1,4 @@
-"""Why a run fails, or a target cannot be opened: what a target raises so that the probe can count and report it."""
+"""Exceptions of targets: reasons of failed runs, which the probe counts and reports."""
 
 from __future__ import annotations
 
@@ -24,33 +24,29 @@ Reason = Literal[
     "too_large",
     "rate_limited",
 ]
-"""Why a run failed. The first seven can happen with any target; the others are raised by the target itself."""
+"""Reason of a failed run. The first seven can occur with any target; the target itself raises the others."""
 
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 def is_reason(text: str) -> TypeGuard[Reason]:
-    """Whether it is one of :data:`REASONS`.
-
-    Args:
-        text: Any.
-    """
+    """True if the text is one of :data:`REASONS`."""
     return text in REASONS
 
 
 class Failure(Exception):
-    """A run that failed for a known reason: ``raise Failure("not_ready", "…")`` from any method of a target."""
+    """A run failed for a known reason. Any method of a target may ``raise Failure("not_ready", "…")``."""
 
     def __init__(self, reason: Reason, text: str, retry_after: float | None = None) -> None:
         """Keep the reason, and the text as one printable line.
 
         Args:
-            reason: One of :data:`REASONS`; runs that failed are counted by it.
-            text: What went wrong, for the log; cut at 400 characters.
-            retry_after: Seconds for which a server asks to be left alone; None if it does not.
+            reason: One of :data:`REASONS`; failed runs are counted by reason.
+            text: Description of the error for the log; cut at 400 characters.
+            retry_after: Seconds without requests that a server asks for; None if it does not ask.
 
         Raises:
-            ValueError: There is no such reason.
+            ValueError: The reason is unknown.
         """
         if reason not in REASONS:
             raise ValueError(f"`{reason}` is no reason of a failure; there are {', '.join(REASONS)}")
@@ -60,20 +56,20 @@ class Failure(Exception):
 
 
 class NoCuda(UsageError):
-    """The image, or the container, lacks the CUDA that the target was asked to run on; raised by ``open()``.
+    """The image or the container lacks the CUDA that the target needs; raised by ``open()``.
 
-    The settings are right, so the probe does not end: it goes on, sets a metric, and tries again.
+    The settings are right, so the probe does not end: it sets a metric and tries again later.
     """
 
     def __init__(self, text: str, reason: str = "") -> None:
-        """Keep the reason, one of ``failing.CUDA_MISSING_REASONS``, for :attr:`Target.cuda_missing`."""
+        """Keep the reason, one of ``canary_metrics.CUDA_MISSING_REASONS``, for :attr:`Target.cuda_missing`."""
         super().__init__(text)
         self.reason = reason
 
 
 class Unsized(Exception):
-    """A target cannot be run with this number of samples; the text says why. Raised by ``sized()``."""
+    """The target cannot run this number of samples; the text says why. Raised by ``copy_with_batch()``."""
 
 
 class Unprofiled(Exception):
-    """A target cannot be profiled now; the text says why. Raised by ``profiled()``."""
+    """The target cannot be profiled now; the text says why. Raised by ``profile()``."""

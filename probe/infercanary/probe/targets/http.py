@@ -1,4 +1,4 @@
-"""The target for any other server over HTTP: one fixed request, and what its answer must be."""
+"""The target for any other HTTP server: one fixed request, and the expected answer."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ _MAX_BODY_BYTES = 64 << 20
 
 
 class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the answer must be."""
+    """The expected answer."""
 
     status: Annotated[int, Meta(ge=200, le=599)] = 200
     body: str | None = None
-    """The whole body, exactly."""
+    """Exact text of the whole body."""
     json: Any = None
-    """A part of the JSON in the body: the keys of a mapping that are given here, and every entry of a list."""
+    """Expected part of the JSON body: a mapping may have more keys than given here; a list must have the same length.
+    """
     values: str | tuple[str, ...] = ()
-    """JSON pointers (RFC 6901) to numbers, or to lists of numbers: those that the output check compares."""
+    """JSON pointers (RFC 6901) to numbers, or to lists of numbers, which the output check compares."""
 
 
 class HttpOptions(ServerOptions, frozen=True, kw_only=True):
-    """The options of ``target: http``; ``url`` is the whole address."""
+    """Options of ``target: http``; ``url`` is the whole address."""
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"] | None = None
-    """POST where there is a body, else GET."""
+    """POST if there is a body, else GET."""
     body: str | None = None
-    """The body as text; at most one of this, ``body_file`` and ``json``."""
+    """Body as text. Give at most one of ``body``, ``body_file`` and ``json``."""
     body_file: str | None = None
-    """A file that holds the body."""
+    """File that holds the body."""
     json: Any = None
-    """What is sent as JSON."""
+    """Body to send as JSON."""
     expect: Expect = Expect()
 
 
@@ -62,7 +63,7 @@ class HttpTarget(ServerTarget):
         """Check the options.
 
         Raises:
-            UsageError: An option cannot be meant so.
+            UsageError: An option is invalid.
         """
         super().__init__(options)
         options = self._options
@@ -76,7 +77,7 @@ class HttpTarget(ServerTarget):
         self._pointers = [_parsed(pointer) for pointer in ((values,) if isinstance(values, str) else values)]
 
     def open(self) -> None:
-        """Read the body, and wait until the server can be connected to.
+        """Read the body, and wait until the server accepts connections.
 
         Raises:
             UsageError: A file cannot be read.
@@ -92,7 +93,7 @@ class HttpTarget(ServerTarget):
         super().open()
 
     def run(self, phase: Phase) -> bytes:
-        """Make one request; return the body of its answer."""
+        """Make one request and return the body of its answer."""
         expect = self._options.expect
         answer, body = self._ask(phase, expect.status, f"the answer is not {expect.status}")
         if self._pointers or expect.body is not None or expect.json is not None:
@@ -100,11 +101,14 @@ class HttpTarget(ServerTarget):
         return body
 
     def check(self, result: bytes) -> None:
-        """Require what ``expect`` says."""
+        """Raise a failure if the answer does not match ``expect``."""
         self.values(result)
 
     def values(self, result: bytes) -> list[float]:
-        """Return the numbers that ``expect.values`` points to; without it the status, if a body is expected."""
+        """Return the numbers at the pointers in ``expect.values``; without pointers only the status.
+
+        The list is empty if ``expect`` has neither ``values``, ``json`` nor ``body``.
+        """
         expect = self._options.expect
         if expect.body is not None and result != expect.body.encode():
             said = self._server.excerpt(result, 100)
@@ -120,7 +124,7 @@ class HttpTarget(ServerTarget):
         return spread(numbers, len(numbers))
 
     def settings(self) -> dict[str, object]:
-        """List the request. Its query is left out: it may hold a key."""
+        """Return the request. The query is left out because it may hold a key."""
         body: object = sha256(self._body).hexdigest()
         if self._options.json is not None:
             body = without_secrets(self._options.json)
@@ -137,7 +141,7 @@ def _parsed(pointer: str) -> list[str]:
 
 
 def _numbers(document: Any, steps: list[str]) -> Iterator[float]:
-    """Yield the numbers that a pointer leads to; anything else is a failure."""
+    """Yield the numbers at a pointer; fail if the value is missing or not a number."""
     shown = "/" + "/".join(steps)
     at = document
     for step in steps:
@@ -154,7 +158,7 @@ def _numbers(document: Any, steps: list[str]) -> Iterator[float]:
 
 
 def _missing(expected: Any, answer: Any, place: str = "") -> str | None:
-    """Return the place where the answer does not hold what is expected, as a JSON pointer; None where it does."""
+    """Return the JSON pointer of the first difference between the expected part and the answer; None if they match."""
     inner: list[tuple[Any, Any, Any]] = []
     if isinstance(expected, dict) and isinstance(answer, dict):
         inner = [(key, value, answer.get(str(key), UNSET)) for key, value in expected.items()]

@@ -95,7 +95,7 @@ class _Batching(msgspec.Struct):
 
 
 class _ModelConfig(msgspec.Struct):
-    """The part of Triton's extension `model_configuration` that changes how requests are served.
+    """Settings of Triton's extension `model_configuration` that change how requests are served.
 
     https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_model_configuration.md
     """
@@ -106,24 +106,25 @@ class _ModelConfig(msgspec.Struct):
 
 
 class KserveOptions(ServerOptions, frozen=True, kw_only=True):
-    """The options of ``target: kserve``; ``url`` is what comes before ``/v2`` in the server's addresses."""
+    """Options of ``target: kserve``; ``url`` is the part before ``/v2`` of the server's addresses."""
 
     model: Name
-    """The model's name."""
+    """Name of the model."""
     version: Name | int | None = None
-    """Of the model; without one the server chooses."""
+    """Version of the model; by default the server chooses."""
     inputs: list[KserveInput] | None = None
-    """What is left out is taken from the model's metadata; where that leaves a size open (-1) or the input out,
-    ``shape`` is needed."""
+    """Missing keys are taken from the model's metadata. ``shape`` is required if the metadata has an open size (-1)
+    or lacks the input.
+    """
     seed: Seed = 0
-    """Inputs without ``data`` are drawn from it."""
+    """Seed of random values for inputs without ``data``."""
     binary: bool | None = None
-    """Whether tensors go as binary data; by default where the server says that it has that extension."""
+    """True to send tensors as binary data; by default true if the server reports this extension."""
 
 
 @register("kserve")
 class KserveTarget(ServerTarget):
-    """Asks a server for one inference, with fixed inputs."""
+    """Asks a server for one inference with fixed inputs."""
 
     options_type = KserveOptions
     _options: KserveOptions
@@ -132,7 +133,7 @@ class KserveTarget(ServerTarget):
         """Check the options.
 
         Raises:
-            UsageError: An option cannot be meant so.
+            UsageError: An option is invalid.
         """
         super().__init__(options)
         model, version = self._options.model, self._options.version
@@ -170,35 +171,31 @@ class KserveTarget(ServerTarget):
         self._make_request()
 
     def prepare(self) -> None:
-        """Read tokens again, require that the model is ready, and note the server's counters; before each run."""
+        """Read header files again, require a ready model, and read the server's counters; called before each run."""
         super().prepare()
         self._require_ready()
         self._totals = self._stats()
 
     def run(self, phase: Phase) -> tuple[Response, bytes]:
-        """Make one inference.
-
-        Returns:
-            The answer's head and its body.
-        """
+        """Make one inference; return the head and the body of the answer."""
         answer, body = self._ask(phase, 200, f"inference with {self._name} failed")
         self._server.require_plain(answer)
         return answer, body
 
     def values(self, result: tuple[Response, bytes]) -> list[float]:
-        """Return evenly spread values of all outputs, by name; the last is NaN if any is not finite."""
+        """Return evenly spaced values of all outputs, sorted by name; the last is NaN if any value is not finite."""
         return sampled(self._outputs(result))
 
     def check(self, result: tuple[Response, bytes]) -> None:
-        """Require all outputs, of the types and shapes of the metadata and of the first answer."""
+        """Require all outputs, with the types and shapes of the metadata and of the first answer."""
         self._outputs(result)
 
     def readings(self) -> list[Reading]:
-        """Return the server's own times: means over the run by its statistics, or what the answers' headers report."""
+        """Return the server's own times: means over the run from its statistics, else times from answers' headers."""
         after = self._stats() if self._totals else None
         if not after:
             return super().readings()
-        growth = after - self._totals  # of a server that was restarted nothing remains
+        growth = after - self._totals  # after a server restart nothing is left: Counter drops negatives
         return [
             Reading(SERVER, growth[part, "ns"] / count / 1e9, (part,))
             for part in PARTS
@@ -206,7 +203,7 @@ class KserveTarget(ServerTarget):
         ]
 
     def environment(self) -> dict[str, str]:
-        """Report the server's name and version, the model's platform, versions and limits, and how tensors are sent."""
+        """Report the server's name and version, the model's platform, versions and limits, and the tensor encoding."""
         return {
             "kserve_server": self._server_version() or "unknown",
             "kserve_platform": self._of_model.platform or "unknown",
@@ -216,19 +213,19 @@ class KserveTarget(ServerTarget):
         }
 
     def identity(self) -> str:
-        """Return the model's name and versions as the server reports them; without versions, the server's own."""
+        """Return the model's name and versions as the server reports them; without versions, the server's version."""
         version = self._options.version
         versions = " ".join(self._of_model.versions or []) if version is None else str(version)
         detail = f"version {versions}" if versions else self._server_version()
         return f"server: {self._options.model} {detail}" if detail else ""
 
     def settings(self) -> dict[str, object]:
-        """List the inputs, and how they are sent."""
+        """Return the inputs and their encoding."""
         options = self._options
         return {"inputs": options.inputs, "seed": options.seed, "binary": options.binary}
 
     def _serving(self) -> dict[str, str]:
-        """Return instances and batching; empty where the server does not report them, as Triton does."""
+        """Return the number of instances and the batching; empty if the server does not report them. Triton does."""
         config, batching = self._config, self._config.dynamic_batching
         if not config.instance_group:
             return {}
@@ -247,12 +244,12 @@ class KserveTarget(ServerTarget):
         answer, body = self._server.get(f"{self._model}/ready")
         if answer.status != 200:
             self._server.refuse(what, answer, body, "not_ready")
-        # KServe's own servers report it in the body, with status 200.
+        # KServe's own servers report readiness in the body, with status 200.
         if body.lstrip().startswith(b"{") and not document(body, _Ready, "readiness").ready:
             raise Failure("not_ready", f"{what}: it says so")
 
     def _inputs(self) -> list[tuple[Tensor, dict[str, Any]]]:
-        """Make each input of its settings and of the model's metadata; with its parameters."""
+        """Make each input from the settings and the model's metadata; return it with its parameters."""
         declared = self._of_model.inputs or []
         given = self._options.inputs
         if given is None:
@@ -290,7 +287,7 @@ class KserveTarget(ServerTarget):
         return inputs
 
     def _outputs(self, result: tuple[Response, bytes]) -> list[Tensor]:
-        """Read the outputs of an answer by name, whichever way the server sent each; refuse what is not expected."""
+        """Return the outputs of an answer by name, from JSON or binary data; refuse unexpected outputs."""
         answer, body = result
         length = answer.headers.get(_LENGTH.lower(), str(len(body)))
         if not re.fullmatch("[0-9]{1,19}", length) or int(length) > len(body):
@@ -321,7 +318,7 @@ class KserveTarget(ServerTarget):
         return [tensors[name] for name in sorted(tensors)]
 
     def _require_expected(self, output: _Output) -> None:
-        """Refuse another type or shape than the metadata and the first answer have."""
+        """Refuse a type or a shape that differs from the metadata or the first answer."""
         expected = self._expected.get(output.name)
         if expected is None and self._of_model.outputs:
             raise Failure(
@@ -336,9 +333,9 @@ class KserveTarget(ServerTarget):
         self._expected[output.name] = _TensorMetadata(output.name, output.datatype, output.shape)
 
     def _stats(self) -> Counter[tuple[str, str]]:
-        """Return the server's totals since it started, over the versions of the model; empty where it reports none.
+        """Return the server's totals since its start, summed over the model's versions; empty if not reported.
 
-        A failure here is ignored: a run without them is as good as one with them.
+        A failure is ignored because a run without statistics is still valid.
         """
         totals: Counter[tuple[str, str]] = Counter()
         stats = _Stats()

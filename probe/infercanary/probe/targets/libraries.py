@@ -1,4 +1,4 @@
-"""Libraries that do not fit: what the loader's and the engines' words mean, and what to do about them."""
+"""Libraries that do not fit: explains errors of the loader and of engines, and how to fix them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from infercanary.probe.targets.failures import Failure
 
 Misfit = Literal["no_libraries", "version_mismatch"]
 MISFITS: tuple[Misfit, ...] = get_args(Misfit)
-"""Reasons of a failure that are about libraries."""
+"""Failure reasons that concern libraries."""
 
-# glibc's words: elf/dl-load.c, dl-lookup.c and dl-version.c; `not found in the system path` is torch's own search for
-# CUDA's wheels (torch/__init__.py, _preload_cuda_deps).
+# Messages of glibc: elf/dl-load.c, dl-lookup.c and dl-version.c. `not found in the system path` is from torch, which
+# searches CUDA's wheels itself (torch/__init__.py, _preload_cuda_deps).
 _MISSING = re.compile(r"([\w+.-]+?\.so)((?:\.\d+)*): cannot open shared object file")
 _NO_LIBRARY = re.compile(r"(/\S+): (?:invalid ELF header|file too short|wrong ELF class|ELF load command)")
 _UNLOADABLE = re.compile(
     r"cannot open shared object file|failed to map segment from shared object|\.so\S* not found in the system path"
 )
-# https://docs.nvidia.com/deeplearning/cudnn/backend/latest/api/cudnn-graph-library.html#cudnnstatus-t and cuda.h:
-# CUDA_ERROR_UNSUPPORTED_PTX_VERSION is how minor-version compatibility ends where the driver must compile.
+# Sources: https://docs.nvidia.com/deeplearning/cudnn/backend/latest/api/cudnn-graph-library.html#cudnnstatus-t and
+# cuda.h. CUDA_ERROR_UNSUPPORTED_PTX_VERSION: minor-version compatibility does not cover code that the driver must
+# compile.
 _OTHER_VERSION = re.compile(
     r"undefined symbol|version [`'][^']+' not found|cuDNN version (?:incompatibility|mismatch)|VERSION_MISMATCH"
     r"|UNSUPPORTED_PTX_VERSION|unsupported toolchain|driver version is insufficient|driver on your system is too old"
@@ -43,11 +44,11 @@ _FOLDERS = """
 _WHEELS = ("nvidia/*/lib", "torch/lib", "tensorrt_libs")
 _CONFIG = "/etc/ld.so.conf.d/*.conf"
 
-_first_words: dict[str, str] = {}  # engine → why it could not be imported at first
+_first_words: dict[str, str] = {}  # engine → error of its first import
 
 
 class Found(NamedTuple):
-    """Why libraries do not fit."""
+    """Reason why libraries do not fit, and the fix."""
 
     reason: Misfit
     fix: str
@@ -57,15 +58,12 @@ def imported(name: str, install: str) -> ModuleType:
     """Import an engine.
 
     Args:
-        name: The module, which may be imported already.
-        install: How to install it, for the message where it is not.
-
-    Returns:
-        The module.
+        name: Module, which may be imported already.
+        install: Install command, for the message if the module is not installed.
 
     Raises:
-        UsageError: It is not installed.
-        Failure: It is, and cannot be loaded: `no_libraries` or `version_mismatch`.
+        UsageError: The module is not installed.
+        Failure: The module is installed and cannot be loaded: `no_libraries` or `version_mismatch`.
     """
     try:
         return importlib.import_module(name)
@@ -76,17 +74,17 @@ def imported(name: str, install: str) -> ModuleType:
     except Exception as error:
         if place_of(error) is not None:
             raise
-        # What a first attempt left behind makes the second one fail in other words.
+        # A failed first import leaves modules behind, so a second import fails with another, misleading error.
         words = _first_words.setdefault(name, one_line(error).removeprefix("ImportError: "))
         found = misfit(words) or Found("no_libraries", f"it is installed, and broken: {install}")
     raise Failure(found.reason, f"{name} cannot be imported ({words}); {found.fix}")
 
 
 def is_installed(distribution: str) -> bool:
-    """Whether a distribution is installed, whatever is left of it.
+    """True if the distribution's metadata is installed, even if its files are damaged.
 
     Args:
-        distribution: Its name on PyPI.
+        distribution: Name on PyPI.
     """
     try:
         metadata.version(distribution)
@@ -96,13 +94,13 @@ def is_installed(distribution: str) -> bool:
 
 
 def misfit(words: str) -> Found | None:
-    """Read what the loader or an engine said.
+    """Interpret an error message of the loader or an engine.
 
     Args:
-        words: A message, such as ``libcudart.so.11.0: cannot open shared object file: No such file or directory``.
+        words: Message, such as ``libcudart.so.11.0: cannot open shared object file: No such file or directory``.
 
     Returns:
-        The reason and the fix; None where the message is about something else.
+        The reason and the fix; None if the message is about something else.
     """
     if missing := _MISSING.search(words):
         return _missing(*missing.groups())
@@ -123,7 +121,7 @@ def misfit(words: str) -> Found | None:
 
 
 def _missing(stem: str, version: str) -> Found:
-    """Look for a library that the loader did not find, and for other versions of it."""
+    """Search for a library that the loader did not find, and for other versions of it."""
     paths = [path for folder in _folders() for path in sorted(folder.glob(f"{stem}*"))]
     for path in paths:
         if path.name == f"{stem}{version}":
@@ -148,7 +146,7 @@ def _searched() -> str:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield where libraries may be, those where the loader looks first."""
+    """Yield the folders that may hold libraries, in the order in which the loader searches."""
     yield from map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
     for file in glob(_CONFIG):
         with suppress(OSError):

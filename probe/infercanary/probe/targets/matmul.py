@@ -1,7 +1,8 @@
-"""A matrix product by the framework's own library, ``torch.mm``, in each precision that the device computes in.
+"""A matrix product by torch's own library, ``torch.mm``, in each precision that the device computes natively.
 
-The control `gpu_fma` is scalar code of our own on purpose: no image can change it. This target is its counterpart: what
-models spend their time in, by the library that the image has, on Tensor Cores where there are any.
+The control `gpu_fma` is the probe's own scalar code, so that no image can change it. This target is its counterpart:
+it measures the operation that takes most of a model's time, with the image's library and with Tensor Cores if the GPU
+has them.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ UNUSED = Metric(
 ADVICE = "half precision is no faster than float32: Tensor Cores are not in use; install a torch built for this GPU"
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 _DTYPES = {"tf32": "float32"}
-"""The dtype of the operands, where the precision is not its name."""
+"""Precision → dtype of the operands, for precisions that are not dtypes."""
 _SIZE = {"cpu": 1024, "cuda": 4096}
 _LEAST, _MOST = 16, 32768
 _RECENT = 5
 _FIRST_BFLOAT16 = (8, 0)
 _FIRST_TENSOR_CORES = (7, 0)
-# Tensor Cores make half precision twice as fast as float32 or more: 71 beside 36 TFLOP/s on a GeForce RTX 3090, 312
-# beside 19.5 on an A100 (NVIDIA's white papers on GA102, appendix A, and on the A100).
+# Tensor Cores make half precision at least twice as fast as float32: 71 compared with 36 TFLOP/s on a GeForce RTX
+# 3090, 312 compared with 19.5 on an A100 (NVIDIA's white papers on GA102, appendix A, and on the A100).
 _FASTER = 1.2
-# oneDNN's levels of instructions without bfloat16, and the CPU's own names of what has it (Linux, x86-64 and AArch64):
-# https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
+# Values of oneDNN's limit on instructions that exclude bfloat16, and CPU features (Linux, x86-64 and AArch64) that
+# include bfloat16: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
 _WITHOUT_BFLOAT16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")
 _BFLOAT16_FEATURES = {"amx_bf16", "avx512_bf16", "bf16"}
 
@@ -62,25 +63,22 @@ _BFLOAT16_FEATURES = {"amx_bf16", "avx512_bf16", "bf16"}
 def matmul(
     size: int | None = None, device: str = "cpu", precision: str | None = None, seed: int = 0
 ) -> MatmulTarget:
-    """Make the target for a process of the probe's own, in which torch's switch for TF32 may be used.
+    """Make the target for a separate process of the probe, where changing torch's TF32 setting affects nobody else.
 
     Args:
-        size: See :class:`MatmulTarget`, as of all the others.
-        device: Where it computes.
-        precision: The one that is timed.
-        seed: Of the operands.
-
-    Returns:
-        The target, not open.
+        size: Rows and columns; for this and the other arguments see :class:`MatmulTarget`.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        precision: Precision that is timed.
+        seed: Seed of the operands.
     """
     return MatmulTarget(size, device, precision, seed, own_process=True)
 
 
 class MatmulTarget(TorchDeviceTarget):
-    """Multiplies two square matrices. One precision is the canary's latency; the others are readings beside it.
+    """Multiplies two square matrices. One precision is the canary's latency; the others are reported as readings.
 
-    Operands stay on the device: there is nothing to copy, so the phases are ``compute`` and on CUDA ``launch`` and
-    ``queue``. A repeat on CUDA is as many products as take 100 µs.
+    Operands stay on the device, so nothing is copied: the phase is ``compute``, on CUDA also ``launch`` and
+    ``queue``. On CUDA a repeat has as many products as take 100 µs.
     """
 
     def __init__(
@@ -97,15 +95,16 @@ class MatmulTarget(TorchDeviceTarget):
         Args:
             size: Rows and columns; by default 1,024 on a CPU and 4,096 on a GPU.
             device: ``cpu``, ``cuda`` or ``cuda:N``.
-            precision: The one that is timed, of :data:`PRECISIONS`: by default what models use, which is half precision
-                on a GPU and float32 on a CPU.
-            seed: The operands are drawn from it.
-            own_process: Whether torch's switch between float32 and TF32 may be set around a product. It is the whole
-                process's: in a server, requests beside it could be computed with the other precision. Without it the
-                product in single precision is that which the process has, under its own name.
+            precision: Precision that is timed, one of :data:`PRECISIONS`. The default is the usual precision of
+                models: half on a GPU, float32 on a CPU.
+            seed: Seed of the operands.
+            own_process: True if torch's setting between float32 and TF32 may be changed during a product. The setting
+                holds for the whole process: in a server, concurrent requests could be computed in the wrong
+                precision. If False, single precision is the precision of the process's current setting, under that
+                name.
 
         Raises:
-            UsageError: An option cannot be meant so.
+            UsageError: An option is invalid.
         """
         check_device(device)
         self.size = _SIZE[device.partition(":")[0]] if size is None else size
@@ -114,9 +113,9 @@ class MatmulTarget(TorchDeviceTarget):
         check_whole("seed", seed)
         self.device = device
         self.precision = precision or ""
-        """The one that is timed; where it was not given, known after :meth:`open`."""
+        """Precision that is timed; if not given, known after :meth:`open`."""
         self.precisions: tuple[str, ...] = ()
-        """Those that are measured; known after :meth:`open`."""
+        """Precisions that are measured; known after :meth:`open`."""
         self._given = precision
         self._seed = seed
         self._own_process = own_process
@@ -124,12 +123,12 @@ class MatmulTarget(TorchDeviceTarget):
         self._seconds: dict[str, deque[float]] = {}
 
     def open(self) -> None:
-        """Import torch, find out which precisions there are, and draw the operands.
+        """Import torch, find the available precisions, and draw the operands.
 
         Raises:
-            UsageError: torch is not installed, or the device does not have the precision that was asked for.
-            Failure: torch's libraries do not fit, or are not there; or memory does not suffice.
-            NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
+            UsageError: torch is not installed, or the device lacks the requested precision.
+            Failure: torch's libraries do not fit or are missing; or memory is insufficient.
+            NoCuda: torch has no CUDA; :attr:`cuda_missing` gives the reason.
         """
         self._open_device()
         torch = self._torch
@@ -157,17 +156,17 @@ class MatmulTarget(TorchDeviceTarget):
                 self._operands[name] = a, b, torch.empty_like(a)
 
     def run(self, phase: Phase) -> Any:
-        """Multiply, in the precision that is timed."""
+        """Multiply in the precision that is timed."""
         return self._product(self.precision, phase)
 
     def calibrate(self) -> None:
-        """Choose how many products a repeat has, and measure each precision a few times; called after a run."""
+        """Choose the number of products in a repeat, and measure each precision; called after the first run."""
         super().calibrate()
         for _ in range(_RECENT):
             self._measure_precisions()
 
     def readings(self) -> list[Reading]:
-        """Return the rates of all precisions, and whether half precision is no faster than single on Tensor Cores."""
+        """Return the rates of all precisions and, on a GPU with Tensor Cores, whether Tensor Cores seem unused."""
         self._measure_precisions()
         seconds = {name: median(recent) for name, recent in self._seconds.items()}
         flops = 2.0 * self.size**3
@@ -178,7 +177,7 @@ class MatmulTarget(TorchDeviceTarget):
         return found
 
     def environment(self) -> Mapping[str, str]:
-        """Report what the torch target does, and the product's size and precisions."""
+        """Report the components of the torch target, and the product's size and precisions."""
         return torch_model.environment(self._torch, self._device, "eager") | {
             "matmul_size": str(self.size),
             "matmul_precision": self.precision,
@@ -186,7 +185,7 @@ class MatmulTarget(TorchDeviceTarget):
         }
 
     def settings(self) -> Mapping[str, Any]:
-        """List the device, the size, the precision that is timed and the seed."""
+        """Return the device, the size, the timed precision and the seed."""
         return {
             "device": self.device.partition(":")[0],
             "size": self.size,
@@ -195,25 +194,25 @@ class MatmulTarget(TorchDeviceTarget):
         }
 
     def close(self) -> None:
-        """Drop the operands."""
+        """Release the operands."""
         self._operands = {}
 
     def _dtypes(self) -> set[str]:
         return {_DTYPES.get(name, name) for name in self.precisions}
 
     def _needs(self) -> list[Need]:
-        """List two matrices that are drawn; where they are multiplied, their copies of each dtype and the products."""
+        """Return the memory of two drawn matrices and, for each dtype, of two operands and their product."""
         elements = self.size**2
         multiplied = 3 * elements * sum(4 if name == "float32" else 2 for name in self._dtypes())
         drawn = Need(
             "size", 2 * 4 * elements, f"matrices of {self.size} × {self.size}", "give a smaller size"
         )
-        if not self._on_cuda:  # float32 is not copied
+        if not self._on_cuda:  # the CPU multiplies the drawn float32 matrices themselves
             return [drawn._replace(size=multiplied)]
         return [drawn, drawn._replace(size=multiplied, where="device")]
 
     def _gpu_precisions(self) -> tuple[str, ...]:
-        """Return the GPU's precisions: single, then half."""
+        """Return the GPU's precisions: single first, half last."""
         torch, capability = self._torch, self._torch.cuda.get_device_capability(self._device)
         single: tuple[str, ...] = ("float32",)
         if torch.version.cuda is not None and capability >= _FIRST_BFLOAT16:
@@ -222,12 +221,12 @@ class MatmulTarget(TorchDeviceTarget):
             elif _uses_tf32(torch):
                 single = ("tf32",)
         with torch.cuda.device(self._device):
-            # Without emulation: torch also says yes where it would compute bfloat16 as float32.
+            # Exclude emulation: by default torch also returns True if it would compute bfloat16 as float32.
             is_native = torch.cuda.is_bf16_supported(including_emulation=False)
         return *single, "bfloat16" if is_native else "float16"
 
     def _measure_precisions(self) -> None:
-        """Measure each once: the median of several runs is not moved by what disturbs one."""
+        """Measure each precision once; the caller takes the median, which one contended measurement does not move."""
         for name, recent in self._seconds.items():
             timing, _ = self.clock.measure(partial(self._product, name))
             recent.append(timing.phases["compute"])
@@ -246,15 +245,15 @@ class MatmulTarget(TorchDeviceTarget):
 def has_native_bfloat16(
     torch: Any, variables: Mapping[str, str] = os.environ, cpus: Path = Path("/proc/cpuinfo")
 ) -> bool:
-    """Whether torch computes in bfloat16 on this CPU by instructions for it; else it emulates that, orders slower.
+    """True if the CPU has bfloat16 instructions and torch uses them. Emulation is slower by orders of magnitude.
 
-    An image may forbid what the CPU has: by a variable, or by a torch without oneDNN. To time it would be no answer: in
-    a container with less CPU than threads, products in float32 may take as long.
+    An image can disable the instructions, by an environment variable or by a torch without oneDNN. Timing a product
+    would not show emulation reliably: in a container with less CPU than threads, float32 may take as long.
 
     Args:
         torch: The module.
-        variables: Of the environment.
-        cpus: What the kernel says of the CPUs.
+        variables: Environment variables.
+        cpus: File with the kernel's description of the CPUs.
     """
     allowed = variables.get("ONEDNN_MAX_CPU_ISA", variables.get("DNNL_MAX_CPU_ISA", "")).upper()
     if allowed in _WITHOUT_BFLOAT16 or not torch.backends.mkldnn.is_available():
@@ -267,10 +266,10 @@ def has_native_bfloat16(
 
 
 def has_tensor_cores(torch: Any, device: Any) -> bool:
-    """Whether a GPU has Tensor Cores: those of compute capability 7.0 and later, but for Turing's smaller ones.
+    """True if a GPU has Tensor Cores: compute capability 7.0 or later, except Turing GPUs without them.
 
-    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities; of 7.5 only those called RTX, and the
-    T4, have them (a GTX 1650 has not).
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities; of capability 7.5, only RTX models
+    and the T4 have Tensor Cores (a GTX 1650 has none).
 
     Args:
         torch: The module.
@@ -285,7 +284,7 @@ def has_tensor_cores(torch: Any, device: Any) -> bool:
 
 
 def _uses_tf32(torch: Any) -> bool:
-    """Whether this process computes products of float32 in TF32."""
+    """True if this process computes float32 products in TF32."""
     switch = torch.backends.cuda.matmul
     now = getattr(switch, "fp32_precision", None)
     return bool(switch.allow_tf32) if now is None else now == "tf32"
@@ -293,7 +292,7 @@ def _uses_tf32(torch: Any) -> bool:
 
 @contextmanager
 def _tf32(torch: Any, on: bool) -> Iterator[None]:
-    """Set torch's switch for a moment. Of two interfaces only the newer may be used where there is one (torch 2.9)."""
+    """Change torch's TF32 setting within ``with``. torch 2.9 has two interfaces: if the newer exists, use only it."""
     switch = torch.backends.cuda.matmul
     is_newer = hasattr(switch, "fp32_precision")
     name = "fp32_precision" if is_newer else "allow_tf32"

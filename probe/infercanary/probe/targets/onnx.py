@@ -1,4 +1,4 @@
-"""The ONNX Runtime target: an ``.onnx`` file on the execution providers that were asked for, and on no others."""
+"""The ONNX Runtime target: an ``.onnx`` file, executed only on the requested execution providers."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _MOST_THREADS = 4096
 class OnnxTarget(BatchedTarget):
     """Runs an ONNX model with ONNX Runtime on fixed inputs.
 
-    With ``cuda`` or ``tensorrt`` first, inputs and outputs are bound to memory on the device, ONNX Runtime runs on a
-    stream of the probe's with the lowest priority, and ``h2d``, ``compute`` and ``d2h`` are between CUDA events on it;
-    ``compute`` then also holds what the device waits for, such as nodes that run on the CPU. A repeat is as many
-    inferences as take 100 µs. With any other provider the host's clock times the whole run as ``compute``: on the CPU
-    there are no copies, and what another accelerator copies is part of it.
+    If ``cuda`` or ``tensorrt`` comes first, inputs and outputs are bound to memory on the device. ONNX Runtime then
+    runs on the probe's stream with the lowest priority. CUDA events on that stream delimit ``h2d``, ``compute`` and
+    ``d2h``; ``compute`` includes time in which the device waits, for example for nodes on the CPU. A repeat has as
+    many inferences as take 100 µs. With any other provider the host's clock times the whole run as ``compute``: the
+    CPU needs no copies, and the copies of another accelerator are included.
     """
 
     profiler = "second_model"
@@ -78,22 +78,23 @@ class OnnxTarget(BatchedTarget):
         """Check the options; nothing is loaded yet.
 
         Args:
-            model: A file: ``.onnx``, or ``.ort``.
-            inputs: Specifications (``{"shape": [1, 3, 224, 224]}``) drawn from ``seed``: a list in the model's order,
-                or a mapping by name. What the model fixes (a shape, the dtype) may be left out.
-            providers: In order of preference: ``cpu``, ``cuda``, ``tensorrt``, or ONNX Runtime's name of another one.
+            model: A file: ``.onnx`` or ``.ort``.
+            inputs: Specifications (``{"shape": [1, 3, 224, 224]}``) of values drawn from ``seed``: a list in the
+                model's order, or a mapping by name. A shape or dtype that the model fixes may be left out.
+            providers: In order of preference: ``cpu``, ``cuda``, ``tensorrt``, or ONNX Runtime's name of another
+                provider.
             provider_options: Provider → its options, such as ``{"cuda": {"device_id": 1}}``.
-            intra_op_threads: 0 is ONNX Runtime's default, one for each core of the host.
+            intra_op_threads: 0 is ONNX Runtime's default: one for each core of the host.
             inter_op_threads: The same, for ``parallel`` execution.
-            execution_mode: ``parallel`` runs nodes side by side, on the inter-op threads.
-            graph_optimization: How far ONNX Runtime changes the model's graph.
+            execution_mode: ``parallel`` runs nodes concurrently on the inter-op threads.
+            graph_optimization: Level to which ONNX Runtime changes the model's graph.
             session_config: Further entries of the session, such as ``{"session.intra_op.allow_spinning": "0"}``.
-            seed: Inputs are drawn from it.
-            cpu_fallback: Whether to run on the CPU where an accelerator was asked for and is missing. By default that
-                is refused, while ONNX Runtime would do it silently: it would be a canary of something else.
+            seed: Seed of the inputs.
+            cpu_fallback: True to run on the CPU if a requested accelerator is missing. By default that is an error,
+                because the canary would measure something else; ONNX Runtime itself falls back silently.
 
         Raises:
-            UsageError: An option cannot be meant so.
+            UsageError: An option is invalid.
         """
         if not isinstance(model, str) or not model:
             raise UsageError("model: name an .onnx file")
@@ -128,16 +129,16 @@ class OnnxTarget(BatchedTarget):
         Raises:
             UsageError: ONNX Runtime is not installed, the model or a provider cannot be loaded, or an input does not
                 fit.
-            Failure: ONNX Runtime's libraries do not fit, or are not there; or memory does not suffice.
-            NoCuda: There is no CUDA; :attr:`cuda_missing` says why.
+            Failure: ONNX Runtime's libraries do not fit or are missing; or memory is insufficient.
+            NoCuda: CUDA is missing; :attr:`cuda_missing` gives the reason.
         """
         self._ort: Any = imported("onnxruntime", f"{advice('onnx')}, or onnxruntime-gpu for a GPU")
         check_file("model", self._path)
-        self.ask_for_memory([needs.of_files("model", [self._path])])  # before it is searched for other files
+        self.ask_for_memory([needs.of_files("model", [self._path])])  # before onnx_files() reads the file
         weights = [needs.of_files("model", onnx_files(self._path))]
         self.ask_for_memory(weights)
         if not {*ON_CUDA}.isdisjoint({*self._asked}.intersection(self._ort.get_available_providers())):
-            self.ask_for_memory(needs.on_device(weights))  # before there is a context
+            self.ask_for_memory(needs.on_device(weights))  # before a context takes device memory
         try:
             self._open()
         except BaseException as error:
@@ -156,7 +157,7 @@ class OnnxTarget(BatchedTarget):
         if loaded.gpu is None:
             self._bind({wanted.name: drawn(wanted, self._seed, i) for i, wanted in enumerate(inputs)})
             return
-        loaded.gpu.before_close(self._drop)  # the binding holds the session
+        loaded.gpu.before_close(self._drop)  # the binding refers to the session
         self._bound = DeviceBinding(self._ort, loaded, inputs, self._seed, self.ask_for_memory)
         self.clock = self._bound.clock
 
@@ -165,17 +166,17 @@ class OnnxTarget(BatchedTarget):
         self._bound.run(phase)
 
     def values(self, result: None) -> list[float]:
-        """Return evenly spread numbers of the last output; NaN if anything in it is not finite."""
+        """Return evenly spaced numbers of the last output; the last is NaN if any number is not finite."""
         found: list[float] = self._bound.values()
         return found
 
     def environment(self) -> dict[str, str]:
-        """Report ONNX Runtime's version and build, what really ran the model, threads, and the session's switches."""
+        """Report ONNX Runtime's version and build, the providers that ran the model, threads, and session options."""
         ort, loaded = self._ort, self._loaded
         gpu: Any = loaded.gpu
         build = re.findall(r"(?:git-commit-id|build type)=(\w+)", ort.get_build_info())
         options = loaded.session.get_session_options()
-        cores = psutil.cpu_count(logical=False)  # the default, whatever the container's limits
+        cores = psutil.cpu_count(logical=False)  # ONNX Runtime's default; it ignores the container's limits
         inter_op = 1 if self._execution_mode == "sequential" else options.inter_op_num_threads
         return reported(
             {
@@ -201,11 +202,11 @@ class OnnxTarget(BatchedTarget):
         )
 
     def identity(self) -> str:
-        """Digest the file, and those beside it that hold its weights."""
+        """Return the digest of the model's file and of the files with its weights."""
         return of_files(onnx_files(self._path))
 
     def settings(self) -> dict[str, object]:
-        """List the inputs, the providers and the session's options."""
+        """Return the inputs, the providers and the session's options."""
         return {
             "inputs": self._specs,
             "providers": self._asked,
@@ -221,9 +222,9 @@ class OnnxTarget(BatchedTarget):
         }
 
     def close(self) -> None:
-        """Release the session and its memory; a copy leaves the session to the target that it is of."""
+        """Release the session and its memory; a copy does not close the session, which belongs to the original."""
         self.clock = HostClock()
-        if self._loaded.gpu is None:  # with a device, its close() drops them inside its context
+        if self._loaded.gpu is None:  # with a device, gpu.close() calls _drop() inside its context
             self._drop()
         if not self._is_copy:
             self._loaded.close()
@@ -231,14 +232,14 @@ class OnnxTarget(BatchedTarget):
 
     @property
     def samples(self) -> int:
-        """The first dimension of the inputs; 1 where they have none in common. Read after :meth:`open`."""
+        """First dimension of the inputs; 1 if they have no common first dimension. Read after :meth:`open`."""
         return common_size(array.shape for array in self._arrays.values()) or 1
 
     def copy_with_batch(self, batch: int) -> OnnxTarget:
-        """Make a target of the same session, on the CPU only, with this one's samples again and again.
+        """Make a target of the same session that repeats this target's samples; on the CPU only.
 
         Raises:
-            Unsized: It runs on CUDA, or its inputs have no first dimension in common.
+            Unsized: The target runs on CUDA, or the inputs have no common first dimension.
         """
         if self._loaded.gpu is not None:
             raise Unsized(
@@ -257,10 +258,10 @@ class OnnxTarget(BatchedTarget):
         return other
 
     def profile(self, repeats: int, trace: Path | None = None) -> Profile:
-        """Profile some repeats of a second session with ONNX Runtime's own profiler, on the CPU only.
+        """Profile repeats of a second session with ONNX Runtime's own profiler, on the CPU only.
 
         Raises:
-            Unprofiled: It runs on CUDA: there the profiler times the launch of a node, not its kernels.
+            Unprofiled: The target runs on CUDA, where the profiler times the launch of a node instead of its kernels.
         """
         if self._loaded.gpu is not None:
             raise Unprofiled("on CUDA ONNX Runtime's profiler times launches; profile it with `nsys`")
@@ -279,16 +280,16 @@ class OnnxTarget(BatchedTarget):
         return onnx_profile.profile_repeats(load, make_work, repeats, trace)
 
     def session_options(self) -> Any:
-        """Make the ``onnxruntime.SessionOptions`` that the model is loaded with; to be extended in a subclass."""
+        """Make the ``onnxruntime.SessionOptions`` with which the model is loaded; subclasses may extend them."""
         ort = self._ort
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self._threads
         options.execution_mode = getattr(ort.ExecutionMode, _EXECUTION_MODES[self._execution_mode])
         level = _OPTIMIZATION[self._graph_optimization]
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
-        # `onnx_nodes` reports the nodes that are left to the CPU: no warnings about them.
+        # Suppress warnings about nodes on the CPU, because `onnx_nodes` reports them.
         options.log_severity_level = _ERRORS
-        # Older versions ignore it.
+        # Older versions ignore this entry.
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         for key, value in self._session_config.items():
             options.add_session_config_entry(key, value)

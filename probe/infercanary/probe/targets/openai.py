@@ -1,4 +1,4 @@
-"""The target for servers of language models that stream as OpenAI's API does: vLLM, SGLang, TGI, llama.cpp, Ollama, …
+"""The target for servers of language models that stream like OpenAI's API: vLLM, SGLang, TGI, llama.cpp, Ollama, …
 
 https://platform.openai.com/docs/api-reference/chat-streaming
 """
@@ -53,36 +53,37 @@ class _Models(msgspec.Struct):
     data: list[_Model] = []
 
 
-_MODEL_SIZES = ("n_params", "size")  # of llama.cpp
+_MODEL_SIZES = ("n_params", "size")  # from llama.cpp
 
 
 class OpenaiOptions(ServerOptions, frozen=True, kw_only=True):
-    """The options of ``target: openai``; ``url`` is the API's, with its version: ``http://HOST:8000/v1``."""
+    """Options of ``target: openai``; ``url`` is the API's address with its version: ``http://HOST:8000/v1``."""
 
     model: Name
     """The model's name."""
     prompt: Name | None = None
-    """Text; with ``api: chat`` what the user says."""
+    """Text of the prompt; with ``api: chat`` the message of the user."""
     messages: list[dict[str, Any]] | None = None
-    """Instead of a prompt: a list of ``role`` and ``content``."""
+    """List of ``role`` and ``content``, in place of ``prompt``."""
     api: Literal["chat", "completions"] = "chat"
     max_tokens: Annotated[int, Meta(ge=1, lt=2**62)] = 32
-    """The most to ask for. A model that ends earlier makes a shorter run; see ``body``."""
+    """Largest number of tokens to request. A model that stops earlier makes a shorter run; see ``body``."""
     seed: Seed = 0
-    """The server's, for sampling."""
+    """Seed that the server uses for sampling."""
     body: dict[str, Any] = msgspec.field(default_factory=dict)
-    """More keys of the request, such as ``ignore_eos: true``; they replace those made here."""
+    """Additional keys of the request, such as ``ignore_eos: true``; they replace the default keys."""
     salt: bool = True
-    """Whether each prompt begins with digits that are new, so that the server's prefix cache does not know it. Before
-    the repeats of a run, the plain prompt is completed once, for the output check and for its first token."""
+    """True to begin each prompt with new digits, so that the server's prefix cache does not contain it. Before the
+    repeats of a run, the plain prompt is completed once, for the output check and for the time to its first token.
+    """
     timeout_seconds: Timeout = 20.0
 
 
 @register("openai")
 class OpenaiTarget(ServerTarget):
-    """Streams one completion of a fixed prompt, at temperature 0; a salt before it makes it new to the server.
+    """Streams one completion of a fixed prompt at temperature 0; a salt before the prompt makes it new to the server.
 
-    Phases: ``connect``, ``send``, ``first_token`` (until the first text is there), ``tokens`` (the rest).
+    Phases: ``connect``, ``send``, ``first_token`` (until the first text arrives), ``tokens`` (the rest).
     """
 
     options_type = OpenaiOptions
@@ -92,7 +93,7 @@ class OpenaiTarget(ServerTarget):
         """Check the options.
 
         Raises:
-            UsageError: An option cannot be meant so.
+            UsageError: An option is invalid.
         """
         super().__init__(options)
         options = self._options
@@ -120,11 +121,11 @@ class OpenaiTarget(ServerTarget):
         self._completions: list[Completion] = []
 
     def prepare(self) -> None:
-        """Read tokens again, connect anew if needed, and complete the plain prompt; before each run."""
+        """Read header files again, reconnect if necessary, and complete the plain prompt; called before each run."""
         super().prepare()
         self._completions = []
         if self._salted_body:
-            if self._plain is None:  # what the cache leaves is known from the second one on
+            if self._plain is None:  # the first completion fills the prefix cache
                 self._complete(self._request, untimed)
             self._plain = self._complete(self._request, untimed)
 
@@ -135,7 +136,7 @@ class OpenaiTarget(ServerTarget):
         return completion
 
     def values(self, result: Completion) -> list[float]:
-        """Return numbers that differ for another text, or another count of tokens: of the plain prompt's completion."""
+        """Return numbers that change with the text and its token count; if salted, those of the plain prompt."""
         result = self._plain or result
         return list(map(float, sha256(f"{result.tokens} {result.text}".encode()).digest()))
 
@@ -145,7 +146,7 @@ class OpenaiTarget(ServerTarget):
         return self._completions[-1].tokens if self._completions else None
 
     def readings(self) -> list[Reading]:
-        """Return the time between tokens, and the time to the first, salted and plain."""
+        """Return the time between tokens, and the time to the first token, salted and plain."""
         times = []
         if self._completions:
             first = median(completion.first for completion in self._completions)
@@ -157,13 +158,13 @@ class OpenaiTarget(ServerTarget):
         return times
 
     def environment(self) -> dict[str, str]:
-        """Report whether prompts are salted; the protocol has no version."""
+        """Report if prompts are salted; the protocol has no version."""
         return {"openai_prompt": "salted"} if self._salted_body else {}
 
     def identity(self) -> str:
-        """Return what the server's list says of the model; empty where it has no such list.
+        """Return the server's description of the model; empty if the server has no list of models.
 
-        Its `created` is left out: vLLM, SGLang and llama.cpp have the time of the request there.
+        The field `created` is left out because vLLM, SGLang and llama.cpp put the time of the request there.
         """
         listed = self._server.get_document(self._models, _Models, "the list of models")
         for model in listed.data:
@@ -175,7 +176,7 @@ class OpenaiTarget(ServerTarget):
         return ""
 
     def settings(self) -> dict[str, object]:
-        """List what is asked for: the prompt, and how it is completed."""
+        """Return the prompt and the other keys of the request."""
         asked = {key: value for key, value in without_secrets(self._asked).items() if key != "model"}
         return {
             "request": asked,
@@ -184,13 +185,12 @@ class OpenaiTarget(ServerTarget):
         }
 
     def close(self) -> None:
-        """Close the connection."""
         super().close()
         self._plain = None
 
     def _require_ready(self) -> None:
         answer, body = self._server.get(self._models)
-        if answer.status == 503:  # any other status is fine: not all servers have that list
+        if answer.status == 503:  # accept any other status because not all servers have that list
             self._server.refuse("the server is not ready", answer, body, "not_ready")
 
     def _make_request(self) -> None:

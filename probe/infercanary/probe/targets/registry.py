@@ -1,4 +1,4 @@
-"""Which targets there are: each file in ``targets/`` registers its own; others are ``package.module:attribute``."""
+"""Registry of targets: each file in ``targets/`` registers its own; all others are ``package.module:attribute``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _registered: dict[str, Factory] = {}
 
 
 def register(name: str) -> Callable[[F], F]:
-    """Make a class, or a function that makes a target, known by the name that settings use.
+    """Register a class, or a function that makes a target, under the name that settings use.
 
     ::
 
@@ -30,13 +30,13 @@ def register(name: str) -> Callable[[F], F]:
         class TensorRtTarget: ...
 
     Args:
-        name: What ``target:`` says in probe.yaml. A file of the same name is found without importing the others.
+        name: Value of ``target:`` in probe.yaml. If the file has the same name, no other file is imported to find it.
 
     Returns:
-        A decorator that gives back what it gets.
+        A decorator that returns its argument.
 
     Raises:
-        ValueError: Another file has registered that name (from the decorator).
+        ValueError: Another file has registered this name (raised by the decorator).
     """
 
     def registering(factory: F) -> F:
@@ -49,26 +49,16 @@ def register(name: str) -> Callable[[F], F]:
 
 
 def names() -> list[str]:
-    """Return the names of all registered targets, after importing every file of the package.
-
-    Returns:
-        Names in order, as settings write them.
-    """
+    """Return the sorted names of all registered targets. Imports every file of the package."""
     for module in _modules():
         importlib.import_module(module)
     return sorted(_registered)
 
 
 def registered(name: str) -> Factory | None:
-    """Find a registered target.
+    """Return the factory of a registered target; None if no file registers this name.
 
-    Its file is imported, and no more than needed: a probe with one canary does not pay for the other targets.
-
-    Args:
-        name: As :func:`register` got it.
-
-    Returns:
-        What makes the target; None where no file registers that name.
+    As few files as possible are imported: a probe with one canary does not pay for the other targets.
     """
     for module in sorted(_modules(), key=lambda module: module != f"{_PACKAGE}.{name}"):
         if name in _registered:
@@ -78,13 +68,13 @@ def registered(name: str) -> Factory | None:
 
 
 def attribute(reference: str) -> Any:
-    """Import what a reference names.
+    """Import the object that a reference names.
 
     Args:
         reference: ``package.module:attribute``.
 
     Raises:
-        UsageError: It has another form, or there is no such thing.
+        UsageError: The reference has another form, or names nothing.
     """
     module_name, _, path = reference.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")]):
@@ -97,7 +87,7 @@ def attribute(reference: str) -> Any:
                 f"no module `{error.name}`; install it, or start where it is found (the working directory is searched)"
             ) from None
         raise UsageError(f"`{module_name}` needs the module `{error.name}`, which is not installed") from None
-    except (Exception, SystemExit) as error:  # whatever a module does while it is imported
+    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
         raise UsageError(f"`{module_name}` cannot be imported: {one_line(error)}; fix it there") from None
     file = getattr(found, "__file__", None) or "built in"
     for name in path.split("."):
@@ -108,10 +98,10 @@ def attribute(reference: str) -> Any:
 
 
 def factory_at(key: str, reference: str) -> Callable[..., Any]:
-    """Import a class, or a function that makes something, for an option.
+    """Import a class, or a function that makes an object, for an option.
 
     Raises:
-        UsageError: See :func:`attribute`, or it cannot be called; the text begins with the option's key.
+        UsageError: See :func:`attribute`, or the object cannot be called; the text begins with the option's key.
     """
     try:
         factory = attribute(reference)
@@ -129,14 +119,14 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
     """Make the target that settings name.
 
     Args:
-        target: The name of a registered target, or ``package.module:attribute``.
-        options: Its keyword arguments.
+        target: Name of a registered target, or ``package.module:attribute``.
+        options: Keyword arguments of the target.
 
     Returns:
-        What the factory made, not open; :func:`adapt` makes it a target if it has no base class.
+        The object that the factory made, not open; :func:`adapt` converts it if it has no base class.
 
     Raises:
-        UsageError: There is no such target, or the options do not fit it.
+        UsageError: The target is unknown, or the options do not fit it.
     """
     factory = _factory(target)
     _check_options(parameters(factory), options)
@@ -150,7 +140,7 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
 
 
 def adapt(target: Any) -> Target:
-    """Give a target by the recipe of 0.1.0, a class without a base, the interface of today."""
+    """Wrap a target in the style of release 0.1.0, a class without base class, in the current interface."""
     return target if isinstance(target, Target) else _PlainTarget(target)
 
 
@@ -162,7 +152,7 @@ _OLD_NAMES = {name: name for name in vars(Target) if not name.startswith("_") an
 
 
 class _PlainTarget(Target):
-    """A target by the recipe of 0.1.0: a class without a base, and two methods by their names of that time."""
+    """A target in the style of release 0.1.0: no base class, and two methods with their old names."""
 
     def __init__(self, plain: Any) -> None:
         self._plain = plain
@@ -198,25 +188,25 @@ def _factory(target: str) -> Factory:
 
 
 def _modules() -> Iterator[str]:
-    """The files of the package by their full names; what they share lies in packages below it."""
+    """Yield the full names of the package's files, without its subpackages, which hold shared code."""
     path = importlib.import_module(_PACKAGE).__path__
     return (f"{_PACKAGE}.{module.name}" for module in pkgutil.iter_modules(path) if not module.ispkg)
 
 
 def parameters(factory: Factory) -> Mapping[str, inspect.Parameter] | None:
-    """Return the options that a target takes, by name; None where it is written in C and has no signature.
+    """Return the options that a target takes, by name.
 
     Args:
-        factory: A target's class, or a function that makes one.
+        factory: Class of the target, or a function that makes it.
 
     Returns:
-        Name → parameter; or None.
+        Name → parameter; None if the factory is written in C and has no signature.
     """
     try:
         known = inspect.signature(getattr(factory, "options_type", factory)).parameters
     except ValueError:
         return None
-    # A settings file cannot pass positional-only parameters. From Python 3.13 on time.sleep shows that it has one.
+    # Settings cannot pass positional-only parameters. Example: time.sleep has one, visible from Python 3.13 on.
     return {name: each for name, each in known.items() if each.kind is not each.POSITIONAL_ONLY}
 
 

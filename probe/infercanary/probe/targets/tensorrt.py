@@ -1,4 +1,4 @@
-"""The TensorRT target: an engine file on the GPU that it was built for, through TensorRT and CUDA's driver alone."""
+"""The TensorRT target: an engine file on the GPU for which it was built, using only TensorRT and CUDA's driver."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _DTYPES |= {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16"}
 
 @register("tensorrt")
 class TensorRtTarget(BatchedTarget):
-    """Runs a TensorRT engine on fixed inputs, on a stream of the probe's with the lowest priority.
+    """Runs a TensorRT engine on fixed inputs, on the probe's stream with the lowest priority.
 
-    ``h2d``, ``compute`` and ``d2h`` are between CUDA events on that stream; the copies are from and to pinned memory.
-    A repeat is as many inferences as take 100 µs on the device: events resolve about 0.5 µs.
+    CUDA events on that stream delimit ``h2d``, ``compute`` and ``d2h``; copies use pinned memory. A repeat has as
+    many inferences as take 100 µs on the device, because events resolve about 0.5 µs.
     """
 
     profiler = "same_model"
@@ -49,15 +49,16 @@ class TensorRtTarget(BatchedTarget):
         """Check the options; nothing is loaded yet.
 
         Args:
-            engine: A file that ``trtexec --saveEngine`` or the builder wrote.
-            inputs: Specifications (``{"shape": [8, 3, 224, 224]}``) drawn from ``seed``: a list in the engine's order,
-                or a mapping by name. What is left out is the engine's: a dynamic shape is then the profile's optimum.
+            engine: File from ``trtexec --saveEngine`` or from the builder.
+            inputs: Specifications (``{"shape": [8, 3, 224, 224]}``) of values drawn from ``seed``: a list in the
+                engine's order, or a mapping by name. Missing keys are taken from the engine; a dynamic shape is then
+                the profile's optimum.
             device: ``cuda`` or ``cuda:N``.
-            profile: The number of the engine's optimization profile.
-            seed: Inputs are drawn from it.
+            profile: Number of the engine's optimization profile.
+            seed: Seed of the inputs.
 
         Raises:
-            UsageError: An option cannot be meant so.
+            UsageError: An option is invalid.
         """
         if not isinstance(engine, str) or not engine:
             raise UsageError("engine: name a TensorRT engine file")
@@ -73,13 +74,13 @@ class TensorRtTarget(BatchedTarget):
         self._drop()
 
     def open(self) -> None:
-        """Import TensorRT, load the engine, draw the inputs and bind all tensors to memory on the device.
+        """Import TensorRT, load the engine, draw the inputs, and bind all tensors to memory on the device.
 
         Raises:
             UsageError: TensorRT is not installed, the engine cannot be loaded, or an input does not fit.
-            Failure: TensorRT's libraries do not fit, or are not there; or memory does not suffice.
-            NoCuda: There is no GPU or no driver, or engine, TensorRT and driver do not go together;
-                :attr:`cuda_missing` says which.
+            Failure: TensorRT's libraries do not fit or are missing; or memory is insufficient.
+            NoCuda: The GPU or the driver is missing, or engine, TensorRT and driver are incompatible;
+                :attr:`cuda_missing` gives the reason.
         """
         self._trt: Any = imported(
             "tensorrt", "install the version that built the engine: pip install tensorrt==…"
@@ -88,7 +89,7 @@ class TensorRtTarget(BatchedTarget):
         self.ask_for_memory(weights)
         check_file("engine", self._path)
         plan = self._path.read_bytes()
-        self.ask_for_memory(needs.on_device(weights))  # before there is a context
+        self.ask_for_memory(needs.on_device(weights))  # before a context takes device memory
         asked = f"device: `{self.device}`"
         self.cuda_missing = ""
         try:
@@ -106,15 +107,15 @@ class TensorRtTarget(BatchedTarget):
             raise
 
     def run(self, phase: Phase) -> None:
-        """Make as many inferences as the clock's batch, with the copies to the device and back."""
+        """Make the inferences of one repeat, with the copies to the device and back."""
         staged_run(phase, inferences(self.clock), self._inputs, self._enqueue, self._outputs)
 
     def values(self, result: Any) -> list[float]:
-        """Return evenly spread numbers of the last outputs; NaN if anything in them is not finite."""
+        """Return evenly spaced numbers of the last outputs; the last is NaN if any number is not finite."""
         return outputs.values([tensor.numbers() for tensor in self._outputs])
 
     def environment(self) -> dict[str, str]:
-        """Report TensorRT's version, the one that built the engine, the engine, the GPU and its driver's CUDA."""
+        """Report versions of TensorRT, here and at build time, the engine, the GPU and the CUDA of its driver."""
         gpu: Any = self._gpu
         return reported(
             {
@@ -131,26 +132,27 @@ class TensorRtTarget(BatchedTarget):
         )
 
     def identity(self) -> str:
-        """Digest the engine's file."""
+        """Return the digest of the engine's file."""
         return of_files([self._path])
 
     def settings(self) -> dict[str, object]:
-        """List the inputs and the profile."""
+        """Return the inputs, the profile and the seed."""
         return {"inputs": self._specs, "profile": self._profile, "seed": self._seed}
 
     def profile(self, repeats: int, trace: Path | None = None) -> Profile:
-        """Profile some repeats with TensorRT's own profiler, in an execution context of its own.
+        """Profile repeats with TensorRT's own profiler, in a separate execution context.
 
-        A profiler stays with its context, and makes each enqueue wait.
+        The context is separate because a profiler cannot be removed from a context, and makes each enqueue wait.
 
         Raises:
-            Unprofiled: There is no second context, or a trace was asked for: TensorRT's profiler writes none.
+            Unprofiled: TensorRT makes no second context; or a trace is requested, which TensorRT's profiler cannot
+                write.
         """
         if trace is not None:
             raise Unprofiled("TensorRT's profiler writes no trace; leave --trace out, or use `nsys`")
         gpu: Any = self._gpu
         self.ask_for_memory([self._activations()])
-        contexts: list[Any] = []  # emptied where the context may be released
+        contexts: list[Any] = []  # emptied at the end, to release the context inside gpu.current()
 
         def run(phase: Phase) -> None:
             enqueue = functools.partial(self._enqueue, contexts[0])
@@ -169,7 +171,6 @@ class TensorRtTarget(BatchedTarget):
                 contexts.clear()
 
     def close(self) -> None:
-        """Release the engine and its memory."""
         self.clock = HostClock()
         gpu, self._gpu = self._gpu, None
         if gpu is not None:
@@ -177,7 +178,7 @@ class TensorRtTarget(BatchedTarget):
         self._drop()
 
     def _drop(self) -> None:
-        """Release the tensors, and TensorRT's objects, the last one made first."""
+        """Release the tensors, then TensorRT's objects in reverse order of creation."""
         self._inputs: list[StagedTensor] = []
         self._outputs: list[StagedTensor] = []
         self._bound: dict[str, StagedTensor] = {}
@@ -217,7 +218,7 @@ class TensorRtTarget(BatchedTarget):
         self._bind(gpu)
 
     def _second_context(self, gpu: Device) -> Any:
-        """Make a context with the same shapes and memory as the one that is timed."""
+        """Make a context with the same shapes and memory as the timed context."""
         context = self._engine.create_execution_context()
         is_bound = context is not None and (
             not self._profile or context.set_optimization_profile_async(self._profile, gpu.stream.value)
@@ -267,7 +268,7 @@ class TensorRtTarget(BatchedTarget):
         return tensor
 
     def _activations(self) -> Need:
-        """What an execution context takes, the engine's workspace included; TensorRT 10.1 gave it another name."""
+        """Return the memory of an execution context, with workspace; TensorRT 10.1 renamed the attribute."""
         engine = self._engine
         size: int = getattr(engine, "device_memory_size_v2", 0) or getattr(engine, "device_memory_size", 0)
         fix = "build it with smaller shapes, or with less workspace"
@@ -282,7 +283,7 @@ class TensorRtTarget(BatchedTarget):
         return Slot(name, shape, dtype, usual)
 
     def _dtype(self, kind: str, name: str) -> str:
-        """Return a tensor's dtype; refuse one that is not plain memory on the device."""
+        """Return a tensor's dtype; refuse a tensor that is not linear memory on the device."""
         engine, trt = self._engine, self._trt
         theirs = str(engine.get_tensor_dtype(name).name)
         layout = engine.get_tensor_format(name)
@@ -308,7 +309,7 @@ class TensorRtTarget(BatchedTarget):
             raise RuntimeError(f"TensorRT cannot enqueue the engine: {self._complaint()}")
 
     def _built_for(self) -> str:
-        """The CUDA of the installed wheel."""
+        """Return the CUDA of the installed wheel."""
         return wheel_cuda("tensorrt", self._trt.__version__)
 
     def _complaint(self) -> str:

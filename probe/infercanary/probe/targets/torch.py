@@ -26,18 +26,18 @@ _COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 class TorchTarget(TorchDeviceTarget):
     """Runs a PyTorch model on fixed inputs under ``torch.inference_mode()``.
 
-    In a server's own process, with its own model object::
+    In a server's own process, with the server's model object::
 
         TorchTarget(model, [{"shape": [1, 3, 224, 224]}])
 
-    On CUDA a repeat is as many inferences as take 100 µs on the device: events resolve about 0.5 µs. A run is put off
-    while this process has work on the device's default stream; a server in another process, or on streams of its own,
-    is not seen by that: its load is in the runs' tag ``gpu_busy``.
+    On CUDA a repeat has as many inferences as take 100 µs on the device, because events resolve about 0.5 µs. A run
+    is postponed while this process has work on the device's default stream. Work of another process, or on other
+    streams, does not postpone a run: the tag ``gpu_busy`` marks such runs.
     """
 
     profiler = "same_model"
     is_sweepable = True
-    _loaded: Any  # as it was given, with its weights: a graph has only their addresses
+    _loaded: Any  # as loaded: it holds the weights; a graph holds only their addresses
     _model: Any
     _device_inputs: list[Any]
     _host_inputs: list[Any]
@@ -57,24 +57,26 @@ class TorchTarget(TorchDeviceTarget):
         """Check the options; torch is imported by :meth:`open`.
 
         Args:
-            model: A callable (the server's own model object: it is neither moved nor switched to eval), or text:
-                ``package.module:factory``, a TorchScript file (``.pt``, ``.ts``), a ``torch.export`` file (``.pt2``).
+            model: A callable, for example the server's own model object, which is neither moved nor switched to eval
+                mode; or text: ``package.module:factory``, a TorchScript file (``.pt``, ``.ts``), a ``torch.export``
+                file (``.pt2``).
             inputs: Tensors, or specifications (``{"shape": [1, 3, 224, 224], "dtype": "float32"}``), one for each
                 argument of the model.
-            device: ``cpu``, ``cuda`` or ``cuda:N``: where the inputs go, and a model that is loaded here.
+            device: ``cpu``, ``cuda`` or ``cuda:N``: device of the inputs, and of a model that is loaded here.
             mode: ``eager``, ``compile`` (``torch.compile``), or ``graph`` (captured once as a CUDA graph, then
-                replayed). The same model as three canaries shows whether launches or the GPU are slow: a graph has
-                hardly any launches.
-            compile_mode: What ``torch.compile`` gets as its mode; for ``mode: compile`` only.
-            autocast: The lower precision that ``torch.autocast`` computes in around each inference: ``bfloat16`` or
-                ``float16``. By default it is off.
-            seed: Inputs, and weights that torch draws on the CPU in a factory, are drawn from it. Seed numpy and others
-                in the factory: other weights at each start are a new model each time.
-            cpu_fallback: Whether to run on the CPU where CUDA was asked for and torch has none (a CPU-only wheel). By
-                default that is refused: it would be a canary of something else. :attr:`cuda_missing` says why.
+                replayed). To find out if launches or the GPU are slow, run the same model as three canaries: a graph
+                has hardly any launches.
+            compile_mode: Mode of ``torch.compile``; only for ``mode: compile``.
+            autocast: Lower precision for ``torch.autocast`` around each inference: ``bfloat16`` or ``float16``. Off
+                by default.
+            seed: Seed of the inputs, and of weights that torch draws on the CPU in a factory. The factory must seed
+                numpy and other libraries itself: otherwise each start has new weights and counts as a new model.
+            cpu_fallback: True to run on the CPU if CUDA is requested and torch has none (a CPU-only wheel). By
+                default that is an error, because the canary would measure something else. :attr:`cuda_missing` gives
+                the reason.
 
         Raises:
-            UsageError: An option cannot be meant so.
+            UsageError: An option is invalid.
         """
         if not callable(model) and not (isinstance(model, str) and model):
             raise UsageError(
@@ -105,8 +107,8 @@ class TorchTarget(TorchDeviceTarget):
 
         Raises:
             UsageError: torch is not installed, the model cannot be loaded, or an input cannot be made.
-            Failure: torch's libraries do not fit, or are not there; or memory does not suffice.
-            NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
+            Failure: torch's libraries do not fit or are missing; or memory is insufficient.
+            NoCuda: torch has no CUDA; :attr:`cuda_missing` gives the reason.
         """
         self.ask_for_memory(self._needs())
         self._open_device(self._cpu_fallback and self._mode != "graph")
@@ -124,7 +126,8 @@ class TorchTarget(TorchDeviceTarget):
         if self._compile_mode:
             self._model = torch.compile(self._model, mode=self._compile_mode)
         if self._autocast:
-            # What a cache of casts kept from a capture would lie in the graph's own memory.
+            # With a graph, do not cache casts: a cast weight kept from the capture would lie in the graph's own
+            # memory.
             caches = self._mode != "graph"
             self._model = torch_model.autocasting(torch, self._model, self._device, self._autocast, caches)
         self._place(host_inputs)
@@ -140,20 +143,20 @@ class TorchTarget(TorchDeviceTarget):
                 return self._model(*self._device_inputs)
 
     def environment(self) -> dict[str, str]:
-        """Report torch, CUDA and cuDNN versions, build flags, device, threads and the switches that change kernels."""
+        """Report torch, CUDA and cuDNN versions, build flags, device, threads and settings that change kernels."""
         return torch_model.environment(
             self._torch, self._device, self._mode, self._compile_mode, self._autocast
         )
 
     def identity(self) -> str:
-        """Digest the file, or the weights of a model that is no file; empty where it has none."""
+        """Return the digest of the file, or of the weights if the model is not a file; empty without weights."""
         if torch_model.is_file(self._source):
             return of_files([Path(str(self._source))])
         with self._stream():
             return digest_of(self._torch, self._loaded)
 
     def settings(self) -> dict[str, object]:
-        """List the inputs, and how they are computed."""
+        """Return the inputs and the options that decide how they are computed."""
         return {
             "inputs": [
                 e if isinstance(e, TensorSpec) else (list(getattr(e, "shape", ())), str(e.dtype))
@@ -167,29 +170,30 @@ class TorchTarget(TorchDeviceTarget):
         }
 
     def close(self) -> None:
-        """Drop the model and the buffers."""
+        """Release the model and the buffers."""
         self._drop()
         if self._is_copy and self._on_cuda:
-            # The allocator keeps what the largest batch took for its stream, which is gone: nobody else can use it.
+            # torch's allocator keeps the memory of the largest batch for the copy's stream. The stream is gone, so
+            # nothing else can use that memory.
             self._torch.cuda.empty_cache()
 
     @property
     def samples(self) -> int:
-        """The first dimension of the inputs; 1 where they have none in common. Read after :meth:`open`."""
+        """First dimension of the inputs; 1 if they have no common first dimension. Read after :meth:`open`."""
         return common_size(t.shape for t in self._device_inputs) or 1
 
     def copy_with_batch(self, batch: int) -> TorchTarget:
-        """Make a target of the same model whose inputs hold this one's samples again and again.
+        """Make a target of the same model whose inputs repeat this target's samples.
 
         Raises:
-            Unsized: It is a CUDA graph, would be compiled again, or its inputs have no first dimension in common.
+            Unsized: The model is a CUDA graph, would be compiled again, or the inputs have no common first dimension.
         """
         if self._mode == "graph":
             raise Unsized(
                 "a CUDA graph has the one size that it was captured with; sweep the same model in eager mode"
             )
         if batch != self.samples and self._mode == "compile":
-            # Dynamo keeps what it compiles with the model's code, up to torch._dynamo.config.recompile_limit.
+            # Dynamo keeps each compiled version with the model's code, at most torch._dynamo.config.recompile_limit.
             raise Unsized(
                 "torch.compile would compile the model again, beside what serves; add a canary of that shape"
             )
@@ -205,19 +209,19 @@ class TorchTarget(TorchDeviceTarget):
         other = copy.copy(self)
         other._is_copy = True
         with self._torch.no_grad():
-            # Each copy has memory of its own: shared inputs would stay in the caches.
+            # Each copy has its own memory: shared inputs would stay in the CPU's or GPU's caches.
             other._place(
                 [torch_model.repeated(self._torch, t, batch) if common else t.clone() for t in inputs]
             )
         return other
 
     def profile(self, repeats: int, trace: Path | None = None) -> Profile:
-        """Profile some repeats with torch's own profiler: operators, and on CUDA their kernels."""
+        """Profile repeats with torch's own profiler: operators, and on CUDA their kernels."""
         device = str(self._device)
         return torch_profile.profile_repeats(self._torch, self.clock, self.run, repeats, device, trace)
 
     def reset_memory_peak(self) -> None:
-        """Begin to count peak memory anew, also for other readers in this process."""
+        """Reset the memory peak, also for other readers in this process."""
         if self._on_cuda:
             self._torch.cuda.reset_peak_memory_stats(self._device)
 
@@ -233,7 +237,7 @@ class TorchTarget(TorchDeviceTarget):
         self._device_inputs, self._host_inputs, self._host_outputs = [], [], []
 
     def _needs(self, drawn: bool = True) -> list[Need]:
-        """List the inputs that are drawn, and the model's file; or those inputs that were given as tensors."""
+        """Return the memory of drawn inputs and of the model's file; with ``drawn=False`` that of given tensors."""
         asked = [
             needs.of_input(f"inputs[{i}]", tuple(entry.shape or ()), str(entry.dtype or "float32"))
             for i, entry in enumerate(self._inputs)
@@ -244,20 +248,20 @@ class TorchTarget(TorchDeviceTarget):
         return asked
 
     def _place(self, host_inputs: list[Any]) -> None:
-        """Put the inputs where the model runs, with a clock for it."""
+        """Put the inputs on the device, and make its clock."""
         self._make_clock()
         if not self._on_cuda:
             self._device_inputs = host_inputs
             return
         self._host_inputs = [t.cpu().pin_memory() for t in host_inputs]
-        # On the probe's stream, because work of the host's may still use memory of its own stream; and filled, because
-        # a graph is captured from runs before the first copy.
+        # Use the probe's stream, because the host's work may still use memory of the host's own stream. Fill the
+        # inputs now, because a graph is captured by runs before the first copy.
         with self._stream():
             self._device_inputs = [t.to(self._device, non_blocking=True) for t in self._host_inputs]
         self._host_outputs = []
 
     def _captured(self, model: Callable[..., Any], stream: Any) -> Callable[..., Any]:
-        """Capture the model on the device inputs as a CUDA graph; return what replays it."""
+        """Capture the model on the device inputs as a CUDA graph; return a function that replays the graph."""
         torch = self._torch
         # Warm up on a side stream first, then capture there: https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
         with torch.inference_mode(), torch.cuda.stream(stream):
@@ -283,7 +287,7 @@ class TorchTarget(TorchDeviceTarget):
             for _ in batch:
                 result = self._model(*self._device_inputs)
         if outputs.pending(result):
-            return result  # nothing was computed, and the caller refuses it
+            return result  # nothing was computed; the caller refuses this result
         leaves = list(outputs.leaves(result))
         tensors = [leaf for leaf in leaves if isinstance(leaf, self._torch.Tensor)]
         if [(t.shape, t.dtype) for t in tensors] != [(t.shape, t.dtype) for t in self._host_outputs]:

@@ -1,7 +1,7 @@
-"""Negative controls: tiny work that is the same in every image, run beside the canaries.
+"""Negative controls: small work that is the same in every image, run beside the canaries.
 
-When a canary and its control slow down together, the cause is the host (its clock, its heat, a neighbour); when only
-the canary does, the cause is in the image. A new control is one function in ``cpu.py`` or ``cuda.py``, its line in the
+If a canary and its control slow down together, the cause is the host (clock, heat, other processes); if only the
+canary slows down, the cause is in the image. A control is one function in ``cpu.py`` or ``cuda.py``, its line in the
 table there, and its entry in :mod:`infercanary.contract.vocabulary`.
 """
 
@@ -22,13 +22,13 @@ log = logging.getLogger("infercanary.probe")
 
 
 def available_controls(device: str) -> tuple[dict[str, Control], str]:
-    """Make the controls of a device; they take no resources before they are opened.
+    """Make the controls of a device; a control takes no resources until it is opened.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
 
     Returns:
-        Name → control, none for CUDA without a driver; and what they are made of, empty for machine code.
+        Name → control, empty for CUDA without a driver; and the software that does the work, empty for machine code.
     """
     code: Code = None
     made_of = ""
@@ -44,6 +44,6 @@ def available_controls(device: str) -> tuple[dict[str, Control], str]:
 
 
 def python_and_libc() -> str:
-    """Name the versions that controls depend on where Python does their work."""
+    """Return the versions of Python and libc, on which the controls depend if Python does their work."""
     libc = "-".join(platform.libc_ver()).strip("-") or "unknown libc"
     return f"{platform.python_implementation()} {platform.python_version()}, {libc}"

@@ -1,4 +1,4 @@
-"""A control: tiny work that is the same in every image."""
+"""A control: small work that is the same in every image."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TypeAlias
 
 Seconds: TypeAlias = Callable[[], float]
-"""Does the work, and returns the seconds of one execution."""
+"""Function that does the work and returns the seconds of one execution."""
 
 Control: TypeAlias = Callable[[], AbstractContextManager[Seconds]]
-"""Takes what the work needs for as long as a ``with`` lasts, all of it in one thread."""
+"""Function that makes a context manager, which holds the control's resources. Enter, use and leave it in one thread."""

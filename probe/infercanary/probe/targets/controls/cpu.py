@@ -1,12 +1,12 @@
-"""Controls of the host's CPU: arithmetic, memory, the kernel's file path, and how soon a thread is woken.
+"""Controls of the host's CPU: arithmetic, memory, the kernel's file path, and the delay until a thread is woken.
 
-They are machine code (``machine_code.py``) and use nothing of the image. They still share its process: the CPUs that it
-may run on, its cgroup, and its cache and memory traffic.
+The controls are machine code (``machine_code.py``) and use nothing of the image. They still run in the image's
+process: they share its allowed CPUs, its cgroup, and its cache and memory traffic.
 
-Where machine code is refused, Python does the work under the same name. That is other work: the environment then has
-the component ``controls_made_of``, and starts that differ in it are not compared by their controls. ``cpu_spin`` then
-depends on CPython's version and build, fully; ``memory_copy`` on libc's ``memcpy``; ``page_io`` on two calls from
-Python, under 1 %; ``thread_wake`` on CPython, and on the GIL that a waking thread needs.
+If machine code is refused, Python does the work under the same name. That is different work: the environment then has
+the component ``controls_made_of``, and starts that differ in this component are not compared by their controls. In
+Python, ``cpu_spin`` depends fully on CPython's version and build; ``memory_copy`` on libc's ``memcpy``; ``page_io``
+on two calls from Python, under 1 %; ``thread_wake`` on CPython, and on the GIL that a waking thread needs.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from typing import NamedTuple
 from infercanary.probe.targets.controls.control import Control, Seconds
 from infercanary.probe.targets.controls.machine_code import Code, MachineCode, int64s, memory_file
 
-# Each takes 0.2 to 1 ms on a server's CPU: long against the clock's reading, short against what it measures beside.
+# Each control takes 0.2 to 1 ms on a server's CPU: long compared with a reading of the clock, short compared with the
+# canary's run.
 _SPINS, _SPIN_CHAINS = 100_000, 16
 _PYTHON_SPINS = 10_000
-# More than a core's own caches, and less than the last level that it shares on most servers.
+# Larger than a core's private caches, and smaller than the shared last-level cache of most servers.
 _COPY_BYTES = 8 << 20
 _FILE_BYTES, _FILE_TIMES = 1 << 20, 2
 _WAKES, _MESSAGE_BYTES = 64, 8
 _FOREVER = 1 << 62
 _STOP_SECONDS = 1.0
-# x = x·1 + 3 in whole numbers: exact, so that a result shows how often it was done.
+# x = x·1 + 3 in whole numbers is exact, so the result shows the number of repetitions.
 _FACTOR, _SUMMAND = 1.0, 3.0
 
 
@@ -42,7 +43,7 @@ def cpu_controls(code: Code) -> dict[str, Control]:
     """Make the controls of the CPU.
 
     Args:
-        code: This machine's; without it Python does the work.
+        code: Routines of this machine; None lets Python do the work.
 
     Returns:
         Name → control.
@@ -56,7 +57,7 @@ def cpu_controls(code: Code) -> dict[str, Control]:
 
 
 def _timed(call: Callable[[], object]) -> Seconds:
-    """Time a call that has no clock of its own; waiting for the GIL is in it."""
+    """Time a call that has no clock of its own; the time includes waiting for the GIL."""
 
     def seconds() -> float:
         begin = perf_counter()
@@ -68,7 +69,7 @@ def _timed(call: Callable[[], object]) -> Seconds:
 
 @contextmanager
 def _spin(code: Code) -> Iterator[Seconds]:
-    """Multiply and add in 8 independent chains of pairs: more chains are not faster."""
+    """Multiply and add in 8 independent chains of pairs; more chains would not be faster."""
     if code is None:
         yield _timed(_spin_in_python)
         return
@@ -85,7 +86,7 @@ def _spin_in_python() -> None:
 
 @contextmanager
 def _copy(code: Code) -> Iterator[Seconds]:
-    """Copy sixteen bytes at a time, as any CPU can; libc's ``memcpy`` depends on the CPU and on its version."""
+    """Copy with instructions of every CPU; libc's ``memcpy`` depends on the CPU and on libc's version."""
     with _memory(_COPY_BYTES) as source, _memory(_COPY_BYTES) as target:
         arguments = _address(target), _address(source), _COPY_BYTES
         yield code.timed("copy", *arguments) if code else _timed(partial(ctypes.memmove, *arguments))
@@ -93,7 +94,7 @@ def _copy(code: Code) -> Iterator[Seconds]:
 
 @contextmanager
 def _file(code: Code) -> Iterator[Seconds]:
-    """Write a file in memory, and read it: the kernel's way to its page cache and back, without a disk."""
+    """Write and read a file in memory: the kernel's path to its page cache and back, without a disk."""
     with (
         _memory(_FILE_BYTES) as source,
         _memory(_FILE_BYTES) as target,
@@ -119,7 +120,7 @@ def _file(code: Code) -> Iterator[Seconds]:
 
 @contextmanager
 def _wake(code: Code) -> Iterator[Seconds]:
-    """Two threads wake each other in turn, each blocked in ``read`` on a pipe of its own; no GIL in machine code."""
+    """Let two threads wake each other in turn, each blocked in ``read`` on its own pipe; machine code needs no GIL."""
     if code is None:
         with _echoing(_echo_in_python) as pipes:
             yield _timed(partial(_ask_in_python, pipes))
@@ -129,7 +130,7 @@ def _wake(code: Code) -> Iterator[Seconds]:
     here, there = ctypes.addressof(message), ctypes.addressof(echoed)
 
     def echo(pipes: Pipes) -> None:
-        # Until a message is too short.
+        # The loop ends at a short message, which is an unexpected result.
         table = int64s(
             _FOREVER,
             *(read, pipes.ask_out, there, size, 0, size),
@@ -158,13 +159,13 @@ def _ask_in_python(pipes: Pipes) -> None:
 
 
 class Calls:
-    """A pair of system calls, made ``times`` times; each is its number, 4 arguments, and the result that is right.
+    """A pair of system calls, made ``times`` times.
 
     Args:
-        code: Has the routine that makes them.
-        times: Pairs in a repeat.
-        first: Six integers, of the first call.
-        second: Six integers, of the second call.
+        code: Machine code with the routine that makes the calls.
+        times: Number of pairs in a repeat.
+        first: Six integers of the first call: its number, 4 arguments, and the correct result.
+        second: The same six integers of the second call.
     """
 
     def __init__(self, code: MachineCode, times: int, first: Sequence[int], second: Sequence[int]) -> None:
@@ -183,7 +184,7 @@ class Calls:
 
 
 class Pipes(NamedTuple):
-    """Two pipes, by the descriptor of each end."""
+    """File descriptors of both ends of two pipes."""
 
     ask_out: int
     ask_in: int
@@ -195,8 +196,8 @@ class Pipes(NamedTuple):
 def _echoing(echo: Callable[[Pipes], None]) -> Iterator[Pipes]:
     """Make pipes, and a thread that answers on them.
 
-    The thread ends at a short message, not at a closed pipe: if the host process forked meanwhile, its child has that
-    end open too.
+    A short message ends the thread. Closing the pipe would not be enough: if the host process has forked, its child
+    still has that end open.
     """
     pipes = Pipes(*os.pipe(), *os.pipe())
     thread = threading.Thread(target=echo, args=(pipes,), name="infercanary-control", daemon=True)
@@ -207,23 +208,24 @@ def _echoing(echo: Callable[[Pipes], None]) -> Iterator[Pipes]:
         if thread.ident is not None:
             os.write(pipes.ask_in, b"\0")
             thread.join(_STOP_SECONDS)
-        if not thread.is_alive():  # else it would read from whatever file gets the number next
+        if not thread.is_alive():  # else the thread would read from the next file with that number
             for descriptor in pipes:
                 os.close(descriptor)
 
 
 @contextmanager
 def _memory(size: int) -> Iterator[mmap.mmap]:
-    """Map a filled buffer that begins with a page, and lies in small pages only.
+    """Map a filled buffer that begins at a page boundary and uses only small pages.
 
-    malloc's buffers begin elsewhere at each start, and lie in huge pages by chance: noise of restarts.
+    Buffers of malloc begin at a different offset at each start and use huge pages by chance: that adds restart
+    variance.
     """
     buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with buffer:
-        with suppress(OSError):  # a kernel without huge pages
+        with suppress(OSError):  # a kernel without huge pages raises
             buffer.madvise(mmap.MADV_NOHUGEPAGE)
-        piece = bytes(range(1, 252)) * 256  # 251 is prime: no two pages are the same
-        while left := size - buffer.tell():  # in pieces, to need no copy
+        piece = bytes(range(1, 252)) * 256  # 251 is prime, so no two pages are equal
+        while left := size - buffer.tell():  # write in pieces, to need no second buffer of this size
             buffer.write(piece[:left])
         yield buffer
 

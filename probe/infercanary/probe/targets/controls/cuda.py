@@ -1,11 +1,11 @@
-"""Controls of one GPU, through the driver API alone: arithmetic, memory, the way from and to the host, launches.
+"""Controls of one GPU, using only the driver API: arithmetic, memory, transfers between host and device, launches.
 
-Kernels are PTX, compiled by the driver when they are loaded; they are launched on a stream of the lowest priority in
-the context that the host's frameworks use, which is the thread's current one only during a call. Nothing of the
-image is used: no CUDA runtime, no cuBLAS, no cuDNN. Two influences remain: ``cuda-compat``, where an image carries it,
-brings another driver library and compiler; and the host's own work on the GPU at the same time.
+Kernels are PTX, which the driver compiles when it loads them. They are launched on a stream of the lowest priority,
+in the context that the host's frameworks use; that context is the thread's current context only during a call.
+Nothing of the image is used: no CUDA runtime, no cuBLAS, no cuDNN. Two influences remain: an image with
+``cuda-compat`` brings its own driver library and compiler; and the host's own work may use the GPU at the same time.
 
-Batches of at least 100 µs are timed by events; the result is one execution's.
+Events time batches of at least 100 µs; the result is the time of one execution.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from infercanary.probe.targets.controls.control import Control, Seconds
 from infercanary.probe.targets.controls.machine_code import Code, int64s
 
 _BLOCK = 256
-# As many threads as a multiprocessor holds, at most. One of them has 128 lanes (a few kinds 64): 0.1 to 0.3 ms.
+# 8 blocks of 256 threads: the largest number of threads that a multiprocessor holds. A multiprocessor has 128 lanes
+# (64 on some GPUs), so the kernel takes 0.1 to 0.3 ms.
 _FMA_BLOCKS, _FMA_CHAINS, _FMA_UNROLL, _FMA_ROUNDS = 8, 8, 8, 256
-_COPY_BYTES = 64 << 20  # with its copy more than any L2 cache so far (B200: 126 MB)
+_COPY_BYTES = 64 << 20  # source and copy together exceed every L2 cache so far (B200: 126 MB)
 _TRANSFER_BYTES = 4 << 20
 _WORD = 4
 
@@ -36,9 +37,9 @@ _BATCH_SECONDS = 100e-6
 _MAX_BATCH = 1024
 _WARM_UPS, _TRIES = 5, 3
 
-# Registers only, so that it depends on the SM clock and on who else is on the SMs, and on nothing else: a matrix
-# product would be bound by shared memory and the L2 cache as well, and by how well it is written for this GPU.
-# With a = b = 1 all sums are whole numbers, and exact; a and b are arguments, so nothing can be computed beforehand.
+# The kernel uses registers only, so it depends only on the SM clock and on other work on the SMs. A matrix product
+# would also depend on shared memory, on the L2 cache and on its tuning for this GPU. With a = b = 1 all sums are
+# whole numbers and exact; a and b are arguments, so that the compiler cannot compute the result in advance.
 _FMA = f"""
 .visible .entry fma(.param .u64 out, .param .u32 rounds, .param .f32 a, .param .f32 b)
 {{
@@ -70,7 +71,7 @@ round:
 }}
 """
 
-# ISA 6.0 is CUDA 9's; PTX for an old target runs on every later GPU.
+# ISA 6.0 came with CUDA 9. PTX for an old target runs on every later GPU.
 PTX = f"""
 .version 6.0
 .target sm_52
@@ -123,8 +124,8 @@ def cuda_controls(ordinal: int, code: Code) -> dict[str, Control]:
     """Make the controls of one GPU.
 
     Args:
-        ordinal: CUDA's number of it.
-        code: This machine's; without it Python launches the kernels, which matters for empty ones only.
+        ordinal: CUDA's number of the GPU.
+        code: Routines of this machine; None lets Python launch the kernels, which affects only empty kernels.
 
     Returns:
         Name → control.
@@ -139,7 +140,7 @@ def _batches(
     code: Code,
     prepare: Callable[[Device, Code], Enqueue],
 ) -> Iterator[Seconds]:
-    """Make a stream, buffers and kernels on a GPU, and time batches of what ``prepare`` enqueues a number of times."""
+    """Allocate what ``prepare`` needs on a GPU, and yield a function that times batches of its work."""
     device = Device(ordinal)
     try:
         with device.current():
@@ -180,7 +181,7 @@ def _copy(device: Device, code: Code) -> Enqueue:
 
 
 def _transfer(device: Device, code: Code) -> Enqueue:
-    """Copy from pinned memory to the device and back: the bus, and the copy engines."""
+    """Copy from pinned memory to the device and back, to measure the bus and the copy engines."""
     there = device.allocate(_TRANSFER_BYTES)
     here, back = device.pinned(_TRANSFER_BYTES), device.pinned(_TRANSFER_BYTES)
     ctypes.memmove(here, array("I", range(_TRANSFER_BYTES // _WORD)).tobytes(), _TRANSFER_BYTES)
@@ -195,12 +196,12 @@ def _transfer(device: Device, code: Code) -> Enqueue:
 
 
 def _launch(device: Device, code: Code) -> Enqueue:
-    """Launch empty kernels: how fast the device takes them."""
+    """Launch empty kernels, to measure the rate at which the device accepts launches."""
     return _Launches(device, code, device.kernels(PTX)("empty"), 1, 1, [])
 
 
 class _Launches:
-    """Launches a kernel many times, by machine code: a call by ctypes takes as long as the driver's launch."""
+    """Launches a kernel many times by machine code, because a call by ctypes takes as long as the launch itself."""
 
     def __init__(
         self,
@@ -213,9 +214,9 @@ class _Launches:
     ) -> None:
         self._driver = device.driver
         self._code = code
-        self._arguments = arguments  # the driver reads them, by these pointers, at each launch
+        self._arguments = arguments  # kept: at each launch the driver reads them by these pointers
         self._pointers = (c_void_p * max(1, len(arguments)))(*map(ctypes.addressof, arguments))
-        shape = (blocks, 1, 1, block, 1, 1, 0)  # and no dynamic shared memory
+        shape = (blocks, 1, 1, block, 1, 1, 0)  # the last 0: no dynamic shared memory
         self._call = (kernel, *shape, device.stream, self._pointers, None)
         self._table = int64s(
             0,
@@ -228,10 +229,10 @@ class _Launches:
         )
 
     def __call__(self, times: int) -> None:
-        """Launch it so many times.
+        """Launch the kernel this many times.
 
         Raises:
-            CudaError: At the first launch that fails.
+            CudaError: A launch failed; later launches are not made.
         """
         if self._code is None:
             for _ in range(times):
@@ -239,5 +240,5 @@ class _Launches:
         else:
             self._table[0] = times
             result = self._code.call("launches", self._table)
-            # An int: the register's upper half is chance.
+            # the result is a 32-bit int; the register's upper half is undefined
             self._driver.check("cuLaunchKernel", result & 0xFFFF_FFFF)

@@ -1,13 +1,14 @@
-"""Machine code of our own, for controls that are the same bytes in every image.
+"""The probe's own machine code, for controls that consist of the same bytes in every image.
 
-What Python can call to keep a CPU, its memory or the kernel busy is the image's own: CPython, libc, zlib, OpenSSL.
-A few instructions in a page of their own depend on none of them, use only what every x86-64 and every AArch64 CPU has,
-and run with the GIL released. They also read the clock, so that waiting for the GIL afterwards does not count: in a
-busy server it takes up to the interpreter's switch interval of 5 ms, and the host has no part in it.
+Everything that Python can call to load a CPU, its memory or the kernel belongs to the image: CPython, libc, zlib,
+OpenSSL. The routines here depend on none of these. They use only instructions that every x86-64 and every AArch64 CPU
+has, and run with the GIL released. They also read the clock, so that waiting for the GIL after the work is not
+measured: in a busy server that wait is up to the interpreter's switch interval of 5 ms, and the host does not cause
+it.
 
-The page is a file in memory, written through its descriptor and then mapped as executable and never as writable. That
-is how the loader maps a library, so what forbids pages that were ever both (PR_SET_MDWE, systemd's
-MemoryDenyWriteExecute) allows it, and the kernel itself keeps an ARM's instruction cache right.
+The code lies in a memory file, written through its descriptor and then mapped as executable, never as writable. The
+loader maps a library in the same way. So protection against memory that is both writable and executable (PR_SET_MDWE,
+systemd's MemoryDenyWriteExecute) allows it, and the kernel itself updates the instruction cache of an ARM CPU.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Architecture(NamedTuple):
-    """Routines, each line ``bytes | assembly``, and the numbers of the system calls that they make."""
+    """Routines, as lines of ``bytes | assembly``, and the numbers of the system calls that they make."""
 
     routines: dict[str, str]
     read: int
@@ -33,14 +34,15 @@ class Architecture(NamedTuple):
     pwrite64: int
 
 
-# spin(times, in, out)       8 chains of pairs of doubles: x = x·a + b, multiplied and then added, never fused.
-#                            in: 16 starts, then a twice, then b twice; out: 16 doubles. 32 operations each time.
-# copy(to, from, size)       64 bytes at a time.
-# syscalls(table)            table: times, then twice (number, 4 arguments, wanted result). Makes both calls, again and
-#                            again; stops when a result is not what was wanted, and returns it. EINTR: calls again.
-# launches(table)            table: times, function, 11 arguments (cuLaunchKernel's). Stops when one returns non-zero.
-# timed(table)               table: routine, 3 arguments, and room for two timespecs of CLOCK_MONOTONIC around the call.
-# Both conventions: the System V ABI's, https://gitlab.com/x86-psABIs/x86-64-ABI, https://github.com/ARM-software/abi-aa
+# spin(times, in, out)       8 chains of pairs of doubles: x = x·a + b, a product and then a sum, never fused.
+#                            in: 16 initial values, then a twice, then b twice; out: 16 doubles. 32 operations a time.
+# copy(to, from, size)       Copies 64 bytes at a time.
+# syscalls(table)            table: times, then twice (number, 4 arguments, expected result). Repeats both calls;
+#                            stops at an unexpected result and returns this result. Repeats a call after EINTR.
+# launches(table)            table: times, function, 11 arguments (cuLaunchKernel's). Stops at a non-zero result.
+# timed(table)               table: routine, 3 arguments, and space for two timespecs of CLOCK_MONOTONIC, read before
+#                            and after the call.
+# Calling conventions: System V ABI, https://gitlab.com/x86-psABIs/x86-64-ABI, https://github.com/ARM-software/abi-aa
 _X86_64 = {
     "spin": """
         660f1006 660f104e10 | movupd xmm0, [rsi]; movupd xmm1, [rsi+16]
@@ -156,7 +158,7 @@ _AARCH64 = {
         c0035fd6 | ret
     """,
 }
-# Numbers: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
+# Sources of the numbers: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
 ARCHITECTURES = {
     "x86_64": Architecture(_X86_64, read=0, write=1, pread64=17, pwrite64=18),
     "aarch64": Architecture(_AARCH64, read=63, write=64, pread64=67, pwrite64=68),
@@ -166,14 +168,14 @@ _Function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 
 
 class Refused(Exception):
-    """No machine code here: not for this kind of CPU, or the container may not run it."""
+    """Machine code cannot run: there is none for this CPU, or the container does not allow it."""
 
 
 class MachineCode:
-    """The routines of one architecture, in a page that is executable.
+    """The routines of one architecture, in an executable page.
 
     Args:
-        architecture: This machine's.
+        architecture: Architecture of this machine.
 
     Raises:
         OSError: The container may not make memory executable.
@@ -192,49 +194,43 @@ class MachineCode:
         self._functions = {name: _Function(address) for name, address in self._addresses.items()}
 
     def call(self, routine: str, table: ctypes.Array[ctypes.c_int64]) -> int:
-        """Call a routine that takes a table; return its result.
+        """Call a routine with its table, and return the integer that it returns.
 
         Args:
-            routine: Its name in the architecture's ``routines``.
-            table: What the routine reads and writes.
-
-        Returns:
-            The integer that it returns.
+            routine: Key in the architecture's ``routines``.
+            table: Values that the routine reads and writes.
         """
         result: int = self._functions[routine](ctypes.addressof(table))
         return result
 
     def timed(self, routine: str, *arguments: int) -> TimedCall:
-        """Return a call of a routine that reads the clock just before and just after it.
+        """Return a reusable call of a routine that reads the clock immediately before and after the routine.
 
         Args:
-            routine: Its name in the architecture's ``routines``.
+            routine: Key in the architecture's ``routines``.
             arguments: Integers, such as addresses.
-
-        Returns:
-            The call, to be made any number of times.
         """
         return TimedCall(self._functions["timed"], self._addresses[routine], arguments)
 
 
 Code: TypeAlias = MachineCode | None
-"""None where Python does the work."""
+"""None if Python does the work."""
 
 
 class TimedCall:
-    """Calls a routine; returns the seconds between two readings of the clock, both made with the GIL released.
+    """Calls a routine and returns its seconds; both readings of the clock are made with the GIL released.
 
     Args:
-        timed: The routine that reads the clock around another one.
-        routine: The other one's address.
-        arguments: At most 7 integers.
+        timed: Routine that reads the clock before and after it calls another routine.
+        routine: Address of that other routine.
+        arguments: At most 3 integers.
     """
 
     def __init__(self, timed: Callable[[int], int], routine: int, arguments: Sequence[int]) -> None:
         self._timed = timed
         self._table = int64s(routine, *arguments, *[0] * (7 - len(arguments)))
         self.result = 0
-        """The integer that the routine returned last."""
+        """Integer that the routine returned last."""
 
     def __call__(self) -> float:
         self.result = self._timed(ctypes.addressof(self._table))
@@ -244,13 +240,13 @@ class TimedCall:
 
 @cache
 def mapped_code() -> MachineCode:
-    """Map this machine's routines once, until the process ends: a thread may be in them until then.
+    """Map this machine's routines once, until the process ends, because a thread may still run them.
 
     Returns:
         The same object at each call.
 
     Raises:
-        Refused: There are none for this machine, or the container may not run them.
+        Refused: This machine has no routines, or the container may not run them.
     """
     architecture = ARCHITECTURES.get(platform.machine())
     if architecture is None or sys.platform != "linux" or sys.maxsize < 2**32:
@@ -264,40 +260,26 @@ def mapped_code() -> MachineCode:
 
 
 def assembled(lines: str) -> bytes:
-    """Return the bytes before the bars of ``bytes | assembly``.
-
-    Args:
-        lines: One instruction a line, with its bytes in hexadecimal.
-
-    Returns:
-        Machine code.
-    """
+    """Return the bytes of ``bytes | assembly``, which stand before the bars in hexadecimal."""
     return bytes.fromhex("".join(line.partition("|")[0] for line in lines.splitlines()))
 
 
 def int64s(*values: int) -> ctypes.Array[ctypes.c_int64]:
-    """Make a table for a routine.
-
-    Args:
-        values: Its entries.
-
-    Returns:
-        An array of 64-bit integers, in the machine's byte order.
-    """
+    """Make a routine's table: an array of 64-bit integers in the machine's byte order."""
     return (ctypes.c_int64 * len(values))(*values)
 
 
 def memory_file(name: str) -> int:
-    """Make a file in memory only, by libc: a Python that was built for an old libc has no ``os.memfd_create``.
+    """Make a file in memory by libc, because a Python built for an old libc has no ``os.memfd_create``.
 
     Args:
-        name: What ``/proc`` shows; it need not be unique.
+        name: Name in ``/proc``; need not be unique.
 
     Returns:
-        Its descriptor.
+        File descriptor.
 
     Raises:
-        OSError: This libc, or the kernel, has none.
+        OSError: libc or the kernel has no such function.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     try:
@@ -310,7 +292,7 @@ def memory_file(name: str) -> int:
 
 
 def _executable(code: bytes) -> int:
-    """Map code and return its address. Python's mmap hides the address of a mapping that cannot be written."""
+    """Map code and return its address; Python's mmap does not give the address of a read-only mapping."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)

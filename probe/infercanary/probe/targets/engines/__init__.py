@@ -1,1 +1,1 @@
-"""What targets that run a model in this process share: their tensors, and how each engine loads a model."""
+"""Shared code of targets that run a model in this process: tensors, and loading and profiling for each engine."""

@@ -1,4 +1,4 @@
-"""Tensors of GPU targets without torch: pinned on the host, and on the device."""
+"""Tensors of GPU targets that do not use torch: a copy in pinned host memory and a copy on the device."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class StagedTensor:
-    """One tensor twice, in pinned host memory and on the device, until the device is closed.
+    """A tensor in pinned host memory and on the device; both copies exist until the device is closed.
 
-    All but :attr:`address`, :attr:`memory` and :meth:`numbers` is called inside ``with device.current()``.
+    Call everything except :attr:`address`, :attr:`memory` and :meth:`numbers` inside ``with device.current()``.
     """
 
     def __init__(self, device: Device, shape: Sequence[int], dtype: str) -> None:
-        """Allocate both.
+        """Allocate both copies.
 
         Args:
-            device: Where one copy lies.
-            shape: Any; it may have no elements.
-            dtype: By numpy's name, or ``bfloat16``.
+            device: Device of the second copy.
+            shape: Any shape; may have no elements.
+            dtype: numpy's name, or ``bfloat16``.
 
         Raises:
-            CudaError: Memory is short, for example.
+            CudaError: For example, memory is insufficient.
         """
         import numpy as np
 
@@ -38,12 +38,12 @@ class StagedTensor:
         self._dtype = dtype
         storage = np.dtype(STORAGE[dtype])
         self._size = math.prod(shape) * storage.itemsize
-        room = max(1, self._size)  # there is no memory of no bytes
+        room = max(1, self._size)  # an allocation of 0 bytes is an error
         self._on_device = device.allocate(room)
         self._pinned = device.pinned(room)
         memory = (ctypes.c_uint8 * room).from_address(self._pinned.value or 0)
         self.memory: NDArray[Any] = np.ndarray(tuple(shape), storage, memoryview(memory))
-        """The host's side, until the device is closed."""
+        """Copy on the host; valid until the device is closed."""
         self.address: int = self._on_device.value
 
     def upload(self) -> None:
@@ -59,10 +59,10 @@ class StagedTensor:
         )
 
     def numbers(self) -> NDArray[Any]:
-        """Return the host's side as numbers; they are valid until the device is closed.
+        """Return the copy on the host as numbers; valid until the device is closed.
 
         Returns:
-            An array of the tensor's shape, which shares its memory (bfloat16 is a copy as float32).
+            An array of the tensor's shape that shares its memory; for bfloat16 a new array of float32.
         """
         return readable(self.memory, self._dtype)
 
@@ -74,14 +74,14 @@ def staged_run(
     compute: Callable[[], None],
     outputs: Sequence[StagedTensor],
 ) -> None:
-    """Make ``batch`` inferences, phase by phase: all copies to the device, all computing, all copies back.
+    """Make ``batch`` inferences, phase by phase: all copies to the device, all computations, all copies back.
 
     Args:
         phase: Marks the phases.
-        batch: How many inferences.
-        inputs: What is copied to the device.
-        compute: Enqueues one inference on the device's stream.
-        outputs: What is copied back.
+        batch: Number of inferences.
+        inputs: Tensors to copy to the device.
+        compute: Function that enqueues one inference on the device's stream.
+        outputs: Tensors to copy back.
     """
     with phase("h2d"):
         for _ in range(batch):

@@ -1,9 +1,10 @@
-"""Whether the driver runs an engine, by NVIDIA's published rules; and the GPU, or one line that says why there is none.
+"""Compatibility of an engine with the driver, by NVIDIA's published rules; opens the GPU, or explains why it cannot.
 
-https://docs.nvidia.com/deploy/cuda-compatibility/: a newer driver runs what was built for an older CUDA. From CUDA 11
-on, a driver also runs what was built for a newer minor release of its own major one (minor-version compatibility; what
-must be compiled from PTX is excepted). A newer major release needs a newer driver, or on data-centre GPUs the package
-`cuda-compat`, whose `libcuda.so.1` then says which CUDA it runs (forward compatibility).
+https://docs.nvidia.com/deploy/cuda-compatibility/: a newer driver runs engines that were built for an older CUDA.
+From CUDA 11 on, a driver also runs engines that were built for a newer minor release with the same major number
+(minor-version compatibility; code that must be compiled from PTX is excepted). A newer major release needs a newer
+driver or, on data-centre GPUs, the package `cuda-compat`, whose `libcuda.so.1` then reports the newest CUDA that it
+runs (forward compatibility).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml import visible_gpus
 from infercanary.probe.targets.failures import NoCuda
 
-# Table 1 of "Minor Version Compatibility", on that site.
+# From table 1 of "Minor Version Compatibility" on that site.
 _LEAST_DRIVER = {11: "450.80.02", 12: "525", 13: "580"}
 _FIRST_WITH_MINOR_COMPATIBILITY = 11
 _DRIVER_MISMATCH = 803  # CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
@@ -52,11 +53,11 @@ def unfit_driver(engine: str, built_for: str) -> str:
     """Explain why the driver does not run an engine, and how to fix that.
 
     Args:
-        engine: Its name and version, for the message.
-        built_for: The CUDA that it was built for, such as ``13.0``; empty if unknown.
+        engine: Name and version of the engine, for the message.
+        built_for: CUDA for which the engine was built, such as ``13.0``; empty if unknown.
 
     Returns:
-        One line; empty if the driver runs the engine, or there is no driver.
+        One line; empty if the driver runs the engine, or if there is no driver.
     """
     runs, kernel = driver_cuda(), driver_version()
     driver = f"the driver {kernel}" if kernel else "the driver here"
@@ -84,12 +85,12 @@ def unfit_driver(engine: str, built_for: str) -> str:
 
 
 def no_cuda(asked: str, why: str, reason: str) -> NoCuda:
-    """Make the error of a target that was asked to run on CUDA and cannot.
+    """Make the error of a target that cannot run on CUDA although that was requested.
 
     Args:
         asked: The option: ``device: `cuda:1```.
-        why: With the fix.
-        reason: One of ``failing.CUDA_MISSING_REASONS``.
+        why: Cause and fix.
+        reason: One of ``canary_metrics.CUDA_MISSING_REASONS``.
     """
     gpus = ", ".join(visible_gpus())
     seen = f" and NVML sees {gpus}" if gpus else ""
@@ -97,11 +98,11 @@ def no_cuda(asked: str, why: str, reason: str) -> NoCuda:
 
 
 def open_gpu(asked: str, ordinal: int, engine: str, built_for: str) -> Device:
-    """Open a GPU for an engine, if the driver runs it.
+    """Open a GPU for an engine, if the driver runs the engine.
 
     Raises:
-        UsageError: There are GPUs, but none of this number.
-        NoCuda: The driver is too old, or there is no GPU; for :func:`no_cuda`.
+        UsageError: There are GPUs, but none with this number.
+        NoCuda: The driver is too old, or there is no GPU; pass text and reason to :func:`no_cuda`.
     """
     if why := unfit_driver(engine, built_for):
         raise NoCuda(why, "version_mismatch")
@@ -116,7 +117,7 @@ def open_gpu(asked: str, ordinal: int, engine: str, built_for: str) -> Device:
 
 
 def wheel_cuda(name: str, version: str) -> str:
-    """Return the CUDA of an installed wheel, by its name: ``tensorrt_cu12`` is for 12.0; empty if unknown."""
+    """Return the CUDA of an installed wheel by the wheel's name: ``tensorrt_cu12`` is for 12.0; empty if unknown."""
     for major in range(11, 20):
         with suppress(metadata.PackageNotFoundError):
             if metadata.version(f"{name}-cu{major}").startswith(version):
@@ -125,7 +126,7 @@ def wheel_cuda(name: str, version: str) -> str:
 
 
 def _start_fault() -> int:
-    """Return CUDA's error of a driver that does not start; 0 if it starts, or is not there."""
+    """Return CUDA's error code if the driver does not start; 0 if it starts, or if there is no driver."""
     try:
         if (library := cuda_library()) is not None:
             Driver(library).call("cuInit", 0)

@@ -1,4 +1,4 @@
-"""Digests of models: files with those beside them, of which a sample stands for the rest where they are large."""
+"""Digests of models in files. If the files are large, a sample of their content is digested."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 WHOLE_BYTES = 2 << 30
-"""Of a larger model a sample is digested: SHA-256 of 2 GiB takes 2 to 6 s of one core."""
+"""Size above which only a sample is digested: SHA-256 of 2 GiB takes 2 to 6 s on one core."""
 PIECES = 4096
 PIECE_BYTES = 64 << 10
 
-_DIGITS = 16  # 64 bits: nobody attacks it, and two models of a service do not meet by chance
+_DIGITS = 16  # 64 bits: two models of a service do not collide by chance, and no attack is expected
 _BLOCK = 1 << 20
-# An entry of TensorProto.external_data whose key is `location`, up to the length of the path, a varint of one byte or
-# two: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
+# An entry of TensorProto.external_data with the key `location`, up to the length of the path, which is a varint of
+# one or two bytes: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
 _LOCATION = re.compile(rb"\x0a\x08location\x12([\x00-\x7f]|[\x80-\xff][\x00-\x7f])")
 _LOCATION_BYTES = 13
 
 
 def of_files(paths: Sequence[Path], whole: int = WHOLE_BYTES) -> str:
-    """Digest files as one model; their names do not count.
+    """Digest files as one model; file names do not change the digest.
 
     Args:
-        paths: In an order that is the same for the same model.
-        whole: Bytes up to which they are read as a whole.
+        paths: Files, always in the same order for the same model.
+        whole: Largest total size in bytes that is digested as a whole.
 
     Returns:
-        ``file-sha256:…``, or ``file-sample:…`` of the sizes and of ``PIECES`` pieces, evenly spread.
+        ``file-sha256:…``, or ``file-sample:…``: a digest of the sizes and of ``PIECES`` evenly spaced pieces.
 
     Raises:
-        OSError: One cannot be read.
+        OSError: A file cannot be read.
     """
     sizes = [path.stat().st_size for path in paths]
     digest = hashlib.sha256()
@@ -48,12 +48,12 @@ def of_files(paths: Sequence[Path], whole: int = WHOLE_BYTES) -> str:
 
 
 def name_digest(kind: str, hexadecimal: str, is_whole: bool) -> str:
-    """Name a digest by what it is of: ``file-sha256:0123456789abcdef``."""
+    """Format a digest with its kind: ``file-sha256:0123456789abcdef``."""
     return f"{kind}-{'sha256' if is_whole else 'sample'}:{hexadecimal[:_DIGITS]}"
 
 
 def piece_begins(size: int, pieces: int) -> Iterator[int]:
-    """Yield where evenly spread pieces of ``PIECE_BYTES`` begin, the last one at the end; all of it if that is less."""
+    """Yield the offsets of evenly spaced pieces, the last at the end; of all pieces if the data is small enough."""
     if size <= pieces * PIECE_BYTES:
         yield from range(0, size, PIECE_BYTES)
         return
@@ -62,18 +62,18 @@ def piece_begins(size: int, pieces: int) -> Iterator[int]:
 
 
 def onnx_files(path: Path) -> list[Path]:
-    """List an ONNX model and the files that it keeps its weights in, which lie below its folder.
+    """Return an ONNX model and the files with its weights, which lie in its folder or below.
 
-    The model's bytes are searched, not parsed: a name that is none costs a look for a file.
+    The model's bytes are searched, not parsed: a false match costs only a check whether that file exists.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The model cannot be read.
     """
     if not path.stat().st_size:
         return [path]
     names = set()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        # In blocks, between which a server's threads get the interpreter: 256 MiB take 0.2 s.
+        # Search block by block, so that a server's threads get the interpreter in between: 256 MiB take 0.2 s.
         for begin in range(0, len(data), _BLOCK):
             for location in _LOCATION.finditer(data, begin, begin + _BLOCK + _LOCATION_BYTES - 1):
                 low, *high = location[1]

@@ -1,4 +1,4 @@
-"""Components that an engine reports of itself."""
+"""Components of the environment that an engine reports."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from contextlib import suppress
 
 
 def reported(components: Mapping[str, object]) -> dict[str, str]:
-    """Return components as texts, without those that are None or empty, or whose function raises.
+    """Return components as texts, without empty values and without functions that raise.
 
-    Older versions of an engine lack some functions. torch also refuses some switches where the host mixed their old
-    and new names.
+    Older versions of an engine lack some functions. torch also raises for some settings if the host set them through
+    both old and new names.
     """
     texts = {}
     for component, value in components.items():

@@ -1,4 +1,4 @@
-"""Memory that a target is about to take, of the host and of a device: its inputs, outputs, and its model's files."""
+"""Memory that a target is about to take on the host or on a device: inputs, outputs and model files."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from pathlib import Path
 
 from infercanary.probe.targets import Need
 
-_MOST = 1 << 62  # a shape of absurd sizes is still a number that can be written
+_MOST = 1 << 62  # bound for absurd shapes, so that the size stays a 64-bit number
 
 
 def on_device(needs: Iterable[Need]) -> list[Need]:
-    """Repeat needs of the host for the device: copies of inputs and outputs, and the weights of a file."""
+    """Return the same needs for the device: copies of inputs and outputs, and the weights of a file."""
     return [need._replace(where="device") for need in needs]
 
 
 def of_input(place: str, shape: Sequence[int], dtype: str, fix: str = "give a smaller shape") -> Need:
-    """Return the need of a tensor of the host.
+    """Return the need of a tensor on the host.
 
     Args:
-        place: In the settings: ``inputs[0]``.
-        shape: Its dimensions.
-        dtype: Such as ``bfloat16`` or ``int64``; without a number of bits, as bool, an element has one byte.
-        fix: How to need less.
+        place: Key in the settings: ``inputs[0]``.
+        shape: Dimensions of the tensor.
+        dtype: Such as ``bfloat16`` or ``int64``; a name without a number of bits, such as bool, means one byte an
+            element.
+        fix: Advice on how to need less memory.
     """
     bits = re.search(r"\d+", dtype)
     size = math.prod(shape) * (max(1, int(bits[0]) // 8) if bits else 1)
@@ -33,19 +34,19 @@ def of_input(place: str, shape: Sequence[int], dtype: str, fix: str = "give a sm
 
 
 def of_output(shape: Sequence[int], dtype: str, on_device: bool = False) -> list[Need]:
-    """Return the needs of the host's copy of an output, and of the output itself on the device."""
+    """Return the need of an output's copy on the host and, if asked, of the output itself on the device."""
     need = of_input("model", shape, dtype, "give a smaller input")
     need = need._replace(what=f"an output, {need.what},")
     return [need, need._replace(where="device")] if on_device else [need]
 
 
 def of_load(size: int) -> list[Need]:
-    """Return the need of the inputs of a sweep's point, in bytes."""
+    """Return the need of the inputs of one sweep point."""
     return [Need("sweep", size, "its inputs", "name fewer or smaller loads")]
 
 
 def of_files(place: str, paths: Iterable[Path]) -> Need:
-    """Return the need of a model's files once they are read; a missing file counts nothing."""
+    """Return the need of a model's files when they are loaded; a missing file counts as empty."""
     size = 0
     for path in paths:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""A session's inputs and outputs, bound to memory: the host's, or a GPU's with pinned memory on the host beside it."""
+"""Inputs and outputs of a session, bound to host memory, or to a GPU's memory with a copy in pinned host memory."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _DTYPES = {f"tensor({name})": name for name in STORAGE} | {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
 }
-_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16: numpy has no such type to name
+_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16, because numpy has no bfloat16
 
 
 def slots(session: Any) -> list[Slot]:
-    """Return a session's inputs as it declares them; without dimensions it may be of any shape."""
+    """Return a session's inputs as the model declares them; an input without dimensions may have any shape."""
     for argument in session.get_inputs():
         if argument.type not in _DTYPES:
             raise UsageError(
                 f"inputs: the model's input `{argument.name}` is a {argument.type}, which cannot be drawn; "
                 "give a model that takes tensors of numbers"
             )
-    # ONNX Runtime reports an unknown rank as it does a single number: with no dimensions.
+    # ONNX Runtime reports no dimensions both for an unknown rank and for a single number.
     return [
         Slot(each.name, tuple(each.shape) or None, _DTYPES[each.type], None if each.shape else ())
         for each in session.get_inputs()
@@ -40,14 +40,14 @@ def slots(session: Any) -> list[Slot]:
 
 
 class HostBinding:
-    """Inputs bound where they lie; the outputs' memory is left to ONNX Runtime."""
+    """Binds inputs to the arrays that hold them; ONNX Runtime allocates the outputs."""
 
     def __init__(self, session: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Bind the memory of the arrays.
 
         Args:
             session: The ``onnxruntime.InferenceSession``.
-            arrays: Input → its numbers.
+            arrays: Name of an input → its values.
         """
         self._session = session
         self._arrays = arrays
@@ -64,12 +64,12 @@ class HostBinding:
             self._session.run_with_iobinding(self._binding)
 
     def values(self) -> list[float]:
-        """Return evenly spread numbers of the last outputs."""
+        """Return evenly spaced numbers of the last outputs."""
         return outputs.values([_numbers(value) for value in self._binding.get_outputs()])
 
 
 class DeviceBinding:
-    """Inputs and outputs bound to memory on the device, with copies from and to pinned memory."""
+    """Binds inputs and outputs to memory on the device; copies from and to pinned memory."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class DeviceBinding:
         seed: int,
         ask_for_memory: Callable[[Sequence[Need]], None],
     ) -> None:
-        """Draw the inputs and bind them, after a first run that finds out how large the outputs are.
+        """Draw the inputs and bind them; a first run finds out the sizes of the outputs.
 
         Args:
             ort: The module ``onnxruntime``.
-            loaded: Its session, which runs on the stream of its device.
-            inputs: What each of them holds.
-            seed: They are drawn from it.
-            ask_for_memory: Called before an output gets its memory on the device, and its copy on the host.
+            loaded: Session that runs on the stream of its device.
+            inputs: Shape, dtype and range of each input.
+            seed: Seed of the inputs.
+            ask_for_memory: Called before an output is allocated on the device, with its copy on the host.
         """
         self._session = session = loaded.session
         gpu: Any = loaded.gpu
@@ -121,15 +121,15 @@ class DeviceBinding:
                 self.outputs.append(tensor)
             self.clock = gpu.clock(is_inside=False)
         self._run_options = ort.RunOptions()
-        # The clock waits for the last event on this stream; that ONNX Runtime waits as well would be in `compute`.
+        # The clock waits for the last event on this stream. A second wait in ONNX Runtime would count as `compute`.
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
     def run(self, phase: Phase) -> None:
-        """Make as many inferences as the clock's batch, with the copies to the device and back."""
+        """Make the inferences of one repeat, with the copies to the device and back."""
         staged_run(phase, self.clock.batch, self.inputs, self._enqueue, self.outputs)
 
     def values(self) -> list[float]:
-        """Return evenly spread numbers of the last outputs."""
+        """Return evenly spaced numbers of the last outputs."""
         return outputs.values([tensor.numbers() for tensor in self.outputs])
 
     def _enqueue(self) -> None:
@@ -143,7 +143,7 @@ def _element_type(dtype: str) -> Any:
 
 
 def _numbers(value: Any) -> NDArray[Any] | None:
-    """Return an output in the host's memory; None if it is no tensor of numbers."""
+    """Return an output in host memory; None if it is not a tensor of numbers."""
     import numpy as np
 
     if not value.is_tensor() or value.data_type() not in _DTYPES:

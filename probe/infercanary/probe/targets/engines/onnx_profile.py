@@ -1,7 +1,7 @@
 """Profiles repeats with ONNX Runtime's own profiler: nodes by operator type and provider.
 
-It is on from a session's beginning to its end, and makes all of its runs slower: so a session of its own is profiled,
-of the same file with the same options, and closed again.
+The profiler is on for the whole life of a session and makes all its runs slower. So a separate session is profiled,
+with the same file and options, and closed afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from infercanary.probe.targets.engines.onnx_providers import short_name
 from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes, shapes_text
 from infercanary.probe.targets.failures import Unprofiled
 
-_WARM_UPS = 3  # of a session that has not run yet: its arena grows in the first one
+_WARM_UPS = 3  # the session is new: its arena grows in the first run
 _FOLDERS = (None, "/dev/shm")  # the default one; and what a container with a read-only root has  # noqa: S108
 _SHARED_MEMORY_BYTES = 32 << 20
 
@@ -48,16 +48,17 @@ def profile_repeats(
     repeats: int,
     trace: Path | None,
 ) -> Profile:
-    """Profile some repeats of a session that is made for it, after a few that are not counted.
+    """Profile repeats of a separate session, after warm-up runs that are not counted.
 
     Args:
-        load: Makes the session, profiled into files whose paths begin with this text.
-        make_work: From that session to a function that makes one inference, and returns its wall seconds.
-        repeats: 1 or more.
-        trace: File of the trace, for Perfetto.
+        load: Function that makes the session; its argument is the prefix of the profile's path.
+        make_work: Function that returns, for that session, a function that makes one inference and returns its wall
+            seconds.
+        repeats: At least 1.
+        trace: File for the trace, which Perfetto can open.
 
     Raises:
-        Unprofiled: There is no folder to write to, or the profile cannot be read.
+        Unprofiled: No folder is writable, or the profile cannot be read.
     """
     folder = _make_folder()
     try:
@@ -76,16 +77,16 @@ def profile_repeats(
 
 
 def read_events(body: bytes, walls: Sequence[float], warm_ups: int, taken_at: float) -> Profile:
-    """Make the profile of a file that ONNX Runtime wrote.
+    """Make the profile from a file that ONNX Runtime wrote.
 
     Args:
-        body: Of the file.
-        walls: Wall seconds of each run in it.
-        warm_ups: The first so many runs are left out.
+        body: Content of the file.
+        walls: Wall seconds of each run in the file.
+        warm_ups: Number of first runs to leave out.
         taken_at: Unix time.
 
     Raises:
-        Unprofiled: It is another format, or of other runs.
+        Unprofiled: The file has another format, or contains other runs.
     """
     try:
         events = msgspec.json.decode(body, type=list[_Event])
@@ -99,7 +100,7 @@ def read_events(body: bytes, walls: Sequence[float], warm_ups: int, taken_at: fl
     for repeat, run in enumerate(runs, -warm_ups):
         for node in nodes if repeat >= 0 else ():
             if run.ts <= node.ts <= run.ts + run.dur:
-                kind = normalised(node.args.op_name) or "unknown"  # a provider numbers its subgraphs
+                kind = normalised(node.args.op_name) or "unknown"  # providers number their subgraphs
                 tensors = [tensor for shape in node.args.input_type_shape for tensor in shape.items()]
                 shapes = shapes_text([shape for _, shape in tensors], [dtype for dtype, _ in tensors])
                 operator = Operator(kind, short_name(node.args.provider) or "unknown", shapes)

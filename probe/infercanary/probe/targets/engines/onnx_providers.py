@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers: their names in settings, and why one of them, or a model, does not load."""
+"""ONNX Runtime's execution providers: names in settings, and reasons why a provider or a model does not load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT = {"cpu": CPU, "cuda": CUDA, "tensorrt": TENSORRT}
 
 
 def full_names(providers: object) -> list[str]:
-    """Read the option ``providers``, a name or a list of names, as ONNX Runtime's names."""
+    """Return ONNX Runtime's names for the option ``providers``, which is a name or a list of names."""
     if isinstance(providers, str):
         providers = [providers]
     if not isinstance(providers, Sequence) or isinstance(providers, bytes) or not providers:
@@ -29,16 +29,16 @@ def full_names(providers: object) -> list[str]:
 
 
 def short_name(provider: str) -> str:
-    """Return a provider's name in settings; its own name if it has no short one."""
+    """Return a provider's short name in settings; ONNX Runtime's name if there is no short name."""
     return next((name for name, full in SHORT.items() if full == provider), provider)
 
 
 def read_provider_options(providers: Sequence[str], given: object) -> dict[str, dict[str, str]]:
-    """Read the option ``provider_options`` as ONNX Runtime's name of a provider → its options.
+    """Return the option ``provider_options`` with ONNX Runtime's names of the providers as keys.
 
     Args:
-        providers: ONNX Runtime's names of those that were asked for.
-        given: As in the settings.
+        providers: ONNX Runtime's names of the requested providers.
+        given: Value in the settings.
     """
     options = {
         _full_name("provider_options", name): read_texts(f"provider_options.{name}", of_provider)
@@ -53,7 +53,7 @@ def read_provider_options(providers: Sequence[str], given: object) -> dict[str, 
 
 
 def device_id(options: Mapping[str, Mapping[str, str]]) -> int:
-    """Return the one GPU that provider options name; 0 if they name none."""
+    """Return the only GPU in the provider options; 0 if they name no GPU."""
     ids = {options[name]["device_id"] for name in ON_CUDA if "device_id" in options.get(name, {})} or {"0"}
     if len(ids) > 1:
         raise UsageError("provider_options: `device_id` differs between the providers; give one GPU")
@@ -64,15 +64,16 @@ def device_id(options: Mapping[str, Mapping[str, str]]) -> int:
 
 
 def read_texts(place: str, options: object) -> dict[str, str]:
-    """Read a mapping of plain values as texts, as ONNX Runtime takes them: true is 1."""
+    """Convert a mapping of plain values to texts, in ONNX Runtime's format: true is 1."""
     values = convert({} if options is None else options, dict[str, bool | int | float | str], place)
     return {key: str(int(value)) if isinstance(value, bool) else str(value) for key, value in values.items()}
 
 
 def library_fault(onnxruntime: Any, provider: str) -> str:
-    """Return the loader's error for a provider's library, which usually misses another; empty if it can be loaded.
+    """Return the loader's error for a provider's library, usually a missing dependency; empty if the library loads.
 
-    Call it only after ONNX Runtime tried: a provider that is loaded first does not find ONNX Runtime.
+    Call this only after ONNX Runtime has tried to load the provider: a provider that is loaded earlier does not find
+    ONNX Runtime.
     """
     folder = Path(onnxruntime.__file__).parent / "capi"
     library = folder / f"libonnxruntime_providers_{provider.removesuffix('ExecutionProvider').lower()}.so"
@@ -89,9 +90,9 @@ def why_not(error: Exception, path: str, version: str) -> str:
     """Explain why ONNX Runtime does not load a model, and how to fix that.
 
     Args:
-        error: What it raised; the file names and signatures in its message are left out.
-        path: The model's file.
-        version: ONNX Runtime's.
+        error: Error from ONNX Runtime; file names and signatures in its message are left out.
+        path: File of the model.
+        version: Version of ONNX Runtime.
     """
     text = str(error)
     newer = re.search(r"(?:IR version: |Opset )(\d+).*?(?:version: |till opset )(\d+)", text, re.DOTALL)
@@ -102,7 +103,7 @@ def why_not(error: Exception, path: str, version: str) -> str:
             "upgrade onnxruntime, or export it again with a lower `opset_version`"
         )
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
-    # Where in its source, and in which function:
+    # Remove source file, line and function.
     text = re.sub(r"/\S+\.(?:cc|h|cpp):\d+ .*?\)(?: const)? ", "", text)
     text = text.replace(f"Load model from {path} failed:", "")
     return (

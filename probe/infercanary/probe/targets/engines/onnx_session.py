@@ -1,4 +1,4 @@
-"""One ONNX model in ONNX Runtime: loaded on the execution providers that were asked for, and on no others."""
+"""One ONNX model in ONNX Runtime, loaded only on the requested execution providers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from infercanary.probe.targets.libraries import is_installed, misfit
 
 
 class OnnxSession:
-    """Loads a model, and closes it. On CUDA it has a device, and runs on that device's stream."""
+    """Loads and closes a model. On CUDA the session has a device and runs on the device's stream."""
 
     def __init__(
         self,
@@ -35,22 +35,22 @@ class OnnxSession:
         provider_options: Mapping[str, Mapping[str, str]],
         cpu_fallback: bool,
     ) -> None:
-        """Load nothing yet.
+        """Keep the options; nothing is loaded yet.
 
         Args:
-            path: The model's file.
-            providers: In order of preference, by ONNX Runtime's names.
+            path: File of the model.
+            providers: ONNX Runtime's names, in order of preference.
             provider_options: Provider → its options.
-            cpu_fallback: Whether to go on without a provider that cannot be loaded.
+            cpu_fallback: True to continue without a provider that cannot be loaded.
 
         Raises:
             UsageError: The options name more than one GPU.
         """
         self.ordinal = device_id(provider_options)
         self.gpu: Device | None = None
-        """Device that it runs on; None on the CPU, and while it is closed."""
+        """Device of the session; None on the CPU, and while the session is closed."""
         self.session: Any = None
-        """An ``onnxruntime.InferenceSession``; None while it is closed."""
+        """The ``onnxruntime.InferenceSession``; None while it is closed."""
         self.cuda_missing = ""
         self._path = path
         self._asked = providers
@@ -60,16 +60,16 @@ class OnnxSession:
     def open(
         self, ort: Any, make_options: Callable[[], Any], device_memory_left: Callable[[], int | None]
     ) -> None:
-        """Load the model on what was asked for or, with ``cpu_fallback``, on what there is of it.
+        """Load the model on the requested providers; with ``cpu_fallback``, on those that are available.
 
         Args:
             ort: The module ``onnxruntime``.
-            make_options: Makes the ``onnxruntime.SessionOptions`` of each attempt.
-            device_memory_left: Bytes that the arena may take; None for no limit.
+            make_options: Function that makes the ``onnxruntime.SessionOptions`` of each attempt.
+            device_memory_left: Function that returns the bytes that the arena may take; None for no limit.
 
         Raises:
-            UsageError: The model, or a provider, cannot be loaded.
-            NoCuda: There is no CUDA; :attr:`cuda_missing` says why.
+            UsageError: The model or a provider cannot be loaded.
+            NoCuda: CUDA is missing; :attr:`cuda_missing` gives the reason.
         """
         self._ort, self._make_options, self._device_memory_left = ort, make_options, device_memory_left
         self.cuda_missing = ""
@@ -79,7 +79,7 @@ class OnnxSession:
         try:
             self._load(providers)
         except UsageError:
-            # Some providers raise where ONNX Runtime cannot load their libraries; others are left out.
+            # If a provider's library does not load, ONNX Runtime raises for some providers and leaves out others.
             faulty = [provider for provider in providers if library_fault(ort, provider)]
             if not faulty:
                 raise
@@ -90,11 +90,11 @@ class OnnxSession:
         if faulty:
             fit = [provider for provider in providers if provider not in faulty]
             if self.gpu is not None and not any(provider in ON_CUDA for provider in fit):
-                self.gpu.close()  # and the session with it
+                self.gpu.close()  # also drops the session
                 self.gpu = None
             self._load(fit)
         if self.gpu is not None:
-            self.cuda_missing = ""  # without TensorRT it may run on CUDA alone
+            self.cuda_missing = ""  # CUDA alone is enough if only TensorRT is missing
         nodes = self.nodes()
         if nodes and not self._cpu_fallback and not nodes[self._asked[0]]:
             where = ", ".join(f"{n} on {name}" for name, n in sorted(nodes.items()))
@@ -110,24 +110,24 @@ class OnnxSession:
                 )
 
     def load_again(self, options: Any) -> Any:
-        """Load the model once more, on the CPU only, with other ``onnxruntime.SessionOptions``."""
+        """Load the model a second time, on the CPU only, with other ``onnxruntime.SessionOptions``."""
         return self._make_session(self.session.get_providers(), options)
 
     def close(self) -> None:
-        """Release the session and the device."""
         gpu, self.gpu = self.gpu, None
         if gpu is not None:
             gpu.close()
         self._drop()
 
     def nodes(self) -> Counter[str]:
-        """Count the model's nodes by provider; empty where this version does not report it."""
+        """Count the model's nodes by provider; empty if this version does not report the providers."""
         return Counter(provider for provider, _ in self._placed())
 
     def operators_on_cpu(self) -> str:
-        """Name the operators that run on the CPU although an accelerator was asked for first.
+        """Return the operators that run on the CPU although an accelerator is the first requested provider.
 
-        The provider has no kernel for these, or ONNX Runtime prefers the CPU for them, as it does for shapes.
+        The provider has no kernel for these operators, or ONNX Runtime prefers the CPU for them, for example for
+        shapes.
         """
         if self._asked[0] == CPU:
             return ""
@@ -135,14 +135,14 @@ class OnnxSession:
         return ", ".join(f"{kind} ({n} nodes)" if n > 1 else kind for kind, n in sorted(counts.items()))
 
     def first_used(self) -> str:
-        """Name the first provider that has nodes to run; the first of all where that is not known."""
+        """Return the first provider with nodes to run; the first of all if the nodes are unknown."""
         nodes = self.nodes()
         registered: list[str] = self.session.get_providers()
         return next((provider for provider in registered if nodes[provider]), registered[0])
 
     def _placed(self) -> list[tuple[str, str]]:
         """List the provider and the operator of each node."""
-        with suppress(Exception):  # ONNX Runtime before 1.24 does not report it
+        with suppress(Exception):  # ONNX Runtime reports this from 1.24 on
             parts = self.session.get_provider_graph_assignment_info()
             return [(part.ep_name, node.op_type) for part in parts for node in part.get_nodes()]
         return []
@@ -158,7 +158,7 @@ class OnnxSession:
         if provider not in ON_CUDA or any(name in available for name in ON_CUDA):
             reason, fix = "provider_missing", "install a build that has it"
         elif is_installed("onnxruntime-gpu"):
-            # Both wheels write to one folder, and the one that was installed last has it.
+            # Both wheels write to one folder: the wheel that was installed last overwrites the other.
             reason = "provider_missing"
             fix = "onnxruntime-gpu is installed too, and covered by another wheel: uninstall both, and install it alone"
         has = ", ".join(available)
@@ -169,7 +169,7 @@ class OnnxSession:
         return False
 
     def _open_gpu(self, provider: str | None) -> bool:
-        """Open the device of the first provider on CUDA, if there is one."""
+        """Open the device of the first CUDA provider, if any; return False if the device cannot be opened."""
         if provider is None:
             return True
         built_for = str(getattr(self._ort, "cuda_version", "") or "")
@@ -179,8 +179,9 @@ class OnnxSession:
         except NoCuda as error:
             self._miss(provider, error.reason, str(error))
             return False
-        self.gpu.before_close(self._drop)  # the session has its stream
-        # CUDA may come as wheels, which only ONNX Runtime knows how to find; what it prints goes where logs go.
+        self.gpu.before_close(self._drop)  # the session uses the device's stream
+        # If CUDA comes as wheels, only ONNX Runtime can find its libraries. Its output goes to standard error, like
+        # logs.
         preload = getattr(self._ort, "preload_dlls", None)
         if preload is not None and find_spec("nvidia") is not None:
             with redirect_stdout(sys.stderr):
@@ -188,7 +189,7 @@ class OnnxSession:
         return True
 
     def _why_not_started(self, provider: str) -> tuple[str, str]:
-        """Explain a provider that this build has and that is not in the session: the reason, and a line."""
+        """Return reason and explanation for a provider that this build has but the session lacks."""
         cuda = getattr(self._ort, "cuda_version", "") if provider in ON_CUDA else ""
         fix = f"install the libraries that it was built for{f' (CUDA {cuda})' if cuda else ''}"
         reason, words = "provider_missing", "the log above says why"
@@ -200,7 +201,7 @@ class OnnxSession:
         return reason, f"ONNX Runtime cannot start {provider}: {words}; {fix}"
 
     def _miss(self, provider: str, reason: str, why: str) -> None:
-        """Refuse to go on without a provider that was asked for; with ``cpu_fallback`` only note the reason."""
+        """Raise an error for a requested provider that is missing; with ``cpu_fallback`` only keep the reason."""
         if provider in ON_CUDA:
             self.cuda_missing = reason
         if self._cpu_fallback:
@@ -211,7 +212,7 @@ class OnnxSession:
         raise UsageError(f"{asked} was asked for, but {why}")
 
     def _load(self, providers: Sequence[str]) -> None:
-        """Load the model in place of what was loaded."""
+        """Load the model and replace the current session."""
         with self.gpu.current() if self.gpu is not None else nullcontext():
             self.session = None
             try:
@@ -221,7 +222,7 @@ class OnnxSession:
                 raise UsageError(f"model: `{self._path}` {why}") from None
 
     def _make_session(self, providers: Sequence[str], options: Any) -> Any:
-        """Make a session, without ONNX Runtime's own fallback, which prints on standard output."""
+        """Make a session without ONNX Runtime's own fallback, which prints on standard output."""
         return self._ort.InferenceSession(
             self._path,
             sess_options=options,
@@ -230,11 +231,12 @@ class OnnxSession:
         )
 
     def _options_of(self, provider: str) -> dict[str, str]:
-        """Return a provider's options, with the device, its stream and the arena's limit."""
+        """Return a provider's options with the device, its stream and the arena's limit."""
         options = dict(self._options.get(provider, {}))
         if self.gpu is None or provider not in ON_CUDA:
             return options
-        # TensorRT's workspace decides which kernels it chooses: a limit would be another measurement.
+        # Set no limit for TensorRT: the workspace decides which kernels TensorRT chooses, so a limit would change the
+        # measurement.
         if provider == CUDA and (size := self._device_memory_left()) is not None:
             options.setdefault("gpu_mem_limit", str(max(1, size)))
         return options | {"device_id": str(self.ordinal), "user_compute_stream": str(self.gpu.stream.value)}

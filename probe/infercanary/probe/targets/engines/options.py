@@ -1,4 +1,4 @@
-"""Checks of options that several targets have."""
+"""Checks of options that several targets share."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ LARGEST_SEED = 2**62 - 1
 
 
 def check_whole(key: str, value: object, largest: int = LARGEST_SEED, least: int = 0) -> None:
-    """Refuse an option that is no whole number from ``least`` to ``largest``."""
+    """Refuse a value that is not a whole number from ``least`` to ``largest``."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= largest:
         limit = "on" if largest == LARGEST_SEED else f"to {largest}"
         raise UsageError(f"{key}: `{value}` is not a whole number from {least} {limit}")
 
 
 def check_choice(key: str, value: object, choices: Collection[str]) -> None:
-    """Refuse an option that is none of some names."""
+    """Refuse a value that is not one of the choices."""
     if value not in list(choices):
         raise UsageError(f"{key}: `{value}` is none of {', '.join(choices)}")
 
 
 def check_file(key: str, path: str | Path) -> None:
-    """Refuse an option that names no file which can be read."""
+    """Refuse a path that is not a readable file."""
     if why := unreadable(path):
         raise UsageError(f"{key}: {why}; check the path (it starts at {Path.cwd()})")
 
 
 def check_device(device: object, kinds: str = "cpu, cuda, cuda:N") -> int:
-    """Refuse an option that names no device; return CUDA's number of it, 0 without one."""
+    """Refuse a text that names no device; return CUDA's number of the device, 0 if the text has no number."""
     pattern = r"(?:cuda(?::(\d{1,3}))?)" + ("|cpu" if "cpu" in kinds else "")
     named = re.fullmatch(pattern, device, re.ASCII) if isinstance(device, str) else None
     if named is None:

@@ -1,6 +1,6 @@
 """Numbers in the result of a model or function: torch tensors, NumPy arrays and plain numbers in nested containers.
 
-Neither library is imported here: a result that holds their objects shows that they are.
+This module imports neither library: a result that holds their objects proves that they are imported.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from typing import Any
 
 from infercanary.probe.targets.engines.tensors import MAX_VALUES
 
-_PIECE = 1 << 18  # elements that are looked at together; all at once would need as much memory again
-_MOST_STEPS = 1 << 17  # through the objects of one result, 0.1 s: it may hold itself
+_PIECE = 1 << 18  # elements checked at a time; checking all at once would double the memory
+_MOST_STEPS = 1 << 17  # steps through one result, about 0.1 s: a result may contain itself
 _END = object()
 
 
 def pending(result: Any) -> str:
-    """Name a result that is not computed yet, such as a coroutine; empty for one that is."""
+    """Return the type of a result that is not computed yet, such as a coroutine; empty if it is computed."""
     is_pending = isinstance(result, (Iterator, AsyncIterator, Awaitable))
     return f"a `{type(result).__name__}`" if is_pending else ""
 
 
 def values(result: Any) -> list[float]:
-    """Return evenly spread numbers of a result, 1,024 at most; the last is NaN if any number is not finite.
+    """Return at most 1,024 evenly spaced numbers of a result; the last is NaN if any number is not finite.
 
     Args:
         result: Tensors, arrays and real numbers in any nesting of mappings, lists, tuples and dataclasses. A complex
-            number in a tensor or an array counts as two. Text, None, and objects of other classes hold no numbers.
+            number in a tensor or an array counts as two numbers. Text, None, and objects of other classes contain no
+            numbers.
     """
     flat = [numbers for leaf in leaves(result) if (numbers := _flat(leaf)) is not None]
     step = max(1, -(-sum(map(len, flat)) // MAX_VALUES))
@@ -47,7 +48,7 @@ def leaves(result: Any) -> Iterator[Any]:
     """Yield the tensors, arrays and numbers in a result, in order.
 
     Yields:
-        Torch tensors that are dense, with memory; NumPy arrays and scalars; ``int``, ``float``.
+        Dense torch tensors that have memory; NumPy arrays and scalars; ``int``, ``float``.
     """
     tensor = _class("torch", "Tensor")
     plain = int, float, *_class("numpy", "ndarray"), *_class("numpy", "generic")
@@ -68,13 +69,13 @@ def leaves(result: Any) -> Iterator[Any]:
 
 
 def _class(module: str, name: str) -> Any:
-    """Return a class of a module that is imported already, for ``isinstance``."""
+    """Return a tuple with a class, for ``isinstance``; empty if its module is not imported."""
     found = getattr(sys.modules.get(module), name, None)
     return (found,) if isinstance(found, type) else ()
 
 
 def _inner(value: Any) -> Iterable[Any]:
-    """Return the values in a container; none of what is no container."""
+    """Return the values in a container; nothing if the value is not a container."""
     if isinstance(value, Mapping):
         return value.values()
     if isinstance(value, (tuple, list)):
@@ -112,7 +113,7 @@ def _doubles(numbers: Any) -> list[float]:
 def _double(number: float) -> float:
     try:
         return float(number)
-    except OverflowError:  # an int has no limit
+    except OverflowError:  # an int has no upper limit
         return sys.float_info.max if number > 0 else -sys.float_info.max
 
 
@@ -122,6 +123,6 @@ def _is_finite(numbers: Any) -> bool:
     if not isinstance(numbers, _class("torch", "Tensor")):
         return bool(sys.modules["numpy"].isfinite(numbers).all())
     torch: Any = sys.modules["torch"]
-    # isfinite has no kernel for float8
+    # torch.isfinite does not support float8
     pieces = (piece.float() if piece.element_size() == 1 else piece for piece in numbers.split(_PIECE))
     return all(bool(torch.isfinite(piece).all()) for piece in pieces)

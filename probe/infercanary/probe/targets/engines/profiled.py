@@ -1,4 +1,4 @@
-"""Makes one profile of the repeats that an engine's profiler listed."""
+"""Makes a profile from the operators that an engine's profiler listed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from infercanary.contract.profile import MAX_ROWS, OK, Profile, ProfileRow, bounded, normalised
 
-_SHAPES = 3  # inputs whose shapes are shown
+_SHAPES = 3  # number of inputs whose shapes are shown
 
 
 class Operator(NamedTuple):
-    """Key of a row."""
+    """Key of a profile's row."""
 
     kind: str
     device: str
@@ -20,7 +20,7 @@ class Operator(NamedTuple):
 
 
 class _Row:
-    """Sums of one operator; seconds of one inference in each repeat."""
+    """Sums for one operator; seconds of one inference, for each repeat."""
 
     def __init__(self, order: int, repeats: int) -> None:
         self.order = order
@@ -33,8 +33,8 @@ class OperatorTimes:
     """Times of operators in profiled repeats.
 
     Args:
-        repeats: One at least.
-        inferences: In each of them.
+        repeats: At least 1.
+        inferences: Number in each repeat.
     """
 
     def __init__(self, repeats: int, inferences: int = 1) -> None:
@@ -42,13 +42,13 @@ class OperatorTimes:
         self._rows: dict[Operator, _Row] = {}
 
     def add(self, repeat: int, operator: Operator, name: str, seconds: float, calls: float = 1.0) -> None:
-        """Add time of an operator, in the order of first calls.
+        """Add time of an operator. Rows keep the order of first calls.
 
         Args:
-            repeat: Number of the repeat, from 0 on.
-            operator: Its row.
-            name: The kernel, or the inner operator, that took the time.
-            seconds: In this repeat.
+            repeat: Number of the repeat, starting at 0.
+            operator: Key of the row.
+            name: Kernel, or inner operator, that took the time.
+            seconds: Time in this repeat.
             calls: Calls of the operator, or kernels.
         """
         row = self._rows.setdefault(operator, _Row(len(self._rows), self._repeats))
@@ -57,11 +57,11 @@ class OperatorTimes:
         row.calls += calls / self._inferences / self._repeats
 
     def profile(self, walls: Sequence[float], engine: str, taken_at: float, state: str = OK) -> Profile:
-        """Make the profile: the longest operators with a row of their own, the others summed.
+        """Make the profile: a row for each of the longest operators, and the sum of all others.
 
         Args:
             walls: Wall seconds of each repeat.
-            engine: Name of the profiler's engine.
+            engine: Name of the engine whose profiler was used.
             taken_at: Unix time.
             state: See :class:`~infercanary.contract.profile.Profile`.
         """
@@ -97,11 +97,11 @@ def _profile_row(operator: Operator, row: _Row) -> ProfileRow:
 
 
 def shapes_text(shapes: Sequence[Sequence[object]], dtypes: Sequence[str]) -> str:
-    """Name the first tensors: ``1x3x224x224 float, 64x3x7x7 float``.
+    """Describe the first tensors: ``1x3x224x224 float, 64x3x7x7 float``.
 
     Args:
-        shapes: Of all inputs; an input that is no tensor has an empty one.
-        dtypes: Of the same inputs; may be shorter.
+        shapes: Shapes of all inputs; empty for an input that is not a tensor.
+        dtypes: Dtypes of the same inputs; may be shorter.
     """
     texts = []
     for i, shape in enumerate(shapes):
@@ -111,5 +111,5 @@ def shapes_text(shapes: Sequence[Sequence[object]], dtypes: Sequence[str]) -> st
 
 
 def _rounded(values: Iterable[float]) -> tuple[float, ...]:
-    """Round to four digits: no profiler has more, and each is written again and again."""
+    """Round to four significant digits: profilers are not more precise, and profiles are written often."""
     return tuple(float(f"{value:.4g}") for value in values)

@@ -1,4 +1,4 @@
-"""Engine files of TensorRT: which version built one, and why one does not load."""
+"""Engine files of TensorRT: the version that built a file, and reasons why a file does not load."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from infercanary.contract.text import printable
 
 log = logging.getLogger("infercanary.probe")
 
-# The head of an engine file, as trtexec --getPlanVersionOnly reads it:
+# Header of an engine file, as trtexec --getPlanVersionOnly reads it:
 # https://github.com/NVIDIA/TensorRT/blob/main/samples/common/sampleEngines.cpp
 _TAG, _LAYOUT, _VERSION = b"ftrt", slice(4, 8), slice(24, 28)
 _COMPLAINTS = 8
 
 
 def built_by(plan: bytes) -> str | None:
-    """Return the version of TensorRT in an engine's head, such as ``10.3.0.26``; None where there is none.
+    """Return the version of TensorRT in an engine's header, such as ``10.3.0.26``; None without a known header.
 
     Args:
-        plan: The content of the engine file, or its beginning.
+        plan: Content of the engine file, or its beginning.
     """
     if plan[:4] != _TAG or len(plan) < _VERSION.stop or any(plan[_LAYOUT]):
         return None
@@ -31,10 +31,10 @@ def built_by(plan: bytes) -> str | None:
 
 @functools.cache
 def complaints_log(trt: Any) -> Any:
-    """Make a logger for TensorRT that keeps the last errors in ``complaints``, and logs warnings.
+    """Make a logger for TensorRT that keeps the last errors in ``complaints`` and logs warnings.
 
-    There is one for the life of the process: TensorRT goes on writing to the first that it was given, even after
-    everything that was made with it is gone (https://github.com/NVIDIA/TensorRT/issues/1475).
+    One logger serves the whole process: TensorRT keeps writing to its first logger, even after all objects that were
+    made with that logger are gone (https://github.com/NVIDIA/TensorRT/issues/1475).
 
     Args:
         trt: The module ``tensorrt``.
@@ -45,7 +45,7 @@ def complaints_log(trt: Any) -> Any:
 
     class Log(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
-            trt.ILogger.__init__(self)  # as its documentation asks
+            trt.ILogger.__init__(self)  # required by TensorRT's documentation
             self.complaints: deque[str] = deque(maxlen=_COMPLAINTS)
 
         def log(self, severity: Any, msg: str) -> None:
@@ -60,22 +60,25 @@ def complaints_log(trt: Any) -> Any:
 
 
 def why_not(said: str, built: str | None, runtime: str) -> tuple[str, bool]:
-    """Explain why an engine does not load, and how to fix that: it is for one version of TensorRT and one kind of GPU.
+    """Explain why an engine does not load, and how to fix that.
+
+    An engine fits one version of TensorRT and one type of GPU.
 
     Args:
-        said: What TensorRT logged; in its words `expecting` is what is here.
-        built: The version that built the engine, where the file says it.
-        runtime: The version that is here.
+        said: Messages that TensorRT logged; `expecting` precedes the value of this machine.
+        built: Version that built the engine; None if the file does not contain it.
+        runtime: Version that is installed.
 
     Returns:
-        One line, and whether another version of TensorRT built it: the image or the engine was exchanged alone.
+        One line; and True if another TensorRT version built the engine, so that only the image or only the engine was
+        replaced.
     """
     fix = "rebuild it with trtexec of this version, on this GPU"
     if gpus := re.search(r"expecting compute (\d+\.\d+) got compute (\d+\.\d+)", said):
         return f"was built for another GPU (compute {gpus[2]}; this is {gpus[1]}); {fix}", False
     if "incompatible device" in said:
         return f"was built for another GPU than this; {fix}", False
-    # One of them may be shorter: older messages leave the build out.
+    # Compare only common parts: older versions leave out the build number.
     is_other = built is not None and any(map(str.__ne__, built.split("."), runtime.split(".")))
     if is_other:
         return f"was built by TensorRT {built}; this is {runtime}; {fix}", True

@@ -1,4 +1,4 @@
-"""Profiles repeats with TensorRT's own profiler: layers by name, by the device's time."""
+"""Profiles repeats with TensorRT's own profiler: layers by name, in device time."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from infercanary.contract.profile import Profile
 from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes
 from infercanary.probe.timing import Clock, Phase, inferences
 
-_WARM_UPS = 3  # of a context that has not run yet
+_WARM_UPS = 3  # the context is new
 
 
 def profile_repeats(
     trt: Any, context: Any, clock: Clock, run: Callable[[Phase], Any], repeats: int, device: str
 ) -> Profile:
-    """Profile some repeats, after a few that are not counted.
+    """Profile repeats, after warm-up repeats that are not counted.
 
     Args:
-        trt: The module.
-        context: An execution context that nothing else runs: with a profiler, each enqueue waits for its layers.
+        trt: The module ``tensorrt``.
+        context: Execution context that is used for nothing else: with a profiler, each enqueue waits for its layers.
         clock: Times a repeat.
-        run: Makes the inferences of one repeat in it.
-        repeats: How many, 1 or more.
+        run: Makes the inferences of one repeat in that context.
+        repeats: At least 1.
         device: Such as ``cuda:0``.
 
     Returns:
-        The profile. Copies to the device and back are outside of layers.
+        The profile. Copies to the device and back are not part of any layer.
     """
     layers = context.profiler = _layers(trt)
     taken_at = time.time()
@@ -43,7 +43,7 @@ def profile_repeats(
 
 
 def _layers(trt: Any) -> Any:
-    """An ``IProfiler``, which TensorRT calls for each layer of each inference."""
+    """Make an ``IProfiler``, which TensorRT calls for each layer of each inference."""
 
     class Layers(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Inputs and outputs of engines that take plain memory: fitted to the engine's declarations, drawn with numpy, read.
+"""Inputs and outputs in plain memory: checks against the engine's declarations, drawing by numpy, reading.
 
-numpy is imported when it is needed: the bare probe does without.
+numpy is imported only when needed, because the basic probe works without numpy.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _TORCH_BLOCK = 16
 
 _NAMES = "float32 float64 float16 bfloat16 bool int8 int16 int32 int64 uint8 uint16 uint32 uint64"
 STORAGE = {name: name for name in _NAMES.split()} | {"bfloat16": "uint16"}
-"""Our name of a dtype → numpy's for its memory: numpy has no bfloat16."""
+"""Dtype → numpy's dtype for its memory: numpy has no bfloat16."""
 
 
 class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One input, drawn from the seed: normal numbers for a floating dtype, integers in ``[0, high)`` otherwise.
 
-    Shape and dtype may be left out where the engine declares them.
+    Shape and dtype are optional if the engine declares them.
     """
 
     shape: tuple[Annotated[int, Meta(ge=0)], ...] | None = None
@@ -41,21 +41,21 @@ Specs = list[TensorSpec] | dict[str, TensorSpec]
 
 
 class Slot(NamedTuple):
-    """One input as the engine declares it: a dimension may be any number, and is then a name, or unnamed."""
+    """One input as the engine declares it. A dimension of variable size is a name or None."""
 
     name: str
     shape: tuple[int | str | None, ...] | None
     """None for any number of dimensions."""
     dtype: str
     usual: tuple[int, ...] | None = None
-    """The shape to take where none is given."""
+    """Shape if the settings give none."""
 
 
 class Input(NamedTuple):
-    """One input as it will be fed."""
+    """One input as the engine receives it."""
 
     place: str
-    """In the settings: ``inputs[0]`` or ``inputs.x``."""
+    """Key in the settings: ``inputs[0]`` or ``inputs.x``."""
     name: str
     shape: tuple[int, ...]
     dtype: str
@@ -66,13 +66,13 @@ def specs(inputs: Any) -> Specs:
     """Read the option ``inputs``: a list in the engine's order, or a mapping by name.
 
     Args:
-        inputs: As in the settings.
+        inputs: Value in the settings.
 
     Returns:
-        What the settings say of each input, in the form in which they do.
+        Specification of each input, as a list or a mapping like the option.
 
     Raises:
-        UsageError: It is neither, or an entry of it is wrong.
+        UsageError: The option is neither a list nor a mapping, or an entry is wrong.
     """
     if isinstance(inputs, Mapping):
         return {str(name): _spec(entry, f"inputs.{name}") for name, entry in inputs.items()}
@@ -91,17 +91,17 @@ def _spec(entry: object, place: str) -> TensorSpec:
 
 
 def matched(wanted: Specs, slots: Sequence[Slot]) -> list[Input]:
-    """Decide what each of the engine's inputs gets.
+    """Combine the settings with the engine's declarations.
 
     Args:
-        wanted: What the settings say.
-        slots: What the engine declares.
+        wanted: Specifications in the settings.
+        slots: Inputs that the engine declares.
 
     Returns:
         An input for each slot, in the same order.
 
     Raises:
-        UsageError: Something does not fit.
+        UsageError: The settings do not fit the engine.
     """
     names = [slot.name for slot in slots]
     has = ", ".join(names) or "none"
@@ -145,23 +145,24 @@ def _fitted(place: str, spec: TensorSpec, slot: Slot) -> Input:
 
 
 def drawn(wanted: Input, seed: int, index: int, into: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Draw an input's numbers, the same with every version of numpy, and with a piece of them as the only copy.
+    """Draw an input's numbers in pieces, to save memory. Every version of numpy draws the same numbers.
 
     Args:
         wanted: Shape, dtype and range.
-        seed: Of the whole target.
-        index: The input's place: each has a stream of numbers of its own.
-        into: Where to write them: a contiguous array of the input's shape, in the dtype that numpy keeps it in.
+        seed: Seed of the whole target.
+        index: Position of the input: each input has its own stream of numbers.
+        into: Contiguous array to fill, with the input's shape and the dtype in which numpy keeps it (``STORAGE``).
 
     Returns:
-        ``into``, or a new array like it (``STORAGE``).
+        ``into``, or a new array of this kind.
 
     Raises:
-        UsageError: The dtype cannot hold them, or memory is short.
+        UsageError: The dtype cannot hold the numbers, or memory is insufficient.
     """
     import numpy as np
 
-    # A Generator's numbers may change with numpy's version; RandomState's are frozen: https://numpy.org/neps/nep-0019
+    # Use RandomState because its numbers are frozen; those of a Generator may change with numpy's version:
+    # https://numpy.org/neps/nep-0019
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, index])))
     storage = np.dtype(STORAGE[wanted.dtype])
     is_integer = storage.kind in "iub" and wanted.dtype != "bfloat16"
@@ -182,16 +183,16 @@ def drawn(wanted: Input, seed: int, index: int, into: NDArray[Any] | None = None
 
 
 def pieces(count: int) -> Iterator[tuple[int, int]]:
-    """Divide a tensor's elements into pieces of 64 Ki; the last may have 15 more.
+    """Divide a tensor's elements into pieces of 64 Ki; the last piece may have 15 more.
 
-    torch draws normal numbers in blocks of 16, but fewer than 16 in another way: in such pieces they are the same as in
-    one draw (aten/src/ATen/native/cpu/DistributionTemplates.h, ``normal_fill``).
+    torch draws normal numbers in blocks of 16, and fewer than 16 numbers by another algorithm. With these pieces the
+    numbers are the same as in a single draw (aten/src/ATen/native/cpu/DistributionTemplates.h, ``normal_fill``).
 
     Args:
-        count: Of elements.
+        count: Number of elements.
 
     Yields:
-        Where each piece starts and ends.
+        Start and end of each piece.
     """
     start = 0
     while start < count:
@@ -201,27 +202,27 @@ def pieces(count: int) -> Iterator[tuple[int, int]]:
 
 
 def common_size(shapes: Iterable[Sequence[int]]) -> int | None:
-    """Return the first dimension of all shapes that have any; None where they differ or it is 0."""
+    """Return the common first dimension of all shapes that have dimensions; None if it differs or is 0."""
     sizes = {int(shape[0]) for shape in shapes if len(shape)}
     return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
 
 
 def repeated(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """Return a copy that is repeated along its first dimension up to ``size``; a plain copy where it has none."""
+    """Return a copy whose first dimension is ``size``, filled by repetition; a plain copy without dimensions."""
     import numpy as np
 
     return np.resize(array, (size, *array.shape[1:])) if array.ndim else array.copy()
 
 
 def readable(memory: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return an output's memory as numbers: bfloat16 is the upper half of float32.
+    """Return an output's memory as numbers; bfloat16 is the upper half of float32.
 
     Args:
-        memory: As the engine wrote it; of bfloat16 as 16-bit integers.
-        dtype: By numpy's name, or ``bfloat16``.
+        memory: Memory that the engine wrote; 16-bit integers for bfloat16.
+        dtype: numpy's name, or ``bfloat16``.
 
     Returns:
-        Numbers of the same shape; ``memory`` itself, but for bfloat16.
+        ``memory`` itself; for bfloat16 a new array of the same shape.
     """
     import numpy as np
 
@@ -229,7 +230,7 @@ def readable(memory: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def _to_bfloat16(numbers: Any) -> NDArray[Any]:
-    """Rounded to the nearest, ties to even."""
+    """Round to the nearest bfloat16, ties to even."""
     import numpy as np
 
     bits = np.asarray(numbers, np.float32).view(np.uint32)

@@ -1,6 +1,6 @@
-"""What the PyTorch target asks of torch besides running: models from files and factories, inputs, and its settings.
+"""Functions of the PyTorch target that use torch: they load models, make inputs and read torch's settings.
 
-``torch`` is passed in: nothing here imports it.
+``torch`` is an argument: this module does not import it.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from infercanary.probe.targets.engines.tensors import TensorSpec, pieces
 from infercanary.probe.targets.registry import factory_at
 
 AUTOCAST_DTYPES = ("bfloat16", "float16")
-"""What ``torch.autocast`` computes in, on a CPU as on CUDA."""
+"""Dtypes for ``torch.autocast``, on a CPU as on CUDA."""
 
 _DTYPES = re.compile(
     r"bool|bfloat16|float(16|32|64)?|complex(32|64|128)|u?int(8|16|32|64)|half|double|short|int|long|c(half|float|double)|"
     r"float[48]_\w+"
 )
-"""Names that torch has for what it can draw, in any version: https://docs.pytorch.org/docs/stable/tensor_attributes.html"""
+"""Names of dtypes that some torch version can draw: https://docs.pytorch.org/docs/stable/tensor_attributes.html"""
 
 _FILES = (".pt", ".ts", ".torchscript", ".pt2")
 
 
 def is_file(source: object) -> bool:
-    """Whether a model's source is a file, by its name."""
+    """True if a model's source is the name of a model file."""
     return isinstance(source, str) and Path(source).suffix in _FILES
 
 
 def load(torch: Any, source: str | Callable[..., Any], device: Any, seed: int) -> Callable[..., Any]:
-    """Load a model, in evaluation mode.
+    """Load a model in evaluation mode.
 
     Args:
         torch: The module.
         source: ``package.module:factory``, a TorchScript file, a ``torch.export`` file, or the model itself.
-        device: The ``torch.device`` that it is moved to.
-        seed: Weights that the factory draws are drawn from it.
+        device: The ``torch.device`` to which the model is moved.
+        seed: Seed of weights that the factory draws.
 
     Raises:
-        UsageError: There is no such model, or it cannot be loaded.
+        UsageError: There is no such model, or the model cannot be loaded.
     """
     if not isinstance(source, str):
         return source
@@ -58,7 +58,7 @@ def load(torch: Any, source: str | Callable[..., Any], device: Any, seed: int) -
             f"model: `{source}` is neither package.module:factory nor a {', '.join(_FILES)} file"
         )
     factory = factory_at("model", source)
-    with torch.random.fork_rng(devices=[]):  # the host's random state is not touched, nor the GPUs'
+    with torch.random.fork_rng(devices=[]):  # keep the random state of the host and of its GPUs unchanged
         torch.default_generator.manual_seed(seed)
         model = factory()
     if not callable(model):
@@ -70,16 +70,16 @@ def load(torch: Any, source: str | Callable[..., Any], device: Any, seed: int) -
 def read_inputs(inputs: Any) -> list[Any]:
     """Read the option ``inputs``: specifications, or tensors, or one tensor.
 
-    Whether the torch that is installed can draw a dtype, only that one knows.
+    Only known dtype names are checked here: the installed torch may lack some of them.
 
     Raises:
-        UsageError: An entry is neither, or no torch can draw it.
+        UsageError: An entry is neither a specification nor a tensor, or no version of torch can draw its dtype.
     """
     if isinstance(inputs, (str, bytes, Mapping)) or not hasattr(inputs, "__len__"):
         raise UsageError(
             "inputs: a list is needed, one entry for each argument of the model, each with `shape`"
         )
-    entries = [inputs] if hasattr(inputs, "dtype") else list(inputs)  # a tensor has a length too
+    entries = [inputs] if hasattr(inputs, "dtype") else list(inputs)  # a tensor has a length, too
     for i, entry in enumerate(entries):
         if isinstance(entry, Mapping):
             entries[i] = spec = convert(entry, TensorSpec, f"inputs[{i}]")
@@ -103,16 +103,16 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool =
 
     Args:
         torch: The module.
-        spec: With a shape; the dtype is float32 where it has none.
-        index: The input's place: each has a stream of numbers of its own.
-        seed: The host's random state is not touched.
-        is_pinned: Whether it is copied to a GPU.
+        spec: Specification with a shape; the default dtype is float32.
+        index: Position of the input: each input has its own stream of numbers.
+        seed: Seed of the target; the host's random state stays unchanged.
+        is_pinned: True if the tensor will be copied to a GPU.
 
     Returns:
-        A tensor on the CPU; a piece of its numbers is the only copy.
+        A tensor on the CPU, drawn in pieces to save memory.
 
     Raises:
-        UsageError: torch has no such dtype, or cannot make the tensor.
+        UsageError: torch lacks the dtype, or cannot make the tensor.
     """
     name = spec.dtype or "float32"
     dtype = getattr(torch, name, None)
@@ -127,15 +127,15 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool =
             draw = torch.randn if is_real else partial(torch.randint, 0, spec.high)
             flat[start:end].copy_(draw((end - start,), generator=generator))
     except Exception as error:
-        if is_pinned and "CUDA" in str(error):  # the GPU's failure, not the settings'
+        if is_pinned and "CUDA" in str(error):  # an error of the GPU, not of the settings
             raise
         raise UsageError(f"inputs[{index}]: torch cannot make it: {one_line(error)}") from None
     return made
 
 
 def limit_memory(torch: Any, device: Any, left: Callable[[], int | None]) -> None:
-    """Let torch's allocator take no more of the device than is left; what is beyond raises its error for that."""
-    # It makes the context, which is then no longer part of what is left.
+    """Limit torch's allocator to the device memory that is left; beyond it torch raises its out-of-memory error."""
+    # mem_get_info makes the CUDA context first, so that left() no longer includes the context's memory.
     _, total = torch.cuda.mem_get_info(device)
     if (size := left()) is not None:
         held = torch.cuda.memory_reserved(device)
@@ -145,17 +145,18 @@ def limit_memory(torch: Any, device: Any, left: Callable[[], int | None]) -> Non
 def autocasting(
     torch: Any, model: Callable[..., Any], device: Any, dtype: str, caches: bool
 ) -> Callable[..., Any]:
-    """Make a model that computes in a lower precision where that is safe: ``torch.autocast``.
+    """Make a model that computes in a lower precision in operations where that is safe: ``torch.autocast``.
 
     Args:
         torch: The module.
-        model: What is called with the inputs.
-        device: The ``torch.device`` that it runs on.
+        model: Callable that takes the inputs.
+        device: The ``torch.device`` of the model.
         dtype: One of ``AUTOCAST_DTYPES``.
-        caches: Whether a weight that is used twice in an inference is cast once.
+        caches: True to cast a weight only once if an inference uses the weight twice.
 
     Raises:
-        UsageError: torch does not compute in it on this device. It would only warn, and go on in full precision.
+        UsageError: torch does not compute in this dtype on this device. torch itself only warns and uses full
+            precision.
     """
     wanted = getattr(torch, dtype)
 
@@ -178,21 +179,21 @@ def autocasting(
 
 
 def repeated(torch: Any, tensor: Any, size: int) -> Any:
-    """Return a copy that is repeated along its first dimension up to ``size``; a plain copy where it has none."""
+    """Return a copy whose first dimension is ``size``, filled by repetition; a plain copy without dimensions."""
     return tensor[torch.arange(size, device=tensor.device) % len(tensor)] if tensor.dim() else tensor.clone()
 
 
 def environment(
     torch: Any, device: Any, mode: str, compile_mode: str | None = None, autocast: str | None = None
 ) -> dict[str, str]:
-    """Report torch, CUDA and cuDNN versions, build flags, device, threads and the switches that change kernels.
+    """Report torch, CUDA and cuDNN versions, build flags, device, threads and settings that change kernels.
 
     Args:
         torch: The module.
-        device: The ``torch.device`` that the model runs on.
+        device: The ``torch.device`` of the model.
         mode: ``eager``, ``compile`` or ``graph``.
-        compile_mode: What ``torch.compile`` got; None where nothing is compiled.
-        autocast: The dtype of autocast; None where it is off.
+        compile_mode: Mode of ``torch.compile``; None if nothing is compiled.
+        autocast: Dtype of autocast; None if autocast is off.
     """
     flags = re.findall(r"\b(BLAS_INFO|LAPACK_INFO|BUILD_TYPE|USE_\w+)=([^,\s]+)", torch.__config__.show())
     components: dict[str, object] = {
@@ -228,11 +229,11 @@ def environment(
 
 
 def require_cuda(torch: Any, device: Any) -> None:
-    """Refuse a GPU that torch cannot run on.
+    """Raise an error if torch cannot run on this GPU.
 
     Raises:
-        NoCuda: torch is a build for the CPU, or sees no GPU, or the driver is too old.
-        UsageError: There are GPUs, and none with this number.
+        NoCuda: torch is a CPU-only build, or sees no GPU, or the driver is too old.
+        UsageError: There are GPUs, but none with this number.
     """
     asked = f"device: `{device}`"
     if torch.cuda.is_available():

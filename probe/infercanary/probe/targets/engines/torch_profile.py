@@ -1,6 +1,6 @@
-"""Profiles repeats with torch's own profiler: operators by what they took, and on a GPU their kernels by device time.
+"""Profiles repeats with torch's own profiler: operators by their time, on a GPU their kernels by device time.
 
-``torch.autograd.profiler`` is what ``torch.profiler`` starts underneath: that one imports 800 modules (73 MiB) first.
+``torch.autograd.profiler`` is the core of ``torch.profiler``, which would first import 800 modules (73 MiB).
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import Clock, Phase, inferences
 
 _MARK = "infercanary::repeat"
-# The first repeat makes the profiler's buffers; a short model needs some until its memory is warm again.
+# The first repeat allocates the profiler's buffers; a short model needs more repeats until its memory is in the
+# caches again.
 _WARM_UPS, _WARM_UP_SECONDS = 10, 0.02
 _COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction")
 _COMPILED_ROW = "compiled region"
-# Calls of the driver and its runtime: the host's side of kernels that have rows of their own.
+# Names of driver and runtime calls: the host's side of kernels, which have their own rows.
 _RUNTIME = ("cuda", "cu", "hip")
-# Kernels of torch's compiler: triton_poi_fused_add_relu_3
+# Names of kernels from torch's compiler: triton_poi_fused_add_relu_3
 _FUSED = re.compile(r"triton_[a-z]+_fused_(\w+?)(?:_\d+)?")
 
 
 _Add = Callable[..., None]
-"""Adds time of an operator in one repeat."""
+"""Function that adds time of an operator in one repeat."""
 
 
 class _Kernel(NamedTuple):
@@ -44,7 +45,7 @@ class _Kernel(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """One event of a thread of the host, in nanoseconds."""
+    """One event of a host thread, in nanoseconds."""
 
     name: str
     begin: int
@@ -57,15 +58,15 @@ class _Span(NamedTuple):
 def profile_repeats(
     torch: Any, clock: Clock, run: Callable[[Phase], Any], repeats: int, device: str, trace: Path | None
 ) -> Profile:
-    """Profile some repeats of the calling thread, after one or more that are not counted.
+    """Profile repeats in the calling thread, after warm-up repeats that are not counted.
 
     Args:
         torch: The module.
         clock: Times a repeat.
         run: Makes the inferences of one repeat.
-        repeats: 1 or more.
-        device: ``cpu``, or ``cuda[:N]``.
-        trace: File of the trace, for Perfetto.
+        repeats: At least 1.
+        device: ``cpu`` or ``cuda[:N]``.
+        trace: File for the trace, which Perfetto can open.
     """
     _silence()
     on_device, batch = device.startswith("cuda"), inferences(clock)
@@ -88,14 +89,14 @@ def profile_repeats(
 
 
 def import_torch() -> Any:
-    """Import torch; the first import also starts its profiler once, for 1 ms.
+    """Import torch; the first import also starts torch's profiler once, for 1 ms.
 
-    Kineto, its library, prints an error if its first start is not in the thread that loaded torch: probes run repeats
-    in another thread. Where a server loaded torch, that line remains.
+    Kineto, the profiler's library, prints an error unless its first start is in the thread that loaded torch, and
+    probes run repeats in another thread. If the server itself loaded torch, the error is still printed.
 
     Raises:
-        UsageError: It is not installed.
-        Failure: It is, and cannot be loaded.
+        UsageError: torch is not installed.
+        Failure: torch is installed and cannot be loaded.
     """
     is_first = "torch" not in sys.modules
     torch = imported("torch", advice("torch"))
@@ -107,25 +108,25 @@ def import_torch() -> Any:
 
 
 def _silence() -> None:
-    # Else Kineto prints a line on standard error each time it starts. A server's own setting stays.
+    # By default Kineto prints a line on standard error at each start. Keep the server's own setting, if any.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 def make_profiler(torch: Any, on_device: bool) -> Any:
-    """Make torch's profiler, not entered yet; on a device it lists kernels, which it does not by default."""
+    """Make torch's profiler, not entered yet. For a device, turn on the list of kernels, which is off by default."""
     return torch.autograd.profiler.profile(
         record_shapes=True, use_device="cuda" if on_device else None, use_kineto=True
     )
 
 
 def _read(events: Iterable[Any], numbers: range, times: OperatorTimes, on_device: bool) -> bool:
-    """Add the marked repeats; return whether there are kernels of a device.
+    """Add the marked repeats; return True if the profiler listed kernels of a device.
 
     Args:
-        events: Of the profiler.
-        numbers: Of the repeats, below 0 those that are not counted.
-        times: Where they are added.
-        on_device: Whether the model runs on a GPU.
+        events: Events of the profiler.
+        numbers: Numbers of the repeats; negative numbers are warm-ups, which are not counted.
+        times: Object to which operator times are added.
+        on_device: True if the model runs on a GPU.
     """
     threads: dict[int, list[_Span]] = {}
     operators: dict[int, _Span] = {}
@@ -147,7 +148,7 @@ def _read(events: Iterable[Any], numbers: range, times: OperatorTimes, on_device
     for event in on_device_events:
         begin, end = _span(event)
         kernel = _Kernel(event.name(), f"cuda:{event.device_index()}", begin, end - begin)
-        # A graph's kernels are linked to no operator, but to the mark or to nothing: 0.
+        # Kernels of a CUDA graph are not linked to an operator, but to the mark or to nothing (0).
         operator = operators.get(event.linked_correlation_id())
         (graph_kernels if operator is None else operator.kernels).append(kernel)
     for spans in threads.values():
@@ -166,7 +167,7 @@ def _read(events: Iterable[Any], numbers: range, times: OperatorTimes, on_device
 
 
 def _outermost(spans: list[_Span]) -> Iterator[tuple[_Span, list[_Span]]]:
-    """Yield each span that lies in no other one, with all that lie in it."""
+    """Yield each span that lies in no other span, with all spans inside it."""
     i = 0
     while i < len(spans):
         after = i + 1
@@ -177,20 +178,23 @@ def _outermost(spans: list[_Span]) -> Iterator[tuple[_Span, list[_Span]]]:
 
 
 def _add_operators(spans: list[_Span], add: _Add, on_device: bool) -> None:
-    """Add each outermost operator with all that it called."""
+    """Add each outermost operator together with everything that it called."""
     for span, inner in _outermost(spans):
         if span.is_operator:
             _add_operator(span, inner, add)
             continue
         if span.name.startswith(_COMPILED) and not on_device:
-            # Fused loops of the CPU are no operators; what is called between them is.
+            # On the CPU, fused loops are not listed as operators; only operators called between them are.
             calls = 0.0 if any(child.name.startswith(_COMPILED) for child in inner) else 1.0
             add(Operator(_COMPILED_ROW, "cpu"), _COMPILED_ROW, _own_time(span, inner), calls)
         _add_operators(inner, add, on_device)
 
 
 def _add_operator(span: _Span, inner: list[_Span], add: _Add) -> None:
-    """Add an operator by its kernels' time, which the host's overlaps, or by the host's time if it has none."""
+    """Add an operator by the time of its kernels; without kernels, by the host's time.
+
+    Both would count time twice, because kernels run while the host continues.
+    """
     kind = _kind(span.name)
     kernels = [kernel for part in (span, *inner) for kernel in part.kernels]
     for kernel in kernels:
@@ -208,12 +212,12 @@ def _add_own_times(spans: list[_Span], add: _Add) -> None:
 
 
 def _own_time(span: _Span, inner: list[_Span]) -> float:
-    """Return the seconds of a span without what it called."""
+    """Return the seconds of a span, excluding the spans inside it."""
     return (span.end - span.begin - sum(child.end - child.begin for child, _ in _outermost(inner))) / 1e9
 
 
 def _kind(name: str) -> str:
-    """Name an operator; a kernel of torch's compiler by the operators that it fuses."""
+    """Return an operator's name; for a kernel of torch's compiler, the names of the fused operators."""
     fused = _FUSED.fullmatch(name)
     return f"fused {fused[1]}" if fused else name
 
@@ -226,11 +230,11 @@ def _is_operator(event: Any) -> bool:
 
 
 def _flag(event: Any, name: str) -> bool:
-    """Ask what older versions of torch do not say."""
+    """Return a flag of an event; False if this version of torch lacks the flag."""
     return bool(getattr(event, name, bool)())
 
 
 def _span(event: Any) -> tuple[int, int]:
-    """Begin and end in nanoseconds."""
+    """Return begin and end in nanoseconds."""
     begin = int(event.start_ns())
     return begin, begin + int(event.duration_ns())

@@ -1,4 +1,4 @@
-"""What targets that compute with torch share: the device, its clock and its stream."""
+"""Shared code of targets that compute with torch: the device, its clock and its stream."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from infercanary.probe.timing import CudaClock, HostClock
 
 
 class TorchDeviceTarget(BatchedTarget):
-    """A target on one of torch's devices; with ``cpu_fallback`` on the CPU where CUDA is missing."""
+    """A target on one of torch's devices; with ``cpu_fallback``, on the CPU if CUDA is missing."""
 
     clock: HostClock | CudaClock
     _torch: Any
     _device: Any
 
     def values(self, result: Any) -> list[float]:
-        """Return evenly spread numbers of the result; NaN if any of them is not finite."""
+        """Return evenly spaced numbers of the result; the last is NaN if any number is not finite."""
         with self._stream():
             return outputs.values(result)
 
     def is_busy(self) -> bool:
-        """Say whether work of the host's is waiting or running on the device's default stream."""
+        """True if the host's work is waiting or running on the device's default stream."""
         return self._on_cuda and not self._torch.cuda.default_stream(self._device).query()
 
     @property
@@ -31,10 +31,10 @@ class TorchDeviceTarget(BatchedTarget):
         return self._device.type == "cuda"  # type: ignore[no-any-return]
 
     def _open_device(self, cpu_fallback: bool = False) -> None:
-        """Import torch, and find the device.
+        """Import torch and find the device.
 
         Raises:
-            NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
+            NoCuda: torch has no CUDA; :attr:`cuda_missing` gives the reason.
         """
         self._torch = torch_profile.import_torch()
         self._device = self._torch.device(self.device)
@@ -52,6 +52,6 @@ class TorchDeviceTarget(BatchedTarget):
         self.clock = CudaClock(self._torch.cuda, self._device) if self._on_cuda else HostClock()
 
     def _stream(self) -> AbstractContextManager[Any]:
-        """Enter the clock's stream, whose work is not awaited elsewhere."""
+        """Return a context that makes the clock's stream torch's current one; other streams do not wait for it."""
         clock = self.clock
         return self._torch.cuda.stream(clock.stream) if isinstance(clock, CudaClock) else nullcontext()

@@ -1,4 +1,4 @@
-"""The digest of a PyTorch model's weights, wherever they lie."""
+"""The digest of a PyTorch model's weights, on any device."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ from typing import Any
 
 from infercanary.probe.targets.engines.digests import PIECE_BYTES, WHOLE_BYTES, name_digest, piece_begins
 
-_COPIED_BYTES = 32 << 20  # of a model on a GPU, at a time
+_COPIED_BYTES = 32 << 20  # bytes of a model on a GPU that are copied at a time
 _LAYOUT_DIGITS = 8
-_PIECES = 16  # of each tensor of a model that is too large to be digested as a whole
-_COMPILED = (
-    "_orig_mod."  # what `torch.compile` puts into the names of a module: it makes no other weights of them
-)
+_PIECES = 16  # for each tensor, if the model is too large to be digested as a whole
+_COMPILED = "_orig_mod."  # `torch.compile` adds this to the names in a module; the weights are the same
 
 
 def digest_of(torch: Any, model: Any, whole: int = WHOLE_BYTES) -> str:
-    """Digest the names, dtypes, shapes and bytes of a model's parameters and lasting buffers.
+    """Digest the names, dtypes, shapes and bytes of a model's parameters and persistent buffers.
 
-    Not by ``state_dict()``: its hooks may gather what is spread over processes, which would wait for the others.
+    ``state_dict()`` is not used: its hooks may gather weights from other processes, and would wait for them.
 
     Args:
         torch: The module.
-        model: Anything; a server's own object is only read.
-        whole: Of a model with more bytes than that, up to ``_PIECES`` pieces of each tensor are digested.
+        model: Any object; a server's own model is only read.
+        whole: Size in bytes above which only ``_PIECES`` pieces of each tensor are digested.
 
     Returns:
-        ``weights-sha256:BYTES.LAYOUT`` or ``weights-sample:…``, the second part of names, dtypes and shapes alone;
-        empty where it is no module, or has no weights.
+        ``weights-sha256:BYTES.LAYOUT`` or ``weights-sample:…``; LAYOUT is a digest of names, dtypes and shapes alone.
+        Empty if the model is not a module, or has no weights.
     """
     if not isinstance(model, torch.nn.Module):
         return ""
@@ -60,7 +58,7 @@ def _weights(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _read(torch: Any, tensor: Any, begin: int, end: int) -> Any:
-    """Read bytes of a tensor in order of its indices, without numpy, which torch may lack."""
+    """Read bytes of a tensor in the order of its indices; without numpy, which torch may lack."""
     size = tensor.element_size()
     first, last = begin // size, -(-end // size)
     elements = _elements(tensor, first, last).view(torch.uint8).cpu()
@@ -69,7 +67,7 @@ def _read(torch: Any, tensor: Any, begin: int, end: int) -> Any:
 
 
 def _elements(tensor: Any, begin: int, end: int) -> Any:
-    """Return a stretch of elements; of weights in another order, such as channels_last, only their rows are copied."""
+    """Return a range of elements. If the memory order differs, as in channels_last, copy only the affected rows."""
     if tensor.is_contiguous():
         return tensor.reshape(-1)[begin:end]
     row = tensor[0].numel()

@@ -1,1 +1,1 @@
-"""What the targets that ask a server over HTTP share: the timed connection, the server's options, its formats."""
+"""Shared code of targets that ask a server over HTTP: timed connection, server options, and data formats."""

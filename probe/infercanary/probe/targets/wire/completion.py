@@ -1,4 +1,4 @@
-"""A streamed completion of OpenAI's API: its events, its text, its tokens and their times.
+"""A streamed completion of OpenAI's API: its events, text, tokens and times.
 
 https://platform.openai.com/docs/api-reference/chat-streaming
 """
@@ -20,7 +20,7 @@ _ENDS = (
     "stop", "length", "tool_calls", "function_call", "content_filter",  # OpenAI's own
     "eos_token", "stop_sequence", "model_length", "limit",  # of TGI, Mistral and llama.cpp
 )  # fmt: skip
-"""The values of ``finish_reason`` with which a completion is whole."""
+"""Values of ``finish_reason`` that mean a complete answer."""
 _NO_REASONS = (None, "", "null")
 
 
@@ -61,29 +61,29 @@ class Completion(NamedTuple):
     text: str
     tokens: int
     between: float | None
-    """Seconds from one token to the next; None where there are not two that came apart."""
+    """Seconds between two tokens; None unless at least two arrived separately."""
     first: float
     """Seconds from the request to the first text."""
 
 
 class Stream:
-    """A completion as its events come in. It is whole only with an end that is known to be one."""
+    """A completion that is built from its events. Without a known end it counts as incomplete."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._begin = perf_counter()
         self._first = self._last = 0.0
-        self._texts: dict[int, str] = {}  # of each choice
-        self._ended: set[int] = set()  # choices with a known good reason
+        self._texts: dict[int, str] = {}  # choice → text
+        self._ended: set[int] = set()  # choices with a known finish_reason
         self.pieces = 0
-        """The pieces of text so far."""
+        """Number of pieces of text so far."""
         self._usage = _Usage()
         self._shows_reasoning = False
-        self._unknown = ""  # an event that is no part of a completion
+        self._unknown = ""  # first event that is not part of a completion
         self._is_done = False
 
     def take(self, event: Event | None, received_at: float) -> bool:
-        """Take the next event, or None at the end, and when its last bytes came; return whether there is more."""
+        """Process an event (None at the end of the stream) that arrived at this time; return False at the end."""
         if event is None:
             return False
         if self._is_done:
@@ -100,11 +100,11 @@ class Stream:
         """Return the whole completion.
 
         Raises:
-            Failure: It broke off, or holds no text.
+            Failure: The completion broke off, or has no text.
         """
         if self._unknown and not self._ended:
             self._break_off(self._unknown)
-        # Not every server says `[DONE]`, and not every one gives a reason.
+        # Some servers send no `[DONE]`, and some send no finish_reason: either is enough.
         if self._texts.keys() - self._ended if self._ended else not self._is_done:
             raise Failure("incomplete", "the stream ended before the completion did")
         text = "".join(text for _, text in sorted(self._texts.items()))
@@ -112,7 +112,7 @@ class Stream:
             raise Failure("wrong_answer", "the completion holds no text")
         counted = self._usage.completion_tokens
         tokens = streamed = self.pieces if counted is None else int(counted)
-        # Reasoning that a server does not show comes before the first token, and not between two of them.
+        # Hidden reasoning comes before the first token of the text: exclude its tokens from the time between tokens.
         if self._usage.completion_tokens_details is not None and not self._shows_reasoning:
             streamed -= int(self._usage.completion_tokens_details.reasoning_tokens or 0)
         is_apart = self.pieces > 1 and streamed > 1
@@ -158,6 +158,6 @@ _FRAME = "an event of the stream"
 
 
 def _is_error(frame: Mapping[str, Any]) -> bool:
-    """Whether an event says that the server failed: ``error``, ``error_code``, ``object: error`` and the like."""
+    """True if an event reports a server error: ``error``, ``error_code``, ``object: error`` and similar."""
     kinds = [frame.get(key) for key in ("object", "type", "status")]
     return "error" in kinds or any(value for key, value in frame.items() if "error" in key.lower())

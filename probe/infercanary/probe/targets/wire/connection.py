@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection, parsed by h11: exchanges are timed by phase, and bounded in time and in bytes."""
+"""One HTTP/1.1 connection, parsed by h11. Exchanges are timed by phase, and limited in time and in bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_HEAD_BYTES = 65536
 
 
 def untimed(_: str) -> nullcontext[None]:
-    """Return a phase that is not timed."""
+    """Return a phase marker that does not time."""
     return nullcontext()
 
 
@@ -31,43 +31,43 @@ class Response(NamedTuple):
     status: int
     phrase: str
     headers: dict[str, str]
-    """Values by lower-case name; those of a repeated header are joined by commas (RFC 9110, section 5.2)."""
+    """Lower-case name → value; the values of a repeated header are joined by commas (RFC 9110, section 5.2)."""
 
     @property
     def encoding(self) -> str:
-        """The compression of the body, such as ``gzip``; empty without one."""
+        """Compression of the body, such as ``gzip``; empty if uncompressed."""
         encoding = self.headers.get("content-encoding", "").lower()
         return "" if encoding == "identity" else encoding
 
 
 class Connection:
-    """A connection to one server, made when it is needed and kept for the next exchange.
+    """A connection to one server, made when needed and kept for the next exchange.
 
     Every :class:`Failure` closes the connection.
     """
 
     def __init__(self, host: str, port: int, seconds: float, max_bytes: int, keep_alive: bool) -> None:
-        """Keep the limits of an exchange; connect to nothing yet.
+        """Keep the limits of an exchange; nothing is connected yet.
 
         Args:
             host: Name or address.
             port: TCP port.
-            seconds: Time for an exchange, from connecting to the last byte.
-            max_bytes: Size of an answer, with its head.
-            keep_alive: Whether the connection is used for more than one exchange.
+            seconds: Time limit of an exchange, from connecting to the last byte.
+            max_bytes: Size limit of an answer, including its head.
+            keep_alive: True to use a connection for more than one exchange.
         """
         self.host, self.port = host, port
         self._address = f"{f'[{host}]' if ':' in host else host}:{port}"
         self._seconds, self._max_bytes, self._keep_alive = seconds, max_bytes, keep_alive
         self._tls: ssl.SSLContext | None = None
         self._socket: socket.socket | None = None
-        self._is_free = False  # nothing is asked, and the last answer was read to its end
+        self._is_free = False  # no request is pending, and the last answer was read completely
         self._deadline = 0.0
         self.received_at = 0.0
-        """When the last bytes came, by ``perf_counter``."""
+        """Time of the last received bytes, by ``perf_counter``."""
 
     def connect(self) -> None:
-        """Connect, unless there is a free connection; without ``keep_alive`` it is closed again."""
+        """Connect unless a connection is free. Without ``keep_alive`` the connection is closed again."""
         self._deadline = perf_counter() + self._seconds
         if not self._is_usable():
             self._connect()
@@ -77,14 +77,14 @@ class Connection:
     def ask(
         self, method: str, request: bytes, phase: Phase, wait: str = "wait", receive: str = "receive"
     ) -> Response:
-        """Send a request and read the head of its answer; the connection is free again once its body was read.
+        """Send a request and read the head of its answer. Read the body, too, before the next request.
 
         Args:
-            method: The request's.
-            request: All of its bytes.
-            phase: Times ``connect`` (only where a connection is made), ``send``, and the next two.
-            wait: Phase until the first byte of the final answer.
-            receive: Phase of the rest of the head.
+            method: Method of the request.
+            request: All bytes of the request.
+            phase: Times ``connect`` (only if a connection is made), ``send``, and the two phases below.
+            wait: Name of the phase until the first byte of the final answer.
+            receive: Name of the phase for the rest of the head.
         """
         self._deadline = perf_counter() + self._seconds
         with phase("send"):
@@ -99,14 +99,14 @@ class Connection:
                 return self._read_head(method, phase, wait, receive)
             except Failure as failure:
                 self.close()
-                # A server may close an idle connection at the moment of its next use: clients then make another
-                # (RFC 9112, section 9.3.1).
+                # A server may close an idle connection just as a client uses it again: clients then make a new
+                # connection (RFC 9112, section 9.3.1).
                 if not is_reused or failure.reason != "unreachable":
                     raise
                 is_reused = False
 
     def pieces(self) -> Generator[bytes, None, None]:
-        """Yield the body of the answer as it comes, without the framing of chunks."""
+        """Yield the body of the answer as it arrives, without chunk framing."""
         try:
             while not isinstance(event := self._next_event(), h11.EndOfMessage):
                 if isinstance(event, h11.Data):
@@ -130,7 +130,7 @@ class Connection:
         self._socket = None
 
     def _is_usable(self) -> bool:
-        """Whether the connection is free: the server neither closed it nor sent what nobody asked for."""
+        """True if the connection is free: still open, and without unexpected data from the server."""
         if self._socket is not None and self._is_free:
             try:
                 self._socket.settimeout(0)
@@ -143,7 +143,7 @@ class Connection:
         return False
 
     def _connect(self) -> None:
-        """Connect to the first of the host's addresses that accepts. Looking up the name has no time limit here."""
+        """Connect to the first of the host's addresses that accepts. The name lookup has no time limit here."""
         error: Exception = OSError()
         try:
             addresses = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
@@ -151,7 +151,7 @@ class Connection:
             raise Failure("unreachable", f"the host `{self.host}` is not found: {explain(unknown)}") from None
         for i, (*_, (address, port, *_)) in enumerate(addresses):
             try:
-                # A network may drop packets to one address, as to IPv6: the others have their share of the time.
+                # A network may drop packets to one address, for example to IPv6: leave time for the other addresses.
                 share = self._seconds_left() / (len(addresses) - i)
                 connected = socket.create_connection((str(address), int(port)), share)
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -178,18 +178,18 @@ class Connection:
             raise self._failure(error) from None
 
     def _read_head(self, method: str, phase: Phase, wait: str, receive: str) -> Response:
-        with phase(wait):  # the server is at work meanwhile
+        with phase(wait):  # meanwhile the server works
             self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
-            self._parser.send(_sent(method))  # which decides how an answer is read
+            self._parser.send(_sent(method))  # h11 needs the method to parse the answer
             self._parser.send(h11.EndOfMessage())
         while True:
             with phase(receive if self._parser.trailing_data[0] else wait):
                 self._receive()
             with phase(receive):
                 event = self._next_event()
-                while isinstance(event, h11.InformationalResponse):  # such as 103 Early Hints
+                while isinstance(event, h11.InformationalResponse):  # for example 103 Early Hints
                     event = self._next_event()
-                # h11 waits for a whole head, which a server of another protocol never sends.
+                # h11 waits for a whole head. A server that speaks another protocol never sends a head.
                 if not b"HTTP/".startswith(self._parser.trailing_data[0][:5]) and event is h11.NEED_DATA:
                     raise Failure(
                         "malformed", f"{self._address} does not speak HTTP/1.1: it begins otherwise"
@@ -199,7 +199,7 @@ class Connection:
                     return Response(event.status_code, event.reason.decode("latin-1"), _text(event.headers))
 
     def _receive(self) -> None:
-        """Pass what comes next to the parser."""
+        """Receive the next bytes and pass them to the parser."""
         assert self._socket is not None
         try:
             self._socket.settimeout(self._seconds_left())
@@ -224,7 +224,7 @@ class Connection:
             raise Failure("malformed", f"{self._address} does not speak HTTP/1.1: {error}") from None
 
     def _failure(self, error: OSError | None) -> Failure:
-        """Return the failure where the connection ends now."""
+        """Return the failure for a connection that ends at this point."""
         if isinstance(error, (TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)):
             limit = f"within {self._seconds:g} s (timeout_seconds)"
             return Failure("timed_out", f"{self._address} gave no whole answer {limit}")
@@ -254,7 +254,7 @@ def _text(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def explain(error: Exception) -> str:
-    """Return the cause of an error of a connection or a file, in a few words."""
+    """Return the cause of a connection or file error in a few words."""
     if isinstance(error, TimeoutError):
         return "it timed out (timeout_seconds)"
     if isinstance(error, ssl.SSLCertVerificationError):

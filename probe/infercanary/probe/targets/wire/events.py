@@ -1,4 +1,4 @@
-"""Server-sent events, as far as streamed completions use them: name and data of each event, as the bytes come in.
+"""Server-sent events of streamed completions: name and data of each event, parsed as the bytes arrive.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
@@ -18,16 +18,16 @@ class Event(NamedTuple):
     """One event of a stream."""
 
     data: str
-    """The lines of its data, joined by line ends."""
+    """The event's data lines, joined by line ends."""
     name: str = ""
-    """Its type, such as ``error``; empty without a line ``event:``."""
+    """Type of the event, such as ``error``; empty without an ``event:`` line."""
 
 
 def events(pieces: Iterable[bytes]) -> Iterator[Event]:
     """Yield each event that has data or a name.
 
     Args:
-        pieces: The stream's bytes as they come.
+        pieces: Bytes of the stream as they arrive.
 
     Raises:
         Failure: A line or an event is larger than 1 MiB.
@@ -58,7 +58,7 @@ def _text(data: bytes | bytearray) -> str:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether the last data of a stream is whole though no blank line follows: some servers leave it out."""
+    """True if the last data of a stream is complete. Some servers leave out the blank line after it."""
     try:
         return text.strip() == "[DONE]" or isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Whether a server is in this process's own container, so that the container's memory is the server's."""
+"""Detects a server in this process's own container, where the container's memory is also the server's memory."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _PROC = Path("/proc")
 
 
 def listens_here(host: str, port: int, proc: Path = _PROC) -> bool:
-    """Say whether a process of this one's container listens at an address of this host's own.
+    """True if a process in this process's container listens at this host and port, a loopback address.
 
-    Containers of a pod share their addresses and not their memory: so the process must be seen, in the same cgroup. All
-    open files are looked through for it, milliseconds: ask once.
+    The containers of a pod share addresses but not memory, so the listening process must be visible and in the same
+    cgroup. The search reads all open files, which takes milliseconds: call this once.
 
     Args:
         host: Name or address.
-        port: TCP.
-        proc: Where procfs is mounted.
+        port: TCP port.
+        proc: Mount point of procfs.
 
     Returns:
-        False also where that cannot be seen.
+        False also if the process is not visible.
     """
     if not in_container():
         return False

@@ -1,8 +1,8 @@
-"""Makes each prompt new to a server, so that what is timed is its work and not its prefix cache.
+"""Makes each prompt new to a server, so that the server's work is timed instead of its prefix cache.
 
-A server of language models keeps what it computed for the beginning of a prompt, and a prompt that it knows costs it
-next to nothing (https://docs.vllm.ai/en/latest/features/automatic_prefix_caching.html). The salt is the first text of
-the request, since such caches share the beginnings of prompts.
+A server of language models caches its results for the beginning of a prompt, so a known prompt costs next to nothing
+(https://docs.vllm.ai/en/latest/features/automatic_prefix_caching.html). The salt is the first text of the request,
+because prompts share cached results only up to their first difference.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from typing import Any
 from infercanary.command.settings import UsageError
 
 DIGITS = 12
-"""Of a salt. Of 10,000 prompts that a cache may hold, two have the same one in 1 of 20,000 cases."""
+"""Digits in a salt. If a cache holds 10,000 prompts, the probability that two salts are equal is 1 in 20,000."""
 
 _PLACE = "-".join("s" * DIGITS)
 
 
 def new_salt() -> bytes:
-    """Return digits with blanks between them, such as ``3 1 4 1 5 9 2 6 5 3 5 8``, that are new.
+    """Return random digits separated by blanks, such as ``3 1 4 1 5 9 2 6 5 3 5 8``.
 
-    A digit after a blank is one token, or two, whatever stands beside it: tokenizers split text at blanks before they
-    merge. So every salt has as many tokens, which a word or a long number would not have.
+    A digit after a blank is always one token, or always two, because tokenizers split text at blanks before they
+    merge characters. So every salt has the same number of tokens, unlike words or a long number.
     """
     return " ".join(f"{secrets.randbelow(10**DIGITS):0{DIGITS}}").encode()
 
 
 def with_new_salt(request: bytes) -> bytes:
-    """Return a request whose body :func:`salted` made, with a new salt; its length is always the same."""
+    """Return a request, whose body is from :func:`salted`, with a new salt. The length does not change."""
     return request.replace(_PLACE.encode(), new_salt(), 1)
 
 
 def salted(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body of a completion with a place for the salt, before all text of its prompt.
+    """Return the body of a completion with a place for the salt, before all text of the prompt.
 
     Args:
-        body: With ``prompt``, or with ``messages`` as the API has them.
+        body: Body with ``prompt``, or with ``messages`` in the API's format.
 
     Raises:
-        UsageError: Its prompt has no text at its beginning.
+        UsageError: The prompt has no text at its beginning.
     """
     prompt, messages = body.get("prompt"), body.get("messages")
     if isinstance(prompt, str) and messages is None:

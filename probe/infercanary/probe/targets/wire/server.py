@@ -1,4 +1,4 @@
-"""A server that targets ask: where it is, what each request carries, and its limits."""
+"""A server that targets ask: its address, the headers of each request, and limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _READY_PAUSE_SECONDS = 0.5
 _LONGEST_RETRY_SECONDS = 3600.0  # a server may ask for years
 _SECRETS = re.compile(r"auth|cookie|key|secret|token", re.IGNORECASE)
 _PRIVATE = re.compile(r"key|secret|passw|credential|authorization|(access|auth|bearer)[_-]?token", re.I)
-_LEAST_HIDDEN = 6  # a shorter value would hide words that are no secret
+_LEAST_HIDDEN = 6  # hiding a shorter value would also hide common words
 
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
@@ -37,40 +37,41 @@ Timeout: TypeAlias = Annotated[float, Meta(ge=0.001, le=86400)]
 
 
 class HeaderFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A header's value that is in a file, such as a mounted secret; ``prefix`` comes before it (``"Bearer "``)."""
+    """Header value from a file, such as a mounted secret; ``prefix`` is put before the value (``"Bearer "``)."""
 
     file: str
     prefix: str = ""
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that every target for a server takes; each such target adds its own in a struct derived from this."""
+    """Options of every target for a server; each of these targets adds options in a derived struct."""
 
     url: str
-    """``http://`` or ``https://``, with a path where the server is behind one."""
+    """``http://`` or ``https://``, with a path if the server needs it."""
     headers: dict[str, str | HeaderFile] = {}
-    """Files are read again before each run, for tokens that are rotated; what was in them is in no message, in no log
-    and in no report."""
+    """Header name → value. Files are read again before each run, because tokens are rotated. No message, log or
+    report contains their content.
+    """
     timeout_seconds: Timeout = 10.0
-    """For one exchange, from connecting to the last byte."""
+    """Time limit of one exchange, from connecting to the last byte."""
     ready_seconds: Annotated[float, Meta(ge=0, le=86400)] = 60.0
-    """How long opening waits for a server that is not there, or not ready."""
+    """Time that opening waits for a server that is unreachable or not ready."""
     keep_alive: bool = True
-    """Whether the connection is kept between requests; if not, each repeat makes its own."""
+    """True to keep the connection between requests; if False, each repeat connects anew."""
     ca_file: str | None = None
-    """Certificates (PEM) to trust instead of the system's."""
+    """File of certificates (PEM) to trust in place of the system's."""
     max_response_bytes: Annotated[int, Meta(ge=1024, lt=2**62)] = 64 << 20
-    """A larger answer is a failure (``too_large``)."""
+    """Size limit of an answer; a larger answer is a failure (``too_large``)."""
 
 
 class Server(Connection):
-    """A connection to a server, with what each request carries and what no message may repeat."""
+    """A connection to a server, with the headers of each request and the secrets that no message may repeat."""
 
     def __init__(self, options: ServerOptions) -> None:
-        """Check the options; connect to nothing yet.
+        """Check the options; nothing is connected yet.
 
         Raises:
-            UsageError: An option cannot be meant so.
+            UsageError: An option is invalid.
         """
         host, port, self._is_tls, self.path = _parse_url(options.url)
         super().__init__(host, port, options.timeout_seconds, options.max_response_bytes, options.keep_alive)
@@ -84,7 +85,7 @@ class Server(Connection):
 
     @property
     def base(self) -> str:
-        """The path that others are put below.
+        """Path of the address, to which other paths are appended.
 
         Raises:
             UsageError: The address has a query.
@@ -94,10 +95,10 @@ class Server(Connection):
         return self.path.rstrip("/")
 
     def open(self) -> None:
-        """Read the files; connect to nothing yet.
+        """Read the files; nothing is connected yet.
 
         Raises:
-            UsageError: A file cannot be read, or does not hold what it should.
+            UsageError: A file cannot be read, or has the wrong content.
         """
         if self._is_tls:
             ca_file = self._options.ca_file
@@ -110,10 +111,10 @@ class Server(Connection):
         self.refresh()
 
     def refresh(self) -> None:
-        """Read again the headers that are in files.
+        """Read the header files again.
 
         Raises:
-            UsageError: A file cannot be read, or does not hold one line.
+            UsageError: A file cannot be read, or does not contain one line.
         """
         self._sent = {}
         hidden: set[str] = set()
@@ -128,10 +129,11 @@ class Server(Connection):
         self._hidden = sorted((text for text in hidden if len(text) >= _LEAST_HIDDEN), key=len, reverse=True)
 
     def wait_until_ready(self, check: Callable[[], None]) -> None:
-        """Call ``check`` until it raises nothing, for ``ready_seconds`` at most.
+        """Call ``check`` until it raises nothing, at most for ``ready_seconds``.
 
         Raises:
-            Failure: The last one of ``check``. Only ``unreachable`` and ``not_ready`` are waited for.
+            Failure: The last failure of ``check``. Only after ``unreachable`` and ``not_ready`` is ``check`` called
+                again.
         """
         deadline = time.monotonic() + self._options.ready_seconds
         while True:
@@ -150,8 +152,8 @@ class Server(Connection):
         body: bytes | bytearray = b"",
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Return the bytes of a request; ``headers`` give way to the user's."""
-        host = self._address.removesuffix(":443" if self._is_tls else ":80")  # proxies compare it without
+        """Return the bytes of a request; the user's headers replace ``headers``."""
+        host = self._address.removesuffix(":443" if self._is_tls else ":80")  # proxies expect no default port
         sent = {"Host": host, "User-Agent": "infercanary", "Accept-Encoding": "identity"}
         if not self._keep_alive:
             sent["Connection"] = "close"
@@ -168,7 +170,7 @@ class Server(Connection):
         return answer, self.read()
 
     def get_document(self, path: str, kind: type[T], what: str) -> T:
-        """Return the JSON at a path; an empty one where the server has none, since it is optional in some servers."""
+        """Return the JSON at a path; an empty document if the server lacks this optional path."""
         answer, body = self.get(path)
         if answer.status in (404, 405, 501):
             return kind()
@@ -178,13 +180,13 @@ class Server(Connection):
         return document(body, kind, what)
 
     def refuse(self, what: str, answer: Response, body: bytes, reason: Reason = "error_answer") -> NoReturn:
-        """Raise the failure that an answer is.
+        """Raise the failure for an answer.
 
         Args:
-            what: What was asked, and what is wrong.
-            answer: Its status is in the message.
-            body: Its first words are, too.
-            reason: The failure's, unless the answer says that it is about the rate of requests (``rate_limited``).
+            what: Description of the request and of the problem.
+            answer: Its status is put into the message.
+            body: Its first words are put into the message.
+            reason: Reason of the failure, replaced by ``rate_limited`` if the answer is about the rate of requests.
         """
         wait = retry_after(answer.headers)
         if answer.status == 429 or (answer.status == 503 and wait is not None and reason != "not_ready"):
@@ -198,7 +200,7 @@ class Server(Connection):
         raise Failure(reason, f"{text}: {said}" if said else text, wait)
 
     def require_plain(self, answer: Response) -> None:
-        """Refuse a compressed answer, whose body cannot be read."""
+        """Refuse a compressed answer, because this module does not decompress bodies."""
         if answer.encoding:
             raise Failure(
                 "malformed",
@@ -207,9 +209,9 @@ class Server(Connection):
             )
 
     def excerpt(self, body: bytes, size: int) -> str:
-        """Return the first characters of a body in one line, with ``***`` in the place of each secret of the headers.
+        """Return the first characters of a body as one line, with each secret of the headers replaced by ``***``.
 
-        They are hidden before the text is cut, or halves would remain.
+        Secrets are replaced before the text is cut: otherwise half of a secret could remain.
         """
         text = body[: size + _MAX_SECRET_BYTES].decode("utf-8", "replace")
         for hidden in self._hidden:
@@ -218,7 +220,10 @@ class Server(Connection):
 
 
 def without_secrets(value: Any) -> Any:
-    """Return decoded JSON without what may be a secret by its key, at any depth: nothing of it is found by trying."""
+    """Return decoded JSON without values whose key suggests a secret, at any depth.
+
+    Otherwise a short secret could be guessed from the digest of the settings.
+    """
     if isinstance(value, Mapping):
         return {key: without_secrets(inner) for key, inner in value.items() if not _PRIVATE.search(str(key))}
     if isinstance(value, (list, tuple)):
@@ -227,36 +232,36 @@ def without_secrets(value: Any) -> Any:
 
 
 def document(body: object, kind: type[T], what: str) -> T:
-    """Decode JSON; NaN and infinity pass, since the output check finds them.
+    """Decode JSON. NaN and infinity are accepted, because the output check reports them.
 
     Args:
-        body: The JSON as bytes, or decoded already.
-        kind: The type to decode to.
-        what: Names the document in the message.
+        body: JSON as bytes, or already decoded.
+        kind: Type of the decoded document.
+        what: Name of the document in the message.
 
     Raises:
-        Failure: It is no JSON, or of another type (``malformed``).
+        Failure: The body is not JSON, or has another type (``malformed``).
     """
     try:
         return msgspec.convert(json.loads(body) if isinstance(body, bytes) else body, kind)
-    except (ValueError, RecursionError) as error:  # msgspec's own is a ValueError
+    except (ValueError, RecursionError) as error:  # msgspec's error is a ValueError
         raise Failure("malformed", f"{what} is not what the protocol has there: {one_line(error)}") from None
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds for which a server asks to be left alone, an hour at most; None if it does not say so."""
+    """Return the seconds without requests that a server asks for, at most an hour; None if it does not ask."""
     seconds = re.fullmatch(r"[0-9]{1,40}(\.[0-9]{0,9})?", headers.get("retry-after", ""))
     return min(float(seconds[0]), _LONGEST_RETRY_SECONDS) if seconds else None
 
 
 def _parse_url(url: str) -> tuple[str, int, bool, str]:
-    """Parse an address into host, port, whether it is TLS, and the path with its query."""
+    """Return host, port, True for TLS, and the path with its query."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), 0
-    if "@" in parts.netloc:  # not repeated: it may hold a password
+    if "@" in parts.netloc:  # the address is not shown because it may contain a password
         raise UsageError("url: it holds a user or a password; put that into headers, from a file")
     is_tls = parts.scheme == "https"
     is_known = is_tls or parts.scheme == "http"
@@ -294,7 +299,7 @@ def read_file(place: str, path: str, max_bytes: int) -> bytes:
     """Read a file that settings name.
 
     Raises:
-        UsageError: It cannot be read, or is too large; the text begins with the place in the settings.
+        UsageError: The file cannot be read, or is too large; the text begins with the key in the settings.
     """
     try:
         with Path(path).open("rb") as file:

@@ -1,4 +1,4 @@
-"""The base of the targets that ask a server."""
+"""Base class of targets that ask a server."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ S = TypeVar("S", bound="ServerTarget")
 REASONS: tuple[Reason, ...] = (
     "wrong_shape", "unreachable", "not_ready", "error_answer", "incomplete", "malformed", "too_large", "rate_limited",
 )  # fmt: skip
-"""The reasons that a target for a server raises itself."""
+"""Reasons with which a target for a server may fail itself."""
 
-_MAX_ANSWERS = 64  # whose headers are kept: nobody reads those of a sweep's targets
+_MAX_ANSWERS = 64  # answers whose headers are kept; targets of a sweep never read them
 
 
 class ByteClock(HostClock):
-    """Ends a repeat when its last byte came: parsing it is not the server's time."""
+    """Ends a repeat at its last received byte, because parsing is not the server's time."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -49,7 +49,7 @@ class ByteClock(HostClock):
 
 
 class ServerTarget(Target):
-    """A target that asks a server: its options, its reasons, its connection, and the times in its answers' headers.
+    """A target that asks a server: options, failure reasons, connection, and times from answers' headers.
 
     Phases: ``connect``, ``send``, ``wait``, ``receive``.
     """
@@ -59,10 +59,10 @@ class ServerTarget(Target):
     is_sweepable = True
 
     def __init__(self, options: ServerOptions) -> None:
-        """Keep the server; nothing is asked yet.
+        """Keep the options and the server; nothing is sent yet.
 
         Raises:
-            UsageError: An option cannot be meant so.
+            UsageError: An option is invalid.
         """
         self._options = checked(options)
         self._server = Server(self._options)
@@ -79,7 +79,7 @@ class ServerTarget(Target):
         return self._server.host, self._server.port
 
     def copy_with_batch(self: S, batch: int) -> S:
-        """Make a target with the same request on a connection of its own, for a sweep."""
+        """Make a target for a sweep with the same request on its own connection."""
         if batch != 1:
             raise Unsized("a request has the size that it has; sweep `concurrency`, and leave `batches` out")
         other = copy.copy(self)
@@ -100,7 +100,7 @@ class ServerTarget(Target):
         self._make_request()
 
     def prepare(self) -> None:
-        """Read tokens again, and connect if the server closed the connection; before each run."""
+        """Read header files again, and reconnect if the server closed the connection; called before each run."""
         self._server.refresh()
         self._make_request()
         self._answers = deque(maxlen=_MAX_ANSWERS)
@@ -108,7 +108,7 @@ class ServerTarget(Target):
             self._server.connect()
 
     def readings(self) -> list[Reading]:
-        """Return the server's own times, where its answers' headers report them."""
+        """Return the server's own times if its answers' headers report them."""
         return header_readings(self._answers)
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class ServerTarget(Target):
         self._request = self._server.request(self._method, self._path, self._body, self._headers)
 
     def _ask(self, phase: Phase, status: int, what: str) -> tuple[Response, bytes]:
-        """Make the request once, and refuse an answer of another status."""
+        """Make the request once; refuse an answer with another status."""
         answer = self._server.ask(self._method, self._request, phase)
         with phase("receive"):
             body = self._server.read()
@@ -134,9 +134,9 @@ class ServerTarget(Target):
 
 
 def checked(options: T) -> T:
-    """Return options with their types checked and the structs in them made, as settings files have them.
+    """Return options with checked types and with nested structs, as in settings files.
 
     Raises:
-        UsageError: An option is of another type; the text names it.
+        UsageError: An option has the wrong type; the text names the option.
     """
     return convert(msgspec.to_builtins(options), type(options), "")

@@ -1,6 +1,7 @@
-"""Tensors as the Open Inference Protocol (v2) sends them: in JSON, or little-endian in the binary extension.
+"""Tensors of the Open Inference Protocol (v2): in JSON, or little-endian in the binary tensor data extension.
 
-https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protocol and its binary tensor data extension.
+https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protocol and its binary tensor data
+extension.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from infercanary.probe.targets import Failure
 _MAX_VALUES = 1024
 _NAMES = "BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 FP32 FP64 BF16"
 _FORMATS = dict(zip(_NAMES.split(), "?BHIQbhiqefdH", strict=True))
-"""Type → how :mod:`struct` writes one element. BF16 is the upper half of an FP32."""
+"""Type → format of one element for :mod:`struct`. BF16 is the upper half of an FP32."""
 DTYPES = ("BYTES", *_FORMATS)
 _MAX_ELEMENTS = 1 << 24
 _PIECE = 1 << 12
@@ -32,7 +33,7 @@ _PIECE = 1 << 12
 class KserveInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One input: its values are ``data``, or drawn from the seed (integers in ``[0, high)``).
 
-    What is left out is taken from the model's metadata on the server.
+    Missing keys are taken from the model's metadata on the server.
     """
 
     name: str | None = None
@@ -44,28 +45,28 @@ class KserveInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tensor(NamedTuple):
-    """A tensor with its values in row-major order: numbers, and for BYTES ``bytes``."""
+    """A tensor with its values in row-major order: numbers, or ``bytes`` for BYTES."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     values: Iterable[Any]
-    """Large tensors are made or unpacked while they are read, once: as a list they would take 32 bytes an element."""
+    """Readable once. Large tensors are drawn or decoded during reading: a list would take 32 bytes an element."""
 
 
 def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed: int, place: str) -> Tensor:
-    """Make an input of its data, or draw it.
+    """Make an input from its data, or draw it.
 
     Args:
-        name: The input's.
-        dtype: By the protocol's name.
-        shape: It may have 16 Mi elements.
-        spec: Its settings.
-        seed: The numbers are drawn from it.
-        place: In the settings, for messages.
+        name: Name of the input.
+        dtype: The protocol's name.
+        shape: At most 16 Mi elements.
+        spec: Settings of the input.
+        seed: Seed of drawn values.
+        place: Key in the settings, for messages.
 
     Raises:
-        UsageError: The data does not fit, or nothing can be drawn.
+        UsageError: The data does not fit, or the dtype cannot be drawn.
     """
     count = math.prod(shape)
     if count > _MAX_ELEMENTS:
@@ -90,9 +91,9 @@ def encoded(tensor: Tensor, is_binary: bool) -> Iterator[bytes]:
     """Yield the values of a tensor in pieces.
 
     Args:
-        tensor: Of any dtype.
-        is_binary: Little-endian, BYTES with a length of 4 bytes before each text; otherwise the numbers, booleans or
-            texts between the brackets of ``data`` in JSON.
+        tensor: A tensor of any dtype.
+        is_binary: If True, values are little-endian, and each text of BYTES follows its length in 4 bytes. If False,
+            the pieces are numbers, booleans or texts to be put between the brackets of ``data`` in JSON.
     """
     values, comma = iter(tensor.values), b""
     while piece := list(islice(values, _PIECE)):
@@ -104,14 +105,14 @@ def encoded(tensor: Tensor, is_binary: bool) -> Iterator[bytes]:
 
 
 def request_body(inputs: Iterable[tuple[Tensor, dict[str, Any]]], is_binary: bool) -> tuple[bytearray, int]:
-    """Make the body of a request for an inference; its values are in no other memory.
+    """Make the body of an inference request; its values are kept in no other memory.
 
     Args:
-        inputs: Each with its parameters.
-        is_binary: Whether the values follow the JSON, instead of being in it.
+        inputs: Tensors with their parameters.
+        is_binary: True to put the values after the JSON instead of into it.
 
     Returns:
-        The body, and how many bytes of it are JSON.
+        The body, and the length of its JSON in bytes.
     """
     head, blobs = bytearray(b'{"inputs":['), bytearray()
     for i, (tensor, parameters) in enumerate(inputs):
@@ -134,7 +135,7 @@ def request_body(inputs: Iterable[tuple[Tensor, dict[str, Any]]], is_binary: boo
 
 
 def from_json(name: str, dtype: str, shape: Sequence[int], data: Iterable[Any]) -> Tensor:
-    """Read an output of a JSON answer, flat or nested like the shape.
+    """Read an output of a JSON answer; its data is flat, or nested like the shape.
 
     Raises:
         Failure: The data does not fit the dtype or the shape (``wrong_shape``).
@@ -166,20 +167,20 @@ def from_bytes(name: str, dtype: str, shape: Sequence[int], data: bytes) -> Tens
 
 
 def sampled(tensors: Sequence[Tensor]) -> list[float]:
-    """Return at most 1,024 evenly spread values of all tensors; the last is NaN if any value is not finite.
+    """Return at most 1,024 evenly spaced values of all tensors; the last is NaN if any value is not finite.
 
     Args:
         tensors: Outputs of any shapes.
 
     Returns:
-        Numbers in the tensors' order; of text, its hash.
+        Numbers in the order of the tensors; a text is represented by its hash.
     """
     count = sum(math.prod(tensor.shape) for tensor in tensors)
     return spread((number_of(value) for tensor in tensors for value in tensor.values), count)
 
 
 def spread(numbers: Iterable[float], count: int) -> list[float]:
-    """Return at most 1,024 evenly spread ones of ``count`` numbers; the last is NaN if any number is not finite."""
+    """Return at most 1,024 evenly spaced of ``count`` numbers; the last is NaN if any number is not finite."""
     step, chosen, finite = max(1, -(-count // _MAX_VALUES)), [], True
     for position, number in enumerate(numbers):
         finite &= math.isfinite(number)
@@ -199,10 +200,10 @@ def _filled(name: str, dtype: str, shape: Sequence[int], values: list[Any]) -> T
 
 
 def number_of(value: Any) -> float:
-    """Return a value of an answer as a number; of text, a hash in [0, 1)."""
-    if value is None:  # how JSON has NaN, where a server is strict
+    """Return a value of an answer as a number; a text as a hash in [0, 1)."""
+    if value is None:  # strict servers write NaN as null in JSON
         return math.nan
-    if isinstance(value, bytes):  # another text has another number in [0, 1), almost surely
+    if isinstance(value, bytes):  # different texts almost surely have different numbers
         return int.from_bytes(hashlib.sha256(value).digest()[:4], "big") / 2**32
     try:
         return float(value)
@@ -223,7 +224,7 @@ def _packed(dtype: str, values: list[Any]) -> bytes:
 
 
 def _draw(dtype: str, count: int, high: int, seed: int) -> Iterator[Any]:
-    """Draw numbers with ``random()`` alone: only it is promised to be the same in every version of Python."""
+    """Draw numbers with ``random()`` alone: only ``random()`` is guaranteed to be stable across versions of Python."""
     draw = random.Random(seed).random  # noqa: S311 - inputs, no secrets
     bits = 8 * struct.calcsize(f"<{_FORMATS[dtype]}") - (not dtype.startswith("U"))
     for _ in range(count):
@@ -232,13 +233,13 @@ def _draw(dtype: str, count: int, high: int, seed: int) -> Iterator[Any]:
         elif "INT" in dtype:
             yield int(draw() * min(high, 1 << bits))
         else:
-            # Box-Muller. Six digits are short in JSON, and the same numbers in both encodings.
+            # Box-Muller method. Six digits are short in JSON, and give the same numbers in both encodings.
             normal = math.sqrt(-2 * math.log(1 - draw())) * math.cos(2 * math.pi * draw())
             yield float(f"{normal:.6g}")
 
 
 def _checked(dtype: str, value: Any) -> Any:
-    """Return a value of the settings as the dtype has it; raise where the dtype has no such value."""
+    """Return a settings value converted to the dtype; raise if the dtype cannot represent it."""
     if dtype == "BYTES":
         return str.encode(value)
     if isinstance(value, bool) != (dtype == "BOOL"):
@@ -248,7 +249,7 @@ def _checked(dtype: str, value: Any) -> Any:
 
 
 def flatten(data: Iterable[Any]) -> Iterator[Any]:
-    """Yield the values in nested lists, in order; without recursion, since a server may nest them deeply."""
+    """Yield the values in nested lists, in order; without recursion, because a server may nest lists deeply."""
     stack = [iter(data)]
     while stack:
         for value in stack[-1]:

@@ -1,8 +1,9 @@
-"""A server's own times in the headers of its answers.
+"""Times that a server measured itself, from the headers of its answers.
 
 - ``Server-Timing``, the standard: https://www.w3.org/TR/server-timing/
-- ``x-queue-time``, ``x-inference-time`` and others, of Hugging Face's Text Embeddings Inference and Text Generation
-  Inference; ``x-envoy-upstream-service-time``, of the proxy before a KServe server with Istio. All milliseconds.
+- ``x-queue-time``, ``x-inference-time`` and others, from Hugging Face's Text Embeddings Inference and Text Generation
+  Inference; ``x-envoy-upstream-service-time``, from the proxy in front of a KServe server with Istio. All are in
+  milliseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SERVER = Metric(
 _PLAIN = re.compile(
     r"x-(queue|validation|tokenization|inference|compute|total)-time|x-envoy-(upstream)-service-time"
 )
-_MAX_PARTS = 8  # each is a time series
+_MAX_PARTS = 8  # each part is a time series
 _MAX_SECONDS = 86400.0
 _MAX_LENGTH = 4096
 _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{0,12})?)"
@@ -35,7 +36,7 @@ _DURATION = re.compile(rf";\s*dur\s*=\s*\"?{_NUMBER}\"?\s*(?=;|$)", re.IGNORECAS
 
 
 def header_times(headers: Mapping[str, str]) -> dict[str, float]:
-    """Read the server's own times from the headers of one answer; what is no time is left out.
+    """Return the server's own times in the headers of one answer; invalid times are left out.
 
     Returns:
         Part → seconds.
@@ -55,13 +56,13 @@ def header_times(headers: Mapping[str, str]) -> dict[str, float]:
 
 
 def header_readings(answers: Iterable[Mapping[str, str]]) -> list[Reading]:
-    """Summarize the server's own times over a run.
+    """Return the medians of the server's own times over a run.
 
     Args:
-        answers: The headers of each answer.
+        answers: Headers of each answer.
 
     Returns:
-        The median of each part that every answer reports; eight parts at most.
+        Median of each part that every answer reports; eight parts at most.
     """
     times = [header_times(headers) for headers in answers]
     names = sorted(set.intersection(*map(set, times))) if times else []
