@@ -166,7 +166,7 @@ def words(settings: Mapping[str, str]) -> str:
 
 
 def _entries(place: str, written: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """Return keys and values of a file, in the form of the command line."""
+    """Return a file's settings as keys and texts, as the command line gives them."""
     for key, value in written.items():
         name = f"{before}{key}"
         if isinstance(value, dict):

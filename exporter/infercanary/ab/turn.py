@@ -255,9 +255,8 @@ class TurnReader:
     def _pause(self) -> float:
         """Return the seconds until the next request.
 
-        Requests are rare, because each request slows the probe a little.
-
-        While a canary opens, the pause is short, because its length is the error of ``first_answer``.
+        Requests are rare, because each request slows the probe a little. While a canary opens, the pause is short,
+        because the pause limits the precision of ``first_answer``.
         """
         states = self._points(_STATE)
         is_opening = any(on for (_, state), on in states.items() if state == "opening")

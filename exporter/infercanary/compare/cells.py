@@ -35,7 +35,7 @@ class Numbers:
         """True if the cells have units; None before the first cell."""
 
     def latency(self, where: str, cell: object, unit: str) -> float:
-        """Return a cell's value in seconds, or in the column's unit if this unit is unknown.
+        """Return a cell's value in seconds; without a known unit in the cell or the column, the number unchanged.
 
         Args:
             where: Place of the cell, for messages.

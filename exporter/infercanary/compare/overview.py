@@ -54,7 +54,7 @@ _TABLES: Mapping[str, Mapping[str, str]] = {
     },
     "memory": {"host_memory_bytes": "host memory", "device_memory_bytes": "device memory"},
 }
-"""Table title → field of a row → column title. Texts without a column title go to the last column."""
+"""Column title for each field of a row, by table title. A text field without a column title goes to the last column."""
 _UNITS = {"seconds": "s", "ratio": "ratio", "joules": "joules", "bytes": "bytes"}
 
 

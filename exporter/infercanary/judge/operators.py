@@ -23,8 +23,8 @@ from infercanary.contract.profile import Profile, ProfileRow
 Kind = Literal["grew", "shrank", "new", "gone"]
 
 State = Literal["explained", "outside", "unexplained"]
-"""``outside``: the change is outside operators. ``unexplained``: neither, or the profiled repeats did not change as
-the timed ones did.
+"""``outside``: the change is outside operators. ``unexplained``: neither operators nor the time outside them explain
+the change, or the profiled repeats do not show the change of the timed repeats.
 """
 
 MOST = 10

@@ -33,7 +33,9 @@ class Replica(NamedTuple):
     beside: Sequence[tuple[Series, Series]] = ()
     """Replicas that stayed on the old image: their runs before, and in the period."""
     is_same_period: bool = False
-    """True if ``old`` are their runs of the same period; otherwise their shift is subtracted."""
+    """True if ``old`` has the staying replicas' runs of the same period. Otherwise these replicas' shift is
+    subtracted.
+    """
 
 
 class _Part(NamedTuple):

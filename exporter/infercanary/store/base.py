@@ -1,4 +1,4 @@
-"""Errors and values of the store, and the interface of a kind of database."""
+"""Errors and value types of the store, and the interface of a database backend."""
 
 from __future__ import annotations
 

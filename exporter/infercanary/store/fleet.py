@@ -69,7 +69,9 @@ class Fleet:
             raise self._lost(service)
 
     def refresh(self, services: _Services) -> set[_Canary]:
-        """Return the canaries whose starts or runs changed since the last call; other services are forgotten."""
+        """Return the canaries of ``services`` whose starts or runs changed since the last call, and forget all other
+        services.
+        """
         before, self._counts = self._counts, self._by_canary(queries.COUNTS, services)
         both = self._counts.keys() | before.keys()
         return {key for key in both if key[0] in services and self._counts.get(key) != before.get(key)}
@@ -92,7 +94,7 @@ class Fleet:
         self._numbers[service, canary] = [*rows[0][1:]]
 
     def findings(self, services: _Services) -> list[_Body]:
-        """Return the findings on these services that changed since the last call; other services are forgotten."""
+        """Return the findings on ``services`` that changed since the last call, and forget all other services."""
         numbers = self._by_canary(queries.FINDING_NUMBERS, services)
         changed = [key for key in numbers if numbers[key] != self._numbers.get(key)]
         keys = [(*service, canary) for service, canary in changed]

@@ -63,9 +63,9 @@ start = Table(
     Index("start_host", "host"),
 )
 
-# A canary of a start. Counts of rows by tier; last: the highest sequence that was taken; through: the highest one that
-# was merged or dropped; taken: how many runs there ever were that had not failed; thinned: how often rows were
-# replaced.
+# One row for each canary of a start. Number of rows in each tier (:mod:`.retention`). last: highest stored sequence.
+# through: highest merged or dropped sequence. taken: number of runs ever stored, without failed ones. thinned: number
+# of merges.
 series = Table(
     "series",
     metadata,

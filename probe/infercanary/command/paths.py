@@ -23,7 +23,9 @@ def unreadable(path: str | os.PathLike[str]) -> str:
 
 
 def unwritable(path: str | os.PathLike[str]) -> str:
-    """Return why a file, which need not exist, cannot be written, with the fix; empty if it can. Nothing is opened."""
+    """Return the reason why a file cannot be written, with the fix; empty if the file is writable. The file may be
+    missing.
+    """
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         return f"`{path}` is a folder; name a file in it"

@@ -88,7 +88,7 @@ class Tag:
     is_judged: bool = True
     """True if the judge counts runs with it. Most tags count, because an image may cause its own throttling."""
     by_others: bool = False
-    """True if other processes of the host cause it. ``ab`` may leave such runs out."""
+    """True if other processes on the host cause this tag. ``ab`` may exclude runs with such a tag."""
     by_itself: bool = False
     """True if its own container causes it, by a limit or by other processes inside: no other container is affected."""
 

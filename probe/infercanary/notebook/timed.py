@@ -30,11 +30,12 @@ def time(
     name: str = "model",
     runs: int = RUNS,
 ) -> TimingResult:
-    """Time a model or a function as a canary: warmed up until it is steady, with CUDA events on a GPU.
+    """Measure the latency of a model or function as a probe does: warm-up until it is steady, CUDA events on a GPU.
 
     Args:
         model: A torch module, any function, a target, or text as in probe.yaml (``package.module:factory``, a file).
-        inputs: Its arguments; for a torch model also specifications, such as ``{"shape": [1, 3, 224, 224]}``.
+        inputs: Arguments of the model or function; for a torch model also specifications, such as ``{"shape": [1, 3,
+            224, 224]}``.
         device: ``cpu``, ``cuda`` or ``cuda:N``. Default: device of the model's first parameter, else the CPU.
         name: Name of the canary, in the result and in a journal.
         runs: Number of runs, of 5 to 50 repeats each.

@@ -260,7 +260,7 @@ class Canary(TimedTarget):
         if isinstance(error, NoCuda):
             reason = self.cuda_missing if is_reason(self.cuda_missing) else None
         elif not isinstance(error, Failure) and (unfit := misfit(result.detail)) is not None:
-            # Incompatible libraries, even in a model's module, are no mistake in the settings.
+            # Incompatible libraries are a failure, no mistake in the settings, even if a model's module imports them.
             reason = unfit.reason
             result = result._replace(detail=f"{result.detail}; {unfit.fix}")
         elif isinstance(error, UsageError):

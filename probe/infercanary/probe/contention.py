@@ -111,10 +111,10 @@ class Helpers:
         self._began, self._before = perf_counter(), threads_beside()
 
     def helped(self) -> Helped:
-        """Return the activity since the creation of this object.
+        """Return the compute and CPU wait of these threads since the creation of this object.
 
         Returns:
-            Ratios; 0 if the kernel counts nothing.
+            Shares of the elapsed time; 0 if the kernel has no such counters.
         """
         took = max(1e-9, perf_counter() - self._began)
         computed, queued = [0.0], [0.0]

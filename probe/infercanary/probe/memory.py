@@ -69,7 +69,7 @@ class Bound(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Remaining bytes under the tightest bound, after its reserve."""
+    """Bytes left under the tightest memory limit, after subtracting the reserve of that limit."""
 
     size: int
     reserve: int

@@ -211,7 +211,7 @@ def _throttled(w: Window) -> float:
 
 
 def _queued(w: Window) -> float:
-    """CPU wait of the run's threads without throttling, seconds."""
+    """CPU wait of the run's threads in seconds, without time throttled by a CPU quota."""
     # Subtract throttling, which has a separate tag: the kernel counts throttling by a quota as CPU wait too.
     return (w.done.usage.run_queue_seconds or 0.0) - _throttled(w)
 

@@ -261,16 +261,15 @@ class Asking(NamedTuple):
 
 
 def asking(kind: str, given: Mapping[str, str], names: Sequence[str]) -> Asking | None:
-    """Read a container's request to be polled.
+    """Read labels or annotations with which a container opts in to polling.
 
     Args:
         kind: ``label`` or ``annotation``.
         given: Labels or annotations of the container.
-        names: Known names. The first name asks for polling; other known names without it are a mistake that gets a
-            message.
+        names: Known names. The first name opts in. If only other known names are set, a message reports the mistake.
 
     Returns:
-        None if the container does not ask.
+        None if the container does not opt in.
     """
     enable = names[0]
     ours = sorted(name for name in given if name.startswith(enable.removesuffix("enable")))

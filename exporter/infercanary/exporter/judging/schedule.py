@@ -70,7 +70,7 @@ class ServiceState:
     """Canary → its starts when it was judged last."""
 
     def note(self, start: Generation) -> None:
-        """Take a start's own report."""
+        """Note what a start reports about itself: its image, environment and outputs."""
         known = self.newest.get(start.container, start)
         self.newest[start.container] = start
         # Docker may report the image late, and a probe its output: judge then without waiting for a look.

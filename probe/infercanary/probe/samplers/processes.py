@@ -63,7 +63,7 @@ class ProcessSampler(Sampler):
             known = command in self._seconds or len(self._seconds) < COMMANDS
             command = command if known else OTHERS
             before = self._last.get(pid, 0.0)
-            # Sum the increases: a new total would shrink when a process ends. An id may be used again.
+            # Sum the increases of each process: a total over the running processes would shrink when a process ends.
             self._seconds[command] += seconds - before if seconds >= before else seconds
             self._last[pid] = seconds
             memory[command] += resident

@@ -123,11 +123,11 @@ class MatmulTarget(TorchDeviceTarget):
         self._seconds: dict[str, deque[float]] = {}
 
     def open(self) -> None:
-        """Import torch, find the available precisions, and draw the operands.
+        """Import torch, find the available precisions, and fill the operands with random numbers.
 
         Raises:
             UsageError: torch is not installed, or the device lacks the requested precision.
-            Failure: torch's libraries do not fit or are missing; or memory is insufficient.
+            Failure: torch's libraries are incompatible or missing, or memory is insufficient.
             NoCuda: torch has no CUDA; :attr:`cuda_missing` gives the reason.
         """
         self._open_device()

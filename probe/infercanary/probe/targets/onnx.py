@@ -51,8 +51,8 @@ class OnnxTarget(BatchedTarget):
 
     If ``cuda`` or ``tensorrt`` comes first, inputs and outputs are bound to memory on the device. ONNX Runtime then
     runs on the probe's stream with the lowest priority. CUDA events on that stream delimit ``h2d``, ``compute`` and
-    ``d2h``; ``compute`` includes time in which the device waits, for example for nodes on the CPU. A repeat has as
-    many inferences as take 100 µs. With any other provider the host's clock times the whole run as ``compute``: the
+    ``d2h``; ``compute`` includes time in which the device waits, for example for nodes on the CPU. A repeat has
+    enough inferences to last 100 µs. With any other provider the host's clock times the whole run as ``compute``: the
     CPU needs no copies, and the copies of another accelerator are included.
     """
 

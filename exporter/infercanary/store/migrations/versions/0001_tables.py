@@ -1,4 +1,6 @@
-"""The first tables. New databases get the tables of today from schema.py; later revisions begin here."""
+"""First revision: the original tables. New databases are created from schema.py; old databases are upgraded from this
+revision.
+"""
 
 revision = "0001"
 down_revision = None

@@ -204,7 +204,7 @@ class MachineCode:
         return result
 
     def timed(self, routine: str, *arguments: int) -> TimedCall:
-        """Return a reusable call of a routine that reads the clock immediately before and after the routine.
+        """Return a reusable callable that runs a routine, and reads the clock immediately before and after it.
 
         Args:
             routine: Key in the architecture's ``routines``.

@@ -85,10 +85,10 @@ def unfit_driver(engine: str, built_for: str) -> str:
 
 
 def no_cuda(asked: str, why: str, reason: str) -> NoCuda:
-    """Make the error of a target that cannot run on CUDA although that was requested.
+    """Make the error for a target that is set to CUDA and cannot use it.
 
     Args:
-        asked: The option: ``device: `cuda:1```.
+        asked: The option, such as ``device: `cuda:1```.
         why: Cause and fix.
         reason: One of ``canary_metrics.CUDA_MISSING_REASONS``.
     """
