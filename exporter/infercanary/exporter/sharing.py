@@ -49,7 +49,7 @@ class GpuShare(NamedTuple):
     others: int
     """Number of other containers."""
     names: tuple[str, ...]
-    """Names of the first few, and ``…`` if there are more."""
+    """Names of the first few containers, and ``…`` if there are more."""
     unknown: float
     """Processes outside all containers with a probe; NaN if unknown."""
 

@@ -133,7 +133,11 @@ class Alignment:
         return Pair([ran.during for ran in there], new, there, is_same_period=True) if there else None
 
     def _concurrent(self, start: Start, after: Sequence[Start]) -> Concurrent | None:
-        """Return the runs of a start before and during the new starts; None if too few are before, or none during."""
+        """Split the runs of one start into runs before the new starts and runs during them.
+
+        Returns:
+            None if too few runs are before the new starts, or none is during them.
+        """
         before = start.until(min(s.times[0] for s in after))
         if not self._pool.fewest_runs <= len(before.samples) < len(start.samples):
             return None

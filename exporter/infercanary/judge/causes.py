@@ -145,8 +145,8 @@ class Attribution:
             more * shift.log > 0 and rules.waiting_factor * math.log1p(abs(more)) > few * size
         )
         low, high = Shift(image, error / size, shift.df).interval(rules.cause_confidence)
-        # Restart variance hides part of a small shift: half of it, or six times the smallest effect, may be the
-        # image's.
+        # Restart variance hides the origin of a part of a small shift: the host is still the cause if the image's
+        # possible part is at most half of the shift, or six times the smallest effect.
         is_small = high <= max(few, min(0.5, 6 * self._policy.decide.log_effect / size))
         cause: Cause = "unknown"
         if load >= rules.whole_share and is_small:

@@ -88,10 +88,11 @@ class Evidence:
 
     @property
     def awaits_siblings(self) -> bool:
-        """Return True if no sibling or control is evidence yet, and a sibling soon will be.
+        """Return True if the judge should wait for siblings: no sibling or control is evidence yet, but a running
+        sibling will have enough runs soon.
 
-        That is a sibling that goes on and has too few runs. One that is no evidence is waited for while the new
-        starts have few runs, or while it is alone.
+        A sibling that stays without evidence is waited for only while the new starts have few runs, or if no other
+        sibling is there.
         """
         few = len(self._beside) < 2 or max(len(start.samples) for start in self.new) < 24
         return not self.felt and any(

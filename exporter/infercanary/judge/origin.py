@@ -26,8 +26,8 @@ _COMPARES: Mapping[str, str] = {
     "gitlab": "{repository}/-/compare/{old}...{new}",
     "codeberg": "{repository}/compare/{old}...{new}",
 }
-"""Software of a code host → its page for a range of commits. A host is recognized by the first or the last but one
-part of its name, such as ``github.com`` or ``gitlab.example.com``.
+"""Code-hosting software → its page for a range of commits. The software is recognized by the first or the
+second-to-last part of the host's name, such as ``github.com`` or ``gitlab.example.com``.
 """
 
 

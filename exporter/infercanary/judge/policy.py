@@ -42,7 +42,7 @@ class Decide:
 
     looks: tuple[int, ...] = (5, 8, 12, 16, 24, 36, 48, 96, 192)
     """Run counts of a candidate's start at which the judge looks. The interval holds at all looks together, so looks
-    cost only CPU time; they are closest at the run counts at which large changes are called.
+    cost only CPU time. Looks are most frequent at the run counts at which a large change is called.
     """
 
     # Logarithms, so that a verdict holds for ratios in both directions.

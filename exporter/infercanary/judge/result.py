@@ -86,7 +86,7 @@ class Causes(msgspec.Struct, frozen=True):
     cpu_fallback: bool = False
     """True if it ran on a GPU before and runs on the CPU now."""
     memory_kills: tuple[int, int] = (0, 0)
-    """Number of servers that the kernel ended for memory, before and after."""
+    """Number of server processes that the kernel killed for memory, before and after the upgrade."""
     inside: tuple[float, float] | None = None
     """Cores that others in the container used beside the canary, before and after, if that made it wait."""
     operators: Operators | None = None

@@ -29,14 +29,14 @@ from infercanary.judge.statistics import assess
 
 
 class Spreads(NamedTuple):
-    """Spreads of one replica, as logarithms."""
+    """Spread of one replica's runs before and after the upgrade, as logarithms."""
 
     old: float
-    """Mean of its starts before."""
+    """Mean over the starts before."""
     grown: float
-    """Difference of the mean of its starts after."""
+    """Mean over the starts after, minus ``old``."""
     apart: Sequence[float]
-    """Deviation of each stretch before."""
+    """Deviation of each stretch of runs before from ``old``."""
     starts: int
     """Number of starts before."""
 

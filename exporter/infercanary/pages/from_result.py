@@ -65,7 +65,7 @@ def operators_table(operators: Operators | None) -> Table:
 def measures_table(verdicts: Mapping[str, MeasureVerdict], unit: str = "ratio") -> Table:
     """Return a table of the verdicts, changed measures first.
 
-    ``unit`` is for names that are not a measure, such as latency.
+    ``unit`` is the unit of a row whose name is no known measure, such as latency.
     """
     rows = []
     for name, verdict in sorted(verdicts.items(), key=lambda item: item[1].state not in CHANGED):

@@ -1,4 +1,6 @@
-"""One sentence for a result, built from phrases. A phrase that does not fit appears only as a fact of the document."""
+"""Sentence: the one-line summary of a result, built from phrases. A phrase that would make it too long is only a fact
+of the document.
+"""
 
 from __future__ import annotations
 

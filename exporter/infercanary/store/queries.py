@@ -1,7 +1,7 @@
-"""The statements of the store, once for SQLite and PostgreSQL, and nothing but statements.
+"""SQL statements of the store, shared by SQLite and PostgreSQL.
 
-Constants are SQL that both databases understand. SQLAlchemy builds the statements that lock rows: SQLite has no
-FOR UPDATE.
+Most are constants in SQL that both databases accept. SQLAlchemy builds the statements that lock rows, because SQLite
+has no FOR UPDATE.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ _COMPONENTS = ("torch", "tensorflow")  # the probe itself reports the other libr
 
 
 class FunctionTarget(Target):
-    """Calls a function with fixed arguments; on CUDA between two events of its stream.
+    """Times a function with fixed arguments; on CUDA by an event before and an event after the call, on the current
+    stream.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.

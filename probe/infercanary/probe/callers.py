@@ -18,7 +18,7 @@ class _Budget:
         self._share, self._burst, self._left, self._at = share, burst, burst, now
 
     def spend(self, seconds: float, now: float) -> float:
-        """Spend the seconds; return the remaining seconds, which may be negative."""
+        """Subtract the seconds from the budget; return the rest, which is negative if the budget is overdrawn."""
         self._left = min(self._burst, self._left + (now - self._at) * self._share) - seconds
         self._at = now
         return self._left

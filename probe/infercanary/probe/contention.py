@@ -204,7 +204,7 @@ def _helped_in_repeats(helped: Helped | None, walls: Sequence[float]) -> list[He
 
 
 def _spread(ratio: float, walls: Sequence[float]) -> list[float]:
-    """Convert a ratio of the time of all repeats to a ratio for each repeat."""
+    """Divide a wait among the repeats: from its ratio to the time of all repeats to its ratio to each repeat's time."""
     total, fastest = ratio * sum(walls), min(walls)
     longer = sum(wall - fastest for wall in walls)
     of_longer = min(1.0, total / longer) if longer > 0 else 0.0

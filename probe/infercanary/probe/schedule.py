@@ -180,8 +180,8 @@ def keep_for_sweeps(sweeps: Sequence[tuple[float, float]], cap: float) -> tuple[
 class Turns:
     """Start times of one canary's sweeps: ``interval`` seconds apart, lengthened at random by up to :data:`JITTER`.
 
-    The first sweep is one interval after ``start``, when its share of the duty cap has been saved. A sweep that takes
-    longer than ``seconds`` delays the next sweep in proportion, by at most a day.
+    The first sweep is one interval after ``start``, so that the duty cap holds from the start. If a sweep takes
+    longer than ``seconds``, the pause after the sweep is longer by the same ratio, at most a day.
 
     Args:
         interval: Seconds.

@@ -144,7 +144,7 @@ class Driver:
 
 
 class Device:
-    """One GPU: its primary context, shared with the host's frameworks, and a stream of the lowest priority.
+    """One GPU: its primary context, which frameworks of the same process share, and a stream of the lowest priority.
 
     Call all methods but :meth:`close` inside ``with current()``.
     """

@@ -138,7 +138,7 @@ def threads_beside() -> dict[str, OnCpu]:
         tids = [tid for tid in os.listdir("/proc/self/task") if tid != own]
     except OSError:
         return {}
-    # The newest threads: those of an engine come with the thread that calls it.
+    # Read the newest threads: an engine starts its worker threads when the canary's thread first calls the engine.
     tids.sort(key=int)
     found = {tid: _SCHEDSTAT.fullmatch(_read(f"/proc/self/task/{tid}/schedstat")) for tid in tids[-DETAILED:]}
     return {tid: OnCpu(int(on[1]) / 1e9, int(on[2]) / 1e9) for tid, on in found.items() if on}
