@@ -155,11 +155,11 @@ def attacked(image: str, folder: Path, ways: Sequence[str], seconds: float) -> F
     return found
 
 
-def held(found: Found) -> None:
+def held(found: Found, p99_seconds: float = 1) -> None:
     """What nobody who connects may change."""
     assert found.alive
     assert found.watch.faults == [], found
-    assert found.watch.p99 < 1, found
+    assert found.watch.p99 < p99_seconds, found
     assert found.most < MOST_BYTES, found
     assert found.watch.value("infercanary_connections_refused_total") > 0, found
 
@@ -167,7 +167,8 @@ def held(found: Found) -> None:
 @pytest.mark.quiet  # how long a scrape takes is judged
 @pytest.mark.takes(110)
 def test_three_attacks_for_half_a_minute_each(image: str, tmp_path: Path) -> None:
-    held(attacked(image, tmp_path / "all", ("slow_readers", "silent_in_clear", "idle"), 30))
+    """Half a minute has few scrapes, so its p99 is nearly its slowest: the limit is for a hang, not a figure."""
+    held(attacked(image, tmp_path / "all", ("slow_readers", "silent_in_clear", "idle"), 30), p99_seconds=3)
 
 
 @pytest.mark.campaign
