@@ -35,7 +35,7 @@ from infercanary.compare.changes import ScanResult
 from infercanary.compare.comparison import ComparisonResult
 from infercanary.compare.overview import OverviewRow
 from infercanary.contract.bottleneck import LIMITS
-from infercanary.contract.report import LADDER, Kind, Metric
+from infercanary.contract.report import Kind, Metric
 from infercanary.contract.vocabulary import (
     CANARY_STATES,
     CAUSES,
@@ -144,33 +144,6 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
 }
 """Metric (without the prefix) and label → possible values."""
 
-_INTRO = f"""\
-# Metrics
-
-Made by `make docs` from the declarations in the code: change those, not this file. Below each name: kind, unit and
-labels with their values; meaning; how to read it.
-
-{{contents}}
-
-## Conventions
-
-**Labels.** The exporter adds `service` and `container`, and in Kubernetes `namespace` and `pod`, to everything about a
-container; a probe cannot set them. `service` stays the same across upgrades: compare by it. `canary` is the name in the
-probe's settings, `gpu` an index (`0`) or a MIG device (`0:1`), `device` `cpu` or `cuda`. `scope` says whose value it
-is: the probe's `process`, the thread of a `canary` in it, or other processes `beside` it. A label that does not apply
-is missing.
-
-**Kinds.** Use `rate()` or `increase()` on counters; those of a probe start with it. `…_info` is always 1. A set of
-states has a series for each state: 1 for the current one, else 0. A measure other than latency has its name in
-`measure`.
-
-**Missing, never zero.** An unknown value has no series: after a run that failed, if a sampler failed, or if kernel or
-driver do not report it. If a poll fails, all of a probe's series are missing, and `infercanary_up` is 0.
-
-**Histograms** have one [ladder](adr/0003-bucket-ladder.md) of {len(LADDER)} bounds, 50 µs × 2^(k/4) up to 62 s, so
-`histogram_quantile(0.5, sum by (service, canary, le) (rate(…_bucket[5m])))` is right across the fleet, within 9.5 %. To
-judge a change, use the gauges."""
-
 
 def declared(
     packages: Sequence[ModuleType] = (infercanary.probe, infercanary.exporter),
@@ -219,14 +192,18 @@ def table(metrics: Iterable[Metric]) -> str:
     return _TABLE.format(lines="\n".join(f'    "{stem}": "{kinds[stem]}",' for stem in sorted(kinds)))
 
 
+_METRICS = re.compile(r"(<!-- metrics: made by `make docs` .*-->\n).*", re.DOTALL)
+
+
 def render(metrics: Iterable[Metric]) -> str:
-    """Return the page of metrics."""
+    """Return what is made of the page of metrics."""
     parts: dict[str, list[Metric]] = {title: [] for title in PARTS}
     for metric in metrics:
         parts[_part(metric)].append(metric)
     contents = " · ".join(f"[{title}](#{title.lower().replace(' ', '-')})" for title in parts)
     sections = [text for title, its in parts.items() for text in (f"## {title}", *map(_section, its))]
-    return "\n\n".join([_INTRO.replace("{contents}", contents), *sections]) + "\n"
+    how = "Below each name: kind, unit and labels with their values; meaning; how to read it."
+    return "\n\n".join(["\n## All metrics", how, contents, *sections]) + "\n"
 
 
 def unit(name: str) -> str:
@@ -405,7 +382,9 @@ def files() -> dict[Path, str]:
     made[SCHEMAS / f"doctor.v{doctor.VERSION}.json"] = (
         json.dumps(doctor.schema(), indent=1, sort_keys=True) + "\n"
     )
-    return {TARGET: render(declared()), TABLE: table(declared([infercanary.probe])), **made}
+    page = TARGET.read_text(encoding="utf-8")
+    made[TARGET] = _METRICS.sub(lambda match: match[1] + render(declared()), page)
+    return {TABLE: table(declared([infercanary.probe])), **made}
 
 
 def printed() -> dict[str, dict[str, Any]]:

@@ -443,7 +443,7 @@ _LATENCY_IN_DETAIL = [
             "Contended runs, by cause",
             "Share of the runs with each tag.",
             "A tag that came with an image: see the image. A tag on all services of a host: see *Host*. "
-            "docs/signals.md explains each tag.",
+            "docs/metrics.md#tags-of-a-run explains each tag.",
             "percentunit",
             width=24,
             empty=NONE,

@@ -90,7 +90,7 @@ def read(body: bytes, reserved: Collection[str] = ()) -> tuple[Report, Counter[R
         PollError: The body is not a report.
     """
     if (parts := body.count(b",")) > _MAX_PARTS:
-        # "1," takes 32 bytes once it is decoded: two million of them would take 400 MB.
+        # A part such as "1," takes 32 bytes or more once it is decoded, and a body has room for two million.
         raise PollError("too_large", f"the report has {parts} parts, at most {_MAX_PARTS} are read")
     try:
         version = msgspec.json.decode(body, type=_Frame).schema_version

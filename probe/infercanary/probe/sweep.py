@@ -2,7 +2,7 @@
 
 A load is a batch size, or a number of concurrent requests. Each load has an equal share of the sweep's seconds, and
 only one load is measured between two rounds, so that no run is missed. A part of the duty cap is reserved for sweeps
-from the start (docs/sweeps.md).
+from the start (docs/profiles.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Grafana's own library shows of each panel in each situation, without a fault: see docs/dashboards.md.
+"""What Grafana's own library shows of each panel in each situation, without a fault: see docs/alerting.md.
 
 A new panel, and a new metric, is in it by being there.
 """

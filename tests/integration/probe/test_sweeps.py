@@ -29,7 +29,7 @@ pytestmark = pytest.mark.takes(120)
 
 torch = pytest.importorskip("torch")
 
-DOCS = Path(__file__).parents[3] / "docs/sweeps.md"
+DOCS = Path(__file__).parents[3] / "docs/profiles.md"
 
 
 class Started:
@@ -226,7 +226,7 @@ def test_the_example_in_the_docs_is_one() -> None:
     )
     assert blocks
     for block in blocks:
-        config = convert(yaml.safe_load(block), ProbeConfig, "docs/sweeps.md")
+        config = convert(yaml.safe_load(block), ProbeConfig, "docs/profiles.md")
         assert any(canary.sweep is not None for canary in config.canaries.values())
 
 

@@ -68,7 +68,7 @@ class Target(ABC):
     reasons: Sequence[Reason] = ()
     """Reasons that the target itself can give for a failure: their counters start at 0."""
     is_sweepable: bool = False
-    """True if :meth:`copy_with_batch` is supported (docs/sweeps.md)."""
+    """True if :meth:`copy_with_batch` is supported (docs/profiles.md)."""
     profiler: Literal["none", "same_model", "second_model"] = "none"
     """``none`` if :meth:`profile` is not supported; ``second_model`` if profiling loads the model a second time."""
     ask_for_memory: Callable[[Sequence[Need]], None] = staticmethod(_take)
