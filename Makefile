@@ -13,7 +13,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack test-kubernetes campaign causes hostile fuzz coverage mutation lint format docs dashboards check-dashboards pictures demo-picture site release-files hashes pin chart images servers bench gpu clean
+.PHONY: help demo venv test test-stack test-kubernetes campaign causes hostile fuzz coverage mutation lint format docs dashboards check-dashboards pictures demo-picture site release release-files hashes pin chart images servers bench gpu clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ demo-picture: .venv/dev ## docs/img/demo.svg: the terminal of `make demo`, from 
 
 site: .venv/site ## the pages of docs/ as a site, in build/site; a link that leads nowhere fails it
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
+
+release: .venv/dev ## packages and images of this version in dist/ and Docker, tried on each Python here: release/README.md
+	.venv/bin/python -m release.build
 
 release-files: .venv/dev ## exporter/infercanary.cdx.json, the bill of materials that the wheel carries
 	.venv/bin/python -m release.sbom
