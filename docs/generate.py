@@ -254,7 +254,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "than a third of this, at most {clear} %",
     ),
     "docs/runbooks.md": (
-        "at most {some} % of it (50 % of a small shift), or under {effect} %",
+        "at most {some} % of it (of a small shift at most 50 %)",
         "is worse, by {measure_effect} % or more",
         "a verdict after {first_look} runs may be taken back",
         "the new image is gone ({gone_minutes} to 30 minutes",
