@@ -24,7 +24,7 @@ import torch
 from operator_trials import Trial, trials
 from recorder import record
 
-from infercanary.compare.commands.compare import command
+from infercanary.command.cli import cli
 from infercanary.judge.operators import short_name
 
 TOOLS = Path(__file__).parents[2] / "tools"
@@ -46,8 +46,8 @@ def one_thread() -> Iterator[None]:
 def compared(old: Path, new: Path) -> dict[str, Any]:
     html = old.with_suffix(".html")
     done = CliRunner().invoke(
-        command,
-        [str(old), str(new), "--restart-sd", "1", "--json", "--html", str(html)],
+        cli,
+        ["compare", str(old), str(new), "--restart-sd", "1", "--json", "--html", str(html)],
         standalone_mode=False,
     )
     assert done.exception is None, done.output

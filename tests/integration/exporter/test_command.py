@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from infercanary.command import cli
 from infercanary.command.settings import UsageError
-from infercanary.exporter.__main__ import command
 from tests.integration.exporter.processes import ExporterProcess, until
 
 
@@ -82,7 +82,7 @@ def test_hangup_reads_a_file_that_is_the_same_and_an_interrupt_ends_it(path: Pat
 def test_a_port_that_is_taken_is_one_line_before_anything_starts(path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        result = CliRunner().invoke(command, ["--config", str(path), "--listen", address])
+        result = CliRunner().invoke(cli.cli, ["exporter", "--config", str(path), "--listen", address])
     assert isinstance(result.exception, UsageError)
     message = str(result.exception)
     assert message.startswith(f"cannot listen on {address} (") and "\n" not in message

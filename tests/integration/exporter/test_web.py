@@ -20,7 +20,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from click.testing import CliRunner
 
-from infercanary.command import check
+from infercanary.command import cli
 from infercanary.command.settings import UsageError
 from infercanary.exporter import web
 from tests.integration.exporter.processes import ExporterProcess, certificate, until
@@ -75,7 +75,7 @@ def get(url: str, user: str = "", context: ssl.SSLContext | None = None, authori
 
 def test_users(tmp_path: Path) -> None:
     with running(tmp_path, users(prometheus=HASH)) as url:
-        checked = CliRunner().invoke(check.command, ["--web-config", str(tmp_path / "web.yml")])
+        checked = CliRunner().invoke(cli.cli, ["check-config", "--web-config", str(tmp_path / "web.yml")])
         assert checked.output == f"{tmp_path / 'web.yml'}: good\n"
         for path in ("/metrics", "/", "/runbooks", "/-/healthy", "/api/v1/verdict?service=s"):
             assert (
