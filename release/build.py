@@ -12,10 +12,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
-from release import sbom
+from release import pyproject, sbom
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
@@ -98,9 +97,7 @@ def _run(*command: str | Path, cwd: Path | None = None) -> str:
 
 def main() -> None:
     """Make the release, and say what comes next."""
-    version = import_module("tomllib").loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
-        "version"
-    ]
+    version = pyproject()["project"]["version"]
     if sbom.TARGET.read_text(encoding="utf-8") != sbom.text():
         sys.exit(f"{sbom.TARGET.relative_to(ROOT)} is stale: run `make release-files`")
     shutil.rmtree(DIST, ignore_errors=True)

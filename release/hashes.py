@@ -14,9 +14,10 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from release import pyproject
 
 ROOT = Path(__file__).parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
@@ -38,9 +39,7 @@ def wanted() -> dict[Path, list[str]]:
     Returns:
         File → requirements, as in pyproject.toml.
     """
-    # Imported by name, because it exists from Python 3.11 on, and mypy checks for 3.10.
-    tomllib = import_module("tomllib")
-    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    document = pyproject()
     project = document["project"]
     extras = project["optional-dependencies"]
     return {

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from release import pyproject
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "exporter/infercanary.cdx.json"
@@ -75,10 +76,7 @@ def _components(project: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def text() -> str:
     """Return the content of the file (JSON)."""
-    # Imported by name, because it exists from Python 3.11 on, and mypy checks for 3.10.
-    tomllib = import_module("tomllib")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return json.dumps(bill(project), indent=1) + "\n"
+    return json.dumps(bill(pyproject()["project"]), indent=1) + "\n"
 
 
 if __name__ == "__main__":
