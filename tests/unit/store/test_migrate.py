@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from postgres import PASSWORD, Postgres
-from stores import CANARY, SEARCH, T, generation, sample, samples
+from stores import CANARY, SEARCH, T, generation, query, sample, samples
 
 from infercanary.store import migrate, schema
 from infercanary.store.base import StoreError
@@ -24,7 +24,7 @@ REVISION = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "{}", "{}"
+revision, down_revision = "{:04}", "{:04}"
 
 def upgrade():
     op.add_column("start", sa.Column("{}", sa.Text, nullable=False, server_default="?"))
@@ -39,11 +39,9 @@ def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
         folder = tmp_path / "migrations"
         shutil.copytree(migrate.MIGRATIONS, folder)
         for number, column in enumerate(columns, 2):
-            revision = f"{number:04}"
-            (folder / "versions" / f"{revision}_more.py").write_text(
-                REVISION.format(revision, f"{number - 1:04}", column)
-            )
-            monkeypatch.setattr(schema, "SCHEMA", revision)
+            revision = REVISION.format(number, number - 1, column)
+            (folder / "versions" / f"{number:04}_more.py").write_text(revision)
+        monkeypatch.setattr(schema, "SCHEMA", f"{number:04}")
         monkeypatch.setattr(migrate, "MIGRATIONS", folder)
 
     return upgraded
@@ -52,7 +50,8 @@ def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
 def version_and_columns(store: Store) -> tuple[str, set[str]]:
     with store.session.work() as connection:
         row = connection.exec_driver_sql("SELECT * FROM start").mappings().one()
-        return connection.exec_driver_sql("SELECT version_num FROM infercanary_schema").scalar_one(), {*row}
+    [(version,)] = query(store, "SELECT version_num FROM infercanary_schema")
+    return version, {*row}
 
 
 def filled(location: str) -> str:
@@ -118,7 +117,7 @@ def test_of_ten_that_begin_together_on_an_empty_database_one_makes_the_tables(po
             store.canaries()
 
     with ThreadPoolExecutor(10) as pool:
-        assert len([*pool.map(begin, range(10))]) == 10, "none fails"
+        assert [*pool.map(begin, range(10))] == [None] * 10, "none fails"
     assert postgres.sql("SELECT version_num FROM infercanary_schema", url) == schema.SCHEMA
 
 
@@ -143,12 +142,10 @@ def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(
     url = postgres.database()
     assert migrate.main([url]) == 0
     page = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text()
-    grants = page.partition("```sql\n")[2].partition("```")[0]
+    grants = page.partition("```sql\n")[2].partition("```")[0].replace("'…'", f"'{PASSWORD}'")
     name = url.partition("@/")[2].partition("?")[0]
     postgres.sql("DROP ROLE IF EXISTS infercanary")
-    postgres.sql(
-        grants.replace("DATABASE infercanary", f"DATABASE {name}").replace("'…'", f"'{PASSWORD}'"), url
-    )
+    postgres.sql(grants.replace("DATABASE infercanary", f"DATABASE {name}"), url)
     password = tmp_path / "password"
     password.write_text(f"{PASSWORD}\n")
     by_role = f"postgresql://infercanary@127.0.0.1:{postgres.port}/{name}?password_file={password}"
@@ -160,11 +157,8 @@ def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(
         store.save(SEARCH, CANARY, "verdict", T, b"{}")
         store.fleet.put_finding(SEARCH, CANARY, T, b"f", b"")
         for statement in ("DROP TABLE sample", "CREATE TABLE mine ()"):
-            with (
-                pytest.raises(StoreError, match=r"lacks a right; docs/fleet\.md has the grants"),
-                store.session.work() as connection,
-            ):
-                connection.exec_driver_sql(statement)
+            with pytest.raises(StoreError, match=r"lacks a right; docs/fleet\.md has the grants"):
+                query(store, statement)
     assert "permission denied" in refusal(by_role.replace(name, "postgres"))
 
 

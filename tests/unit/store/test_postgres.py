@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
+from functools import partial
 
 import pytest
 from postgres import Postgres
@@ -18,7 +19,7 @@ from infercanary.store.fleet import Fleet
 from infercanary.store.location import Location
 from infercanary.store.postgres import PostgresDatabase
 from infercanary.store.retention import Retention
-from infercanary.store.store import Store, check, open_store
+from infercanary.store.store import Store, open_store
 
 RANK = ServiceKey("prod", "rank")
 
@@ -49,25 +50,6 @@ def server(postgres: Postgres) -> Iterator[Server]:
 
 
 # Where it is, and what goes wrong --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("location", "says"),
-    [
-        ("postgresql://me:secret@db/x", "postgresql://db/x: the password is in the URL"),
-        ("postgresql://me@db/x?password=secret", "postgresql://db/x: the password is in the URL"),
-        ("postgresql://me:se/cret@db/x", "the password is in the URL"),
-        ("postgresql://me:se?cret@db/x", "the password is in the URL"),
-        ("postgresql://me@db/x?sslmod=require", 'postgresql://db/x: invalid URI query parameter: "sslmod"'),
-        ("postgresql://me@db/x?lease_seconds=0", "lease_seconds: '0' is not a number from 1 to 600"),
-        ("postgresql://me@db/x?lease_seconds=soon", "lease_seconds: 'soon' is not a number from 1 to 600"),
-        ("postgresql://me@[db/x", "IPv6 host address"),
-    ],
-)
-def test_a_location_that_cannot_be_is_refused_without_its_secrets(location: str, says: str) -> None:
-    with pytest.raises(StoreError) as caught:
-        check(location)
-    assert says in str(caught.value) and "cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +86,8 @@ def test_a_call_that_takes_too_long_is_given_up_with_its_transaction(server: Ser
         store.take(generation(), samples(3, 5))
         waits(store)
 
-    with closing(Store(PostgresDatabase(server.url, call_seconds=1.0))) as store:
-        with pytest.raises(StoreAway, match=r"no answer for 1 s"):
+    with closing(Store(PostgresDatabase(server.url, call_seconds=0.5))) as store:
+        with pytest.raises(StoreAway, match="no answer for "):
             waits(store)
         assert store.take(generation(), samples(1, 3)) == 2, "by another connection"
         with pytest.raises(StoreAway), store.session.transaction():
@@ -138,16 +120,15 @@ def test_a_connection_that_broke_is_opened_again_and_nothing_is_kept_in_part(
 
 def test_a_service_has_one_holder_until_its_lease_ends(server: Server) -> None:
     first, second, reader = server.fleets
-    assert first.hold({SEARCH, RANK}) == {SEARCH, RANK}
-    assert second.hold({SEARCH, RANK}) == set()
+    both = {SEARCH, RANK}
+    assert first.hold(both) == both and second.hold(both) == set()
     assert first.hold({SEARCH}) == {SEARCH}
-    assert reader.services() == {SEARCH, RANK}
+    assert reader.services() == both
     first.give_back({SEARCH})
     assert reader.services() == {RANK}
-    assert second.hold({SEARCH, RANK}) == {SEARCH}
+    assert second.hold(both) == {SEARCH}
     server.end_leases()
-    assert first.hold({SEARCH, RANK}) == {SEARCH, RANK}
-    assert second.hold({SEARCH, RANK}) == set()
+    assert first.hold(both) == both and second.hold(both) == set()
     fences = server.sql("SELECT service || ' ' || fence FROM lease ORDER BY service").split("\n")
     assert fences == ["rank 2", "search 3"], "each change of holder counts up; a lease that ended is one"
 
@@ -161,26 +142,23 @@ def test_one_that_slept_writes_nothing(server: Server, has_same_name: bool) -> N
     slept.hold({SEARCH})
     slept.put_finding(SEARCH, "c", T, b"before", b"")
     server.end_leases()
-    writes: list[Callable[[], None]] = [
-        lambda: slept.put_finding(SEARCH, "c", T, b"late", b""),
-        lambda: server.stores[0].save(SEARCH, "c", "verdict", T, b"late"),
-    ]
     with pytest.raises(LeaseLost):
-        writes[0]()
+        slept.put_finding(SEARCH, "c", T, b"late", b"")
     assert slept.renew({SEARCH}) == set(), "a lease that ended is not renewed"
     assert awake.hold({SEARCH}) == {SEARCH}
     awake.put_finding(SEARCH, "c", T, b"after", b"")
-    for write in writes:
+    for write in (
+        partial(slept.put_finding, SEARCH, "c", T, b"late", b""),
+        partial(server.stores[0].save, SEARCH, "c", "verdict", T, b"late"),
+    ):
         slept.held[SEARCH] = 1  # as if it did not know
         with pytest.raises(LeaseLost, match="search: the lease has ended"):
             write()
         assert SEARCH not in slept.held
     assert has_same_name or slept.renew({SEARCH}) == set()
     assert server.stores[1].history(SEARCH, "c", "verdict") == []
-    assert reader.findings([SEARCH]) == [(SEARCH, "c", b"after")]
-    assert reader.findings([SEARCH]) == [], "it did not change since"
-    awake.put_finding(SEARCH, "c", T, b"again", b"")
-    assert reader.findings([SEARCH, RANK]) == [(SEARCH, "c", b"again")]
+    found = [(SEARCH, "c", b"after")]
+    assert [reader.findings([SEARCH]), reader.findings([SEARCH])] == [found, []], "it did not change since"
 
 
 def test_many_that_want_a_lease_together_do_not_get_it_twice(server: Server) -> None:
@@ -234,17 +212,15 @@ def test_a_lease_is_renewed_while_the_store_is_busy_and_that_of_another_is_not_w
         assert second.hold({SEARCH, RANK}) == {RANK}
 
 
-def test_findings_that_could_not_be_read_are_read_at_the_next_call(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_findings_that_could_not_be_read_are_read_at_the_next_call(server: Server) -> None:
     writer, reader, _ = server.fleets
     writer.hold({SEARCH})
     for number in range(25):
         writer.put_finding(SEARCH, f"c-{number}", T, b"f", b"")
-    with monkeypatch.context() as patched:
-        patched.setattr("infercanary.store.queries.FINDINGS", text("SELECT * FROM nothing"))
-        with pytest.raises(StoreAway):
-            reader.findings({SEARCH})
+    server.sql("ALTER TABLE finding RENAME TO hidden")
+    with pytest.raises(StoreAway):
+        reader.findings({SEARCH})
+    server.sql("ALTER TABLE hidden RENAME TO finding")
     counts = [len(reader.findings({service})) for service in (SEARCH, SEARCH, RANK, SEARCH)]
     assert counts == [25, 0, 0, 25], "what was known of others is forgotten"
 
@@ -254,35 +230,32 @@ def test_findings_that_could_not_be_read_are_read_at_the_next_call(
 
 def test_a_change_by_anybody_is_seen_once_whatever_the_order_of_commits(server: Server) -> None:
     writer, other, judge = server.stores
-    fleet = server.fleets[2]
+    fleet, small = server.fleets[2], server.open(SMALL)
     server.fleets[0].hold({SEARCH})
 
-    def seen() -> tuple[set[str], int]:
-        changed = {canary for _, canary in fleet.refresh({SEARCH})}
+    def sees(changed: str, count: int) -> None:
+        assert fleet.refresh({SEARCH}) == {(SEARCH, changed)}
         assert fleet.refresh({SEARCH}) == set()
-        return changed, sum(len(runs) for _, runs in judge.generations(SEARCH, CANARY))
+        assert sum(len(runs) for _, runs in judge.generations(SEARCH, CANARY)) == count
 
     writer.take(generation(), samples(10, 20))
-    assert seen() == ({CANARY}, 10)
+    sees(CANARY, 10)
     with writer.session.transaction():  # begins first, and commits last
         writer.take(generation("z"), samples(0, 5))
         other.take(generation("b", container="b"), samples(20, 25))
-        assert seen() == ({CANARY}, 15)
-    assert seen() == ({CANARY}, 20)
-    writer.take(generation(), samples(5, 10))  # late, out of a journal
-    assert seen() == ({CANARY}, 25)
-    writer.take(generation(), samples(0, 3, canary="d"))
-    assert seen() == ({"d"}, 25)
-    writer.take(generation(), [failure(99)])
-    assert seen() == ({CANARY}, 26)
-    writer.take(generation("b", container="b", host="another"), [])
-    assert seen() == ({CANARY}, 26), "what is known of a start is a change"
-    small = server.open(SMALL)
-    small.take(generation(), samples(100, 400))
-    assert seen() == ({CANARY}, 326)
+        sees(CANARY, 15)
+    sees(CANARY, 20)
+    for start, runs, changed, count in (
+        (generation(), samples(5, 10), CANARY, 25),  # late, out of a journal
+        (generation(), samples(0, 3, canary="d"), "d", 25),
+        (generation(), [failure(99)], CANARY, 26),
+        (generation("b", container="b", host="another"), [], CANARY, 26),
+        (generation(), samples(100, 400), CANARY, 326),
+    ):
+        small.take(start, runs)
+        sees(changed, count)
     small.thin(T)
-    changed, rows = seen()
-    assert changed == {CANARY} and rows < 200
+    assert fleet.refresh({SEARCH}) == {(SEARCH, CANARY)}
     assert fleet.refresh({RANK}) == set(), "another service is forgotten"
     assert fleet.refresh({SEARCH}) == {(SEARCH, CANARY), (SEARCH, "d")}
 
@@ -302,19 +275,15 @@ def test_containers_that_run_are_those_with_runs_of_the_last_minutes(server: Ser
 
 
 def test_what_belongs_to_nothing_any_more_goes(server: Server) -> None:
-    server.fleets[0].hold({SEARCH})
-    for number in range(4):
+    writer, fleet = server.stores[0], server.fleets[0]
+    fleet.hold({SEARCH})
+    for number, canary in enumerate(("old", "old", "c", "c")):
         start = generation(container=f"pod-{number}", image_id=f"sha256:{number}")
-        server.stores[0].take(start, samples(1, 50, canary="old" if number < 2 else "c"))
-    for canary in ("old", "c"):
-        server.fleets[0].put_finding(SEARCH, canary, T, b"f", b"")
-        server.stores[0].save(SEARCH, canary, "verdict", T, b"v")
+        writer.take(start, samples(1, 50, canary=canary))
+        fleet.put_finding(SEARCH, canary, T, b"f", b"")
+        writer.save(SEARCH, canary, "verdict", T, b"v")
     server.sql("UPDATE start SET seen = 0")
-    keeper = server.open(Retention(images=2))
-    assert keeper.fleet is not None
-    keeper.fleet.holder = server.fleets[0].holder
-    keeper.fleet.hold({SEARCH})
-    keeper.thin(T)
-    assert [start.container for start in starts_of(keeper)] == ["pod-2", "pod-3"]
-    assert [len(keeper.history(SEARCH, canary, "verdict")) for canary in ("old", "c")] == [0, 1]
-    assert keeper.fleet.findings([SEARCH]) == [(SEARCH, "c", b"f")]
+    writer.thin(T)
+    assert [start.container for start in starts_of(writer)] == ["pod-2", "pod-3"]
+    assert [len(writer.history(SEARCH, canary, "verdict")) for canary in ("old", "c")] == [0, 2]
+    assert server.fleets[1].findings([SEARCH]) == [(SEARCH, "c", b"f")]
