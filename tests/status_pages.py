@@ -11,15 +11,14 @@ from typing import Any
 import msgspec
 import yaml
 
-from infercanary.contract.report import Run
+from infercanary.contract.report import Family, Point, Run
 from infercanary.exporter import status
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.history import History
 from infercanary.exporter.judging.findings import Finding
 from infercanary.exporter.probe_state import PolledProbe
-from infercanary.exporter.report_facts import ReportFacts
+from infercanary.exporter.report_facts import ReportFacts, read_facts
 from infercanary.judge.model import Generation
-from infercanary.judge.result import Result
 from infercanary.pages.sentence import sentence
 
 URL = "http://127.0.0.1:9798"
@@ -44,12 +43,12 @@ def runs(count: int, seconds: float = 0.02, canary: str = "resnet") -> list[Run]
     ]  # fmt: skip
 
 
-def healthy(name: str = "search-1", image_id: str = "2", **container: Any) -> PolledProbe:
+def healthy(name: str = "search-1", ran: str = "2", **container: Any) -> PolledProbe:
     """A probe that is up and whose canary ran, in a container of the image search:2."""
     probe = PolledProbe(Container(**{"service": "search", "name": name, "url": URL, **container}))
     probe.up, probe.trouble, probe.reported_at = True, "", time.monotonic() - 2
     probe.generations["b"] = Generation(
-        service="search", container=name, boot_id="b", started_at=0.0, image="search:1", image_id=image_id
+        service="search", container=name, boot_id="b", started_at=0.0, image="search:1", image_id=ran
     )
     probe.history.take(runs(3))
     return probe
@@ -68,44 +67,69 @@ def filled_in(value: Any, text: str, now: float) -> Any:
     return {name.replace("TEXT", text): filled_in(each, text, now) for name, each in value.items()}
 
 
-def probe_of(row: dict[str, Any], text: str = "") -> PolledProbe:
-    """A container of the tables, of 120 runs unless it says otherwise."""
-    fields = {"seconds": row.get("after", 0.021), "runs": 120, **filled_in(row, text, time.time())}
-    name, canary = fields.pop("name"), fields.pop("canary", "resnet")
-    of_container = {"service": name.rpartition("-")[0] or name, "image": "search:2"}
-    of_container |= {key: fields.pop(key) for key in Container.__struct_fields__ if key in fields}
-    probe = healthy(name, **of_container)
-    probe.environment = {"torch": "2.13.0", "cpu": "AMD EPYC 7763 64-Core Processor", "env_LONG": "x" * 300}
-    probe.history = History()
-    probe.history.take(runs(fields.pop("runs"), fields.pop("seconds"), canary))
+def container(**fields: Any) -> PolledProbe:
+    """One that was never polled."""
+    return PolledProbe(Container(**{"service": "search", "name": "search-1", **fields}))
+
+
+def probe_of(row: dict[str, Any], text: str = "", service: str = "") -> PolledProbe:
+    """A container of a table; a named one ran 120 times unless the row says otherwise."""
+    is_named = "name" in row
+    fields = {"runs": 120 if is_named else 3, **filled_in(row, text, time.time())}
+    name, canary, after = (
+        fields.pop("name", "search-1"),
+        fields.pop("canary", "resnet"),
+        fields.pop("after", None),
+    )
+    if "container" in fields:
+        probe = container(**fields.pop("container"))
+        probe.up, probe.trouble = "says" in fields, ""
+        del fields["runs"]
+    else:
+        known = {
+            "service": service or name.rpartition("-")[0] or name,
+            "image": "search:2" if is_named else "",
+        }
+        known |= {key: fields.pop(key) for key in Container.__struct_fields__ if key in fields}
+        probe = healthy(name, fields.pop("ran", "2"), **known)
+        probe.history = History()
+        probe.history.take(runs(fields.pop("runs"), fields.pop("seconds", after or 0.02), canary))
+    if is_named:
+        probe.environment = {
+            "torch": "2.13.0",
+            "cpu": "AMD EPYC 7763 64-Core Processor",
+            "env_LONG": "x" * 300,
+        }
     if failed := fields.pop("failed", ""):
-        probe.history.take([Run(999, canary, 2e3, 2e3, "raised", detail=failed)])
-    if reported := fields.pop("reported", {}):
+        outcome, _, detail = failed.partition(": ")
+        probe.history.take([Run(999, canary, 2e3, 2e3, outcome, detail=detail)])
+    if (labels := fields.pop("says", None)) is not None:
+        points = (Point((*labels.values(),), 1.0),) if labels else ()
+        probe.reported = read_facts([Family("infercanary_canary_state", "gauge", "", (*labels,), points)])
+    if reported := fields.pop("reported", None):
         probe.reported = msgspec.convert(reported, ReportFacts)
-    if "state" in fields:
-        result = result_of(fields.pop("state"), fields.pop("after", None), fields.pop("result", {}))
-        known = {"result": result, "sentence": fields.pop("sentence", "") or sentence(result)}
-        finding = {"sides": fields.pop("sides", [[[name, "b"]]]), **fields.pop("finding", {})}
-        rest = msgspec.convert({"result": {"state": "settling"}, "sentence": "", **finding}, Finding)
-        probe.findings = {canary: msgspec.structs.replace(rest, **known)}
+    finding, said = fields.pop("finding", {}), fields.pop("sentence", "")
+    if state := fields.pop("state", ""):
+        result = {"state": state, **upgrade(after), **fields.pop("result", {})}
+        finding = {"sides": fields.pop("sides", [[[name, "b"]]]), **finding, "result": result}
+    if finding:
+        found = msgspec.convert({"sentence": "", **finding}, Finding)
+        probe.findings = {canary: msgspec.structs.replace(found, sentence=said or sentence(found.result))}
     for field, value in fields.items():
         setattr(probe, field, value)
     return probe
 
 
-def result_of(state: str, after: float | None, fields: dict[str, Any]) -> Result:
-    known: dict[str, Any] = {"state": state}
-    if after is not None:
-        shift, sides = (
-            after / 0.02 - 1,
-            [[run.latencies[0] for run in runs(90, each)] for each in (0.02, after)],
-        )
-        known |= {
-            "upgraded_at": time.time() - 7200, "shift": shift, "low": shift - 0.03, "high": shift + 0.03,
-            "baseline": 0.02, "current": after, "medians": sides,
-            "baseline_image": "search:1", "candidate_image": "search:2",
-        }  # fmt: skip
-    return msgspec.convert(known | fields, Result)
+def upgrade(after: float | None) -> dict[str, Any]:
+    """What a verdict says of an upgrade to search:2 that made 20 ms to so many seconds; nothing without one."""
+    if after is None:
+        return {}
+    shift = after / 0.02 - 1
+    return {
+        "upgraded_at": time.time() - 7200, "shift": shift, "low": shift - 0.03, "high": shift + 0.03,
+        "baseline": 0.02, "current": after, "baseline_image": "search:1", "candidate_image": "search:2",
+        "medians": [[run.latencies[0] for run in runs(90, each)] for each in (0.02, after)],
+    }  # fmt: skip
 
 
 def cards() -> list[PolledProbe]:
@@ -115,21 +139,19 @@ def cards() -> list[PolledProbe]:
 
 def many(count: int = 40) -> Sequence[PolledProbe]:
     """Containers of a large host: two of three were upgraded, and every tenth became slower."""
-    return [
-        probe_of({
-            "name": f"service-{n:02}-1", "state": "equivalent" if n % 10 else "regressed",
-            "after": 0.0201 if n % 10 else 0.0251, "seconds": 0.02,
-        })
-        if n % 3
-        else healthy(f"service-{n:02}-1", service=f"service-{n:02}", image="search:2")
-        for n in range(count)
-    ]  # fmt: skip
+    kinds: tuple[dict[str, Any], ...] = (
+        {},
+        {"state": "equivalent", "after": 0.0201},
+        {"state": "regressed", "after": 0.0251},
+    )
+    rows = [kinds[0 if not n % 3 else 1 if n % 10 else 2] for n in range(count)]
+    return [probe_of({"name": f"service-{n:02}-1", "seconds": 0.02, **row}) for n, row in enumerate(rows)]
 
 
 def filled(text: str) -> str:
     """A page with one text at every place where other people's words may be."""
     probe = probe_of(TABLES["filled"], text)
-    fresh = PolledProbe(Container(service=text, name=f"{text}2", url=f"http://{text}"))
+    fresh = container(service=text, name=f"{text}2", url=f"http://{text}")
     fresh.up, fresh.reported = True, ReportFacts({text: "steady", f"{text}2": text})
     gone = {(text, text, "3"): (1, 1.0, text), probe.key: (1, 1.0, text)}
     return page([probe, fresh], troubles=[text], ended=gone, left=[(Container(service=text, name=text), 1.0)])
