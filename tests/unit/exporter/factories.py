@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,18 @@ def probe(name: str = "c", **fields: Any) -> PolledProbe:
 
 def collecting(judging: Judging | None = None) -> Collector:
     return Collector(ExporterConfig(), Exposition(), judging or Judging(None), ())
+
+
+def have(found: Iterable[Container], expected: Sequence[Mapping[str, Any]]) -> None:
+    """Assert that containers have these fields; of ``url_missing`` and ``notes`` a part, and numbers for ids."""
+    for container, fields in zip(found, expected, strict=True):
+        for name, value in fields.items():
+            has = getattr(container, name)
+            if name in ("url_missing", "notes"):
+                has = "".join(has)
+                assert value in has and bool(value) == bool(has), has
+            else:
+                assert value == (int(has or "0", 16) if name in ("id", "watched_id") else has), name
 
 
 def value(judging: Judging, name: str) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import cache
 from typing import Any
@@ -19,72 +19,109 @@ from infercanary.judge.identity import identified
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.result import STATES
+from tests.scenarios import scenarios
 
-FAST, SLOW = 0.020, 0.026
 HOUR = 3600.0
+SPEEDS = {"quick": 0.016, "fast": 0.020, "slow": 0.026}
 V1, V2, V3 = (f"registry.example.com/search:v{number}" for number in (1, 2, 3))
-IDS = {V1: "sha256:" + "1" * 64, V2: "sha256:" + "2" * 64, V3: "sha256:" + "3" * 64}
+LATEST = "registry.example.com/search:latest"
+ID2, ID3 = ("sha256:" + number * 64 for number in "23")
 
+STARTS = {
+    name: Generation(
+        namespace="ml", service="search", container=name[0], boot_id=f"{name[0]}@{hour}", started_at=HOUR * int(hour),
+        image=tag or f"registry.example.com/search:v{version}", image_id="sha256:" + version * 64,
+        environment={of_canary(MODEL, canary): f"file-sha256:{model}" for canary in "cd"} if model else {},
+    )
+    for names, version, hour, tag, model in scenarios(f"""
+oa0 ob0         | 1 | 0 |          |
+oa1 ob1         | 1 | 1 |          |
+oa2 ob2         | 1 | 2 |          |
+oa3 ob3 a b w   | 1 | 3 |          |
+x v a2 b2       | 2 | 4 |          |
+al bl           | 1 | 3 | {LATEST} |
+xl              | 2 | 4 | {LATEST} |
+y3 u3           | 3 | 5 |          |
+c1              | 1 | 5 |          |
+y2              | 2 | 5 |          |
+aw bw           | 2 | 4 |          | 1
+xw              | 2 | 5 |          | 2
+""")
+    for name in names.split()
+}  # fmt: skip
+"""Names, whose first letter is the container; version, hour of the start, tag, and model."""
+for _name in [name for name in STARTS if name[0] == "o"]:
+    STARTS[_name] = msgspec.structs.replace(
+        STARTS[_name], container=_name[1], boot_id=f"{_name[1]}@{_name[2]}"
+    )
+STARTS["gone"] = msgspec.structs.replace(STARTS["x"], ended_at=4.6 * HOUR)
+for _name in "abx":  # of images that are not known
+    STARTS[f"{_name}?"] = msgspec.structs.replace(
+        STARTS[_name], image="", image_id="", environment={"torch": "2"} if _name == "x" else {}
+    )
 
-def generation(container: str, image: str, at: float, tag: str = "", model: str = "") -> Generation:
-    return Generation(
-        namespace="ml", service="search", container=container, boot_id=f"{container}@{at:g}", started_at=at,
-        image=tag or image, image_id=IDS[image],
-        environment={of_canary(MODEL, canary): model for canary in ("c", "d")} if model else {},
-    )  # fmt: skip
+SITUATIONS = {
+    name: (before, *groups)
+    for name, before, *groups in scenarios("""
+quick          |      | older fast 200 | a b fast 560 | x quick 200
+fast           |      | older fast 200 | a b fast 560 | x fast 200
+slow           |      | older fast 200 | a b fast 560 | x slow 200
+all fast       |      | old fast 200 | a2 b2 fast 200
+all slow       |      | old fast 200 | a2 b2 slow 200
+latest         |      | al bl fast 560 | xl slow 200
+rolled back    |      | old fast 200 | a2 b2 slow 560 | c1 fast 200
+again          |      | older fast 200 | a b fast 723 | gone slow 200 | y2 slow 2
+weights        |      | aw bw fast 560 | xw slow 200
+two            | fast | older fast 200 d | a b fast 560 d | x slow 200 d
+half of two    | fast | old fast 200 d
+workers        | slow | oa0 oa1 oa2 oa3 fast 200 d | w v fast 560 d
+still          |      | older fast 200 | a fast 20 | b fast 560 | x slow 200
+alone          |      | x fast 200
+settling       |      | older fast 200 | a b fast 362 | x slow 2
+unknown images |      | a? b? fast 560 | x? slow 200
+""")
+}
+"""What ran: a situation that it adds to, and starts with their speed, number of runs, and canary unless it is c.
+
+The stable replicas have four starts each, so that the judge knows how much starts differ.
+"""
+OLDER = "oa0 ob0 oa1 ob1 oa2 ob2"
+NAMES = {"older": OLDER, "old": f"{OLDER} oa3 ob3"}
 
 
 @cache
-def samples(canary: str, container: str, at: float, seconds: float, count: int) -> list[Sample]:
+def samples(canary: str, container: str, at: float, speed: str, count: int) -> list[Sample]:
     rng = random.Random(f"{container} {at}")
     return [
-        Sample(i, canary, at + 10 * i, "ok", seconds * rng.lognormvariate(0, 0.003), 10) for i in range(count)
+        Sample(i, canary, at + 10 * i, "ok", SPEEDS[speed] * rng.lognormvariate(0, 0.003), 10)
+        for i in range(count)
     ]
 
 
-def start(g: Generation, seconds: float = FAST, count: int = 200, canary: str = "c") -> Start:
-    return Start.of(g, samples(canary, g.container, g.started_at, seconds, count))
-
-
-def judged(*starts: Start, found: Findings = NOTHING) -> Findings:
-    """What the judge finds of these starts of one canary."""
-    canary = starts[-1].canary_name
-    return {**found, canary: judge_canary(canary, None, identified(starts), [], LIVE)}
+@cache
+def findings_of(situation: str) -> Findings:
+    """What the judge finds in a situation of the table."""
+    if situation in ("", "nothing"):
+        return NOTHING
+    before, *groups = SITUATIONS[situation]
+    starts = []
+    for group in groups:
+        names, speed, count, canary = re.fullmatch(r"(.*) (\w+) (\d+) ?(\w?)", group).groups()  # type: ignore[union-attr]
+        canary = canary or "c"
+        for each in (STARTS[name] for name in NAMES.get(names, names).split()):
+            ran = samples(canary, each.container, each.started_at, speed, int(count))
+            starts.append(Start.of(each, ran))
+    return {**findings_of(before), canary: judge_canary(canary, None, identified(starts), [], LIVE)}
 
 
 def says(
-    findings: Findings,
-    running: Iterable[Generation],
-    silent: Sequence[str] = (),
-    *,
-    since: float | None = None,
-    **asked: str,
+    situation: str, running: str, silent: Sequence[str] = (), *, since: str = "", **asked: str
 ) -> Answer:
-    """Return the answer about the service `search` of the namespace `ml`, unless something else is asked."""
-    at = None if since is None else datetime.fromtimestamp(since, timezone.utc)
-    question = Question(**{"service": "search", "namespace": "ml", **asked}, since=at)
-    return answer(question, ServiceState(findings, [*running], silent))
-
-
-# Two replicas, four starts each, so that the judge knows how much starts differ.
-OLD = [generation(name, V1, HOUR * n) for n in range(4) for name in ("a", "b")]
-STABLE = OLD[-2:]
-CANARY = generation("x", V2, 4 * HOUR)
-BEFORE = [start(each) for each in OLD]
-
-
-@cache
-def side_by_side(seconds: float) -> Findings:
-    """The stable replicas run on, and one of v2 runs beside them."""
-    return judged(*BEFORE[:-2], *(start(each, count=560) for each in STABLE), start(CANARY, seconds))
-
-
-@cache
-def replaced(seconds: float) -> Findings:
-    """Every replica was replaced by one of v2."""
-    return judged(
-        *BEFORE, start(generation("a", V2, 4 * HOUR), seconds), start(generation("b", V2, 4 * HOUR), seconds)
-    )
+    """Return the answer about the service `search` of the namespace `ml`."""
+    at = datetime.fromtimestamp(float(since), timezone.utc) if since else None
+    question = Question(service="search", namespace="ml", since=at, **asked)
+    state = ServiceState(findings_of(situation), [STARTS[name] for name in running.split()], silent)
+    return answer(question, state)
 
 
 def test_all_states_have_an_order() -> None:
@@ -93,83 +130,17 @@ def test_all_states_have_an_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "verdict", "cause"),
-    [(SLOW, "regressed", "image"), (FAST, "equivalent", None), (0.016, "improved", "image")],
+    ("situation", "verdict", "cause"),
+    [("slow", "regressed", "image"), ("fast", "equivalent", None), ("quick", "improved", "image")],
 )
-@pytest.mark.parametrize("image", ["", V2, IDS[V2], f"registry.example.com/search@{IDS[V2]}"])
-def test_a_rollout_that_is_under_way(seconds: float, verdict: str, cause: str | None, image: str) -> None:
-    given = says(side_by_side(seconds), [*STABLE, CANARY], image=image)
+@pytest.mark.parametrize("image", ["", V2, ID2, f"registry.example.com/search@{ID2}"])
+def test_a_rollout_that_is_under_way(situation: str, verdict: str, cause: str | None, image: str) -> None:
+    given = says(situation, "a b x", image=image)
     assert (given.verdict, given.canary, given.canaries) == (verdict, "c", {"c": verdict})
     assert given.low < given.shift < given.high  # type: ignore[operator]
     assert given.sentence.startswith(verdict) and given.cause == cause
     assert given.since is not None and given.since.timestamp() == 4 * HOUR
     assert (given.baseline_image, given.candidate_image) == (f"{V1} ({'1' * 12})", f"{V2} ({'2' * 12})")
-
-
-LATEST = "registry.example.com/search:latest"
-STABLE_LATEST = [generation(name, V1, 3 * HOUR, LATEST) for name in ("a", "b")]
-CANARY_LATEST = generation("x", V2, 4 * HOUR, LATEST)
-NEW = [generation(name, V2, 4 * HOUR) for name in ("a", "b")]
-V3_POD = generation("y", V3, 5 * HOUR)
-BACK = generation("c", V1, 5 * HOUR)
-AGAIN = generation("y", V2, 5 * HOUR)
-WEIGHTS = [generation(name, V2, 4 * HOUR, model="file-sha256:1") for name in ("a", "b")]
-NEW_WEIGHTS = generation("x", V2, 5 * HOUR, model="file-sha256:2")
-UNKNOWN_IMAGES = [msgspec.structs.replace(each, image="", image_id="") for each in [*STABLE, CANARY]]
-UNKNOWN_IMAGES[-1] = msgspec.structs.replace(UNKNOWN_IMAGES[-1], environment={"torch": "2"})
-WORKERS = [generation("w", V1, 3 * HOUR), generation("v", V2, 4 * HOUR)]
-
-
-STARTS = {
-    **dict(zip(("a", "b", "x"), [*STABLE, CANARY], strict=True)),
-    **dict(zip(("al", "bl", "xl"), [*STABLE_LATEST, CANARY_LATEST], strict=True)),
-    **dict(zip(("a2", "b2"), NEW, strict=True)),
-    **dict(zip(("aw", "bw", "xw"), [*WEIGHTS, NEW_WEIGHTS], strict=True)),
-    **dict(zip(("a?", "b?", "x?"), UNKNOWN_IMAGES, strict=True)),
-    **dict(zip(("w", "v"), WORKERS, strict=True)),
-    "y3": V3_POD, "c1": BACK, "y2": AGAIN, "u3": generation("u", V3, 5 * HOUR),
-}  # fmt: skip
-"""Name in the table → a start."""
-
-
-STARTS |= {f"o{number}": each for number, each in enumerate(OLD)}
-STARTS["gone"] = msgspec.structs.replace(CANARY, ended_at=4.6 * HOUR)
-SITUATIONS = """
-latest         |      | al bl fast 560 | xl slow 200
-rolled back    |      | old fast 200 | a2 b2 slow 560 | c1 fast 200
-again          |      | older fast 200 | a b fast 723 | gone slow 200 | y2 slow 2
-weights        |      | aw bw fast 560 | xw slow 200
-two            | fast | older fast 200 d | a b fast 560 d | x slow 200 d
-half of two    | fast | old fast 200 d
-workers        | slow | o0 o2 o4 o6 fast 200 d | w v fast 560 d
-still          |      | older fast 200 | a fast 20 | b fast 560 | x slow 200
-alone          |      | x fast 200
-settling       |      | older fast 200 | a b fast 362 | x slow 2
-unknown images |      | a? b? fast 560 | x? slow 200
-"""
-"""What ran: a situation that it adds to, and starts with their speed, number of runs, and canary unless it is c."""
-
-
-@cache
-def findings_of(name: str) -> Findings:
-    """What was found in a situation of the table."""
-    if name in ("", "nothing"):
-        return NOTHING
-    if name in ("slow", "fast"):
-        return side_by_side(SLOW if name == "slow" else FAST)
-    if name.startswith("all "):
-        return replaced(SLOW if name == "all slow" else FAST)
-    rows = {
-        row[0]: row[1:] for row in (re.split(r" *\| *", line) for line in SITUATIONS.strip().splitlines())
-    }
-    before, *groups = rows[name]
-    starts = []
-    for group in groups:
-        names, speed, count, canary = re.fullmatch(r"(.*) (fast|slow) (\d+) ?(\w?)", group).groups()  # type: ignore[union-attr]
-        names = {"old": "o0 o1 o2 o3 o4 o5 o6 o7", "older": "o0 o1 o2 o3 o4 o5"}.get(names, names)
-        seconds = SLOW if speed == "slow" else FAST
-        starts += [start(STARTS[each], seconds, int(count), canary or "c") for each in names.split()]
-    return judged(*starts, found=findings_of(before))
 
 
 RACES = f"""
@@ -221,32 +192,28 @@ unknown images | a? b? x?      |       |               | regressed   |
 """Findings, running starts, silent containers, question, verdict, and words of the sentence."""
 
 
-@pytest.mark.parametrize("race", [row for row in RACES.strip().splitlines() if row[0] != "#"])
-def test_races(race: str) -> None:
-    findings, running, silent, asked, verdict, words = map(str.strip, race.split("|"))
+@pytest.mark.parametrize("race", [row for row in scenarios(RACES) if row[0][0] != "#"], ids=str)
+def test_races(race: tuple[str, ...]) -> None:
+    findings, running, silent, asked, verdict, words = race
     name, _, value = asked.partition("=")
-    question: dict[str, Any] = {name: float(value) if name == "since" else value} if name else {}
-    given = says(
-        findings_of(findings), [STARTS[each] for each in running.split()], silent.split(), **question
-    )
+    question: dict[str, Any] = {name: value} if name else {}
+    given = says(findings, running, silent.split(), **question)
     assert given.verdict == verdict and words in given.sentence, given.sentence
     assert verdict != "unknown" or given.shift is None
 
 
-@pytest.mark.parametrize(
-    "image", ["", V3, IDS[V3], f"{V2}@{IDS[V3]}", "search:v2", "registry.example.com/search"]
-)
-@pytest.mark.parametrize("seconds", [FAST, SLOW])
+@pytest.mark.parametrize("image", ["", V3, ID3, f"{V2}@{ID3}", "search:v2", "registry.example.com/search"])
+@pytest.mark.parametrize("situation", ["all fast", "all slow"])
 @pytest.mark.parametrize("silent", [(), ("x",)])
 def test_a_verdict_on_the_upgrade_before_neither_promotes_nor_aborts(
-    seconds: float, image: str, silent: Sequence[str]
+    situation: str, image: str, silent: Sequence[str]
 ) -> None:
     """v2 was rolled out long ago; now v3 is, and its pods are not there yet, or have not reported."""
-    given = says(replaced(seconds), NEW, silent, image=image)
+    given = says(situation, "a2 b2", silent, image=image)
     assert given.verdict == "unknown" and given.shift is None and V2 in given.sentence
 
 
 def test_each_canary_has_its_verdict() -> None:
-    given = says(findings_of("two"), [*STABLE, CANARY])
+    given = says("two", "a b x")
     assert given.canary == "d" and given.canaries == {"c": "equivalent", "d": "regressed"}
-    assert says(findings_of("workers"), [*STABLE, CANARY, *WORKERS]).canaries["c"] == "regressed"
+    assert says("workers", "a b x w v").canaries["c"] == "regressed"
