@@ -15,10 +15,8 @@ from infercanary.contract.profile import Profile, ProfileRow
 from infercanary.contract.report import (
     LADDER,
     LATENCY,
-    PHASE,
     Family,
     HistogramValue,
-    Kind,
     Point,
     Report,
     Run,
@@ -35,85 +33,87 @@ def report(*families: Family, **changes: object) -> Report:
     return msgspec.structs.replace(Report(1, "boot", 0.0, "c", 0, families, {}, ()), **changes)
 
 
-def gauge(name: str = "infercanary_x", about: str = "X.", labels: tuple[str, ...] = ()) -> Family:
-    return Family(name, "gauge", about, labels, (Point(("a",) * len(labels), 1.0),))
+def family(name: str = "infercanary_x", kind: str = "gauge", value: Any = 1.0, **fields: Any) -> Family:
+    given = {"name": name, "kind": kind, "help": "X.", "labels": (), "points": (Point((), value),)}
+    return msgspec.convert(given | fields, Family)
 
 
-def one(kind: Kind, value: float | HistogramValue, name: str = "infercanary_x") -> Family:
-    return Family(f"{name}_total" if kind == "counter" else name, kind, "X.", (), (Point((), value),))
-
-
-def points(*labels: str) -> Family:
-    return Family("infercanary_x", "gauge", "X.", ("a",), tuple(Point((label,), 1.0) for label in labels))
-
-
-NAMES: dict[tuple[str, Kind], str] = {
-    (
-        "unsound",
-        "gauge",
-    ): "up infercanary_Ünicode infercanary_x_total infercanary_x_bucket infercanary_x_created",
-    ("unsound", "counter"): "infercanary_x_sum",
-    ("reserved", "gauge"): "infercanary_up infercanary_runs_lost",
-    ("reserved", "counter"): "infercanary_up",
-    ("conflict", "gauge"): f"{LATENCY.name} infercanary_runs",
-    ("conflict", "counter"): "infercanary_run_median_seconds",
-}
-UNSOUND = [
-    gauge("infercanary_x\n"),
-    gauge("infercanary_" + "x" * 300),
-    Family("infercanary_x", "counter", "X.", (), ()),
-    *(gauge(about=about) for about in ("", "two\nlines", "x" * 1025)),
+BAD_FAMILIES = yaml.safe_load(r"""
+- [unsound, {name: up}]
+- [unsound, {name: infercanary_Ünicode}]
+- [unsound, {name: infercanary_x_total}]
+- [unsound, {name: infercanary_x_bucket}]
+- [unsound, {name: infercanary_x_created}]
+- [unsound, {name: infercanary_x_sum_total, kind: counter}]
+- [unsound, {name: infercanary_x, kind: counter}]
+- [unsound, {name: "infercanary_x\n"}]
+- [unsound, {help: ""}]
+- [unsound, {help: "two\nlines"}]
+- [unsound, {labels: [service], points: [[[a], 1]]}]
+- [unsound, {labels: [le], points: [[[a], 1]]}]
+- [unsound, {labels: [__name__], points: [[[a], 1]]}]
+- [unsound, {labels: [Upper], points: [[[a], 1]]}]
+- [unsound, {labels: [a, a], points: [[[a, a], 1]]}]
+- [unsound, {labels: [a, b, c, d, e, f, g, h, i, j, k], points: [[[a, a, a, a, a, a, a, a, a, a, a], 1]]}]
+- [unsound, {labels: [a], points: [[[], 1]]}]
+- [unsound, {labels: [a], points: [[["\u202e"], 1]]}]
+- [unsound, {labels: [a], points: [[[a], 1], [[a], 1]]}]
+- [reserved, {name: infercanary_up}]
+- [reserved, {name: infercanary_runs_lost}]
+- [reserved, {name: infercanary_up_total, kind: counter}]
+- [conflict, {name: infercanary_latency_seconds}]
+- [conflict, {name: infercanary_runs}]
+- [conflict, {name: infercanary_run_median_seconds_total, kind: counter}]
+- [conflict, {name: infercanary_phase_seconds, kind: histogram, labels: [canary], points: []}]
+""")
+LONG: list[dict[str, Any]] = [
+    {"name": "infercanary_" + "x" * 300}, {"help": "x" * 1025},
+    *({"labels": ["a"], "points": [[[label], 1]]} for label in ("x" * 257, "é" * 129, "\ud800")),
+]  # fmt: skip
+BAD_VALUES = [
+    *(("gauge", value) for value in (math.nan, math.inf, HistogramValue(EMPTY, 0.0))),
+    ("counter", -1.0),
+    ("histogram", 1.0),
+    ("histogram", HistogramValue(EMPTY, -1.0)),
     *(
-        gauge(labels=(*labels.split(),))
-        for labels in ["service", "le", "__name__", "Upper", "a a", "a b c d e f g h i j k"]
-    ),
-    Family("infercanary_x", "gauge", "X.", ("a",), (Point((), 1.0),)),
-    *(points(label) for label in ("x" * 257, "é" * 129, "\u202e", "\ud800")),
-    points("a", "a"),
-    *(one("gauge", value) for value in (math.nan, math.inf, HistogramValue(EMPTY, 0.0))),
-    one("counter", -1.0),
-    one("histogram", 1.0),
-    *(
-        one("histogram", HistogramValue(counts, 0.0))
+        ("histogram", HistogramValue(counts, 0.0))
         for counts in ((), EMPTY[1:], (-1, *EMPTY[1:]), (2**53, 1, *EMPTY[2:]))
     ),
-    one("histogram", HistogramValue(EMPTY, -1.0)),
 ]
 
 
 @pytest.mark.parametrize(
-    ("reason", "family"),
+    ("reason", "bad"),
     [
+        *((reason, family(**given)) for reason, given in BAD_FAMILIES),
+        *(("unsound", family(**given)) for given in LONG),
         *(
-            (reason, one(kind, 1.0, name))
-            for (reason, kind), names in NAMES.items()
-            for name in names.split()
+            ("unsound", family("infercanary_x" + "_total" * (kind == "counter"), kind, value))
+            for kind, value in BAD_VALUES
         ),
-        ("conflict", Family(PHASE.name, "histogram", "X.", ("canary",), ())),
-        *(("unsound", family) for family in UNSOUND),
     ],
 )
-def test_a_bad_family_is_left_out_and_counted_and_the_good_one_stays(reason: str, family: Family) -> None:
-    good = gauge("infercanary_good")
-    accepted, rejected = accept(report(family, good), RESERVED)
+def test_a_bad_family_is_left_out_and_counted_and_the_good_one_stays(reason: str, bad: Family) -> None:
+    good = family("infercanary_good")
+    accepted, rejected = accept(report(bad, good), RESERVED)
     assert (accepted.families, rejected) == ((good,), {reason: 1})
 
 
 def test_the_second_of_a_name_is_left_out_also_where_only_openmetrics_sees_the_clash() -> None:
-    first, same, clash = gauge(), gauge(), one("counter", 1.0)
+    first, same, clash = family(), family(), family("infercanary_x_total", "counter")
     accepted, rejected = accept(report(first, same, clash), RESERVED)
-    assert accepted.families == (first,)
-    assert rejected == {"duplicate": 2}
+    assert (accepted.families, rejected) == ((first,), {"duplicate": 2})
 
 
 def test_families_and_samples_are_bounded_and_a_histogram_counts_by_its_lines() -> None:
-    families = [gauge(f"infercanary_x{n}") for n in range(202)]
+    families = [family(f"infercanary_x{n}") for n in range(202)]
     accepted, rejected = accept(report(*families), RESERVED)
     assert (accepted.families, rejected) == ((*families[:200],), {"too_many": 2})
     latency = LATENCY.family({("resnet18",): HistogramValue(EMPTY, 0.0)})
-    full = points(*map(str, range(5_000 - write(latency, {}).text.count(b"\n"))))
+    lines = 5_000 - write(latency, {}).text.count(b"\n")
+    full = family(labels=["a"], points=[[[f"{n}"], 1] for n in range(lines)])
     assert accept(report(full, latency), RESERVED)[1] == {}
-    assert accept(report(full, gauge("infercanary_y"), latency), RESERVED)[1] == {"too_many": 1}
+    assert accept(report(full, family("infercanary_y"), latency), RESERVED)[1] == {"too_many": 1}
 
 
 BAD_RUNS = yaml.safe_load(r"""
@@ -147,20 +147,19 @@ def test_a_bad_run_is_left_out(change: dict[str, object]) -> None:
     assert (accepted.runs, rejected) == ((RUN,), {"run": 1})
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"wall": (float("inf"),)},
-        {"rows": (ProfileRow("operator", "aten::mm", "cpu", "", 1.0, (0.1,), order=2**70),)},
-    ],
-)
-def test_of_a_run_with_a_bad_profile_the_run_is_kept(change: dict[str, object]) -> None:
+def test_of_a_run_with_a_bad_profile_the_run_is_kept_and_why_a_run_failed_is_cut() -> None:
     sound = Profile(1.0, "torch", "ok", (0.2,), (0.1,), (0.1,), ())
-    bad = msgspec.structs.replace(sound, **change)
-    runs = tuple(msgspec.structs.replace(RUN, profile=profile) for profile in (sound, bad))
-    accepted, rejected = accept(report(runs=runs), RESERVED)
-    assert accepted.runs == (runs[0], RUN)
-    assert rejected == {"profile": 1}
+    rows = (ProfileRow("operator", "aten::mm", "cpu", "", 1.0, (0.1,), order=2**70),)
+    profiles = [
+        sound,
+        msgspec.structs.replace(sound, wall=(math.inf,)),
+        msgspec.structs.replace(sound, rows=rows),
+    ]
+    runs = [msgspec.structs.replace(RUN, profile=profile) for profile in profiles]
+    failed = msgspec.structs.replace(RUN, outcome="raised", detail="\U0001f600" * 1_000_000)
+    accepted, rejected = accept(report(runs=(*runs, failed)), RESERVED)
+    assert accepted.runs == (runs[0], RUN, RUN, msgspec.structs.replace(failed, detail="\U0001f600" * 500))
+    assert rejected == {"profile": 2}
 
 
 BAD_REPORTS = yaml.safe_load(r"""
@@ -183,16 +182,22 @@ def test_a_report_with_a_bad_field_of_its_own_is_none(change: dict[str, object])
     assert raised.value.reason == "malformed"
 
 
-def test_a_report_of_too_many_parts_is_not_decoded() -> None:
-    with pytest.raises(PollError, match="parts") as raised:
-        read(b"[" + b"1," * (REPORT_BYTES // 20 + 1) + b"1]")
-    assert raised.value.reason == "too_large"
-
-
-def test_why_a_run_failed_is_cut() -> None:
-    failed = msgspec.structs.replace(RUN, outcome="raised", latencies=(), detail="\U0001f600" * 1_000_000)
-    accepted, _ = accept(report(runs=(failed,)), RESERVED)
-    assert [run.detail for run in accepted.runs] == ["\U0001f600" * 500]
+@pytest.mark.parametrize(
+    ("body", "reason", "detail"),
+    [
+        (b"[" + b"1," * (REPORT_BYTES // 20 + 1) + b"1]", "too_large", "parts"),
+        (b'{"x":' + b"[" * 100_000, "malformed", "maximum recursion depth"),
+        (encode(report(environment={"torch": "2.13"})).replace(b"2.13", b"2.1\xff"), "malformed", "a text that is not UTF-8"),
+        (b"<html>", "malformed", "report"),
+        (b"[]", "malformed", "report"),
+        (b'{"schema_version": "1"}', "malformed", "report"),
+        (b'{"schema_version": 2, "all": "new"}', "schema", "schema"),
+    ],
+)
+def test_a_body_that_is_no_report(body: bytes, reason: str, detail: str) -> None:
+    with pytest.raises(PollError, match=detail) as raised:
+        read(body)
+    assert raised.value.reason == reason
 
 
 @pytest.mark.parametrize(
@@ -231,6 +236,5 @@ def test_whatever_is_accepted_can_be_written(families: list[Family]) -> None:
     assert len(accepted.families) + rejected.total() == len(families)
     for family in accepted.families:
         lines = write(family, {"service": "s", "container": "c"}).text.decode().split("\n")
-        assert len(lines) == 1 + sum(
-            len(LADDER) + 3 if isinstance(point.value, HistogramValue) else 1 for point in family.points
-        )
+        histograms = sum(isinstance(point.value, HistogramValue) for point in family.points)
+        assert len(lines) == 1 + len(family.points) + histograms * (len(LADDER) + 2)
