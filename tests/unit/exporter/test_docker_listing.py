@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from structlog.testing import capture_logs
 
 from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.discovery.docker import DockerSource
 from infercanary.exporter.discovery.docker_listing import (
     ListedContainer,
     ListedImage,
@@ -120,3 +125,40 @@ def test_of_thousands_of_names_few_are_said() -> None:
     [found] = containers([listed(sevice="search", colour="red")])
     names = [note.partition(":")[0] for note in found.notes]
     assert names == ["label infercanary.colour", "label infercanary.sevice"]
+
+
+FIELDS = """
+Id Names Image ImageID Created Labels Labels.a State Ports Mounts HostConfig HostConfig.NetworkMode NetworkSettings
+NetworkSettings.Networks NetworkSettings.Networks.app_default NetworkSettings.Networks.app_default.IPAddress
+NetworkSettings.Networks.app_default.GlobalIPv6Address
+"""
+
+
+def test_odd_entries_and_events_cost_no_other_container() -> None:
+    """Null, or a value of a wrong type, in any place."""
+
+    def odd(field: str, value: Any) -> dict[str, Any]:
+        plain = {"Names": ["/odd"], "Labels": {"a": "b"}, "Ports": [], "Created": 1, "Mounts": []}
+        entry: Any = listed(7, given=plain)
+        *folders, last = field.split(".")
+        reduce(getitem, folders, entry)[last] = value
+        return dict(entry)
+
+    values: list[Any] = [None, 5, "text", [[]], "\ud800"]
+    listing = [listed(), "nothing", None, *(odd(f, value) for f in FIELDS.split() for value in values)]
+    images = [
+        {"Id": None},
+        {"Id": IMAGE, "RepoDigests": 5},
+        {"Id": IMAGE, "RepoDigests": [f"{IMAGE}@sha256:1"]},
+    ]
+    client: Any = SimpleNamespace(containers=lambda: listing, images=lambda **_: images)
+    source = DockerSource()
+    with capture_logs() as logs:
+        for _ in range(2):
+            [found] = source._list(client)
+    assert (found.name, found.image_digest) == ("app-resnet-1", "sha256:1")
+    entries = [line["entry"] for line in logs]
+    assert "nothing" in entries and sum("'Names': ['/odd']" in entry for entry in entries) > 1
+    assert len(entries) == len({*entries}), "each is said once"
+    for line in (b"null", b"nothing", b'{"Actor": null}', b'{"Actor": 5}', b'{"timeNano": "now"}'):
+        assert not source._take(line)

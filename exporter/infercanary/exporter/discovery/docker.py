@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from functools import partial
@@ -74,6 +75,8 @@ class DockerSource:
         self._failed: set[str] = set()
         self._read_until = time.time()
         """Unix time of the last event, by Docker's clock."""
+        self._taken: deque[int] = deque(maxlen=256)
+        """Hashes of the last events, as many as Docker keeps: it sends them again after its clock was set back."""
         self._listed: dict[str, Container] = {}
         self._listed_before: dict[str, Container] = {}
         self._ends: dict[str, _Event] = {}
@@ -159,6 +162,9 @@ class DockerSource:
             event = _decode_event(line)
         except msgspec.MsgspecError:
             return False
+        if hash(line) in self._taken:
+            return False
+        self._taken.append(hash(line))
         self._read_until = at = event.nanoseconds / 1e9
         id_, attributes = event.actor.id, event.actor.attributes
         container = (self._listed_before | self._listed).get(id_)
