@@ -55,22 +55,29 @@ class Measures:
     def __init__(self, policy: Policy = LIVE) -> None:
         self._policy = policy
 
-    def judge(self, starts: Sequence[Start], siblings: Sequence[Start] = ()) -> dict[str, MeasureVerdict]:
+    def judge(
+        self, starts: Sequence[Start], siblings: Sequence[Start] = (), selection: Selection | None = None
+    ) -> dict[str, MeasureVerdict]:
         """Judge whether the last upgrade changed measures of a canary.
 
         Args:
             starts: Starts of the service's containers with the runs of this canary, in order of time.
             siblings: Starts of other services on the host.
+            selection: :func:`select` of ``starts``, if known.
 
         Returns:
             Verdict of each measure that both images have, and of spread; empty without an upgrade.
         """
-        selection = select(starts)
+        selection = selection or select(starts)
         upgrade = selection.upgrade
         if upgrade is None:
             return {}
         found, sides = {}, (upgrade.before, upgrade.after)
+        has_look = any(len(start.samples) >= self._policy.decide.looks[0] for start in upgrade.after)
         for measure in measured(*sides):
+            if not has_look:
+                found[measure.name] = MeasureVerdict("settling")
+                continue
             every = self._derived(measure, selection.starts, sides)
             of = {start.boot: start for start in every}
             before, after = ([of[start.boot] for start in side] for side in sides)

@@ -321,10 +321,11 @@ class Start:
 
     def part(self, first: int, last: int) -> Start:
         """Return the start with a range of its runs: the same object at each call, and this one for all runs."""
-        samples = self.samples[max(first, 0) : last]
-        if len(samples) == len(self.samples):
+        if first <= 0 and last >= len(self.samples):
             return self
-        return self._parts.setdefault((first, last), Start(self.generation, samples))
+        if (first, last) not in self._parts:
+            self._parts[first, last] = Start(self.generation, self.samples[max(first, 0) : last])
+        return self._parts[first, last]
 
 
 class Concurrent(NamedTuple):

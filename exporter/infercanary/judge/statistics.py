@@ -85,9 +85,9 @@ class Series:
         step = 1 + 2 * (len(self) // 1024)  # all pairs of many points would need a matrix of their square
         kept = self.ordered[step // 2 :: step]
         sums = np.add.outer(kept, kept).ravel()
-        middle = [(sums.size - 1) // 2, sums.size // 2]
-        sums.partition(middle)  # for few points numpy's median takes four times as long
-        return float(sums[middle].sum()) / 4
+        low, high = (sums.size - 1) // 2, sums.size // 2
+        sums.partition((low, high))  # for few points numpy's median takes four times as long
+        return float(sums[low] + sums[high]) / 4
 
     @cached_property
     def scatter(self) -> float:

@@ -48,18 +48,25 @@ class Judge:
         self._attribution = Attribution(policy)
         self.finder = Finder(policy)
 
-    def verdict(self, starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Result:
+    def verdict(
+        self,
+        starts: Sequence[Start],
+        siblings: Sequence[Start],
+        canary: str,
+        selection: Selection | None = None,
+    ) -> Result:
         """Judge whether the last upgrade of a service changed the latency of a canary, by how much, and why.
 
         Args:
             starts: Starts of the service's containers with the runs of this canary, in order of time.
             siblings: Starts of other services on the host, one canary each, in order of time.
+            selection: :func:`select` of ``starts``, if known.
 
         Returns:
             `no_baseline` without an upgrade, or if the image before has too few runs; `settling` before the first
             look.
         """
-        selection = select(starts)
+        selection = selection or select(starts)
         finding, causes = self._found(selection, siblings, canary)
         upgrade, look, looks = selection.upgrade, finding.look, self._policy.decide.looks
         if upgrade and look and look.runs > looks[0] and finding.state in CHANGED:

@@ -9,16 +9,16 @@ from typing import Any
 from infercanary.judge.policy import LIVE
 from infercanary.store.base import GONE_SECONDS
 
-FIRST_STARTS, LATEST_STARTS, OWN_STARTS = 8, 56, 8
-"""Starts of each image that a judgement reads: the first and the latest, and the latest of each running container. So
-its work does not grow with restarts or new pod names.
+FIRST_STARTS, LATEST_STARTS, OWN_STARTS = 2, 56, LIVE.pool.history
+"""Starts of each image that a judgement reads: the first ones, which date the upgrade (two: one may be unreadable), the
+latest of containers that ended, and the latest of each running container. So its work does not grow with restarts or
+new pod names.
 """
 _IMAGES = 8  # so many models each have starts of their own; weights may be random at each start
 
 
 def to_judge(starts: Sequence[Any]) -> list[Any]:
-    """Choose the starts that a judgement needs: for each image and model the latest of each running container, and of
-    the others the first ones (which date the upgrade) and the latest.
+    """Choose the starts that a judgement needs, of each image and model.
 
     Starts with too few runs have separate places.
 
@@ -30,15 +30,23 @@ def to_judge(starts: Sequence[Any]) -> list[Any]:
     recent = [*dict.fromkeys(start.image_key for start in reversed(starts))][:_IMAGES]
     owned: Counter[tuple[str, str]] = Counter()
     chosen: set[int] = set()
-    groups: defaultdict[tuple[str, bool], list[int]] = defaultdict(list)
+    ended: defaultdict[tuple[str, bool], list[int]] = defaultdict(list)
+    older: defaultdict[str, list[int]] = defaultdict(
+        list
+    )  # starts of running containers before the latest ones
     for start in reversed(starts):
         own = start.container, start.image_key
+        image = start.image_key if start.image_key in recent else ""
         is_short = start.taken < LIVE.pool.fewest_new_runs
-        if last_at[start.container] >= running_since and not is_short and owned[own] < OWN_STARTS:
+        if last_at[start.container] < running_since or is_short:
+            ended[image, is_short].append(start.id)
+        elif owned[own] < OWN_STARTS:
             owned[own] += 1
             chosen.add(start.id)
         else:
-            groups[start.image_key if start.image_key in recent else "", is_short].append(start.id)
-    for ids in groups.values():  # newest first
-        chosen.update(ids[:LATEST_STARTS], ids[LATEST_STARTS:][-FIRST_STARTS:])
+            older[image].append(start.id)
+    for ids in ended.values():  # newest first
+        chosen.update(ids[:LATEST_STARTS], ids[-FIRST_STARTS:])
+    for ids in older.values():
+        chosen.update(ids[-FIRST_STARTS:])
     return [start for start in starts if start.id in chosen]

@@ -2,43 +2,60 @@ from __future__ import annotations
 
 import pytest
 
-from infercanary.exporter.judging.schedule import Due, SeenStart, due, seen_now
+from infercanary.exporter.judging.schedule import SeenStart, ServiceState, due, seen_now
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
 
 OLD, NEW = ("a", "b1"), ("a", "b2")
 
 
-def extent(runs: int, was: SeenStart | None, policy: Policy = LIVE) -> Due:
-    """What is to be judged of a canary whose new start has so many runs now."""
+def extent(runs: int, was: SeenStart | None, policy: Policy = LIVE, *, has_upgrade: bool = True) -> str:
+    """Names of the judgements that are due of a canary whose new start has so many runs now."""
     seen = {OLD: SeenStart(200, 200)} | ({NEW: was} if was else {})
-    return due(seen, {OLD: 200, NEW: runs}, policy)
+    judgements = due(seen, {OLD: 200, NEW: runs}, policy, has_upgrade=has_upgrade)
+    return " ".join(name for name, is_due in judgements._asdict().items() if is_due)
 
 
 @pytest.mark.parametrize(
-    ("was", "runs", "expected"),
+    ("was", "runs", "has_upgrade", "expected"),
     [
-        (None, 1, "all"),  # of a start that it has not seen
-        (1, 4, ""),
-        (3, 3, ""),
-        (3, 5, "upgrade"),
-        (3, 12, "upgrade"),
-        (80, 95, ""),
-        (24, 500, "all"),
-        (200, 239, ""),
-        (200, 240, "drift"),
-        (250, 350, ""),
-        (250, 360, "drift"),
+        (None, 1, True, "upgrade measures drift"),  # of a start that it has not seen
+        (None, 1, False, "upgrade measures drift"),
+        (1, 4, True, ""),
+        (3, 3, True, ""),
+        (3, 5, True, "upgrade"),
+        (3, 5, False, ""),
+        (3, 12, True, "upgrade measures"),
+        (7, 8, False, "upgrade measures"),
+        (80, 95, True, ""),
+        (24, 500, True, "upgrade measures drift"),
+        (192, 287, True, ""),
+        (192, 288, False, "drift"),
+        (288, 431, True, ""),
+        (288, 432, True, "drift"),
     ],
 )
-def test_what_is_judged_by_the_runs_of_the_new_start(was: int | None, runs: int, expected: Due) -> None:
-    assert extent(runs, None if was is None else SeenStart(was, was)) == expected
+def test_judgements_that_are_due_by_the_runs_of_the_new_start(
+    was: int | None, runs: int, has_upgrade: bool, expected: str
+) -> None:
+    before = None if was is None else SeenStart(was, was)
+    assert extent(runs, before, has_upgrade=has_upgrade) == expected
 
 
 def test_runs_that_did_not_count_bring_no_look_nearer_and_other_looks_are_others() -> None:
     assert [extent(runs, SeenStart(7, 2)) for runs in (9, 10)] == ["", "upgrade"]
     was = SeenStart(12, 12)
     assert [extent(13, was, policy) for policy in (LIVE, LIVE.but(looks=(8, 13)))] == ["", "upgrade"]
+
+
+def test_a_report_asks_the_store_only_if_a_judgement_may_be_due() -> None:
+    state = ServiceState()
+    assert state.may_be_due("c", NEW, 1, LIVE), "not judged yet"
+    state.seen["c"], state.reported["c"] = {NEW: SeenStart(2, 2)}, {NEW: 2}
+    assert [state.may_be_due("c", NEW, 1, LIVE) for _ in range(3)] == [False, False, True], (
+        "5 runs are a look"
+    )
+    assert state.may_be_due("c", OLD, 1, LIVE), "a start that was not judged"
 
 
 def test_what_is_remembered_of_a_judgement() -> None:

@@ -117,7 +117,7 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
     monkeypatch.setattr(drift, "detect", noted("detect", drift.detect))
     for number in range(1, 250):
         judged.take(generation("b3", "sha256:2"), runs(1, number)).state()
-    assert at == {"verdict": [1, *LIVE.decide.looks], "detect": [1, 120, 240]}
+    assert at == {"verdict": [1, *LIVE.decide.looks], "detect": [1, 144]}
 
 
 def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_it_goes_on(
@@ -128,12 +128,12 @@ def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_
     beside = generation("b2", "sha256:2", "b")
     assert judged.take(OLD, went_on[:240]).state() == "no_baseline"
     assert judged.take(OLD, went_on[240:288]).take(beside, upgraded[:48]).state() == "regressed"
-    last = judged.take(OLD, went_on[288:359]).finding()
+    last = judged.take(OLD, went_on[288:431]).finding()
     assert last.result.state == "regressed", "gone for longer than ten minutes, which the next blocks show"
-    found = judged.take(OLD, went_on[359:360]).finding()
+    found = judged.take(OLD, went_on[431:432]).finding()
     assert (found.result.state, found.result.rolled_back_image) == ("no_baseline", "2")
     assert [(past.rolled_back, past.sentence) for past in found.answers] == [(True, last.sentence)]
-    found = judged.take(beside, upgraded[48:96]).finding()
+    found = judged.take(beside, upgraded[48:240]).finding()
     assert found.result.state == "regressed" and [past.rolled_back for past in found.answers] == [False]
 
 
@@ -254,10 +254,10 @@ def test_a_canary_that_cannot_be_judged_costs_no_other(
 ) -> None:
     real = Judge.verdict
 
-    def verdict(judge: Judge, starts: Any, siblings: Any, canary: str) -> Any:
+    def verdict(judge: Judge, starts: Any, siblings: Any, canary: str, selection: Any) -> Any:
         if canary == "bad":
             raise RuntimeError("a fault on purpose")
-        return real(judge, starts, siblings, canary)
+        return real(judge, starts, siblings, canary, selection)
 
     monkeypatch.setattr(Judge, "verdict", verdict)
     judged.take(OLD, [*runs(20, 1000, canary="bad"), *runs(20)]).judging.turn()
@@ -347,7 +347,7 @@ def test_a_container_that_the_store_forgot_has_no_drift(forgetful: Callable[...,
     for name in "ab":
         judged = forgetful(generation(container=name))
     assert {*judged.judging.findings[S]["c"].drifts} == {"a", "b"}, "as at the last look"
-    assert {*judged.take(generation(container="b"), runs(120)).finding().drifts} == {"b"}
+    assert {*judged.take(generation(container="b"), runs(144)).finding().drifts} == {"b"}
 
 
 def test_canaries_of_a_service_beyond_the_limit_are_not_judged(

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from infercanary.contract.measures import SPREAD
-from infercanary.exporter.judging.schedule import Boot, Due
+from infercanary.exporter.judging.schedule import EVERYTHING, Boot, Due
 from infercanary.judge import drift
 from infercanary.judge.align import grouped
 from infercanary.judge.drift import Drift
@@ -23,7 +23,7 @@ from infercanary.judge.pooling import NO_RESTART
 from infercanary.judge.restarts import restarts_before, taught_by
 from infercanary.judge.result import Result, State
 from infercanary.judge.shift import CHANGED, Restarts
-from infercanary.judge.upgrade import select
+from infercanary.judge.upgrade import Selection, select
 from infercanary.judge.verdict import Judge, Trials
 from infercanary.pages.sentence import measure_words, sentence
 
@@ -104,7 +104,8 @@ def judge_canary(
     starts: Sequence[Start],
     siblings: Sequence[Start],
     policy: Policy,
-    due: Due = "all",
+    due: Due = EVERYTHING,
+    selection: Selection | None = None,
 ) -> Finding:
     """Judge a canary on all its records.
 
@@ -113,19 +114,26 @@ def judge_canary(
         starts: Starts of its service with its runs, in order of time.
         siblings: Starts of other services on the same hosts.
         policy: Numbers that decide.
-        due: With ``drift`` the last verdicts stay, unless they are about another upgrade than the last one now (an
-            image may have been rolled back). With ``upgrade`` the last drifts stay.
+        due: Other verdicts stay as they were. Those on another upgrade than the last one now are always replaced:
+            an image may have been rolled back.
+        selection: :func:`~infercanary.judge.upgrade.select` of ``starts``, if known.
     """
-    judge, upgrade = Judge(policy), select(starts).upgrade
+    judge, selection = Judge(policy), selection or select(starts)
+    upgrade = selection.upgrade
     upgraded_at = upgrade.at if upgrade else None
-    if before is not None and due == "drift" and before.result.upgraded_at == upgraded_at:
-        result, measures = before.result, before.measures
+    is_same = before is not None and before.result.upgraded_at == upgraded_at
+    if before is not None and is_same and not due.upgrade:
+        result = before.result
     else:
-        result, measures = judge.verdict(starts, siblings, canary), Measures(policy).judge(starts, siblings)
+        result = judge.verdict(starts, siblings, canary, selection)
+    if before is not None and is_same and not due.measures:
+        measures = before.measures
+    else:
+        measures = Measures(policy).judge(starts, siblings, selection)
     spread = measures.get(SPREAD.name)
     also = [measure_words(SPREAD.name, spread)] if spread and spread.state in CHANGED else []
     last = before or Finding(result=result, sentence="")
-    if before is None or due != "upgrade":
+    if before is None or due.drift:
         drifts = _drifts(canary, starts, siblings, policy)
         last = msgspec.structs.replace(last, drifts=drifts, taught=taught_by(starts, policy.pool))
     return msgspec.structs.replace(

@@ -20,7 +20,7 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -207,19 +207,23 @@ class Judging:
             self._counts.update(take(store, reports))
             self._queue.done(reports)
         for report in reports:
-            start = report.generation
+            start, state = report.generation, self._services[report.generation.key]
+            boot = start.container, start.boot_id
             if store.fleet is None:
-                self._services[start.key].note(start)
+                state.note(start)
+            runs = Counter(run.canary for run in report.runs)
             # The end of a start is judged, even if it never runs again.
-            self._ran(start.key, {run.canary for run in report.runs} or self.findings.get(start.key, NOTHING))
+            for canary in runs or self.findings.get(start.key, NOTHING):
+                may_be_due = state.may_be_due(canary, boot, runs[canary], self._policy)
+                self._ran(start.key, canary, may_be_due=may_be_due or store.fleet is not None)
         if store.fleet is not None and not self._stopping.is_set():
             self._share(store, store.fleet)
 
-    def _ran(self, service: ServiceKey, canaries: Collection[str]) -> None:
+    def _ran(self, service: ServiceKey, canary: str, *, may_be_due: bool = True) -> None:
         ran_at = self._services[service].ran_at
-        for canary in canaries:
-            if canary in ran_at or len(ran_at) < CANARIES:
-                ran_at[canary] = time.monotonic()
+        if canary in ran_at or len(ran_at) < CANARIES:
+            ran_at[canary] = time.monotonic()
+            if may_be_due:
                 self._due[service, canary] = None
 
     def _share(self, store: Store, fleet: Fleet) -> None:
@@ -234,7 +238,7 @@ class Judging:
                 self._keep(service, canary, finding)
         held = self.ownership.held - {PRIORS}
         for service, canary in fleet.refresh(held):
-            self._ran(service, [canary])
+            self._ran(service, canary)
         for service in held:
             newest = store.newest_starts(service)
             for start in newest.values():
@@ -270,17 +274,20 @@ class Judging:
 
     def _judge(self, store: Store, service: ServiceKey, canary: str) -> None:
         before = self.findings.get(service, NOTHING).get(canary)
-        seen, taken = self._services[service].seen, store.taken(service, canary)
-        extent = due(seen.get(canary, {}), taken, self._policy)
-        if not extent:
+        state, taken = self._services[service], store.taken(service, canary)
+        state.reported[canary] = taken
+        has_upgrade = before is not None and before.result.upgraded_at is not None
+        extent = due(state.seen.get(canary, {}), taken, self._policy, has_upgrade=has_upgrade)
+        if not any(extent):
             return
         read = store.generations(service, canary, most_bytes=self._read_bytes)
         starts = identified([Start.of(generation, samples) for generation, samples in read])
-        seen[canary] = seen_now(starts, taken)
+        state.seen[canary] = seen_now(starts, taken)
         siblings = self._siblings.of(service, (start.generation.host for start in starts), store)
-        upgrade = select(starts).upgrade
-        policy = self._policy.but(**self._prior.at(store, upgrade.at if upgrade else None).changes)
-        after = judge_canary(canary, before, starts, siblings, policy, extent)
+        selection = select(starts)
+        upgraded_at = selection.upgrade.at if selection.upgrade else None
+        policy = self._policy.but(**self._prior.at(store, upgraded_at).changes)
+        after = judge_canary(canary, before, starts, siblings, policy, extent, selection)
         after = record(store, service, canary, before, after)
         if store.fleet is not None:
             lesson = b"" if after.taught is None else msgspec.json.encode(after.taught)
