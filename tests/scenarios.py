@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+
+import yaml
 
 
 def scenarios(text: str) -> list[tuple[str, ...]]:
     r"""Return the rows of a table; ` | ` parts its cells, and ``\n`` in a cell is a line break."""
     rows = [line for line in text.splitlines() if line.strip()]
     return [tuple(_unescaped(cell.strip(" ")) for cell in re.split(r" \|(?: |$)", row)) for row in rows]
+
+
+def typed(text: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a table whose cells are YAML: numbers, lists and mappings; ``~`` is None."""
+    rows = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [tuple(yaml.safe_load(cell) for cell in re.split(r" +\|(?: +|$)", row.strip())) for row in rows]
 
 
 def _unescaped(cell: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -13,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercanary.contract.report import Metric
-from infercanary.probe.canary import Canary
 from infercanary.probe.canary_metrics import FAILURES, CanaryMetrics
 from infercanary.probe.histogram import Tally
 from infercanary.probe.result import RunResult
-from infercanary.probe.targets import REASONS, Failure, Reading, Target
+from infercanary.probe.targets import REASONS, Failure, Reading
 from infercanary.probe.targets.http import _missing, _numbers, _parsed
 from infercanary.probe.targets.wire.events import events
 from infercanary.probe.targets.wire.server import Server, ServerOptions, retry_after
@@ -32,7 +32,8 @@ from infercanary.probe.targets.wire.tensors import (
     sampled,
 )
 from infercanary.probe.targets.wire.timing_headers import header_readings, header_times
-from infercanary.probe.timing import Phase
+from tests.scenarios import scenarios, typed
+from tests.targets import Scripted, opened, points
 
 # Tensors ------------------------------------------------------------------------------------------------------------
 
@@ -40,6 +41,12 @@ from infercanary.probe.timing import Phase
 def sent(dtype: str, shape: tuple[int, ...], **spec: Any) -> Tensor:
     tensor = drawn("x", dtype, shape, KserveInput(**spec), 5, "inputs[0]")
     return tensor._replace(values=list(tensor.values))  # drawn while they are read, once
+
+
+def reason_of(work: Callable[[], object]) -> str:
+    with pytest.raises(Failure) as failure:
+        work()
+    return failure.value.reason
 
 
 def in_json(tensor: Tensor) -> list[Any]:
@@ -75,20 +82,18 @@ def test_texts() -> None:
     assert one == sampled([from_bytes("x", "BYTES", (1,), b"\1\0\0\0a")]) != other
 
 
-@pytest.mark.parametrize(
-    ("dtype", "data"),
-    [
-        ("FP32", b"\0" * 7),
-        ("FP7", b"\0" * 8),
-        ("BYTES", b"\x05\0\0\0abc"),
-        ("BYTES", b"\x05\0"),
-        ("BYTES", b"\0" * 4),
-    ],
-)
-def test_bytes_that_are_no_such_tensor(dtype: str, data: bytes) -> None:
-    with pytest.raises(Failure) as failure:
-        from_bytes("y", dtype, (2,), data)
-    assert failure.value.reason == "wrong_shape"
+NO_TENSORS = r"""
+FP32  | "\0\0\0\0\0\0\0"
+FP7   | "\0\0\0\0\0\0\0\0"
+BYTES | "\x05\0\0\0abc"
+BYTES | "\x05\0"
+BYTES | "\0\0\0\0"
+"""
+
+
+@pytest.mark.parametrize(("dtype", "data"), typed(NO_TENSORS))
+def test_bytes_that_are_no_such_tensor(dtype: str, data: str) -> None:
+    assert reason_of(lambda: from_bytes("y", dtype, (2,), data.encode())) == "wrong_shape"
 
 
 _JSON = st.recursive(
@@ -143,42 +148,48 @@ def test_events_are_the_same_however_the_stream_is_cut(cuts: list[int]) -> None:
 
 @pytest.mark.parametrize("piece", [b"x" * 65536, b"data: " + b"x" * 60000 + b"\n"], ids=["line", "event"])
 def test_an_endless_event(piece: bytes) -> None:
-    with pytest.raises(Failure) as failure:
-        list(events([piece] * 100))
-    assert failure.value.reason == "too_large"
+    assert reason_of(lambda: list(events([piece] * 100))) == "too_large"
 
 
 # JSON ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("pointer", "found"),
-    [("/a/0", [1.0]), ("/a", [1.0, 2.0, 3.0]), ("/b~1c/~0", [4.0]), ("/a/00000000000000000000", [1.0]),
-     ("/big", [math.inf]), *((wrong, None) for wrong in ("", "/a/3", "/a/-1", "/t"))],
-)  # fmt: skip
-def test_pointers(pointer: str, found: list[float] | None) -> None:
+POINTERS = """
+/a/0                    | [1.0]
+/a                      | [1.0, 2.0, 3.0]
+/b~1c/~0                | [4.0]
+/a/00000000000000000000 | [1.0]
+/big                    | [.inf]
+""                      | wrong_shape
+/a/3                    | wrong_shape
+/a/-1                   | wrong_shape
+/t                      | wrong_shape
+"""
+
+
+@pytest.mark.parametrize(("pointer", "found"), typed(POINTERS))
+def test_pointers(pointer: str, found: Any) -> None:
     document = {"a": [1, [2, 3]], "b/c": {"~": 4}, "t": "text", "big": 10**400}
-    if found is not None:
-        assert [*_numbers(document, _parsed(pointer))] == found
-        return
-    with pytest.raises(Failure) as failure:
-        list(_numbers(document, _parsed(pointer)))
-    assert failure.value.reason == "wrong_shape"
+
+    def numbers() -> list[float]:
+        return [*_numbers(document, _parsed(pointer))]
+
+    assert (reason_of(numbers) if found == "wrong_shape" else numbers()) == found
 
 
-@pytest.mark.parametrize(
-    ("expected", "found", "place"),
-    [
-        ({"a": {"b": [1, {"c": 2}]}}, {"a": {"b": [1, {"c": 2, "d": 3}]}}, None),
-        ({"a": {"b": 1}}, {"a": {"b": 2}}, "/a/b"),
-        ({"a": 1}, {}, "/a"),
-        ([1, 2], [1, 2, 3], "/"),
-        ({"a": True}, {"a": 1}, "/a"),
-        ({"a": None}, {"a": None}, None),
-        ({1: "x"}, {"1": "x"}, None),
-        (1, 1.0, None),
-    ],
-)
+PARTS = """
+{a: {b: [1, {c: 2}]}} | {a: {b: [1, {c: 2, d: 3}]}} | ~
+{a: {b: 1}}           | {a: {b: 2}}                 | /a/b
+{a: 1}                | {}                          | /a
+[1, 2]                | [1, 2, 3]                   | /
+{a: true}             | {a: 1}                      | /a
+{a: ~}                | {a: ~}                      | ~
+{1: x}                | {"1": x}                    | ~
+1                     | 1.0                         | ~
+"""
+
+
+@pytest.mark.parametrize(("expected", "found", "place"), typed(PARTS))
 def test_a_part_of_json(expected: Any, found: Any, place: str | None) -> None:
     assert _missing(expected, found) == place
 
@@ -192,20 +203,20 @@ def server(url: str, **headers: Any) -> Server:
     return made
 
 
-HOSTS = {
-    "http://h:8000": "h:8000",
-    "http://h/": "h",
-    "https://h": "h",
-    "https://h:444": "h:444",
-    "http://[::1]:8": "[::1]:8",
-}
+HOSTS = """
+http://h:8000  | h:8000
+http://h/      | h
+https://h      | h
+https://h:444  | h:444
+http://[::1]:8 | [::1]:8
+"""
 
 
-@pytest.mark.parametrize("url", HOSTS)
-def test_a_request_names_its_host(url: str) -> None:
+@pytest.mark.parametrize(("url", "host"), scenarios(HOSTS))
+def test_a_request_names_its_host(url: str, host: str) -> None:
     lines = server(url).request("GET", "/v2").decode().split("\r\n")
     more = ["User-Agent: infercanary", "Accept-Encoding: identity", "", ""]
-    assert lines == ["GET /v2 HTTP/1.1", f"Host: {HOSTS[url]}", *more]
+    assert lines == ["GET /v2 HTTP/1.1", f"Host: {host}", *more]
 
 
 def test_the_users_headers_come_first() -> None:
@@ -217,30 +228,31 @@ def test_the_users_headers_come_first() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("30", 30),
-        ("0", 0),
-        ("1.5", 1.5),
-        ("9" * 20, 3600),
-        ("-5", None),
-        ("Sat, 28 Nov 2026 10:01:30 GMT", None),
-    ],
-)
+WAITS = """
+"30"                          | 30
+"0"                           | 0
+"1.5"                         | 1.5
+"99999999999999999999"        | 3600
+"-5"                          | ~
+Sat, 28 Nov 2026 10:01:30 GMT | ~
+"""
+
+
+@pytest.mark.parametrize(("value", "seconds"), typed(WAITS))
 def test_how_long_a_server_asks_to_be_left_alone(value: str, seconds: float | None) -> None:
     assert retry_after({"retry-after": value}) == seconds
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "shown"),
-    [
-        ("Authorization", "Bearer sk-1234567890", "no key ***"),
-        ("X-Key", "sk-1234567890", "no key ***"),
-        ("X-Key", "sk-12", "no key sk-12"),  # so short that it may be a word
-        ("X-Tenant", "sk-1234567890", "no key sk-12"),
-    ],
-)
+# A short one may be a word.
+SECRETS = """
+Authorization | Bearer sk-1234567890 | no key ***
+X-Key         | sk-1234567890        | no key ***
+X-Key         | sk-12                | no key sk-12
+X-Tenant      | sk-1234567890        | no key sk-12
+"""
+
+
+@pytest.mark.parametrize(("name", "value", "shown"), scenarios(SECRETS))
 def test_a_secret_that_a_server_repeats_is_hidden(name: str, value: str, shown: str) -> None:
     """Before the text is cut, or its first half would show."""
     assert server("http://h", **{name: value}).excerpt(b"no key sk-1234567890", 12).startswith(shown)
@@ -259,60 +271,38 @@ def test_a_failure_is_one_printable_line_with_a_reason() -> None:
 def test_each_failure_is_counted_once() -> None:
     tally = Tally()
     record = CanaryMetrics("c", tally, ("not_ready",))
-
-    def counted() -> dict[str, Any]:
-        (family,) = (family for family in tally.families() if family.name == FAILURES.name)
-        return {point.labels[1]: point.value for point in family.points}
-
-    zero = dict.fromkeys((*REASONS[:7], "not_ready"), 0)
-    assert counted() == zero
-    for outcome, reason in (
-        ("raised", "not_ready"), ("raised", "too_large"), ("raised", None), ("busy", None), ("timed_out", None),
-        ("timed_out", "timed_out"),
-    ):  # fmt: skip
-        record.run(RunResult(outcome, reason=reason))  # type: ignore[arg-type]
-    assert counted() == zero | {"not_ready": 1, "too_large": 1, "raised": 1, "timed_out": 2}
+    zero = {("c", reason): 0 for reason in (*REASONS[:7], "not_ready")}
+    assert points(tally, FAILURES) == zero
+    for row in ("raised not_ready", "raised too_large", "raised", "busy", "timed_out", "timed_out timed_out"):
+        outcome, *reason = row.split()
+        record.run(RunResult(outcome, reason=reason[0] if reason else None))  # type: ignore[arg-type]
+    counted = {"not_ready": 1, "too_large": 1, "raised": 1, "timed_out": 2}
+    assert points(tally, FAILURES) == zero | {("c", reason): count for reason, count in counted.items()}
 
 
 PACE = Metric("pace", "gauge", "X.", ("canary", "part"))
 
 
-class Reporting(Target):
+class Reporting(Scripted):
     """A target with readings, as anybody may write it."""
 
-    def __init__(self, *readings: Any) -> None:
-        self.calls: list[str] = []
-        self._readings = readings
+    def prepare(self):
+        self.calls = [self.repeats]
 
-    def open(self) -> None: ...
-
-    def prepare(self) -> None:
-        self.calls.append("prepare")
-
-    def run(self, phase: Phase) -> None:
-        self.calls.append("run")
-
-    def values(self, result: None) -> list[float]:
-        return [1.0]
-
-    def readings(self) -> list[Any]:
-        self.calls.append("readings")
-        return list(self._readings)
+    def readings(self):
+        self.calls.append(self.repeats)
+        return self.shown
 
 
-def run_of(target: Reporting) -> Any:
-    canary = Canary("c", target, Tally(), 10.0, 10.0)
-    canary.open(10)
-    target.calls.clear()
-    done = canary.round(3)
-    canary.close(1)
+def run_of(*readings: Reading) -> Any:
+    canary = opened(target := Reporting(shown=readings))
+    before, done = target.repeats, canary.round(3)
+    assert target.calls == [before, before + 3] and canary.close(1)
     return done
 
 
 def test_readings_are_taken_around_a_run() -> None:
-    target = Reporting(*(Reading(PACE, i, (str(i),)) for i in range(100)))
-    done = run_of(target)
-    assert target.calls == ["prepare", "run", "run", "run", "readings"] and len(done.readings) == 64
+    assert len(run_of(*(Reading(PACE, i, (str(i),)) for i in range(100))).readings) == 64
 
 
 @pytest.mark.parametrize(
@@ -325,29 +315,29 @@ def test_readings_are_taken_around_a_run() -> None:
     ],
 )
 def test_a_reading_that_would_break_the_report_fails_the_run(reading: Reading) -> None:
-    done = run_of(Reporting(reading))
+    done = run_of(reading)
     assert done.outcome == "raised" and "ValueError: the reading " in done.detail
 
 
 # What a server says of its own time -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("", {}),
-        ("Server-Timing: db;dur=53, app;dur=47.2", {"db": 0.053, "app": 0.0472}),
-        ('Server-Timing: cache;desc="Cache, read";dur=23.2, miss', {"cache": 0.0232}),
-        ('Server-Timing: a;dur="5" ; desc=x,b ; DUR = 7', {"a": 0.005, "b": 0.007}),
-        ("Server-Timing: a;dur=-5, b;dur=1e9, c;dur=nan, d;dur=, ;dur=4, e;duration=3", {}),
-        ("Server-Timing: Total-Time!;dur=1, ___;dur=2", {"total_time": 0.001, "unnamed": 0.002}),
-        (f"Server-Timing: a;dur={'9' * 12}", {}),  # a day at most
-        ("x-queue-time: 3|X-Inference-Time: 40|x-compute-characters: 9", {"queue": 0.003, "inference": 0.04}),
-        ("x-envoy-upstream-service-time: 12|x-total-time: 12ms", {"upstream": 0.012}),
-    ],
-)
+TIMES = """
+""                                                                              | {}
+"Server-Timing: db;dur=53, app;dur=47.2"                                        | {db: 0.053, app: 0.0472}
+'Server-Timing: cache;desc="Cache, read";dur=23.2, miss'                        | {cache: 0.0232}
+'Server-Timing: a;dur="5" ; desc=x,b ; DUR = 7'                                 | {a: 0.005, b: 0.007}
+"Server-Timing: a;dur=-5, b;dur=1e9, c;dur=nan, d;dur=, ;dur=4, e;duration=3"   | {}
+"Server-Timing: Total-Time!;dur=1, ___;dur=2"                                   | {total_time: 0.001, unnamed: 0.002}
+"Server-Timing: a;dur=999999999999"                                             | {}
+"x-queue-time: 3;;X-Inference-Time: 40;;x-compute-characters: 9"                | {queue: 0.003, inference: 0.04}
+"x-envoy-upstream-service-time: 12;;x-total-time: 12ms"                         | {upstream: 0.012}
+"""
+
+
+@pytest.mark.parametrize(("line", "expected"), typed(TIMES))
 def test_the_times_in_a_head(line: str, expected: dict[str, float]) -> None:
-    parts = [header.partition(": ") for header in line.split("|")]
+    parts = [header.partition(": ") for header in line.split(";;")]
     assert header_times({name.lower(): value for name, _, value in parts}) == pytest.approx(expected)
 
 

@@ -1,0 +1,75 @@
+"""Targets and canaries made by hand, that tests of the probe share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from infercanary.contract.report import Metric
+from infercanary.probe import HostClock, Phase, Target
+from infercanary.probe.canary import Canary
+from infercanary.probe.histogram import Tally
+from infercanary.probe.tags import values
+from infercanary.probe.targets import Need
+
+
+class Scripted(Target):
+    """Counts its calls, and does what a test says.
+
+    Args:
+        act: What a repeat computes.
+        needs: Memory that it asks for when it opens.
+        attributes: Of the target, in place of the defaults below.
+    """
+
+    phase = "compute"
+    output: Sequence[float] = (1.0,)
+    components: dict[str, str] = {}  # noqa: RUF012 - never changed
+    blocks = ""
+    """Method that waits for :attr:`goes_on`; ``work`` waits inside the phase."""
+
+    def __init__(self, act: Callable[[], Any] = lambda: None, needs: Sequence[Need] = (), **attributes: Any):
+        self.clock: Any = HostClock()
+        self.act, self.needs = act, needs
+        self.opened = self.closed = self.repeats = 0
+        self.goes_on = threading.Event()
+        vars(self).update(attributes)
+
+    def _wait(self, method: str):
+        assert self.blocks != method or self.goes_on.wait(30)
+
+    def open(self):
+        self._wait("open")
+        self.ask_for_memory(self.needs)
+        self.opened += 1
+
+    def run(self, phase: Phase):
+        self.repeats += 1
+        with phase(self.phase):
+            result = self.act()
+        self._wait("run")
+        return result
+
+    def values(self, result: Any):
+        return self.output
+
+    def environment(self):
+        return self.components
+
+    def close(self):
+        self._wait("close")
+        self.closed += 1
+
+
+def opened(target: Target, *more: Any, tally: Tally | None = None, timeout: float = 30.0, **options: Any):
+    """Return an open canary ``a``; ``more`` and the options are those of :class:`Canary`."""
+    canary = Canary("a", target, tally or Tally(), timeout, 300.0, *more, **options)
+    canary.open(300.0)
+    assert canary.is_open
+    return canary
+
+
+def points(tally: Tally, metric: Metric):
+    """Label values → value."""
+    return values(tally.families()).get(metric.name, {})
