@@ -20,5 +20,10 @@ def typed(text: str) -> list[tuple[Any, ...]]:
     return [tuple(yaml.safe_load(cell) for cell in re.split(r" +\|(?: +|$)", row.strip())) for row in rows]
 
 
+def mistakes(text: str) -> list[tuple[Any, list[str]]]:
+    """Return the rows of a table of settings, in YAML, with the words that their message must have."""
+    return [(yaml.safe_load(settings), words) for settings, *words in scenarios(text)]
+
+
 def _unescaped(cell: str) -> str:
     return cell.encode("latin-1", "backslashreplace").decode("unicode_escape")

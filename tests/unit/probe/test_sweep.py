@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from watching import until
 
 from infercanary.command.settings import UsageError, convert
-from infercanary.probe import HostClock, Phase, Probe, Sweep, schedule
-from infercanary.probe.canary import Canary
+from infercanary.probe import Phase, Probe, Sweep, schedule
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.pool import Pool
+from infercanary.probe.rounds import Rounds
+from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import SWEEP_SHARE, Turns, keep_for_sweeps
 from infercanary.probe.sweep import LATENCY, PEAK, RATE, TIMESTAMP, Sweeping
-from infercanary.probe.targets import DeviceMemory, Target, Unsized
+from infercanary.probe.targets import DeviceMemory, Unsized
 from infercanary.probe.watcher import Memory
+from tests.scenarios import mistakes, typed
+from tests.targets import Scripted, opened, points
 
 # When, and how much of the cap -----------------------------------------------------------------------------------
 
@@ -41,23 +47,16 @@ def test_sweeps_have_half_of_the_cap_at_most_and_are_never_early(
     assert sum(seconds / interval for interval, (seconds, _) in pairs) == pytest.approx(kept)
 
 
-@pytest.mark.parametrize(
-    ("sweeps", "kept", "intervals"),
-    [
-        ([], 0.0, []),
-        ([(10.0, 3600.0)], 10 / 3600, [3600.0]),
-        (
-            [(60.0, 3600.0)],
-            0.005,
-            [12_000.0],
-        ),  # a minute each hour would be 1.7 %, and half of the cap is 0.5 %
-        (
-            [(18.0, 3600.0), (18.0, 1800.0)],
-            0.005,
-            [10_800.0, 5_400.0],
-        ),  # two that do not fit come later alike
-    ],
-)
+# A minute each hour would be 1.7 %, and half of the cap is 0.5 %; two that do not fit come later alike.
+CAPPED = """
+[]                             | 0.0         | []
+[[10.0, 3600.0]]               | 0.002777778 | [3600.0]
+[[60.0, 3600.0]]               | 0.005       | [12000.0]
+[[18.0, 3600.0], [18.0, 1800]] | 0.005       | [10800.0, 5400.0]
+"""
+
+
+@pytest.mark.parametrize(("sweeps", "kept", "intervals"), typed(CAPPED))
 def test_what_a_sweep_takes_of_a_cap_of_one_percent(sweeps: Any, kept: float, intervals: list[float]) -> None:
     assert keep_for_sweeps(sweeps, 0.01) == (pytest.approx(kept), pytest.approx(intervals))
 
@@ -90,74 +89,59 @@ def test_batches_go_one_at_a_time_and_concurrency_with_the_canarys_own_inputs() 
     assert Load(4, 2).is_at_least(Load(4, 1)) and not Load(4, 1).is_at_least(Load(2, 2))
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({}, "nothing to sweep; give `batches` or `concurrency`"),
-        ({"batches": [0]}, "batches[0]: expected a whole number >= 1"),
-        ({"batches": [5000]}, "batches[0]: expected a whole number <= 4096"),
-        ({"batches": [*range(1, 10)]}, "batches: expected a list of length <= 8"),
-        ({"concurrency": [65]}, "concurrency[0]: expected a whole number <= 64"),
-        ({"batches": [1], "seconds": 0}, "seconds: expected a number >= 0.1"),
-        ({"batches": [1], "every_seconds": 0}, "every_seconds: expected a number >= 1"),
-        ({"batch": [1]}, "unknown key `batch`; did you mean `batches`?"),
-    ],
-)
-def test_a_sweep_that_cannot_be_meant_is_one_line(given: dict[str, Any], why: str) -> None:
+MISTAKES = """
+{}                                         | nothing to sweep
+{batches: [0]}                             | batches[0]: | >= 1
+{batches: [4097]}                          | batches[0]: | <= 4096
+{batches: [1, 2, 3, 4, 5, 6, 7, 8, 9]}     | batches: | length <= 8
+{concurrency: [65]}                        | concurrency[0]: | <= 64
+{batches: [1], seconds: 0}                 | seconds: | >= 0.1
+{batches: [1], every_seconds: 0}           | every_seconds: | >= 1
+{batch: [1]}                               | unknown key `batch` | did you mean `batches`?
+"""
+
+
+@pytest.mark.parametrize(("given", "words"), mistakes(MISTAKES))
+def test_a_sweep_that_cannot_be_meant_is_one_line(given: dict[str, Any], words: list[str]) -> None:
+    """In a file; and in code, as far as it can be made there."""
     with pytest.raises(UsageError) as error:
         convert(given, Sweep, "sweep")
-    assert str(error.value).startswith(f"sweep: {why}")
+    assert [word for word in words if word not in str(error.value)] == []
+    assert str(error.value).startswith("sweep: ")
+    if "batch" not in given:
+        with pytest.raises((UsageError, ValueError), match=re.escape(words[0])):
+            Probe({"a": Sized()}, sweeps={"a": Sweep(**given)}, samplers=())
 
 
 # A load ------------------------------------------------------------------------------------------------------------
 
 
-class Fixed(Target):
-    """A target of one size, which takes ``seconds``."""
-
-    clock: HostClock
-
-    def __init__(self, seconds: float = 0.002) -> None:
-        self.clock = HostClock()
-        self.seconds = seconds
-
-    def open(self) -> None: ...
-
-    def run(self, phase: Phase) -> None:
-        time.sleep(self.seconds)
-
-    def values(self, result: Any) -> Sequence[float]:
-        return [1.0]
-
-
-class Sized(Fixed):
+class Sized(Scripted):
     """Takes ``seconds`` and a tenth of that for each sample more, up to what ``acts`` says of a batch."""
 
     is_sweepable = True
     batch = 1
-    closed = 0
     unsized = 0
     busy = False
 
-    def __init__(self, seconds: float = 0.002, acts: dict[int, Any] | None = None) -> None:
-        super().__init__(seconds)
-        self.acts = acts or {}
+    def __init__(self, seconds: float = 0.002, acts: dict[int, Any] | None = None):
+        super().__init__(lambda: time.sleep(seconds))
+        self.seconds, self.acts = seconds, acts or {}
         self.copies: list[Sized] = []
         self.threads: set[int] = set()
 
-    def copy_with_batch(self, batch: int) -> Sized:
+    def copy_with_batch(self, batch: int):
         if batch == self.unsized:
             raise Unsized(f"not with {batch}")
-        other = Sized(self.seconds * (1 + (batch - 1) / 10), self.acts)
-        other.batch = batch
-        other.clock.batch = self.clock.batch
+        other = type(self)(self.seconds * (1 + (batch - 1) / 10), self.acts)
+        other.batch, other.clock = batch, self.clock
         self.copies.append(other)
         return other
 
-    def is_busy(self) -> bool:
+    def is_busy(self):
         return self.busy
 
-    def run(self, phase: Phase) -> None:
+    def run(self, phase: Phase):
         self.threads.add(threading.get_ident())
         act = self.acts.get(self.batch)
         if isinstance(act, BaseException):
@@ -166,27 +150,18 @@ class Sized(Fixed):
             act()
         super().run(phase)
 
-    def close(self) -> None:
-        self.closed += 1
+
+WRONG: list[tuple[Any, Any, str]] = [
+    (Sized(), {"b": Sweep(batches=(1,))}, "sweeps: no canary `b`; there are a"),
+    (Sized(), {"a": {"batches": [1]}}, r"canaries\.a\.sweep: give a Sweep"),
+    (Scripted(), {"a": Sweep(batches=(1,))}, "Scripted cannot be swept"),
+]
 
 
-def test_a_sweep_made_in_code_is_held_to_the_same() -> None:
-    with pytest.raises(ValueError, match="nothing to sweep"):
-        Sweep()
-    one = Sweep(batches=(1,))
-    wrong: list[tuple[Any, Any, str]] = [
-        (
-            Sized(),
-            {"a": Sweep(batches=(4097,))},
-            r"canaries\.a\.sweep: batches\[0\]: expected a whole number <=",
-        ),
-        (Sized(), {"b": one}, "sweeps: no canary `b`; there are a"),
-        (Sized(), {"a": {"batches": [1]}}, r"canaries\.a\.sweep: give a Sweep\(batches="),
-        (Fixed(), {"a": one}, "Fixed cannot be swept; leave the sweep out"),
-    ]
-    for target, sweeps, why in wrong:
-        with pytest.raises(UsageError, match=why):
-            Probe({"a": target}, sweeps=sweeps, samplers=())
+@pytest.mark.parametrize(("target", "sweeps", "why"), WRONG)
+def test_a_sweep_of_what_cannot_be_swept_is_one_line(target: Any, sweeps: Any, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        Probe({"a": target}, sweeps=sweeps, samplers=())
 
 
 def measured(target: Any, batch: int, concurrency: int = 1, pool: Any = None) -> Measured | Missing:
@@ -263,10 +238,10 @@ def test_memory_is_watched_where_the_target_can() -> None:
     class Watched(Sized):
         peak = 7
 
-        def reset_memory_peak(self) -> None:
+        def reset_memory_peak(self):
             self.peak = 0
 
-        def memory(self) -> DeviceMemory:
+        def memory(self):
             return DeviceMemory(0, self.peak + 1000 * len(self.copies))
 
     found = measured(Watched(), 1, concurrency=2)
@@ -288,49 +263,41 @@ def test_in_the_servers_pool_each_request_takes_its_turn() -> None:
 class Swept:
     """A real canary, open, and the sweep of it."""
 
-    def __init__(self, target: Any, sweep: Sweep, pool: Pool | None = None, timeout: float = 30.0) -> None:
-        self.tally, memory = Tally(), Memory({})
-        self.canary = Canary("a", target, self.tally, timeout, 60.0, pool)
-        self.canary.open(30.0)
-        memory.stop()
-        self.sweeping = Sweeping(self.canary, sweep, 1e-6, self.tally, memory)
+    def __init__(self, target: Any, sweep: Sweep, pool: Pool | None = None, timeout: float = 30.0):
+        self.tally, self.memory = Tally(), Memory({})
+        self.canary = opened(target, pool, tally=self.tally, timeout=timeout)
+        self.memory.stop()
+        self.sweeping = Sweeping(self.canary, sweep, 1e-6, self.tally, self.memory)
         self.sweeping.start(time.monotonic() - 1)
 
-    def step(self) -> float:
+    def step(self):
         return self.sweeping.step(time.monotonic())
 
-    def whole(self) -> None:
+    def whole(self):
         """All of one sweep."""
         self.step()
         while self.sweeping._left is not None:
             self.step()
             time.sleep(0.01)
 
-    def again(self) -> None:
+    def again(self):
         self.sweeping._turns.put_off(0.0, time.monotonic())
         self.whole()
 
     def value(self, metric: Any, *labels: str) -> Any:
-        points = [p for family in self.tally.families() if family.name == metric.name for p in family.points]
-        return next((p.value for p in points if p.labels == ("a", *labels)), None)
+        return points(self.tally, metric).get(("a", *labels))
 
-    def until(self, condition: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-    def close(self) -> None:
+    def close(self):
         assert self.sweeping.close(5.0) and self.canary.close(5.0)
         # A thread that was let go ends by itself, a moment later.
-        self.until(lambda: not [t for t in threading.enumerate() if t.name.startswith("infercanary")])
+        until(lambda: not [t for t in threading.enumerate() if t.name.startswith("infercanary")])
 
 
 @pytest.fixture
 def swept() -> Iterator[Callable[..., Swept]]:
     made: list[Swept] = []
 
-    def make(target: Any, pool: Pool | None = None, timeout: float = 30.0, **sweep: Any) -> Swept:
+    def make(target: Any, pool: Pool | None = None, timeout: float = 30.0, **sweep: Any):
         made.append(Swept(target, Sweep(**sweep), pool, timeout))
         return made[-1]
 
@@ -389,7 +356,7 @@ def test_a_point_that_hangs_is_given_up_and_costs_what_it_took(swept: Any) -> No
     assert one.canary.round(3).outcome == "ok", "the canary goes on"
     time.sleep(0.3)
     go_on.set()
-    one.until(lambda: not one.sweeping.is_running)
+    until(lambda: not one.sweeping.is_running)
     assert one.step() >= 0.3, "the hang is paid for"
     assert one.value(RATE, "4", "1") is None
 
@@ -410,7 +377,7 @@ def test_a_hang_in_the_servers_pool_is_reported_after_the_timeout(
         assert lost == [1], "reported once"
         assert caplog.text.count("canary a: a point of its sweep hangs; while it does, runs are tagged") == 1
         go_on.set()
-        one.until(lambda: not one.sweeping.is_running)
+        until(lambda: not one.sweeping.is_running)
 
 
 def test_a_busy_device_puts_the_sweep_off(swept: Any) -> None:
@@ -425,12 +392,25 @@ def test_a_busy_device_puts_the_sweep_off(swept: Any) -> None:
     assert one.value(RATE, "2", "1") is not None, "the same sweep goes on, and pays once"
 
 
-def test_a_canary_that_fails_is_not_swept(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_canary_that_fails_is_not_swept_and_its_failed_runs_take_no_throughput(swept: Any) -> None:
+    """A throughput that such a run took would never be judged."""
     target = Sized()
-    monkeypatch.setattr(target, "values", lambda result: [float("nan")])
     one = swept(target, batches=(1,), seconds=0.2)
-    assert one.canary.round(3).outcome == "not_finite"
-    assert one.step() == 0.0 and target.copies == []
+    rounds = Rounds(
+        [one.canary], [one.sweeping], None, Sampling((), one.tally), one.memory, one.tally, threading.Event()
+    )
+    one.step()
+
+    def ran() -> tuple[str, set[str]]:
+        [run], _ = rounds.run([(one.canary, 3)], time.monotonic())
+        return run.outcome, {name for name in run.measures if "@" in name}
+
+    target.output = [math.nan]
+    assert ran() == ("not_finite", set())
+    one.sweeping._turns.put_off(0.0, time.monotonic())
+    assert one.step() == 0.0 and len(target.copies) == 1
+    target.output = [1.0]
+    assert [ran(), ran()] == [("ok", {"throughput@1x1"}), ("ok", set())]
 
 
 def test_where_requests_wait_a_sweep_comes_less_often(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
