@@ -22,6 +22,7 @@ from infercanary.probe.targets.matmul import (
     has_tensor_cores,
 )
 from infercanary.probe.timing import inferences
+from tests.scenarios import mistakes, typed
 
 torch = pytest.importorskip("torch")
 
@@ -82,21 +83,18 @@ def test_bfloat16_where_the_cpu_has_it_and_else_it_is_left_out(monkeypatch: pyte
         opened(precision="bfloat16")
 
 
-X86 = "flags\t\t: fpu sse2 avx512_bf16 amx_bf16\n"
+FEATURES = r"""
+"flags\t\t: fpu sse2 avx512_bf16 amx_bf16"           | {}                                     | true
+"flags\t\t: fpu sse2 avx512_bf16 amx_bf16"           | {ONEDNN_MAX_CPU_ISA: AVX512_CORE_BF16} | true
+"flags\t\t: fpu sse2 avx512_bf16 amx_bf16"           | {DNNL_MAX_CPU_ISA: AVX2}               | false
+"flags\t\t: fpu avx2 avx512f"                        | {}                                     | false
+"processor\t: 0\nFeatures\t: fp asimd bf16"          | {}                                     | true
+"processor\t: 0"                                     | {}                                     | false
+~                                                    | {}                                     | false
+"""
 
 
-@pytest.mark.parametrize(
-    ("text", "variables", "native"),
-    [
-        (X86, {}, True),
-        (X86, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, True),
-        (X86, {"DNNL_MAX_CPU_ISA": "AVX2"}, False),
-        ("flags\t\t: fpu avx2 avx512f\n", {}, False),
-        ("processor\t: 0\nFeatures\t: fp asimd bf16\n", {}, True),
-        ("processor\t: 0\n", {}, False),
-        (None, {}, False),
-    ],
-)
+@pytest.mark.parametrize(("text", "variables", "native"), typed(FEATURES))
 def test_where_bfloat16_is_native(
     tmp_path: Path, text: str | None, variables: dict[str, str], native: bool
 ) -> None:
@@ -105,19 +103,20 @@ def test_where_bfloat16_is_native(
     assert has_native_bfloat16(torch, variables, tmp_path / "cpuinfo") == native
 
 
-@pytest.mark.parametrize(
-    ("options", "mistake"),
-    [
-        ({"size": 8}, "size: `8` is not a whole number from 16 to 32768"),
-        ({"device": "gpu"}, "device: `gpu` is none of cpu, cuda, cuda:N"),
-        ({"precision": "fp16"}, "precision: `fp16` is none of float32, tf32, bfloat16, float16"),
-        ({"seed": -1}, "seed: `-1` is not a whole number from 0 on"),
-        ({"dtype": "float32"}, "options: unknown key `dtype`; known keys: size, device, precision, seed"),
-    ],
-)
-def test_a_mistake_is_one_line(options: dict[str, Any], mistake: str) -> None:
-    with pytest.raises(UsageError, match=mistake):
+MISTAKES = """
+size: 8 | size: `8` is not a whole number from 16 to 32768
+device: gpu | device: `gpu` is none of cpu, cuda, cuda:N
+precision: fp16 | precision: `fp16` is none of float32, tf32, bfloat16, float16
+seed: -1 | seed: `-1` is not a whole number from 0 on
+dtype: float32 | options: unknown key `dtype` | size, device, precision, seed
+"""
+
+
+@pytest.mark.parametrize(("options", "words"), mistakes(MISTAKES))
+def test_a_mistake_is_one_line(options: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
         make("matmul", options)
+    assert [word for word in words if word not in str(caught.value)] == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -142,7 +141,7 @@ class FakeGpu:
     """A torch whose products take ``seconds`` on a device's clock of its own, by dtype and the switch for TF32."""
 
     def __init__(
-        self, seconds: dict[str, float], capability: tuple[int, int] = (8, 0), name: str = "A100"
+        self, seconds: dict[str, float], capability: tuple[int, ...] = (8, 0), name: str = "A100"
     ) -> None:
         self.seconds, self.now, self.products, self.fractions = seconds, 0.0, list[str](), list[float]()
         self.switch = SimpleNamespace(fp32_precision="none")
@@ -227,18 +226,16 @@ def test_a_repeat_takes_100_us(on: Any) -> None:
     assert readings(target)[FLOPS.name, "float32"] == pytest.approx(FLOP / 140e-6, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("capability", "name", "unused"),
-    [
-        ((7, 5), "Tesla T4", 0.0),
-        ((7, 5), "NVIDIA GeForce GTX 1650", None),
-        ((6, 1), "NVIDIA GeForce GTX 1080", None),
-    ],
-)
-def test_older_gpus_have_float16(
-    on: Any, capability: tuple[int, int], name: str, unused: float | None
-) -> None:
-    target = on(FakeGpu({"float32": 4e-3, "float16": 1e-3}, capability, name))
+OLDER = """
+[7, 5] | Tesla T4                | 0.0
+[7, 5] | NVIDIA GeForce GTX 1650 | ~
+[6, 1] | NVIDIA GeForce GTX 1080 | ~
+"""
+
+
+@pytest.mark.parametrize(("capability", "name", "unused"), typed(OLDER))
+def test_older_gpus_have_float16(on: Any, capability: list[int], name: str, unused: float | None) -> None:
+    target = on(FakeGpu({"float32": 4e-3, "float16": 1e-3}, (*capability,), name))
     assert (target.precisions, target.precision) == (("float32", "float16"), "float16")
     assert readings(target).get((UNUSED.name,)) == unused
 
@@ -287,18 +284,18 @@ def test_torchs_own_switch_is_as_before() -> None:
     assert (torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()) == before
 
 
-@pytest.mark.parametrize(
-    ("capability", "name", "has"),
-    [
-        ((7, 0), "Tesla V100-SXM2-16GB", True),
-        ((9, 0), "NVIDIA H100", True),
-        ((7, 5), "Quadro RTX 8000", True),
-        ((7, 5), "NVIDIA T400", False),
-        ((6, 0), "Tesla P100", False),
-    ],
-)
-def test_who_has_tensor_cores(capability: tuple[int, int], name: str, has: bool) -> None:
-    gpu = FakeGpu({}, capability, name)
+TENSOR_CORES = """
+[7, 0] | Tesla V100-SXM2-16GB | true
+[9, 0] | NVIDIA H100          | true
+[7, 5] | Quadro RTX 8000      | true
+[7, 5] | NVIDIA T400          | false
+[6, 0] | Tesla P100           | false
+"""
+
+
+@pytest.mark.parametrize(("capability", "name", "has"), typed(TENSOR_CORES))
+def test_who_has_tensor_cores(capability: list[int], name: str, has: bool) -> None:
+    gpu = FakeGpu({}, (*capability,), name)
     assert has_tensor_cores(gpu, None) == has
     gpu.version.cuda = None
     assert not has_tensor_cores(gpu, None), "AMD's"
