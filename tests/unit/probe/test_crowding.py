@@ -13,21 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from time import process_time
-from typing import Any
 
 import pytest
 
-from infercanary.probe import HostClock, Phase
-from infercanary.probe.canary import Canary
 from infercanary.probe.contention import Helped, explain_repeats, off_cpu
-from infercanary.probe.histogram import Tally
 from infercanary.probe.result import RunResult
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.network import RECEIVED, NetworkSampler
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.tags import Window, tags, values
-from infercanary.probe.targets import Target
+from tests.targets import Scripted, opened
 
 CPU = max(os.sched_getaffinity(0))
 REPEATS = 12  # of fewer, two processes that share a CPU need not have had the same part of it
@@ -35,25 +31,11 @@ REPEATS = 12  # of fewer, two processes that share a CPU need not have had the s
 pytestmark = pytest.mark.quiet
 
 
-class Spin(Target):
-    """Computes for about 15 ms, on one CPU; ``phase`` is what it calls that.
-
-    Of less than two ticks of the scheduler all waiting may come between the repeats, where the CPU's clock is read.
-    """
-
-    def __init__(self, phase: str) -> None:
-        self.clock = HostClock()
-        self._phase = phase
-
-    def open(self) -> None: ...
-
-    def run(self, phase: Phase) -> None:
-        os.sched_setaffinity(0, {CPU})
-        with phase(self._phase):
-            sum(range(1_500_000))
-
-    def values(self, _result: Any) -> Sequence[float]:
-        return [1.0]
+def spin() -> None:
+    """About 15 ms on one CPU: of less than two ticks of the scheduler all waiting may come between the repeats, where
+    the CPU's clock is read."""
+    os.sched_setaffinity(0, {CPU})
+    sum(range(1_500_000))
 
 
 class Container(ContainerCpu):
@@ -102,15 +84,10 @@ def busy_thread() -> Iterator[None]:
 
 def round_of(container: ContainerCpu, phase: str = "compute") -> RunResult:
     """One round of a canary in ``container``."""
-    canary = Canary("a", Spin(phase), Tally(), 30.0, 30.0, None, container)
-    canary.open(30.0)
-    assert canary.is_open
-    try:
-        done = canary.round(REPEATS)
-        assert done is not None and done.outcome == "ok"
-        return done
-    finally:
-        assert canary.close(10.0)
+    canary = opened(Scripted(spin, phase=phase), None, container)
+    done: RunResult = canary.round(REPEATS)
+    assert done.outcome == "ok" and canary.close(10.0)
+    return done
 
 
 def tagged(done: RunResult) -> set[str]:
@@ -142,8 +119,8 @@ def test_a_busy_process_in_the_container_crowds_it_and_one_outside_preempts_it()
 def test_a_busy_thread_of_the_own_process_crowds_it() -> None:
     with busy_thread():
         done = round_of(Container())
-    assert "cpu_wait_inside" in tagged(done)
-    assert done.inside is not None and done.inside.processes_seconds < 0.2 * done.inside.cpu_seconds
+    assert "cpu_wait_inside" in tagged(done) and done.inside is not None
+    assert done.inside.processes_seconds < 0.2 * done.inside.cpu_seconds
 
 
 @pytest.mark.parametrize("phase", ["wait", "compute"])

@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
-from infercanary.probe import HostClock, TorchTarget
+from infercanary.probe import TorchTarget
 from infercanary.probe import canary as canary_module
-from infercanary.probe.canary import Canary
 from infercanary.probe.canary_metrics import COLD_START
 from infercanary.probe.environment import fingerprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.identity import components, digest
-from infercanary.probe.tags import values
-from infercanary.probe.targets import adapt, make
+from infercanary.probe.targets import make
 from infercanary.probe.targets.engines.digests import PIECE_BYTES, of_files, onnx_files
-from infercanary.probe.targets.wire.server import without_secrets
+from tests.targets import Scripted, opened, points
 
 # torch warns about TorchScript, which is a part of itself.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -82,6 +80,10 @@ OPTIONS = yaml.safe_load("""
   usual: {url: "http://a/v1", model: m, prompt: Hello}
   same: [{url: "http://b:1/v1"}, {timeout_seconds: 3}, {model: other}, {body: {api_key: hunter2}}]
   other: [{prompt: "Hello!"}, {max_tokens: 33}, {salt: false}, {api: completions}, {body: {ignore_eos: true}}]
+- target: openai
+  usual: {url: "http://a/v1", model: m, prompt: Hello, body: {nested: [{keep: 1}]}}
+  same: [{body: {nested: [{keep: 1, password: x}]}}]
+  other: []
 - target: http
   usual: {url: "http://a/predict", json: {x: 1}}
   same: [{url: "http://b/predict?api_key=1"}, {headers: {X: "y"}}, {json: {x: 1, token_secret: s}}]
@@ -210,47 +212,26 @@ def test_settings_that_are_empty_are_as_if_they_did_not_exist() -> None:
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
 
 
-def test_a_request_is_known_without_its_secrets() -> None:
-    body = {"prompt": "p", "max_tokens": 5, "nested": [{"password": "x", "keep": 1}], "access_token": "t"}
-    assert without_secrets(body) == {"prompt": "p", "max_tokens": 5, "nested": [{"keep": 1}]}
+class Known(Scripted):
+    """A target that says what it is, or fails at it."""
 
+    def identity(self):
+        time.sleep(self.seconds)
+        if isinstance(self.version, Exception):
+            raise self.version
+        return str(self.version)
 
-class Own:
-    """A target of a user's own, by the recipe of 0.1.0; names of today are its own attributes."""
-
-    clock = HostClock()
-
-    def __init__(self, identity: Any = "") -> None:
-        self.identity = identity
-        self.settings = {"not": "a method"}
-
-    def open(self) -> None: ...
-
-    def run(self, phase: Any) -> None: ...
-
-    def values(self, result: None) -> list[float]:
-        return [1.0]
-
-    def environment(self) -> dict[str, str]:
-        return {"own": "1"}
-
-    def model_identity(self) -> str:
-        if isinstance(self.identity, Exception):
-            raise self.identity
-        return str(self.identity)
-
-    def close(self) -> None: ...
+    seconds = 0.0
+    version: Any = ""
 
 
 @pytest.mark.parametrize(
     ("identity", "found"),
-    [("version 3", {"model:own": "version 3"}), ("", {}), (OSError("no such volume"), {})],
+    [("version 3", {"model:a": "version 3"}), ("", {}), (OSError("no such volume"), {})],
 )
 def test_each_canary_has_components_of_its_own(identity: Any, found: dict[str, str]) -> None:
-    canary = Canary("own", adapt(Own(identity)), Tally(), timeout=5.0, open_timeout=5.0)
-    canary.open(5.0)
-    assert canary.is_open and canary.environment == {"own": "1", **found}
-    assert canary.close(5.0)
+    canary = opened(Known(version=identity, components={"own": "1"}))
+    assert canary.environment == {"own": "1", **found} and canary.close(5.0)
 
 
 @pytest.mark.parametrize("letter", ["x", "模", "\udcff"])
@@ -258,7 +239,7 @@ def test_what_tells_two_models_apart_may_be_at_the_end_of_a_long_path(letter: st
     """Of a long value the environment keeps the beginning alone."""
 
     def shown(identity: str) -> str:
-        return fingerprint(components("own", adapt(Own(identity))))["model:own"]
+        return fingerprint(components("own", Known(version=identity)))["model:own"]
 
     path = "server: m, root /models/" + 60 * letter
     one, other = shown(f"{path * 4}/1"), shown(f"{path * 4}/2")
@@ -267,17 +248,9 @@ def test_what_tells_two_models_apart_may_be_at_the_end_of_a_long_path(letter: st
 
 
 def test_identifying_a_model_is_no_part_of_the_cold_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Slow(Own):
-        def model_identity(self) -> str:
-            time.sleep(0.4)
-            return "version 3"
-
     begin = time.perf_counter()
     monkeypatch.setattr(canary_module, "since_start", lambda: time.perf_counter() - begin)
-    tally = Tally()
-    canary = Canary("own", adapt(Slow()), tally, timeout=5.0, open_timeout=5.0)
-    canary.open(5.0)
-    took = time.perf_counter() - begin
-    steps = values(tally.families())[COLD_START.name]
+    canary = opened(Known(seconds=0.4), tally=(tally := Tally()))
+    took, steps = time.perf_counter() - begin, points(tally, COLD_START)
     assert took > 0.4 and len(steps) == 4 and max(steps.values()) < took - 0.35
     assert canary.close(5.0)

@@ -22,10 +22,12 @@ from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import RATE, SHOWN, Taking, of_gpu
 from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.cgroup import ContainerCpu
-from infercanary.probe.tags import Values, Window, values
-from infercanary.probe.targets import DeviceMemory, Target
+from infercanary.probe.tags import Values, Window
+from infercanary.probe.targets import DeviceMemory
 from infercanary.probe.targets.wire import listener
-from infercanary.probe.timing import Phase, Timing
+from infercanary.probe.timing import Timing
+from tests.scenarios import typed
+from tests.targets import Scripted, points
 
 TIMINGS = [Timing(0.1, {}), Timing(0.3, {})]
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -46,38 +48,24 @@ class Container(ContainerCpu):
         return 7000
 
 
-class Bare(Target):
-    """A target without abilities."""
-
-    def open(self) -> None: ...
-
-    def run(self, phase: Phase) -> None: ...
-
-    def values(self, result: None) -> list[float]:
-        return []
-
-
-class Calling(Bare):
+class Calling(Scripted):
     """A target that asks a server."""
 
     server_address = "localhost", 8000
 
 
-class Counting(Bare):
+class Counting(Scripted):
     """A target that counts samples and the memory of its engine."""
 
     samples: Any = 8
+    peak: Any = 5000
+    now: Any = None
+    resets = 0
 
-    def __init__(self, samples: Any = 8, peak: Any = 5000, now: Any = None) -> None:
-        self.samples = samples
-        self.peak = peak
-        self.now = now
-        self.resets = 0
-
-    def reset_memory_peak(self) -> None:
+    def reset_memory_peak(self):
         self.resets += 1
 
-    def memory(self) -> DeviceMemory | None:
+    def memory(self):
         if isinstance(self.peak, Exception):
             raise self.peak
         return None if self.peak is None else DeviceMemory(self.now, self.peak)
@@ -120,7 +108,7 @@ def test_the_memory_of_a_server_is_not_that_of_its_client(
         "infercanary.probe.measures.listens_here",
         lambda host, port: asked.append((host, port)) or is_here,  # type: ignore[func-returns-value]
     )
-    assert taken(Bare(), proc, calls_a_server=True) == {THROUGHPUT: 5.0}, "it does not say which"
+    assert taken(Scripted(), proc, calls_a_server=True) == {THROUGHPUT: 5.0}, "it does not say which"
     assert taken(Calling(), proc, calls_a_server=True) == {THROUGHPUT: 5.0, HOST_MEMORY: 7000}
     is_here = False
     taking = Taking(Calling(), Container(), proc)
@@ -130,29 +118,25 @@ def test_the_memory_of_a_server_is_not_that_of_its_client(
     assert asked == [("localhost", 8000)] * 2, "it is looked for once"
 
 
-@pytest.mark.parametrize(
-    ("host", "in_container", "cgroup", "is_here"),
-    [
-        ("127.0.0.1", True, "0::/\n", True),
-        ("localhost", True, "0::/\n", True),
-        (
-            "127.0.0.1",
-            False,
-            "0::/\n",
-            False,
-        ),  # of all that the host runs, it is not known what is the server's
-        ("127.0.0.1", True, "0::/../another\n", False),  # of the same pod
-        ("192.0.2.1", True, "0::/\n", False),
-        ("no such name.invalid", True, "0::/\n", False),
-    ],
-)
+# Of all that the host runs it is not known what is the server's; another container may be in the same pod.
+SERVERS = """
+127.0.0.1            | true  | /           | true
+localhost            | true  | /           | true
+127.0.0.1            | false | /           | false
+127.0.0.1            | true  | /../another | false
+192.0.2.1            | true  | /           | false
+no such name.invalid | true  | /           | false
+"""
+
+
+@pytest.mark.parametrize(("host", "in_container", "cgroup", "is_here"), typed(SERVERS))
 def test_a_server_in_the_same_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, in_container: bool, cgroup: str, is_here: bool
 ) -> None:
     monkeypatch.setattr(listener, "in_container", lambda: in_container)
-    for process, own in (("self", "0::/\n"), (str(os.getpid()), cgroup)):
+    for process, own in (("self", "/"), (str(os.getpid()), cgroup)):
         (tmp_path / process).mkdir()
-        (tmp_path / process / "cgroup").write_text(own)
+        (tmp_path / process / "cgroup").write_text(f"0::{own}\n")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert listener.listens_here(host, port, tmp_path) is is_here
@@ -212,16 +196,13 @@ COUNTER, USE = "infercanary_gpu_energy_joules_total", "infercanary_gpu_utilizati
 
 def test_every_measure_that_is_shown_is_one_and_nothing_of_the_run_before_stays() -> None:
     tally = Tally()
-    canary, shown = CanaryMetrics("c", tally), {metric.name for metric, _ in SHOWN.values()}
+    canary = CanaryMetrics("c", tally)
 
-    def points() -> set[tuple[str, ...]]:
-        found = values(tally.families())
-        return {(name, *labels) for name in shown & found.keys() for labels in found[name]}
+    def shown() -> set[tuple[str, ...]]:
+        return {(metric.name, *labels) for metric, _ in SHOWN.values() for labels in points(tally, metric)}
 
     canary.found((), dict.fromkeys(MEASURES, 1.0) | {"throughput@8x1": 2.0, "newer": 3.0}, eligible=True)
-    assert (
-        points() == {(metric.name, "c", *labels) for metric, labels in SHOWN.values()} and len(points()) == 4
-    )
+    assert shown() == {(metric.name, "c", *labels) for metric, labels in SHOWN.values()} and len(shown()) == 4
     CanaryMetrics("d", tally).found((), {THROUGHPUT: 4.0}, eligible=True)
     canary.found((), {}, eligible=True)
-    assert points() == {(RATE.name, "d")}
+    assert shown() == {(RATE.name, "d")}

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infercanary.contract.profile import Profile
 from infercanary.contract.vocabulary import CANARY_STATES
-from infercanary.probe import HostClock, Phase, Probe
+from infercanary.probe import Probe
 from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
 from infercanary.probe.pool import Pool
@@ -24,46 +22,35 @@ from infercanary.probe.profiling import (
     SHARE,
     Profiling,
 )
-from infercanary.probe.targets import Target, Unprofiled
+from infercanary.probe.targets import Unprofiled
 from infercanary.probe.targets.engines.profiled import OperatorTimes
 from infercanary.probe.watcher import Memory
+from tests.targets import Scripted
 
 NOW = 1_000.0
 
 
-class Scripted(Target):
+class Profiled(Scripted):
     """A target whose profiles are scripted."""
 
-    clock = HostClock()
     profiler: Any = "same_model"
+    is_waited_for = False
+    error: BaseException | None = None
+    blocks = "profile"
 
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.error = error
+    def __init__(self, **attributes: Any):
+        super().__init__(**attributes)
         self.asked: list[int] = []
         self.threads: list[str] = []
-        self.ran = 0
-        self.is_waited_for = False
-        self.hang: threading.Event | None = None
+        self.goes_on.set()
 
-    def open(self) -> None:
-        pass
-
-    def run(self, phase: Phase) -> None:
-        self.ran += 1
-        with phase("compute"):
-            pass
-
-    def values(self, result: Any) -> Sequence[float]:
-        return [1.0]
-
-    def is_busy(self) -> bool:
+    def is_busy(self):
         return self.is_waited_for
 
-    def profile(self, repeats: int, trace: Path | None = None) -> Profile:
+    def profile(self, repeats: int, trace: Path | None = None):
         self.asked.append(repeats)
         self.threads.append(threading.current_thread().name)
-        if self.hang is not None:
-            self.hang.wait(30)
+        self._wait("profile")
         if self.error is not None:
             raise self.error
         return OperatorTimes(repeats).profile([0.001] * repeats, "torch", 1.0)
@@ -72,16 +59,14 @@ class Scripted(Target):
 class Bench:
     """One canary that is steady, with its profiles."""
 
-    def __init__(
-        self, target: Scripted, pool: Pool | None = None, timeout: float = 5.0, share: float = 0.05
-    ) -> None:
+    def __init__(self, target: Profiled, pool: Pool | None = None, timeout: float = 5.0, share: float = 0.05):
         self.canary = Canary("one", target, Tally(), timeout, 5.0, pool)
         self.canary.state = "steady"
         self.profiling = Profiling(self.canary, share)
 
 
 def test_it_comes_once_steady_then_after_ten_minutes_then_hourly() -> None:
-    profiling, times, now = Bench(Scripted()).profiling, list[float](), NOW
+    profiling, times, now = Bench(Profiled()).profiling, list[float](), NOW
     while len(times) < 4:
         if profiling.step(now):
             times.append(now)
@@ -91,7 +76,7 @@ def test_it_comes_once_steady_then_after_ten_minutes_then_hourly() -> None:
         itertools.pairwise(times), (AGAIN_SECONDS, EVERY_SECONDS, EVERY_SECONDS), strict=True
     ):
         assert pause <= after - before <= 1.2 * pause + 10
-    slow = Bench(Scripted(), share=1e-9).profiling  # what it took is far above its share of an hour
+    slow = Bench(Profiled(), share=1e-9).profiling  # what it took is far above its share of an hour
     slow.step(NOW)
     assert slow.next_at > NOW + 0.9 * 86_400
 
@@ -100,7 +85,7 @@ def test_it_comes_once_steady_then_after_ten_minutes_then_hourly() -> None:
 def test_it_waits_until_the_canary_is_steady_and_nobody_waits(
     why: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    target, memory, lack = Scripted(), Memory({}), "runs are put off" if why == "memory" else ""
+    target, memory, lack = Profiled(), Memory({}), "runs are put off" if why == "memory" else ""
     monkeypatch.setattr(memory, "lack_for_round", lambda extra: lack if extra == PROFILER_BYTES else "")
     bench = Bench(target)
     canary = bench.canary
@@ -127,10 +112,10 @@ def test_what_it_found_is_given_once_and_what_failed_is_logged_once(
     """The first repeat after it is no timed one: what the profiler took is given back, and with it what one needs."""
     caplog.set_level("INFO")
     for is_guest in (False, True):
-        target = Scripted(error)
+        target = Profiled(error=error)
         profiling = Bench(target).profiling
         profiling.is_guest = is_guest
-        assert profiling.step(NOW) > 0 and target.ran == (error is None and not is_guest)
+        assert profiling.step(NOW) > 0 and target.repeats == (error is None and not is_guest)
         assert (profiling.take_profile() is None) == (error is not None) and profiling.take_profile() is None
         assert (profiling.step(NOW + 1000) > 0) == again == (len(target.asked) == 2)
     assert caplog.text.count("no profile") == (0 if error is None else 2)
@@ -138,17 +123,16 @@ def test_what_it_found_is_given_once_and_what_failed_is_logged_once(
 
 @pytest.mark.parametrize("late", ["hangs", "hangs in the pool", "waits in the pool"])
 def test_one_that_is_late_is_given_up_and_one_that_hangs_is_reported(late: str) -> None:
-    target, goes_on, lost = Scripted(), threading.Event(), list[str]()
+    target, lost = Profiled(), list[str]()
     with ThreadPoolExecutor(1, "server") as executor:
         pool = Pool(executor, lambda: lost.append("a thread")) if "pool" in late else None
         bench = Bench(target, pool, timeout=0.2)
-        if "hangs" in late:
-            target.hang = goes_on
-        else:
-            executor.submit(goes_on.wait, 30)
+        target.goes_on.clear()
+        if "waits" in late:
+            executor.submit(target.goes_on.wait, 30)
         assert bench.profiling.step(NOW) > 0
         assert bench.profiling.is_running == ("hangs" in late)
-        goes_on.set()
+        target.goes_on.set()
     assert lost == (["a thread"] if late == "hangs in the pool" else [])
     assert target.asked == ([] if "waits" in late else [3 if pool else 5])
     assert bench.profiling.close(5.0)
@@ -156,7 +140,7 @@ def test_one_that_is_late_is_given_up_and_one_that_hangs_is_reported(late: str) 
 
 
 def test_in_a_servers_pool_a_second_model_would_hold_a_thread() -> None:
-    target = Scripted()
+    target = Profiled()
     with ThreadPoolExecutor(1, "server") as executor:
         profiling = Bench(target, Pool(executor, None)).profiling
         assert profiling.step(NOW) > 0
@@ -169,6 +153,6 @@ def test_in_a_servers_pool_a_second_model_would_hold_a_thread() -> None:
 
 
 def test_the_cap_is_shared_with_them_only_where_they_are_on() -> None:
-    off, on = Probe({"one": Scripted()}), Probe({"one": Scripted()}, profile=True)
+    off, on = Probe({"one": Profiled()}), Probe({"one": Profiled()}, profile=True)
     assert off._runs_cap == 0.01 and not off._between
     assert on._runs_cap == pytest.approx((1 - SHARE) * 0.01) and len(on._between) == 1

@@ -3,67 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
-from infercanary.probe import HostClock, Phase, Probe
+from infercanary.probe import Probe
 from infercanary.probe.canary import Canary
-from infercanary.probe.histogram import Tally
 from infercanary.probe.pool import Pool
 from infercanary.probe.samplers.threads import Place, ThreadSampler
 from infercanary.probe.tags import values
-from infercanary.probe.targets import Target
+from tests.scenarios import typed
+from tests.targets import Scripted, opened
 
 CPUS = os.sched_getaffinity(0)
 NEAR, FAR = min(CPUS), max(CPUS)
 two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
-
-
-class Canned(Target):
-    """Does nothing, on any CPU or, in the thread that calls it, on ``cpu``."""
-
-    def __init__(self, **environment: str) -> None:
-        self.clock = HostClock()
-        self.cpu: int | None = None
-        self.breaks = False
-        self._environment = environment
-
-    def open(self) -> None: ...
-
-    def run(self, phase: Phase) -> None:
-        if self.cpu is not None:
-            os.sched_setaffinity(0, {self.cpu})
-        if self.breaks:
-            raise ValueError("broken on purpose")
-
-    def values(self, _result: Any) -> Sequence[float]:
-        return [1.0]
-
-    def environment(self) -> Mapping[str, str]:
-        return self._environment
-
-
-Make = Callable[..., tuple[Canary, Tally]]
-
-
-@pytest.fixture
-def opened() -> Iterator[Make]:
-    """Makes an open canary of a target."""
-    canaries: list[Canary] = []
-
-    def make(target: Target, pool: Pool | None = None) -> tuple[Canary, Tally]:
-        tally = Tally()
-        canaries.append(canary := Canary("a", target, tally, 30.0, 30.0, pool))
-        canary.open(30.0)
-        assert canary.is_open
-        return canary, tally
-
-    yield make
-    for canary in canaries:
-        assert canary.close(10.0)
 
 
 def reported(canary: Canary, *local: int) -> dict[str, float]:
@@ -81,44 +35,51 @@ def reported(canary: Canary, *local: int) -> dict[str, float]:
 
 
 @two_cpus
-def test_its_place_is_that_of_the_thread_that_lives_for_the_round(opened: Make) -> None:
-    target = Canned()
-    canary, _ = opened(target)
+def test_its_place_is_that_of_the_thread_that_lives_for_the_round() -> None:
+    cpus: frozenset[int] = frozenset()
+
+    def pin() -> None:
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+
+    target = Scripted(pin)
+    canary = opened(target)
     assert canary.place is None and reported(canary, NEAR) == {}, "it has not run yet"
     for cpu in (FAR, NEAR):
-        target.cpu = cpu
+        cpus = frozenset({cpu})
         canary.round(5)
         assert canary.place == Place(frozenset({cpu}), cpu)
         assert reported(canary, NEAR) == {"allowed_cpus": 1, "off_node_threads": cpu != NEAR}
     assert reported(canary) == {"allowed_cpus": 1}, "no GPU is known"
-    target.cpu = None
+    cpus = frozenset()
     canary.round(5)
     assert reported(canary, *CPUS) == {"allowed_cpus": len(CPUS), "off_node_threads": 0}
-    target.breaks = True
+    target.act = lambda: 1 / 0
     canary.round(5)
-    assert reported(canary, *CPUS) == {}, "after a run that failed it is not known"
+    assert reported(canary, *CPUS) == {} and canary.close(10), "after a run that failed it is not known"
     with ThreadPoolExecutor(1, initializer=lambda: os.sched_setaffinity(0, {FAR})) as executor:
-        canary, _ = opened(Canned(), Pool(executor, None))
+        canary = opened(Scripted(), Pool(executor, None))
         canary.round(5)
         assert reported(canary, NEAR) == {"allowed_cpus": 1, "off_node_threads": 1}, "of the server's pool"
+        assert canary.close(10)
 
 
-@pytest.mark.parametrize(
-    ("environment", "threads"),
-    [
-        ("torch_intra_op_threads=4 torch_inter_op_threads=32", 4),
-        ("onnx_intra_op_threads=2 onnx_inter_op_threads=1", 2),
-        ("torch_inter_op_threads=8", 0),
-        ("torch_intra_op_threads=many", 0),
-    ],
-)
-def test_the_computing_threads_of_its_engine(opened: Make, environment: str, threads: int) -> None:
-    canary, _ = opened(Canned(**dict(pair.split("=") for pair in environment.split())))
-    assert canary.compute_threads == threads, "without inter_op"
+ENGINES = """
+{torch_intra_op_threads: "4", torch_inter_op_threads: "32"} | 4
+{onnx_intra_op_threads: "2", onnx_inter_op_threads: "1"}    | 2
+{torch_inter_op_threads: "8"}                               | 0
+{torch_intra_op_threads: many}                              | 0
+"""
+
+
+@pytest.mark.parametrize(("components", "threads"), typed(ENGINES))
+def test_the_computing_threads_of_its_engine(components: dict[str, str], threads: int) -> None:
+    canary = opened(Scripted(components=components))
+    assert canary.compute_threads == threads and canary.close(10), "without inter_op"
 
 
 def test_a_probe_reports_them() -> None:
-    probe = Probe({"a": Canned(torch_intra_op_threads="4")}, controls=False)
+    probe = Probe({"a": Scripted(components={"torch_intra_op_threads": "4"})}, controls=False)
     probe.open()
     report = probe.once()
     assert probe.close() and report is not None
