@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from probe_process import free_address
+from ports import free_port
 from watching import MODULES, until
 
 # Prints the number of each signal that it gets, and ends with 7 by SIGTERM.
@@ -42,7 +42,7 @@ Beside = Callable[..., "subprocess.Popen[str]"]
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     """Of the probe's report, by the settings in the folder."""
-    listen = free_address()
+    listen = f"127.0.0.1:{free_port()}"
     (tmp_path / "probe.yaml").write_text(
         f"listen: {listen}\ncontrols: false\ncanaries: {{quick: {{target: 'scripted:Scripted'}}}}\n"
     )

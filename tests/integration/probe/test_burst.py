@@ -9,18 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from scripted import Scripted
+from scripted import OnDevice, Scripted
 from watching import fetch, until
 
 from infercanary.contract.report import Run
 from infercanary.probe import Probe
 from infercanary.probe.journal import Journal
-
-
-class OnCpu(Scripted):
-    """One that says where it runs."""
-
-    device = "cpu"
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +25,9 @@ def a_new_container(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_runs_are_frequent_at_first_then_rare_until_that_is_paid_back_then_as_configured(
     started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in (("SECONDS", 5.0), ("LEAST_INTERVAL", 0.05), ("PAID_WITHIN", 10.0)):
+    for name, seconds in (("SECONDS", 3.0), ("LEAST_INTERVAL", 0.05), ("PAID_WITHIN", 6.0)):
         monkeypatch.setattr(f"infercanary.probe.duty.{name}", seconds)
-    probe = started({"a": OnCpu(seconds=0.002)}, interval_seconds=0.5, duty_cap=0.2)
+    probe = started({"a": OnDevice("cpu", seconds=0.002)}, interval_seconds=0.5, duty_cap=0.2)
 
     def pace() -> float:
         return fetch(probe.address).value("infercanary_interval_seconds") or 0.0
@@ -56,16 +50,16 @@ def test_canaries_of_its_own_on_the_cpu_have_one_and_the_environment_has_the_las
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
-        assert bursts(OnCpu())
-        assert not bursts(OnCpu(), Scripted())  # where that one runs is not known
-        assert not bursts(OnCpu(), executor=pool)
+        assert bursts(OnDevice("cpu"))
+        assert not bursts(OnDevice("cpu"), Scripted())  # where that one runs is not known
+        assert not bursts(OnDevice("cpu"), executor=pool)
         monkeypatch.setenv("INFERCANARY_BURST", "false")
-        assert not bursts(OnCpu())
+        assert not bursts(OnDevice("cpu"))
         monkeypatch.setenv("INFERCANARY_BURST", "True")
         assert bursts(Scripted(), executor=pool)
     # The process was started again in an old container.
     monkeypatch.setattr("infercanary.probe.loop.since_start", lambda: None)
-    assert not bursts(OnCpu())
+    assert not bursts(OnDevice("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -82,4 +76,4 @@ def test_a_container_that_restarts_again_and_again_has_none_as_far_as_its_journa
         journal = Journal(path, f"{boot:032x}", 1 << 20)
         journal.append([run, msgspec.structs.replace(run, sequence=2)], {}, {})
         assert journal.close(5.0)
-    assert bursts(OnCpu(), journal=path) is expected
+    assert bursts(OnDevice("cpu"), journal=path) is expected

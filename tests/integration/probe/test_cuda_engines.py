@@ -6,15 +6,14 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cuda_stand_in import CC, build, needs_cc
-from forked import forks_of
+from cuda_stand_in import build, build_nvml, needs_cc
+from forked import run_forked
+from probe_process import run_probe
 
 pytest.importorskip("numpy")
 
@@ -23,6 +22,7 @@ STAND_INS = Path(__file__).parent / "stand_ins"
 PRELUDE = """
 import json, os, sys
 from pathlib import Path
+sys.path.insert(0, stand_ins)
 from device_work import held, library
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import one_line
@@ -30,8 +30,6 @@ from infercanary.probe.histogram import Tally
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets.onnx import OnnxTarget
 from infercanary.probe.targets.tensorrt import TensorRtTarget
-
-found = {}
 
 def say(*lines):
     library.fake_cuda_script("\\n".join(lines).encode())
@@ -86,60 +84,49 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("cuda"))
 
 
-def stand_ins(folder: Path) -> dict[str, str]:
-    """The environment of a process that finds the stand-ins, and this CUDA."""
-    path = os.pathsep.join(filter(None, [str(STAND_INS), os.environ.get("PYTHONPATH", "")]))
-    return {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": path, "FAKE_NVML": str(folder / "script")}
-
-
 Run = Callable[..., dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[Run]:
-    """What a process with the stand-ins, and the CUDA of a folder, leaves in ``found``."""
-    modules = ("numpy", "infercanary.probe.targets.onnx", "infercanary.probe.targets.tensorrt")
-    with forks_of(*modules, environment=stand_ins) as forks:
-        yield lambda folder, body, **names: forks(folder).found(PRELUDE, body, **names)
+def session(folder: Path, body: str, **names: Any) -> dict[str, Any]:
+    """What a process with the stand-ins of the engines, and the CUDA of a folder, leaves in ``found``."""
+    environment = {"FAKE_NVML": str(folder / "script")}
+    return run_forked(folder, PRELUDE + body, environment=environment, stand_ins=str(STAND_INS), **names)
 
 
 @pytest.fixture
-def run(library: Path, tmp_path: Path, session: Run) -> Run:
+def run(library: Path, tmp_path: Path) -> Run:
     """Runs a script on an engine: ``kind`` is its target, and ``path`` its file."""
 
     def begin(
-        engine: str, body: str, written: bytes = b"", folder: Path = library, **names: Any
+        engine: str, body: str, declared: str = "{}", folder: Path = library, **names: Any
     ) -> dict[str, Any]:
         path = tmp_path / "engine"
-        path.write_bytes(written or DEFAULT[engine])
-        begun = {"options": {}, "lines": LINES} | names
+        path.write_bytes(written(engine, declared))
+        begun = {"options": OPTIONS[engine], "lines": LINES} | names
         return session(folder, TARGETS[engine] + body, path=str(path), **begun)
 
     return begin
 
 
-def plan(*tensors: dict[str, Any], version: tuple[int, ...] = (10, 3, 0, 26), **declared: Any) -> bytes:
-    """An engine of the stand-in, with the head of a real one."""
-    head = b"ftrt" + bytes(20) + bytes(version)
-    return head + json.dumps({"tensors": tensors or (X, Y), **declared}).encode()
+def written(engine: str, declared: str) -> bytes:
+    """An engine's file for its stand-in: JSON with what is declared in place of the usual, as of tensors x and y."""
+    if declared == "junk":
+        return declared.encode()
+    given = json.loads(declared)
+    tensors = [usual | given.pop(usual["name"], {}) for usual in TENSORS[engine]]
+    if engine == "onnx":
+        return json.dumps({"inputs": tensors[:1], "outputs": tensors[1:], **given}).encode()
+    version = bytes(given.pop("version", (10, 3, 0, 26)))
+    return b"ftrt" + bytes(20) + version + json.dumps({"tensors": tensors, **given}).encode()
 
 
-def model(type_: str = "tensor(float)", **declared: Any) -> bytes:
-    """A model of the stand-in for ONNX Runtime."""
-    x, y = ({"name": name, "type": type_, "shape": ["N", 1024]} for name in "xy")
-    return json.dumps({"inputs": [x], "outputs": [y], **declared}).encode()
-
-
-X = {"name": "x", "shape": [2, 1024]}
-Y = {"name": "y", "shape": [2, 1024], "mode": "OUTPUT"}
-DYNAMIC_X = {"name": "x", "shape": [-1, 1024], "range": [[[1, 1024], [4, 1024], [8, 1024]]] * 2}
-DYNAMIC = DYNAMIC_X, {"name": "y", "shape": [-1, 1024], "mode": "OUTPUT"}
-
+X: dict[str, Any] = {"name": "x", "shape": [2, 1024]}
+ONNX_X: dict[str, Any] = {"name": "x", "shape": ["N", 1024], "type": "tensor(float)"}
+TENSORS = {"tensorrt": [X, {**X, "name": "y", "mode": "OUTPUT"}], "onnx": [ONNX_X, {**ONNX_X, "name": "y"}]}
 TARGETS = {
     "tensorrt": "from tensorrt import dropped\nkind = TensorRtTarget\n",
     "onnx": "from onnxruntime import dropped\nkind = OnnxTarget\n",
 }
-DEFAULT = {"tensorrt": plan(), "onnx": model()}
 ON_CUDA: dict[str, Any] = {"providers": "cuda", "inputs": [{"shape": [2, 1024]}]}
 OPTIONS: dict[str, dict[str, Any]] = {"tensorrt": {}, "onnx": ON_CUDA}
 LINES = ("h2d 70", "copy 400", "d2h 210")
@@ -154,51 +141,46 @@ def expected(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> l
     return outputs.values([readable(drawn(Input("", "x", shape, dtype, 2), seed, 0), dtype)])
 
 
-def typed(theirs: str, size: int) -> bytes:
-    return plan(*({**each, "shape": [1, size], "dtype": theirs} for each in (X, Y)))
+DYNAMIC = (
+    '{"x": {"shape": [-1, 1024], "range": [[[1, 1024], [4, 1024], [8, 1024]], [[1, 1024], [4, 1024], [8, 1024]]]},'
+    ' "y": {"shape": [-1, 1024]}, "profiles": 2}'
+)
+# An engine, what its file declares, options, shape and type and seed of the input, and a part of the environment.
+RUN_CASES = r"""
+tensorrt | {} | {"seed": 5} | [[2, 1024], "float32", 5] | {"tensorrt": "10.3.0.26", "tensorrt_engine": "engine",\
+ "tensorrt_built_by": "10.3.0.26", "tensorrt_profile": "0", "tensorrt_device": "cuda",\
+ "tensorrt_cuda_device": "Stand-in GPU", "tensorrt_driver_cuda": "12.4", "tensorrt_auxiliary_streams": "0"}
+tensorrt | DYNAMIC | {} | [[4, 1024]] | {}
+tensorrt | DYNAMIC | {"inputs": [{"shape": [8, 1024]}]} | [[8, 1024]] | {}
+tensorrt | DYNAMIC | {"inputs": {"x": {"shape": [1, 1024]}}, "profile": 1} | [[1, 1024]] | {}
+tensorrt | {"x": {"shape": [1, 2048], "dtype": "BF16"}, "y": {"shape": [1, 2048], "dtype": "BF16"}} | {} |\
+ [[1, 2048], "bfloat16"] | {}
+tensorrt | {"x": {"shape": [1, 512], "dtype": "INT64"}, "y": {"shape": [1, 512], "dtype": "INT64"}} | {} |\
+ [[1, 512], "int64"] | {}
+onnx | {} | {"seed": 5} | [[2, 1024], "float32", 5] | {"onnx_provider": "CUDAExecutionProvider",\
+ "onnx_nodes": "CUDAExecutionProvider 3", "onnx_device": "cuda:0", "onnx_cuda_device": "Stand-in GPU",\
+ "onnx_build": "0123456789 Release", "onnx_build_cuda": "12.8", "onnx_driver_cuda": "12.4",\
+ "onnx_producer": "stand-in"}
+onnx | {"x": {"type": "tensor(bfloat16)"}, "y": {"type": "tensor(bfloat16)"}} | {"providers": ["tensorrt", "cuda"],\
+ "inputs": {"x": {"shape": [4, 1024], "dtype": "bfloat16"}}, "provider_options":\
+ {"tensorrt": {"trt_fp16_enable": true}, "cuda": {"device_id": 0}}} | [[4, 1024], "bfloat16"] |\
+ {"onnx_provider": "TensorrtExecutionProvider", "onnx_provider_options": "trt_fp16_enable=1"}
+onnx | {"nodes": {"CUDAExecutionProvider": 4, "CPUExecutionProvider": 3}} | {} | [[2, 1024]] |\
+ {"onnx_nodes": "CPUExecutionProvider 3, CUDAExecutionProvider 4", "onnx_on_cpu": "Operator0 (2 nodes), Operator1"}
+onnx | {"unloadable": ["TensorrtExecutionProvider"]} | {"providers": ["tensorrt", "cuda"], "cpu_fallback": true} |\
+ [[2, 1024]] | {"onnx_provider": "CUDAExecutionProvider"}
+"""
 
 
-BOTH = {
-    "providers": ["tensorrt", "cuda"], "inputs": {"x": {"shape": [4, 1024], "dtype": "bfloat16"}},
-    "provider_options": {"tensorrt": {"trt_fp16_enable": True}, "cuda": {"device_id": 0}},
-}  # fmt: skip
-MIXED = model(nodes={"CUDAExecutionProvider": 4, "CPUExecutionProvider": 3})
-FALLBACK = {**ON_CUDA, "providers": ["tensorrt", "cuda"], "cpu_fallback": True}
-RUN_CASES: list[tuple[str, bytes, dict[str, Any], Any, dict[str, str]]] = [
-    ("tensorrt", plan(), {"seed": 5}, ((2, 1024), "float32", 5), {
-        "tensorrt": "10.3.0.26", "tensorrt_engine": "engine", "tensorrt_built_by": "10.3.0.26",
-        "tensorrt_profile": "0", "tensorrt_device": "cuda", "tensorrt_cuda_device": "Stand-in GPU",
-        "tensorrt_driver_cuda": "12.4", "tensorrt_auxiliary_streams": "0",
-    }),
-    ("tensorrt", plan(*DYNAMIC, profiles=2), {}, ((4, 1024),), {}),  # the profile's optimum
-    ("tensorrt", plan(*DYNAMIC, profiles=2), {"inputs": [{"shape": [8, 1024]}]}, ((8, 1024),), {}),
-    ("tensorrt", plan(*DYNAMIC, profiles=2), {"inputs": {"x": {"shape": [1, 1024]}}, "profile": 1}, ((1, 1024),), {}),
-    ("tensorrt", typed("BF16", 2048), {}, ((1, 2048), "bfloat16"), {}),
-    ("tensorrt", typed("INT64", 512), {}, ((1, 512), "int64"), {}),
-    ("onnx", model(), {**ON_CUDA, "seed": 5}, ((2, 1024), "float32", 5), {
-        "onnx_provider": "CUDAExecutionProvider", "onnx_nodes": "CUDAExecutionProvider 3", "onnx_device": "cuda:0",
-        "onnx_cuda_device": "Stand-in GPU", "onnx_build": "0123456789 Release", "onnx_build_cuda": "12.8",
-        "onnx_driver_cuda": "12.4", "onnx_producer": "stand-in",
-    }),
-    ("onnx", model("tensor(bfloat16)"), BOTH, ((4, 1024), "bfloat16"), {
-        "onnx_provider": "TensorrtExecutionProvider", "onnx_provider_options": "trt_fp16_enable=1",
-    }),
-    ("onnx", MIXED, ON_CUDA, ((2, 1024),), {
-        "onnx_nodes": "CPUExecutionProvider 3, CUDAExecutionProvider 4",
-        "onnx_on_cpu": "Operator0 (2 nodes), Operator1",
-    }),
-    ("onnx", model(unloadable=["TensorrtExecutionProvider"]), FALLBACK, ((2, 1024),), {
-        "onnx_provider": "CUDAExecutionProvider",
-    }),
-]  # fmt: skip
+def rows(table: str) -> list[str]:
+    return table.replace("\\\n", "").strip().splitlines()
 
 
 @needs_cc
-@pytest.mark.parametrize(("engine", "written", "options", "values", "environment"), RUN_CASES)
-def test_an_engine_runs_on_memory_of_the_device_and_leaves_nothing(
-    run: Run, engine: str, written: bytes, options: dict[str, Any], values: Any, environment: dict[str, str]
-) -> None:
-    found = run(engine, RUNS, written, options=options)
+@pytest.mark.parametrize("row", rows(RUN_CASES))
+def test_an_engine_runs_on_memory_of_the_device_and_leaves_nothing(run: Run, row: str) -> None:
+    engine, declared, options, values, components = row.replace("DYNAMIC", DYNAMIC).split(" | ")
+    found = run(engine, RUNS, declared, options=OPTIONS[engine] | json.loads(options))
     assert found["before"] == {}, "nothing is taken before it is opened"
     held, phases = found["open"], found["phases"]
     assert (held["retained"], held["streams"], held["allocations"], held["pinned"]) == (1, 1, 2, 2)
@@ -208,10 +190,11 @@ def test_an_engine_runs_on_memory_of_the_device_and_leaves_nothing(
     times = [phases[name] for name in ("h2d", "compute", "d2h")]
     assert times == pytest.approx([70e-6, 400e-6, 210e-6], rel=0.3) and found["wall"] >= sum(times)
     assert found["batch"] == found["launches"] == 1
-    assert found["values"] == found["again"] == expected(*values)
+    assert found["values"] == found["again"] == expected(*json.loads(values))
+    environment = json.loads(components)
     assert found["environment"].items() >= environment.items()
-    assert (found["device"], found["missing"]) == ("cuda" if engine == "tensorrt" else "cuda:0", "")
     assert ("onnx_on_cpu" in found["environment"]) == ("onnx_on_cpu" in environment)
+    assert (found["device"], found["missing"]) == ("cuda" if engine == "tensorrt" else "cuda:0", "")
     whole = ["context", "engine", "runtime"] if engine == "tensorrt" else ["session"]
     assert [what for what, _ in found["dropped"]][-len(whole) :] == whole, "the last one made first"
     assert all(current == 1 for _, current in found["dropped"]), (
@@ -244,7 +227,7 @@ LAYERS = {"/conv1/Conv + /relu/Relu": 0.25, "/fc/Gemm": 0.1}
 @pytest.mark.parametrize("contexts", [2, 1])
 def test_an_engines_layers_are_profiled_in_a_context_of_their_own(run: Run, contexts: int) -> None:
     """With the stand-in of TensorRT, which reports the layers that its engine declares."""
-    found = run("tensorrt", PROFILED, plan(layers=LAYERS, contexts=contexts))
+    found = run("tensorrt", PROFILED, json.dumps({"layers": LAYERS, "contexts": contexts}))
     assert found["as it was"] and found["after"] == {}
     if contexts == 1:
         assert "TensorRT makes no second execution context: " in found["raised"]
@@ -276,60 +259,46 @@ found["missing"] = target.cuda_missing
 found["alive"] = alive()
 target.close()
 """
-NO_GPU = r"was asked for.*, but no GPU 0 here \(cuInit: CUDA_ERROR_NO_DEVICE \(100\)\); check the driver"
-NO_SUCH_GPU = (
-    r"was asked for, but no GPU 1 here \(cuDeviceGet: CUDA_ERROR_INVALID_DEVICE \(101\)\); count from 0"
-)
-OTHER_GPU = "an incompatible device, expecting compute 9.0 got compute 8.6, please rebuild."
-OTHER_VERSION = "Error Code 1: Serialization (Version tag does not match)"
-CUDA_1 = {**ON_CUDA, "provider_options": {"cuda": {"device_id": 1}}}
-FULL_CALLS = ("cuMemHostAlloc", "cuMemAlloc_v2", "cuEventCreate")
-# engine, file, options, lines for the stand-in of CUDA, the message, why CUDA is missing
-Refusal = tuple[str, bytes, dict[str, Any], str, str, str]
-
-
-def of_plan(tensor_x: dict[str, Any], tensor_y: dict[str, Any], message: str, **options: Any) -> Refusal:
-    return "tensorrt", plan({**X, **tensor_x}, {**Y, **tensor_y}), options, "", message, ""
-
-
-REFUSALS: list[Refusal] = [
-    ("tensorrt", plan(version=(8, 6, 1, 6), says=[OTHER_VERSION]), {}, "",
-     r"^engine: `\S+` was built by TensorRT 8\.6\.1\.6; this is 10\.3\.0\.26; rebuild", "version_mismatch"),
-    ("tensorrt", plan(says=[OTHER_GPU]), {}, "", r"was built for another GPU \(compute 8\.6; this is 9\.0\)", ""),
-    ("tensorrt", b"junk", {}, "", r"is no engine that can be read by TensorRT 10\.3\.0\.26 \(Magic tag", ""),
-    ("tensorrt", plan(), {"profile": 1}, "", "^profile: the engine has no profile 1; its last is 0", ""),
-    ("tensorrt", plan(full=True), {}, "", "makes no execution context: OutOfMemory: 99 bytes", ""),
-    ("tensorrt", plan(*DYNAMIC), {"inputs": [{"shape": [9, 1024]}]}, "",
-     r"^inputs\[0\]\.shape: TensorRT refuses \[9, 1024\] \(it logs no reason\); choose one", ""),
-    of_plan({}, {}, r"^inputs\[0\]\.shape: \[3, 1024\] does not fit", inputs=[{"shape": [3, 1024]}]),
-    of_plan({}, {}, "^inputs: the model has no input `z`; its inputs: x", inputs={"z": {}}),
-    of_plan({"dtype": "FP8"}, {}, "^engine: its input `x` is FP8; build it with one of .*FLOAT"),
-    of_plan({}, {"format": "CHW4"}, "^engine: its output `y` has the layout CHW4; build it with a linear one"),
-    of_plan({"location": "HOST"}, {}, "^engine: its input `x` is a shape, and lies on the host"),
-    of_plan({}, {"shape": [-1, 4], "data_dependent": True}, "^engine: how large its output `y` is depends on the data"),
-    ("onnx", model(unloadable=["CUDAExecutionProvider"]), ON_CUDA, "",
-     r"^providers: `cuda` .* cannot start CUDAExecutionProvider: .*\(CUDA 12\.8\), or set", "provider_missing"),
-    ("onnx", model(nodes={"CPUExecutionProvider": 7}), ON_CUDA, "",
-     r"^providers: none of the model's nodes runs on CUDAExecutionProvider \(7 on CPUExecutionProvider\)", ""),
-    ("onnx", model(no_stream=True), ON_CUDA, "", r"does not say that CUDAExecutionProvider .*user_compute_stream", ""),
-    ("onnx", model(), ON_CUDA, "version 11040",
-     "onnxruntime 1.31.1 was built for CUDA 12.8, and the driver here runs CUDA 11.4 at most", "version_mismatch"),
-    *((kind, DEFAULT[kind], OPTIONS[kind], f"{call} 1 2", f"^CudaError: {call}: CUDA_ERROR_OUT_OF_MEMORY", "")
-      for kind in TARGETS for call in FULL_CALLS),
-    ("tensorrt", plan(), {}, "cuInit 1 100", "^device: `cuda` " + NO_GPU, "no_device"),
-    ("onnx", model(), ON_CUDA, "cuInit 1 100", "^providers: `cuda` " + NO_GPU + ".*, or set `pro", "no_device"),
-    # A wrong number is in the settings, not in the image: nothing says that CUDA is missing.
-    ("tensorrt", plan(), {"device": "cuda:1"}, "", "^device: `cuda:1` " + NO_SUCH_GPU, ""),
-    ("onnx", model(), CUDA_1, "", "^provider_options: device_id 1 " + NO_SUCH_GPU, ""),
-]  # fmt: skip
+# An engine, what its file declares, options, lines for the stand-in of CUDA, the message, and why CUDA is missing.
+REFUSALS = r"""
+tensorrt | {"version": [8, 6, 1, 6], "says": ["Error Code 1: Serialization (Version tag does not match)"]} | {} | |\
+ ^engine: .* built by TensorRT 8\.6\.1\.6; this is 10\.3\.0\.26; | version_mismatch
+tensorrt | {"says": ["an incompatible device, expecting compute 9.0 got compute 8.6, please rebuild."]} | {} | |\
+ compute 8\.6; this is 9\.0 |
+tensorrt | junk | {} | | read by TensorRT 10\.3\.0\.26 \(Magic tag |
+tensorrt | {} | {"profile": 1} | | ^profile: .* no profile 1; its last is 0 |
+tensorrt | {"full": true} | {} | | execution context: OutOfMemory: 99 bytes |
+tensorrt | DYNAMIC | {"inputs": [{"shape": [9, 1024]}]} | | ^inputs\[0\]\.shape: .* \[9, 1024\] |
+tensorrt | {} | {"inputs": [{"shape": [3, 1024]}]} | | ^inputs\[0\]\.shape: \[3, 1024\] |
+tensorrt | {} | {"inputs": {"z": {}}} | | ^inputs: .*`z`; its inputs: x |
+tensorrt | {"x": {"dtype": "FP8"}} | {} | | ^engine: .*`x` is FP8 |
+tensorrt | {"y": {"format": "CHW4"}} | {} | | ^engine: .*`y` .*CHW4 |
+tensorrt | {"x": {"location": "HOST"}} | {} | | ^engine: .*`x` .* host |
+tensorrt | {"y": {"shape": [-1, 4], "data_dependent": true}} | {} | | ^engine: .*`y` .*depends on the data |
+onnx | {"unloadable": ["CUDAExecutionProvider"]} | {} | | ^providers: .*CUDAExecutionProvider: .*\(CUDA 12\.8\) |\
+ provider_missing
+onnx | {"nodes": {"CPUExecutionProvider": 7}} | {} | | ^providers: .*\(7 on CPUExecutionProvider\) |
+onnx | {"no_stream": true} | {} | | CUDAExecutionProvider .*user_compute_stream |
+onnx | {} | {} | version 11040 | for CUDA 12.8, and the driver here runs CUDA 11.4 | version_mismatch
+tensorrt | {} | {} | cuInit 1 100 | ^device: `cuda` .*CUDA_ERROR_NO_DEVICE | no_device
+onnx | {} | {} | cuInit 1 100 | ^providers: `cuda` .*CUDA_ERROR_NO_DEVICE.*, or set `pro | no_device
+tensorrt | {} | {"device": "cuda:1"} | | ^device: `cuda:1` .*no GPU 1 .*CUDA_ERROR_INVALID_DEVICE |
+onnx | {} | {"provider_options": {"cuda": {"device_id": 1}}} | |\
+ ^provider_options: device_id 1 .*no GPU 1 .*CUDA_ERROR_INVALID_DEVICE |
+"""
+FULL = [
+    f"{engine} | {{}} | {{}} | {call} 1 2 | ^CudaError: {call}: CUDA_ERROR_OUT_OF_MEMORY |"
+    for engine in TARGETS
+    for call in ("cuMemHostAlloc", "cuMemAlloc_v2", "cuEventCreate")
+]
 
 
 @needs_cc
-@pytest.mark.parametrize(("engine", "written", "options", "line", "message", "missing"), REFUSALS)
-def test_what_cannot_be_opened_is_one_line_and_leaves_nothing(
-    run: Run, engine: str, written: bytes, options: dict[str, Any], line: str, message: str, missing: str
-) -> None:
-    found = run(engine, REFUSED, written, options=options, lines=[line])
+@pytest.mark.parametrize("row", [*rows(REFUSALS), *FULL])
+def test_what_cannot_be_opened_is_one_line_and_leaves_nothing(run: Run, row: str) -> None:
+    engine, declared, options, line, message, missing = (cell.strip() for cell in row.split(" |"))
+    declared = declared.replace("DYNAMIC", DYNAMIC)
+    found = run(engine, REFUSED, declared, options=OPTIONS[engine] | json.loads(options), lines=[line])
     assert re.search(message, found["error"]), found["error"]
     assert "\n" not in found["error"] and (found["missing"], found["alive"]) == (missing, {})
 
@@ -344,7 +313,7 @@ target.close()
 found["alive"] = alive()
 """
     error = "RuntimeError: TensorRT cannot enqueue the engine: Cask convolution execution"
-    assert run("tensorrt", body, plan(breaks=True)) == {"error": error, "alive": {}}
+    assert run("tensorrt", body, '{"breaks": true}') == {"error": error, "alive": {}}
 
 
 @needs_cc
@@ -352,40 +321,39 @@ found["alive"] = alive()
 def test_cuda_that_comes_as_wheels_is_loaded_first(run: Run, tmp_path: Path, wheels: bool) -> None:
     """And nothing is printed on standard output, where the report of ``--once`` goes."""
     body = """
-import onnxruntime
+import contextlib, io, onnxruntime
 sys.path.insert(0, site)
 target = OnnxTarget(path, **options)
-target.open()
+with contextlib.redirect_stdout(io.StringIO()) as out:
+    target.open()
 target.close()
-found["preloaded"] = onnxruntime.preloaded
+found["preloaded"], found["printed"] = onnxruntime.preloaded, out.getvalue()
 """
     (tmp_path / "site" / "nvidia").mkdir(parents=True)
     if not wheels and importlib.util.find_spec("nvidia") is not None:
         pytest.skip("CUDA's wheels are installed here")
     site = str(tmp_path / "site" if wheels else tmp_path)
-    assert run("onnx", body, site=site, options=ON_CUDA) == {"preloaded": int(wheels)}
+    assert run("onnx", body, site=site) == {"preloaded": int(wheels), "printed": ""}
 
 
 @needs_cc
 def test_both_in_a_probe_with_the_controls_of_the_gpu(library: Path, tmp_path: Path) -> None:
-    (tmp_path / "m.engine").write_bytes(plan())
-    (tmp_path / "m.onnx").write_bytes(model())
-    (tmp_path / "probe.yaml").write_text(
-        "canaries:\n"
-        "  rt: {target: tensorrt, options: {engine: m.engine}}\n"
-        "  ort: {target: onnx, options: {model: m.onnx, providers: [cuda], inputs: [{shape: [2, 1024]}]}}\n"
+    for engine in TARGETS:
+        (tmp_path / engine).write_bytes(written(engine, "{}"))
+    canaries = (
+        "{rt: {target: tensorrt, options: {engine: tensorrt}}, ort: {target: onnx, options: {model: onnx,"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "infercanary", "probe", "--config", "probe.yaml", "--once"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
-        env=os.environ | stand_ins(library),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    out = done.stdout.replace("\xa0", " ")
+    canaries += " providers: [cuda], inputs: [{shape: [2, 1024]}]}}}"
+    path = os.pathsep.join(filter(None, [str(STAND_INS), os.environ.get("PYTHONPATH", "")]))
+    code, out, said = run_probe(
+        tmp_path, canaries, "--once", modules=tmp_path, LD_LIBRARY_PATH=str(library), PYTHONPATH=path
+    )
+    assert code == 0, said
+    out = out.replace("\xa0", " ")
     for name in ("rt", "ort"):
         block = " ".join(out.partition(f"canary {name}: ")[2].partition("\n\ncanary ")[0].split("\n"))
-        assert all(
-            re.search(rf"  phases .*\b{phase} [\d.]", block) for phase in ("h2d", "compute", "d2h", "launch")
+        assert re.search(r"  phases .*\bh2d [\d.].*\bcompute [\d.].*\bd2h [\d.].*\blaunch [\d.]", block), (
+            block
         )
     for line in ("gpu_fma +cuda:0 +[\\d.]+ µs", "TensorRT +10.3.0.26", "provider +CUDAExecutionProvider"):
         assert re.search(f"^  {line}$", out, re.MULTILINE), line
@@ -404,7 +372,7 @@ for code, built in ((804, "13.0"), (803, "12.4"), (100, "12.4")):
 
 
 @needs_cc
-def test_what_a_driver_runs_by_nvidias_rules(library: Path, session: Run) -> None:
+def test_what_a_driver_runs_by_nvidias_rules(library: Path) -> None:
     """Older always, newer within a major release from CUDA 11 on; not what a newer major release was built for."""
     pairs = [("11.8", 12040), ("12.8", 12040), ("11.8", 11000), ("13.0", 12020), ("12.1", 11040), ("14.0", 13000),
              ("10.2", 10010), ("10.1", 10020), ("11.0", 10020), ("", 12040)]  # fmt: skip
@@ -437,7 +405,7 @@ found["ends"] = canary.mistake is not None
 
 
 @needs_cc
-def test_a_driver_that_is_too_old_for_torch(library: Path, session: Run) -> None:
+def test_a_driver_that_is_too_old_for_torch(library: Path) -> None:
     pytest.importorskip("torch")
     found = session(library, OLD_DRIVER)
     assert found.pop("detail").startswith(
@@ -468,7 +436,7 @@ canary.close(30)
 @pytest.mark.parametrize(("function", "place"), [("cuMemHostAlloc", "host"), ("cuMemAlloc_v2", "device")])
 @each_engine
 def test_memory_that_does_not_suffice_is_waited_out(run: Run, function: str, place: str, engine: str) -> None:
-    found = run(engine, SHORT, function=function, options=OPTIONS[engine])
+    found = run(engine, SHORT, function=function)
     detail = found.pop("detail")
     assert detail.startswith(f"cannot be opened: out of memory ({place}): ") and function in detail
     assert found == {"reason": "out_of_memory", "alive": {}, "waits": True, "opens": True}
@@ -480,9 +448,7 @@ Nvml = Callable[..., Path]
 @pytest.fixture(scope="module")
 def nvml(tmp_path_factory: pytest.TempPathFactory) -> Nvml:
     """Says how full the stand-in's GPU is, which is NVML's second; gives the folder with both libraries."""
-    folder = build(tmp_path_factory.mktemp("nvml"))
-    source, built = Path(__file__).parents[2] / "fake_nvml/nvml.c", folder / "libnvidia-ml.so.1"
-    subprocess.run([str(CC), "-shared", "-fPIC", "-o", str(built), str(source)], check=True)
+    folder = build_nvml(build(tmp_path_factory.mktemp("nvml")))
 
     def write(used: int, *lines: str) -> Path:
         said = ["gpus * 2", f"bus 1 {0x41}", f"memory_size 1 {80 << 30}", f"memory_used 1 {used}", *lines]
@@ -492,7 +458,7 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> Nvml:
     return write
 
 
-FULL = """
+FULL_LINE = """
 from infercanary.probe.memory import describe_shortage, place_of
 from infercanary.probe.gpu.cuda_driver import CudaError
 error = CudaError("cuMemAlloc_v2", 2, "CUDA_ERROR_OUT_OF_MEMORY")
@@ -501,8 +467,8 @@ found["line"] = describe_shortage(error, place_of(error, "cuda"), "cuda")
 
 
 @needs_cc
-def test_how_full_the_device_is_by_nvml(nvml: Nvml, session: Run) -> None:
-    line = session(nvml(79 << 30), FULL)["line"]
+def test_how_full_the_device_is_by_nvml(nvml: Nvml) -> None:
+    line = session(nvml(79 << 30), FULL_LINE)["line"]
     assert line.startswith(
         "out of memory (device): 79.00 GiB of 80.00 GiB in use on cuda:0; CudaError: cuMemAlloc_v2"
     )
@@ -543,7 +509,7 @@ canary.close(30)
 def test_a_full_device_is_left_to_its_tenant(nvml: Nvml, run: Run, engine: str) -> None:
     """Nothing is taken of the last 300 MiB, not even by a context. When there is room it is opened."""
     folder = nvml((80 << 30) - (300 << 20))
-    found = run(engine, ROOM + FULL_DEVICE, folder=folder, options=OPTIONS[engine])
+    found = run(engine, ROOM + FULL_DEVICE, folder=folder)
     why = "canaries.c.device: a CUDA context, with the controls, needs 912 MiB, 912 MiB with the others; 0 MiB are left"
     assert why in found.pop("why")
     left = (80 << 30) - (70 << 30) - int(0.02 * (80 << 30))
@@ -568,7 +534,7 @@ canary.close(30)
 def test_onnx_runtimes_arena_is_bound_in_a_process_of_the_probes_own(
     nvml: Nvml, run: Run, is_guest: bool
 ) -> None:
-    found = run("onnx", ROOM + ARENA, folder=nvml(70 << 30), options=ON_CUDA, is_guest=is_guest)
+    found = run("onnx", ROOM + ARENA, folder=nvml(70 << 30), is_guest=is_guest)
     assert found == {"given": None if is_guest else str(9 << 30), "own": "77"}
 
 
@@ -582,16 +548,14 @@ canary.close(30)
 
 @needs_cc
 def test_an_engines_execution_context_is_asked_for(nvml: Nvml, run: Run) -> None:
-    found = run("tensorrt", ROOM + CONTEXT, plan(device_memory=9 << 30), folder=nvml(70 << 30))
+    found = run("tensorrt", ROOM + CONTEXT, json.dumps({"device_memory": 9 << 30}), folder=nvml(70 << 30))
     assert "canaries.c.engine: its execution context needs 9.00 GiB, 9.22 GiB with the others" in found["why"]
     assert "8.40 GiB are left of the 80.00 GiB of cuda" in found["why"] and found["alive"] == {}
 
 
 @needs_cc
 @pytest.mark.parametrize(("places", "memory"), [(1, [3 << 30, 10 << 30]), (3, None)])
-def test_the_memory_of_a_part_of_a_gpu(
-    nvml: Nvml, session: Run, places: int, memory: list[int] | None
-) -> None:
+def test_the_memory_of_a_part_of_a_gpu(nvml: Nvml, places: int, memory: list[int] | None) -> None:
     """Which of several is CUDA's, NVML does not say."""
     script = "from infercanary.probe.memory import device_memory\nfound['memory'] = device_memory(0)"
     sizes = [
@@ -604,34 +568,27 @@ def test_the_memory_of_a_part_of_a_gpu(
 
 
 NO_DRIVER = """
-import sys
-from types import ModuleType
 from infercanary.probe.gpu.cuda_driver import cuda_library
 from infercanary.probe.targets.tensorrt import TensorRtTarget
-from infercanary.command.settings import UsageError
+from types import ModuleType
+import sys
 sys.modules["tensorrt"] = ModuleType("tensorrt")
 sys.modules["tensorrt"].__version__ = "10.3.0"
-target = TensorRtTarget(sys.argv[1])
-print(cuda_library() is not None)
+target = TensorRtTarget(path)
+found["driver"] = cuda_library() is not None
 try:
     target.open()
-except UsageError as error:
-    print(error)
-print(target.cuda_missing)
+except Exception as error:
+    found["error"] = str(error)
+found["missing"] = target.cuda_missing
 """
 
 
 def test_no_driver_at_all(tmp_path: Path) -> None:
     engine = tmp_path / "engine"
-    engine.write_bytes(plan())
-    done = subprocess.run(
-        [sys.executable, "-c", NO_DRIVER, str(engine)], capture_output=True, text=True, check=True, timeout=60
-    )
-    driver, *rest = done.stdout.splitlines()
-    if driver == "True":
+    engine.write_bytes(written("tensorrt", "{}"))
+    found = run_forked(tmp_path, NO_DRIVER, path=str(engine))
+    if found["driver"]:
         pytest.skip("this machine has an NVIDIA driver")
-    error, missing = rest
-    assert (
-        error.startswith("device: `cuda` was asked for, but no libcuda.so.1 here; check")
-        and missing == "no_device"
-    )
+    assert found["error"].startswith("device: `cuda` was asked for, but no libcuda.so.1 here; check")
+    assert found["missing"] == "no_device"

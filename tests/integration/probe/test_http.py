@@ -140,7 +140,7 @@ def test_slow_loris_neither_keeps_others_out_nor_stays(
     server: ReportServer, calls: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """40 callers of another address that never finish a request, some of which drip a byte now and then."""
-    monkeypatch.setattr(serve, "_HEAD_SECONDS", 5.0)
+    monkeypatch.setattr(serve, "_HEAD_SECONDS", 2.0)
     idle, ended = [calls.enter_context(connect(server, "127.0.0.2")) for _ in range(40)], threading.Event()
 
     def drip() -> None:
@@ -184,7 +184,7 @@ def test_callers_that_do_not_read_are_let_go_and_their_answers_discarded(
     calls: ExitStack, monkeypatch: pytest.MonkeyPatch, size: int, number: int
 ) -> None:
     """The kernel kept 140 KB of each for minutes, in the container's memory: 20 MB in 12 s."""
-    monkeypatch.setattr(serve, "_ANSWER_SECONDS", 3.0)
+    monkeypatch.setattr(serve, "_ANSWER_SECONDS", 1.5)
     with serving(lambda since: b"x" * size) as server:
         for _ in range(number):
             client = calls.enter_context(socket.socket())

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import Scripted
-from watching import MODULES, Seen, fetch, ran, until
+from probe_process import ProbeProcess, scripted
+from scripted import OnDevice, Scripted
+from watching import Seen, fetch, ran, until
 
 from infercanary.contract.report import Family, Run, decode
 from infercanary.notebook.function import FunctionTarget
@@ -216,10 +214,9 @@ def test_a_round_waits_for_its_samples_as_a_whole_and_begins_in_its_slot(started
     assert statistics.median(late) < 0.25
 
 
-class Shared(Scripted):
+class Shared(OnDevice):
     """A target on a GPU that others use, too."""
 
-    device = "cuda"
     busy = False
 
     def is_busy(self) -> bool:
@@ -240,7 +237,7 @@ def shared(started: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Shared, 
 
     monkeypatch.setattr(Controls, "measure", record)
     monkeypatch.setattr("infercanary.probe.timed_target._GIVE_WAY_SECONDS", 0.02)
-    target = Shared()
+    target = Shared("cuda")
     probe = started({"a": target}, controls=True)
     assert ran(probe.address).runs("a", "busy") == 0
     return probe, target, asked
@@ -284,40 +281,21 @@ def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started: Any) 
     until(lambda: tagged(probe.address, "cpuset_changed"))
 
 
-STOPPED = """
-from infercanary.probe import Probe
-from scripted import Scripted
-import sys, time
-probe = Probe({"a": Scripted()}, listen="127.0.0.1:0", interval_seconds=0.5, duty_cap=1.0, controls=False,
-              journal=sys.argv[1])
-probe.start()
-while not probe.address: time.sleep(0.01)
-print(probe.address, flush=True)
-time.sleep(60)
-"""
-
-
 def test_a_stop_of_the_process_is_a_tag_and_a_metric(tmp_path: Path) -> None:
-    """SIGSTOP for 2 s, in a process of its own; the journal has the run's tag after it was killed."""
+    """SIGSTOP for 1.5 s, in a process of its own; the journal has the run's tag after it was killed."""
     journal = tmp_path / "journal"
-    command = [sys.executable, "-c", STOPPED, str(journal)]
-    with subprocess.Popen(command, cwd=MODULES, stdout=subprocess.PIPE, text=True) as child:
-        try:
-            assert child.stdout is not None
-            address = child.stdout.readline().strip()
-            seen = ran(address, 3)
-            assert seen.value("infercanary_stalled_seconds_total") == 0
-            last = seen.report.runs[-1].sequence
-            os.kill(child.pid, signal.SIGSTOP)
-            time.sleep(2.0)
-            os.kill(child.pid, signal.SIGCONT)
-            seen = ran(address, last + 4)
-        finally:
-            child.kill()
-    assert 1.7 <= (seen.value("infercanary_stalled_seconds_total") or 0) < 4.0
-    assert any("stalled" in run.tags for run in seen.report.runs if last < run.sequence <= last + 3)
-    left = last_runs(journal, 1000)
-    assert len(left) >= last + 4 and any("stalled" in run.tags for run in left)
+    with ProbeProcess(tmp_path, f"{{a: {scripted()}}}", f"journal: {journal}\ncontrols: false") as probe:
+        seen = probe.ran("a", 3)
+        assert seen.value("infercanary_stalled_seconds_total") == 0
+        last = seen.report.runs[-1].sequence
+        probe.process.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        probe.process.send_signal(signal.SIGCONT)
+        seen = probe.ran("a", last + 4)
+    assert 1.2 <= (seen.value("infercanary_stalled_seconds_total") or 0) < 3.5
+    after = [run for run in seen.report.runs if last < run.sequence <= last + 3]
+    for runs in (after, last_runs(journal, 1000)):
+        assert any("stalled" in run.tags for run in runs)
 
 
 def test_runs_of_a_crashed_probe_are_offered_by_the_next(started: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ from typing import Any
 import msgspec
 import pytest
 from cuda_stand_in import build, build_nvml, needs_cc
-from forked import forks_of, library_path
-from real_servers import free_port
-from watching import MODULES, Seen, fetch, ran, until
+from forked import begin
+from nvml_session import serve
+from ports import free_port
+from probe_process import ProbeProcess, scripted
+from watching import Seen, until
 
 from infercanary.contract.report import Family
 from infercanary.exporter.expose import Exposition, write
@@ -43,7 +45,6 @@ CODES = {
 STATES = ("ok", "no_driver", "no_permission", "version_mismatch", "lost", "failing", "hanging")
 
 Ask = Callable[..., dict[str, Any]]
-Session = Callable[[Path, Path], Iterator[Ask]]
 
 
 @pytest.fixture(scope="module")
@@ -51,35 +52,28 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_nvml(tmp_path_factory.mktemp("nvml"))
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
+@contextmanager
+def session(folder: Path, script: Path) -> Iterator[Ask]:
     """Each call takes one sample, with these lines as the library's script, in a process that goes on."""
-    needed = ("infercanary.probe.samplers.nvml", "infercanary.probe.sampling", "logging")
-    with forks_of(*needed, environment=library_path) as forks:
+    process, pipe = begin(serve, folder, script, FAKE_NVML=str(script))
 
-        def begin(folder: Path, script: Path) -> Iterator[Ask]:
-            code = "import runpy; runpy.run_module('nvml_session', run_name='__main__')"
-            process = forks(folder).begin(
-                code, str(script), str(script.parent / "sys"), FAKE_NVML=str(script)
-            )
+    def ask(lines: str = "", **more: Any) -> dict[str, Any]:
+        named = re.sub(r"\b[A-Z_]{4,}(64)?\b", lambda word: str(CODES.get(word[0], word[0])), lines)
+        pipe.send({"lines": re.split("; *|\n", named), **more})
+        answer: dict[str, Any] = pipe.recv()
+        return answer
 
-            def ask(lines: str = "", **more: Any) -> dict[str, Any]:
-                named = re.sub(r"\b[A-Z_]{4,}(64)?\b", lambda word: str(CODES.get(word[0], word[0])), lines)
-                process.ask({"lines": re.split("; *|\n", named), **more})
-                answer: dict[str, Any] = json.loads(process.file.readline())
-                return answer
-
-            try:
-                yield ask
-            finally:
-                process.kill()  # a call that hangs in C would hold up the interpreter's end
-
-        yield begin
+    try:
+        yield ask
+    finally:
+        process.kill()  # a call that hangs in C would hold up the interpreter's end
+        process.join()
 
 
 @pytest.fixture
-def ask(usual: Path, tmp_path: Path, session: Session) -> Iterator[Ask]:
-    yield from session(usual, tmp_path / "script")
+def ask(usual: Path, tmp_path: Path) -> Iterator[Ask]:
+    with session(usual, tmp_path / "script") as ask:
+        yield ask
 
 
 @pytest.mark.parametrize("machine", ["idle", "loaded"])
@@ -452,13 +446,13 @@ def test_errors_that_are_nonsense_for_once_are_no_new_errors(ask: Ask) -> None:
               f"gpu_remapped_rows_total {both.format(shown)}")  # fmt: skip
 
 
-def test_an_old_driver(tmp_path: Path, session: Session) -> None:
-    for ask in session(build_nvml(tmp_path, "-DOLD_DRIVER"), tmp_path / "script"):
+def test_an_old_driver(tmp_path: Path) -> None:
+    with session(build_nvml(tmp_path, "-DOLD_DRIVER"), tmp_path / "script") as ask:
         check(ask("temperature * 43"), "ok 1", "gpu_temperature_celsius 0/gpu=43 1/gpu=43")
 
 
-def test_no_library_at_all(tmp_path: Path, session: Session) -> None:
-    for ask in session(tmp_path, tmp_path / "script"):
+def test_no_library_at_all(tmp_path: Path) -> None:
+    with session(tmp_path, tmp_path / "script") as ask:
         found = ask()
         if found["families"]["infercanary_nvml_state"]["no_driver"] != 1:
             pytest.skip("this machine has an NVIDIA driver")
@@ -480,56 +474,25 @@ def test_the_names_of_the_visible_gpus(ask: Ask) -> None:
 # In the probe ----------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def scripted_probe(code: str, script: Path, *libraries: Path, arguments: Sequence[str] = ()) -> Iterator[str]:
-    """The address of a probe's process over these libraries."""
+def scripted_probe(folder: Path, canaries: str, *libraries: Path) -> ProbeProcess:
+    """A probe over these libraries; NVML's script is ``folder / "script"``."""
+    folder.mkdir(exist_ok=True)
+    (script := folder / "script").touch()
     path = ":".join(map(str, libraries))
-    process = subprocess.Popen(
-        [sys.executable, "-c", STARTED + code, *arguments], cwd=MODULES, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "LD_LIBRARY_PATH": path, "FAKE_NVML": str(script)},
-    )  # fmt: skip
-    with process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().strip()
-        finally:
-            process.kill()
-
-
-STARTED = """
-import sys, threading
-from infercanary.probe import Probe, TorchTarget
-from scripted import Scripted
-from watching import until
-
-def serve(**canaries):
-    probe = Probe(canaries, listen="127.0.0.1:0", interval_seconds=0.2, duty_cap=1.0, controls=False)
-    probe.start()
-    print(until(lambda: probe.address), flush=True)
-    threading.Event().wait()
-
-class OnDevice(Scripted):
-    device = sys.argv[1] if sys.argv[1:] else "cuda:0"
-
-"""
+    environment = {"LD_LIBRARY_PATH": path, "FAKE_NVML": str(script)}
+    return ProbeProcess(folder, canaries, "controls: false", environment=environment)
 
 
 def test_runs_go_on_while_nvml_hangs(usual: Path, tmp_path: Path) -> None:
     script = tmp_path / "script"
-    script.write_text("")
-    with scripted_probe("serve(a=Scripted())", script, usual) as address:
+    with scripted_probe(tmp_path, f"{{a: {scripted()}}}", usual) as probe:
 
         def shows(state: str, more: float) -> Seen:
-            runs = fetch(address).runs("a", "ok")
-            found: Seen = until(
-                lambda: (
-                    (s := fetch(address)).value("infercanary_nvml_state", state) == 1
-                    and s.runs("a", "ok") >= runs + more
-                    and s
-                ),
-                f"NVML is not {state}, or there are no runs",
+            first = probe.until(
+                lambda s: s.value("infercanary_nvml_state", state) == 1, f"NVML is not {state}"
             )
-            return found
+            probe.ran("a", first.runs("a", "ok") + more)
+            return probe.until(lambda s: s.value("infercanary_nvml_state", state) == 1)
 
         assert shows("ok", 1).value("infercanary_gpu_up", "1") == 1
         script.write_text("nvmlDeviceGetFieldValues * -1\n")
@@ -540,62 +503,66 @@ def test_runs_go_on_while_nvml_hangs(usual: Path, tmp_path: Path) -> None:
         assert shows("ok", 1).value("infercanary_gpu_up", "1") == 1
 
 
-def test_a_cpu_only_wheel_on_a_machine_with_gpus(usual: Path, tmp_path: Path) -> None:
-    """NVML shows GPUs, torch has no CUDA: refused, with both facts in one line."""
+def test_a_cpu_only_wheel_on_a_machine_with_gpus_beside_a_canary_on_the_cpu(
+    usual: Path, tmp_path: Path
+) -> None:
+    """An image without CUDA is no mistake in the settings: a probe that ended could not be asked."""
     torch = pytest.importorskip("torch")
     if torch.version.cuda is not None:
         pytest.skip("this torch is built with CUDA")
-    code = "serve(a=TorchTarget(lambda x: x + 1, [{'shape': [2]}], device='cuda'))"
-    with scripted_probe(code, tmp_path / "script", usual) as address:
-        [*_, last] = ran(address, outcome="raised", seconds=120).report.runs
-        until(lambda: fetch(address).value("infercanary_gpu_up", "1"))
-    assert "NVML sees Fake-0, Fake-1, but torch" in last.detail and "is a CPU-only build" in last.detail
+    options = "{{target: torch, options: {{model: 'torch.nn:ReLU', inputs: [{{shape: [2]}}], device: {}}}}}"
+    canaries = f"{{gpu: {options.format('cuda')}, cpu: {options.format('cpu')}}}"
+    with scripted_probe(tmp_path, canaries, usual) as probe:
+        seen = probe.until(lambda s: s.runs("cpu", "ok") and s.runs("gpu", "raised"))
+        probe.until(lambda s: s.value("infercanary_gpu_up", "1"))
+        assert probe.end() == 0
+    assert seen.value("infercanary_cuda_missing", "gpu", "cpu_only_build") == 1
+    assert (seen.state("gpu"), "torch" in seen.report.environment) == ("failing", True)
+    assert (seen.value("infercanary_cpu_seconds_total", "process", "", "") or 0) > 0
+    [why] = [line for line in probe.output().splitlines() if "cannot be opened" in line]
+    assert "`cuda` was asked for" in why and "NVML sees Fake-0, Fake-1, but torch" in why
+    assert f"the report is at {probe.address}/report" in probe.output()
 
 
 @pytest.mark.campaign  # it waits for runs of seconds
 @pytest.mark.takes(90)
 def test_the_energy_of_a_run_that_is_long_enough(usual: Path, tmp_path: Path) -> None:
     """400 W for 0.6 s, by a counter that moves each 100 ms. The other GPU takes more."""
-    script = tmp_path / "script"
-    script.write_text("bus 0 65\npower 0 400\npower 1 700\nutilization 0 87\n")
-    with scripted_probe(
-        "serve(long=OnDevice(0.6), short=OnDevice(0.01))", script, usual, build(tmp_path)
-    ) as address:
-        seen = ran(address, 2, "long", seconds=90)
-    runs = {name: [run for run in seen.report.runs if run.canary == name] for name in ("long", "short")}
-    known = [run for run in runs["long"] if "energy" in run.measures]
+    (tmp_path / "script").write_text("bus 0 65\npower 0 400\npower 1 700\nutilization 0 87\n")
+    canaries = ", ".join(
+        f"{name}: {scripted('OnDevice', device='cuda:0', seconds=seconds)}"
+        for name, seconds in (("long", 0.6), ("short", 0.01))
+    )
+    with scripted_probe(tmp_path, f"{{{canaries}}}", usual, build(tmp_path)) as probe:
+        seen = probe.ran("long", 2)
+    long, short = ([run for run in seen.report.runs if run.canary == name] for name in ("long", "short"))
+    known = [run for run in long if "energy" in run.measures]
     assert known, "a machine that is busy may delay samples, not all of them"
     for run in known:
         seconds = sum(run.latencies) / len(run.latencies)
         assert run.measures["energy"] == pytest.approx(400.0 * seconds, rel=0.06) and seconds >= 0.6
         assert run.measures["device_use"] == 0.87
-    assert runs["short"]
-    assert all(run.measures.keys() == {"throughput", "host_memory"} for run in runs["short"])
-    shown = [seen.value("infercanary_run_energy_joules", name) for name in runs]
-    assert shown == [runs["long"][-1].measures.get("energy"), None]
+    assert short and all(run.measures.keys() == {"throughput", "host_memory"} for run in short)
+    shown = [seen.value("infercanary_run_energy_joules", name) for name in ("long", "short")]
+    assert shown == [long[-1].measures.get("energy"), None]
 
 
 SHARED = r'^infercanary_gpu_shared\{(?=.*\bcontainer="(\w+)")(?=.*\buuid="([^"]+)").*\} (\S+)$'
+CONTAINERS = {"first": ("cuda:0", 0), "second": ("cuda:0", 0), "idle": ("cpu", 0), "far": ("cuda:0", 9)}
+"""Where each computes, and its GPU."""
 
 
-@pytest.mark.takes(60)
 def test_containers_on_one_gpu_by_its_uuid(usual: Path, tmp_path: Path) -> None:
     """Two on one, one that sees it and computes on the CPU, and one whose GPU 0 is another."""
     cuda = build(tmp_path)
-    one, other = tmp_path / "script", tmp_path / "other"
-    one.write_text("gpus * 1\nbus 0 65\nprocesses 0 5\n")
-    other.write_text("gpus * 1\nbus 0 65\nuuid 0 GPU-9\n")
-    containers = {
-        "first": ("cuda:0", one),
-        "second": ("cuda:0", one),
-        "idle": ("cpu", one),
-        "far": ("cuda:0", other),
-    }
     with ExitStack() as stack:
         probes = []
-        for name, (device, script) in containers.items():
-            probe = scripted_probe("serve(a=OnDevice())", script, usual, cuda, arguments=[device])
-            probes.append({"url": stack.enter_context(probe), "service": "s", "container": name})
+        for name, (device, gpu) in CONTAINERS.items():
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "script").write_text(f"gpus * 1\nbus 0 65\nprocesses 0 5\nuuid 0 GPU-{gpu}\n")
+            canaries = f"{{a: {scripted('OnDevice', device=device)}}}"
+            probe = stack.enter_context(scripted_probe(tmp_path / name, canaries, usual, cuda))
+            probes.append({"url": probe.address, "service": "s", "container": name})
         config, port = tmp_path / "exporter.yaml", free_port()
         settings = {"listen": f"127.0.0.1:{port}", "poll_seconds": 0.1, "discovery": "none", "probes": probes}
         config.write_text(json.dumps(settings))

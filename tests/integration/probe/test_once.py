@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
-import subprocess
 import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from probe_process import PROBE, scripted
-from watching import MODULES, until
-
-COMMAND = [*PROBE, "--once"]
-
-
-def once(
-    folder: Path, canaries: str, more: str = "", *arguments: str, modules: Path = MODULES, **environment: str
-) -> tuple[int, str, str]:
-    """The exit code, and what was printed where."""
-    config = folder / "probe.yaml"
-    config.write_text(f"{more}\ncanaries: {canaries}\n")
-    done = subprocess.run(
-        [*COMMAND, "--config", str(config), *arguments],
-        cwd=modules, capture_output=True, check=False, timeout=120,
-        env={**{k: v for k, v in os.environ.items() if k != "COLUMNS"}, **environment},
-    )  # fmt: skip
-    assert b"Traceback" not in done.stderr, done.stderr.decode()
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+from probe_process import PROBE, ProbeProcess, run_probe, scripted
+from watching import until
 
 
 def test_a_torch_canary_and_the_machine_that_it_ran_on(tmp_path: Path) -> None:
@@ -39,15 +20,15 @@ def test_a_torch_canary_and_the_machine_that_it_ran_on(tmp_path: Path) -> None:
         "import torch\nprint('loaded')\ntorch.set_num_threads(64)\ndef model(): return torch.nn.Linear(4, 4)\n"
     )
     canary = "{tiny: {target: torch, options: {model: 'tiny:model', inputs: [{shape: [1, 4]}]}}}"
-    code, out, said = once(tmp_path, canary, modules=tmp_path)
+    code, out, said = run_probe(tmp_path, canary, "--once", modules=tmp_path)
     assert code == 0, said
     seconds = r"[\d.]+ [µm]?s"
     for pattern in (
         r"InferCanary: one run, \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\n\ncanary tiny: (steady|warming)\n\n",
         rf"  latency +median {seconds}, min {seconds}, IQR {seconds}, \d+\s+repeats\n  phases +compute {seconds}",
         rf"  cold start +load {seconds}, first run {seconds}, warm up {seconds}",
-        rf"controls\n\n  work .*\n  cpu_spin\S* +cpu +{seconds}$",
-        rf"environment\n(\n|  .*\n)+  torch +{re.escape(torch.__version__)}\n  CUDA ",
+        rf"  cpu_spin\S* +cpu +{seconds}$",
+        rf"  torch +{re.escape(torch.__version__)}\n  CUDA ",
         r"  intra-op threads +64$",
     ):
         assert re.search(f"^{pattern}", out, re.MULTILINE), out
@@ -60,8 +41,8 @@ def test_it_needs_neither_the_port_nor_the_journal_of_the_probe_beside_it(tmp_pa
     before = f'{{"boot_id":"b","environment":"e","run":{run}}}\n'
     journal.write_text(before)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        listen = f"listen: 127.0.0.1:{taken.getsockname()[1]}\njournal: {journal}"
-        code, out, said = once(tmp_path, f"{{c: {scripted()}}}", listen)
+        settings = f"listen: 127.0.0.1:{taken.getsockname()[1]}\njournal: {journal}"
+        code, out, said = run_probe(tmp_path, f"{{c: {scripted()}}}", "--once", settings=settings)
     assert code == 0, said
     assert "canary c: steady" in out and "gone" not in out
     assert {path.name for path in tmp_path.iterdir()} == {"journal.jsonl", "probe.yaml"}
@@ -77,16 +58,17 @@ CANARIES = {
         "failing",
         "raised       cannot be opened: ValueError: open broken on purpose\n",
     ),
-    "nan": ({"values": "nan"}, "failing", "not finite   the output holds NaN or infinity"),
-    "hangs": ({"values": "hang"}, "failing", r"timed out    no result within 1 s \(timeout_seconds\)"),
-    "never": ({"open": "hang"}, "failing", "no run       it was not open in time"),
+    "nan": ({"values": "nan"}, "failing", "not finite   "),
+    "hangs": ({"values": "hang"}, "failing", r"timed out    .* 1 s \(timeout_seconds\)"),
+    "never": ({"open": "hang"}, "failing", "no run       "),
     "silent": ({"values": "nothing"}, "steady", "output       not checked: "),
 }
 
 
 def test_a_canary_that_fails_is_shown_beside_those_that_do_not(tmp_path: Path) -> None:
     text = ", ".join(f"{name}: {scripted(**script)}" for name, (script, _, _) in CANARIES.items())
-    code, out, said = once(tmp_path, f"{{{text}}}", "timeout_seconds: 1\nopen_timeout_seconds: 2")
+    settings = "timeout_seconds: 1\nopen_timeout_seconds: 2"
+    code, out, said = run_probe(tmp_path, f"{{{text}}}", "--once", settings=settings)
     assert code == 3, said
     blocks = {head: facts for head, facts in pairwise(out.split("\n\n")) if head.startswith("canary ")}
     for name, (_, state, fact) in CANARIES.items():
@@ -96,7 +78,7 @@ def test_a_canary_that_fails_is_shown_beside_those_that_do_not(tmp_path: Path) -
 
 def test_a_mistake_is_one_line_after_what_the_others_did(tmp_path: Path) -> None:
     canaries = f"{{bad: {scripted(open='usage')}, good: {scripted()}}}"
-    code, out, said = once(tmp_path, canaries, "", "--log-level", "error")
+    code, out, said = run_probe(tmp_path, canaries, "--once", "--log-level", "error")
     assert code == 2
     assert "canary bad: failing\n\n  raised       cannot be opened: open: fix this\n" in out
     assert "canary good: steady\n" in out
@@ -104,14 +86,17 @@ def test_a_mistake_is_one_line_after_what_the_others_did(tmp_path: Path) -> None
 
 
 def test_a_mistake_in_the_settings_prints_no_report(tmp_path: Path) -> None:
-    code, out, said = once(tmp_path, "{c: {target: nothing}}")
+    code, out, said = run_probe(tmp_path, "{c: {target: nothing}}", "--once")
     assert (code, out, len(said.splitlines())) == (2, "", 1)
 
 
 @pytest.mark.parametrize(("encoding", "micro"), [("ascii", "µ"), ("koi8-r", "?")])
 def test_a_container_without_utf_8(tmp_path: Path, encoding: str, micro: str) -> None:
     """Where the encoding says nothing at all, click takes UTF-8."""
-    code, out, said = once(tmp_path, f"{{c: {scripted(seconds=0.0001)}}}", PYTHONIOENCODING=encoding)
+    canary = f"{{c: {scripted(seconds=0.0001)}}}"
+    code, out, said = run_probe(
+        tmp_path, canary, "--once", settings="controls: false", PYTHONIOENCODING=encoding
+    )
     assert code == 0, said
     assert re.search(rf"[\d.]+ {re.escape(micro)}s", out)
 
@@ -128,19 +113,9 @@ def test_a_signal_ends_it_promptly_and_it_prints_no_report(
     tmp_path: Path, number: signal.Signals, method: str, text: str, seconds: float
 ) -> None:
     """It must not look as if every canary had been run."""
-    log, config = tmp_path / "log", tmp_path / "probe.yaml"
-    config.write_text(f"canaries: {{c: {scripted(**{method: 'hang'})}}}\n")
-    with log.open("wb") as errors:
-        process = subprocess.Popen(
-            [*COMMAND, "--config", str(config)], cwd=MODULES, stdout=subprocess.PIPE, stderr=errors
-        )
-    try:
-        until(lambda: text in log.read_text(), "it does not say what it does", seconds=60)
+    command = [*PROBE, "--once"]
+    with ProbeProcess(tmp_path, f"{{c: {scripted(**{method: 'hang'})}}}", command=command) as probe:
+        until(lambda: text in probe.output(), "it does not say what it does")
         time.sleep(seconds)
-        process.send_signal(number)
-        out, _ = process.communicate(timeout=25)
-    finally:
-        process.kill()
-        process.communicate()
-    assert (process.returncode, out) == (128 + number, b"")
-    assert "Traceback" not in log.read_text()
+        assert probe.end(number) == 128 + number
+    assert "InferCanary: one run" not in probe.output()

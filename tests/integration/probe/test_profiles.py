@@ -1,19 +1,16 @@
-"""Profiles of real engines: their parts are the whole, their order is that of layers timed alone, and the command."""
+"""Profiles of real engines: their parts are the whole; and the command."""
 
 from __future__ import annotations
 
 import json
 import re
 import statistics
-import subprocess
 import sys
-import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from probe_process import PROBE, ProbeProcess
+from probe_process import ProbeProcess, run_probe
 
 from infercanary.contract.profile import Profile, is_sound
 from infercanary.probe import TorchTarget
@@ -64,53 +61,6 @@ def test_torchs_parts_are_the_whole_and_its_trace_is_one_for_perfetto(tmp_path: 
     assert any(
         event.get("name") == "aten::conv2d" and event["dur"] > 0 for event in events if event.get("ph") == "X"
     )
-
-
-@pytest.mark.quiet
-@pytest.mark.campaign  # it compares times
-def test_convolutions_have_the_order_of_layers_timed_alone() -> None:
-    """The independent measurement is torch's convolution, called with each layer's own input and weights.
-
-    On one thread, and both by their quickest calls: others on the machine disturb these least.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        model = resnet18()
-        alone = convolutions_alone(model)
-        target = TorchTarget(model, [{"shape": [1, 3, 224, 224]}])
-        target.open()
-        target.clock.measure(target.run)
-        rows = [row for row in target.profile(5).rows if row.kind == "aten::conv2d"]
-    finally:
-        torch.set_num_threads(threads)
-    shown = {" ".join(re.findall(r"\d+(?:x\d+){3}", row.shapes)[:2]): min(row.seconds) for row in rows}
-    assert shown.keys() == alone.keys()
-    ours, theirs = (sorted(times, key=times.__getitem__) for times in (shown, alone))
-    assert statistics.correlation(range(len(ours)), [theirs.index(key) for key in ours]) >= 0.8
-
-
-def convolutions_alone(model: Any) -> dict[str, float]:
-    """Shapes → seconds of the layers, called alone."""
-    alone: dict[str, float] = defaultdict(float)
-
-    def timed(layer: Any, inputs: Any, _: Any) -> None:
-        x = inputs[0].clone()
-        # By value, since a hook runs within the layer's own call.
-        times = []
-        for _ in range(5):
-            begin = time.perf_counter()
-            torch.conv2d(x, layer.weight, layer.bias, layer.stride, layer.padding)
-            times.append(time.perf_counter() - begin)
-        alone[" ".join("x".join(map(str, tensor.shape)) for tensor in (x, layer.weight))] += min(times)
-
-    layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.Conv2d)]
-    hooks = [layer.register_forward_hook(timed) for layer in layers]
-    with torch.inference_mode():
-        model(torch.randn(1, 3, 224, 224))
-    for hook in hooks:
-        hook.remove()
-    return dict(alone)
 
 
 def test_onnx_runtimes_parts_are_the_whole_and_the_timed_session_stays_as_it_was(tmp_path: Path) -> None:
@@ -165,11 +115,7 @@ CANARIES = "{tiny: {target: torch, options: {model: 'tiny:model', inputs: [{shap
 
 def profile_command(folder: Path, *arguments: str) -> tuple[int, str, str]:
     (folder / "tiny.py").write_text(TINY)
-    (folder / "probe.yaml").write_text(f"canaries: {CANARIES}\n")
-    done = subprocess.run(
-        [*PROBE, *arguments], cwd=folder, capture_output=True, check=False, timeout=120, text=True
-    )
-    return done.returncode, done.stdout, done.stderr
+    return run_probe(folder, CANARIES, *arguments, modules=folder)
 
 
 def test_the_command_prints_a_table_and_writes_the_trace(tmp_path: Path) -> None:

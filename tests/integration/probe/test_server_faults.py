@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from faulty import GOOD, MAX_BYTES, Faulty, full_backlog
-from real_servers import free_port
+from ports import free_port
 from server_targets import http_target, kserve_target, openai_target, opened, values_of
 from watching import MODULES, Seen, fetch, until
 
@@ -58,7 +58,7 @@ kserve: other_json malformed protocol
 kserve: not_ready not_ready `double` is not ready: 503 Status
 kserve: says_not_ready not_ready it says so
 kserve: wrong_shape wrong_shape `y` is FP32 [1, 3], and FP32 [1, 4]
-kserve: wrong_rank wrong_shape `y` is FP32 [4], and FP32 [1, 4]
+kserve: wrong_rank wrong_shape `y` is FP32 [1, 4, 1], and FP32 [1, 4]
 kserve: wrong_length wrong_shape `y`
 kserve: wrong_dtype wrong_shape `y` is FP64 [1, 4], and FP32 [1, 4]
 kserve: missing_output wrong_shape `y` is missing

@@ -33,6 +33,6 @@ def build_nvml(folder: Path, *flags: str) -> Path:
 
 
 def _compile(folder: Path, name: str, source: Path, *flags: str) -> Path:
-    command = [str(CC), "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", str(source), *flags]
-    subprocess.run([*command, "-o", str(folder / name)], check=True)
+    command = [str(CC), "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{name}"]
+    subprocess.run([*command, str(source), *flags, "-o", str(folder / name)], check=True)
     return folder

@@ -51,7 +51,7 @@ missing_output | $ok~#~~{"outputs": []}
 other_output | $ok~#~~{"outputs": [{"name": "z", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
 null | $ok~#~~{"outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, null, 4]}]}
 wrong_shape | $ok~#~~{"outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}
-wrong_rank | $ok~#~~{"outputs": [{"name": "y", "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}]}
+wrong_rank | $ok~#~~{"outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 4, 1], "data": [1, 2, 3, 4]}]}
 wrong_dtype | $ok~#~~{"outputs": [{"name": "y", "datatype": "FP64", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
 wrong_length | $ok~#~~{"outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3]}]}
 wrong_size | $ok~#~~{"outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 4],\

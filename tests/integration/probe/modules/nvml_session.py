@@ -1,11 +1,10 @@
-"""Takes one NVML sample per line on standard input and prints what came of it: pynvml loads its library once."""
+"""Takes one NVML sample for each order that comes and answers what came of it: pynvml loads its library once."""
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,16 @@ from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus
 from infercanary.probe.sampling import Guard
 
-said: list[str] = []
-minutes = 0
 
+class Said(logging.Handler):
+    """Keeps the messages."""
 
-class Handler(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
     def emit(self, record: logging.LogRecord) -> None:
-        said.append(f"{record.levelname} {record.getMessage()}")
+        self.lines.append(f"{record.levelname} {record.getMessage()}")
 
 
 def held() -> int:
@@ -32,38 +34,40 @@ def held() -> int:
     return getattr(pynvml.nvmlLib, "fakeHeld", lambda: -1)()
 
 
-def answer(order: dict[str, Any]) -> dict[str, Any]:
-    global minutes
-    new = Path(f"{sys.argv[1]}.new")
-    new.write_text("\n".join(order["lines"]))
-    new.replace(sys.argv[1])  # in one piece: a call that hangs reads it all the time
-    if order.get("close"):
-        return {"closed": guard.close(30), "held": held()}
-    if order.get("visible"):
-        return {"visible": visible_gpus(), "held": held()}
-    minutes += order.get("minutes", 0)
-    # A machine that is busy is no driver that hangs.
-    sampling._DEADLINE_SECONDS = 0.5 if any(line.endswith(" -1") for line in order["lines"]) else 20.0
-    guard.sample(sampling._DEADLINE_SECONDS)
-    own = {family.name: family.points[0].value for family in tally.families()}
-    return {
-        "success": own["infercanary_sampler_success"],
-        "families": {f.name: {"/".join(p.labels): p.value for p in f.points} for f in guard.families},
-        "whole": msgspec.to_builtins(guard.families),
-        "local_cpus": {gpu: sorted(cpus) for gpu, cpus in sampler.local_cpus.items()},
-        "held": held(),
-        "threads": threading.active_count(),
-        "said": said,
-    }
+def serve(pipe: Connection, script: Path) -> None:
+    said, tally, minutes = Said(), Tally(), 0
+    logging.getLogger().addHandler(said)
+    logging.getLogger().setLevel("INFO")
+    sampler = NvmlSampler(
+        sysfs=script.parent / "sys", proc=script.parent / "proc", monotonic=lambda: 60.0 * minutes
+    )
+    guard = Guard(sampler, tally)
 
+    def sample(lines: list[str]) -> dict[str, Any]:
+        # A machine that is busy is no driver that hangs.
+        sampling._DEADLINE_SECONDS = 0.5 if any(line.endswith(" -1") for line in lines) else 20.0
+        guard.sample(sampling._DEADLINE_SECONDS)
+        own = {family.name: family.points[0].value for family in tally.families()}
+        return {
+            "success": own["infercanary_sampler_success"],
+            "families": {f.name: {"/".join(p.labels): p.value for p in f.points} for f in guard.families},
+            "whole": msgspec.to_builtins(guard.families),
+            "local_cpus": {str(gpu): sorted(cpus) for gpu, cpus in sampler.local_cpus.items()},
+            "threads": threading.active_count(),
+            "said": [*said.lines],
+        }
 
-logging.getLogger().addHandler(Handler())
-logging.getLogger().setLevel("INFO")
-tally = Tally()
-sampler = NvmlSampler(
-    sysfs=Path(sys.argv[2]), proc=Path(sys.argv[2]).parent / "proc", monotonic=lambda: 60.0 * minutes
-)
-guard = Guard(sampler, tally)
-for line in sys.stdin:
-    print(json.dumps(answer(json.loads(line))), flush=True)
-    said.clear()
+    while True:
+        order = pipe.recv()
+        new = script.with_suffix(".new")
+        new.write_text("\n".join(order["lines"]))
+        new.replace(script)  # in one piece: a call that hangs reads it all the time
+        minutes += order.get("minutes", 0)
+        if order.get("close"):
+            answer = {"closed": guard.close(30)}
+        elif order.get("visible"):
+            answer = {"visible": visible_gpus()}
+        else:
+            answer = sample(order["lines"])
+        pipe.send(answer | {"held": held()})
+        said.lines.clear()

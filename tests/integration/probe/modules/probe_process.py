@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -12,22 +11,35 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ports import free_port
 from watching import MODULES, Seen, fetch, until
 
 P = TypeVar("P", bound="ProbeProcess")
 PROBE = (sys.executable, "-m", "infercanary", "probe")
 
 
-def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"127.0.0.1:{free.getsockname()[1]}"
+def scripted(kind: str = "Scripted", **options: object) -> str:
+    """A canary of the settings, with a target of ``scripted.py``."""
+    return f"{{target: 'scripted:{kind}', options: {{{', '.join(f'{k}: {v}' for k, v in options.items())}}}}}"
 
 
-def scripted(**options: object) -> str:
-    """A canary of the settings, with the target of ``scripted.py``."""
-    return (
-        f"{{target: 'scripted:Scripted', options: {{{', '.join(f'{k}: {v}' for k, v in options.items())}}}}}"
-    )
+def run_probe(
+    folder: Path,
+    canaries: str,
+    *arguments: str,
+    settings: str = "",
+    modules: Path = MODULES,
+    **environment: str,
+) -> tuple[int, str, str]:
+    """The exit code of the command with these arguments and settings, and what it printed where."""
+    config = folder / "probe.yaml"
+    config.write_text(f"{settings}\ncanaries: {canaries}\n")
+    done = subprocess.run(
+        [*PROBE, "--config", str(config), *arguments], cwd=modules, capture_output=True, check=False, timeout=120,
+        env={**{k: v for k, v in os.environ.items() if k != "COLUMNS"}, **environment},
+    )  # fmt: skip
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 class ProbeProcess:
@@ -37,6 +49,7 @@ class ProbeProcess:
         folder: For its settings and its output.
         canaries: Of the settings, as YAML.
         settings: More lines of them.
+        duty_cap: Of the settings.
         modules: The working folder, where canaries' modules are.
         command: What comes before ``--config``.
         environment: Beside that of the tests.
@@ -48,26 +61,24 @@ class ProbeProcess:
         canaries: str,
         settings: str = "",
         *,
+        duty_cap: float = 1,
         modules: Path = MODULES,
         command: Sequence[str] = PROBE,
         environment: Mapping[str, str] = {},
     ) -> None:
-        listen = free_address()
+        listen = f"127.0.0.1:{free_port()}"
         self.address = f"http://{listen}"
         folder.mkdir(exist_ok=True)
         self.config = folder / "probe.yaml"
         self.config.write_text(
-            f"listen: {listen}\ninterval_seconds: 0.1\nduty_cap: 1\n{settings}\ncanaries: {canaries}\n"
+            f"listen: {listen}\ninterval_seconds: 0.1\nduty_cap: {duty_cap}\n{settings}\ncanaries: {canaries}\n"
         )
         self._log = folder / "log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [*command, "--config", str(self.config)],
-                cwd=modules,
-                stdout=log,
-                stderr=log,
+                [*command, "--config", str(self.config)], cwd=modules, stdout=log, stderr=log,
                 env={**os.environ, **environment},
-            )
+            )  # fmt: skip
 
     def __enter__(self: P) -> P:
         return self

@@ -11,7 +11,6 @@ import fcntl
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -99,13 +98,6 @@ def serving(
                 process.wait(10)
             except (ProcessLookupError, subprocess.TimeoutExpired):
                 continue
-
-
-def free_port() -> int:
-    """A port on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
 
 
 def _answers(address: str) -> bool:

@@ -68,6 +68,14 @@ class Scripted(Target):
         return what
 
 
+class OnDevice(Scripted):
+    """One that says where it runs."""
+
+    def __init__(self, device: str = "cuda:0", seconds: float = 0.001, **script: str) -> None:
+        super().__init__(seconds, **script)
+        self.device = device
+
+
 class Sums:
     """Not a target: it has no open()."""
 
