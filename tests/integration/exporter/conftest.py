@@ -30,8 +30,6 @@ from infercanary.exporter.app import create_app
 from infercanary.exporter.config import ExporterConfig, check
 from infercanary.exporter.discovery.static import StaticProbe
 
-Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
 
 class Exporter:
     """A running exporter, asked over HTTP."""
@@ -40,63 +38,51 @@ class Exporter:
         self.url = url
         self.session = session
 
-    async def get(self, path: str = "/metrics", **headers: str) -> tuple[int, str]:
-        async with self.session.get(self.url + path, headers=headers) as response:
+    async def get(self, path: str = "/metrics", method: str = "GET", **asked: Any) -> tuple[int, str]:
+        async with self.session.request(method, self.url + path, **asked) as response:
             return response.status, await response.text()
 
-    async def post(self, path: str) -> tuple[int, str]:
-        async with self.session.post(self.url + path) as response:
-            return response.status, await response.text()
-
-    async def samples(self) -> Samples:
+    async def found(self, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
+        """The samples of ``name`` that have ``labels``."""
         status, text = await self.get()
         assert status == 200
-        return {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
-
-    async def value(self, name: str, **labels: str) -> float | None:
-        """The one sample of ``name`` that has ``labels``, or None."""
-        found = [
-            value
-            for (sample, has), value in (await self.samples()).items()
-            if sample == name and labels.items() <= has
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        return [
+            (one.labels, one.value)
+            for one in samples
+            if one.name == name and labels.items() <= one.labels.items()
         ]
+
+    async def value(self, name: str, **labels: str) -> Any:
+        """The one sample of ``name`` that has ``labels``, or None."""
+        found = await self.found(name, **labels)
         assert len(found) <= 1, found
-        return found[0] if found else None
+        return found[0][1] if found else None
 
     async def labels(self, name: str) -> list[dict[str, str]]:
-        return [dict(has) for (sample, has) in await self.samples() if sample == name]
+        return [labels for labels, _ in await self.found(name)]
 
-    async def each(self, name: str, label: str = "container") -> dict[str, float]:
-        """The samples of ``name`` by one of their labels."""
-        return {
-            dict(has)[label]: value
-            for (sample, has), value in (await self.samples()).items()
-            if sample == name
-        }
+    async def each(self, name: str) -> dict[str, float]:
+        """The samples of ``name`` by container."""
+        return {labels["container"]: value for labels, value in await self.found(name)}
+
+    async def _until(self, holds: Callable[[Any], Any], name: str, labels: dict[str, str]) -> None:
+        async def is_there() -> Any:
+            return holds(await self.value(name, **labels))
+
+        await eventually(is_there)
 
     async def becomes(self, expected: float | None, name: str, **labels: str) -> None:
         """Wait until a sample has a value; None where there is none."""
-
-        async def is_there() -> bool:
-            return await self.value(name, **labels) == expected
-
-        await eventually(is_there)
+        await self._until(lambda value: value == expected, name, labels)
 
     async def reaches(self, least: float, name: str, **labels: str) -> None:
         """Wait until a sample has at least a value."""
-
-        async def is_there() -> bool:
-            return (await self.value(name, **labels) or 0) >= least
-
-        await eventually(is_there)
+        await self._until(lambda value: (value or 0) >= least, name, labels)
 
     async def appears(self, name: str, **labels: str) -> None:
         """Wait until a sample has a value other than zero."""
-        await eventually(lambda: self.value(name, **labels))
+        await self._until(bool, name, labels)
 
     async def shows(self, *sentences: str) -> None:
         """Wait until the status page has these texts."""
@@ -184,6 +170,7 @@ class GoodProbe:
     """A probe that works: its report is what a test sets, and grows with each poll."""
 
     def __init__(self) -> None:
+        self.status = 200
         self.boot_id = "boot-1"
         self.polls = 0
         self.cursors: list[str] = []
@@ -215,7 +202,9 @@ class GoodProbe:
     async def answer(self, request: web.Request) -> web.Response:
         since = request.query.get("since", "")
         self.cursors.append(since)
-        return web.Response(body=encode(self.report(since)), content_type="application/json")
+        return web.Response(
+            body=encode(self.report(since)), status=self.status, content_type="application/json"
+        )
 
     def app(self) -> web.Application:
         app = web.Application()

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from http.client import HTTPException
 from pathlib import Path
 
@@ -207,6 +207,19 @@ class ExporterProcess(Process):
             f"listen: 127.0.0.1:{self.port}\npoll_seconds: {poll_seconds}\nstore: {self.store}\n"
             f"discovery: none\nprobes:{listed or ' []'}\n"
         )
+
+    @contextmanager
+    def listening(self, settings: str, *arguments: str, listen: str = "") -> Iterator[str]:
+        """Run it by other settings and arguments; its URL as it logs it. It is killed if it still runs afterwards."""
+        (self.folder / "exporter.yaml").write_text(settings)
+        self.arguments = ("--listen", listen or f"127.0.0.1:{self.port}", *arguments)
+        self.start()
+        try:
+            until(lambda: "event=listening" in self.log, 60)
+            yield self.log.partition("url=")[2].split()[0]
+        finally:
+            if self.process is not None and self.process.poll() is None:
+                self.kill()
 
     def works(self) -> bool:
         """Whether it stores what all of its probes report."""

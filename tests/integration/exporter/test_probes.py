@@ -7,18 +7,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from aiohttp import web
 
 from infercanary.client.fetch import PollError
 from infercanary.contract.report import (
     LATENCY,
-    SCHEMA_VERSION,
     Family,
-    HistogramValue,
     Point,
-    Report,
     Run,
     encode,
 )
@@ -50,18 +46,12 @@ def whole(body: bytes) -> Handler:
     return raw(OK, b"Content-Length: %d\r\n\r\n" % len(body), body)
 
 
-def framed(**change: Any) -> Handler:
-    report = Report(SCHEMA_VERSION, "boot", 0.0, "c", 0, (), {}, ())
-    return whole(encode(msgspec.structs.replace(report, **change)))
-
-
 # Many headers at a time: on a busy machine the limit of their number must come before the time-out.
 HEADERS = (b"X-More: " + b"x" * 4000 + b"\r\n") * 50
 HOSTILE: dict[str, tuple[Handler, str]] = {
     "hanging": (raw(pause=60), "timeout"),
     "dripping": (raw(OK, b"Content-Length: 1000000\r\n\r\n", again=b" ", pause=0.02), "timeout"),
     "endless": (raw(OK, b"\r\n", again=b"[" * 65536), "too_large"),
-    "huge": (whole(b" " * (5 << 20)), "too_large"),
     "one-byte-chunks": (
         raw(OK, b"Transfer-Encoding: chunked\r\n\r\n", again=b"1\r\n \r\n" * 2_000, pause=0.001),
         "malformed",
@@ -69,44 +59,27 @@ HOSTILE: dict[str, tuple[Handler, str]] = {
     "interim-answers": (raw(again=b"HTTP/1.1 100 Continue\r\n\r\n" * 500, pause=0.001), "http_status"),
     "endless-headers": (raw(b"HTTP/1.1 200 OK\r\n", again=HEADERS), "malformed"),
     "closing-at-once": (raw(), "closed_early"),
-    "closing-in-the-body": (raw(OK, b"Content-Length: 100\r\n\r\n{"), "closed_early"),
-    "understating-its-length": (raw(OK, b"Content-Length: 1\r\n\r\n{}"), "malformed"),
-    "redirecting": (
-        raw(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"),
-        "http_status",
-    ),
-    "failing": (raw(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"), "http_status"),
     "no-http": (raw(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), "malformed"),
-    "no-json": (whole(b"<html>"), "malformed"),
     "no-report": (whole(b"[]"), "malformed"),
-    "wrong-types": (whole(b'{"schema_version": "1"}'), "malformed"),
-    "deep": (whole(b'{"x":' + b"[" * 100_000), "malformed"),
-    "gzip-bomb": (raw(OK, b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\x08"), "malformed"),
     "from-the-future": (whole(b'{"schema_version": 2, "all": "new"}'), "schema"),
-    "losing-less-than-none": (framed(lost_runs=-1), "malformed"),
-    "with-a-long-cursor": (framed(cursor="c" * 1000), "malformed"),
-    "with-lines-in-its-cursor": (framed(cursor="a\r\nb"), "malformed"),
-    "with-a-nul-in-its-boot-id": (framed(boot_id="\x00"), "malformed"),
 }
+"""How an answer is taken apart is tested in tests/unit/client."""
 
 
 async def test_each_hostile_probe_costs_only_itself(watch: Any, good_probe: Any, eventually: Any) -> None:
     """All at once: the good one is polled on, and the reasons are right."""
-    probes = {name: handler for name, (handler, _) in HOSTILE.items()}
     reasons = {name: reason for name, (_, reason) in HOSTILE.items()} | {"refusing": "unreachable"}
+    probes = {name: handler for name, (handler, _) in HOSTILE.items()}
     async with watch({**probes, "good": good_probe, "refusing": NOTHING_LISTENS}) as run:
 
         async def failures() -> dict[str, str]:
-            return {labels["container"]: labels["reason"] for labels in await run.labels(FAILURES)}
+            found = {labels["container"]: labels["reason"] for labels in await run.labels(FAILURES)}
+            return found if found.keys() >= reasons.keys() else {}
 
-        async def all_failed() -> bool:
-            return {*await failures()} >= {*reasons}
-
-        await eventually(all_failed)
-        found = await failures()
+        found = await eventually(failures)
         # Where other work takes the CPUs, a poll may time out before its answer is taken apart.
         late = {name: reasons[name] for name, reason in found.items() if reason == "timeout" != reasons[name]}
-        assert found | late == reasons and len(late) <= 6, found
+        assert found | late == reasons and len(late) <= 3, found
         assert await run.each("infercanary_up") == dict.fromkeys(reasons, 0.0) | {"good": 1.0}
         assert {labels["container"] for labels in await run.labels(f"{LATENCY.name}_count")} == {"good"}
         polls = good_probe.polls
@@ -137,9 +110,10 @@ async def test_a_poll_that_times_out_as_it_is_stopped_is_stopped(
     assert (await asyncio.wait([lived], timeout=10))[0] == {lived}
 
 
-def gauge(name: str, *points: Point, labels: tuple[str, ...] = ()) -> Family:
+def gauge(name: str, value: str = "") -> Family:
     kind = "counter" if name.endswith("_total") else "gauge"
-    return Family(name, kind, "Something.", labels, points or (Point((), 1.0),))  # type: ignore[arg-type]
+    points = (Point((value,) if value else (), 1.0),)
+    return Family(name, kind, "Something.", ("container",) if value else (), points)  # type: ignore[arg-type]
 
 
 async def test_bad_families_are_rejected_by_reason_and_good_ones_of_the_same_report_shown(
@@ -158,40 +132,22 @@ async def test_bad_families_are_rejected_by_reason_and_good_ones_of_the_same_rep
         good_probe.families = [
             gauge("infercanary_fine"),
             gauge("node_load1"),
-            gauge("infercanary_bomb", *(Point((str(n),), 1.0) for n in range(6000)), labels=("n",)),
-            gauge("infercanary_wide", Point(("x" * 10_000,), 1.0), labels=("n",)),
-            gauge("infercanary_mine", Point(("others",), 1.0), labels=("container",)),
-            Family(
-                "infercanary_histogram", "histogram", "Short.", (), (Point((), HistogramValue((1,), 1.0)),)
-            ),
+            gauge("infercanary_mine", "others"),
         ]
-        await run.appears(REJECTED, reason="unsound")
-        assert {labels["reason"] for labels in await run.labels(REJECTED)} == {
-            "reserved",
-            "too_many",
-            "unsound",
-        }
+        await run.reaches(2, REJECTED, reason="unsound")
         assert await run.value("infercanary_fine") == await run.value("infercanary_up", container="one") == 1
-        text = (await run.get())[1]
-        assert "others" not in text and "bomb" not in text
+        assert "others" not in (await run.get())[1]
 
 
 async def test_data_vanishes_with_the_first_failed_poll_and_comes_back(watch: Any, good_probe: Any) -> None:
-    status = 200
-    app = web.Application()
-
-    async def answer(request: web.Request) -> web.Response:
-        return await good_probe.answer(request) if status == 200 else web.Response(status=status)
-
-    app.router.add_get("/report", answer)
-    async with watch({"one": app}) as run:
+    async with watch({"one": good_probe}) as run:
         await run.appears("infercanary_latency_seconds_count")
-        status = 503
+        good_probe.status = 503
         await run.becomes(0, "infercanary_up")
         assert await run.value("infercanary_latency_seconds_count") is None
         assert await run.value("infercanary_container_info") == 1
         aged = await run.value("infercanary_report_age_seconds")
-        status = 200
+        good_probe.status = 200
         await run.appears("infercanary_up")
         assert await run.value("infercanary_latency_seconds_count") > 0
         assert await run.value("infercanary_report_age_seconds") < aged + 0.5
@@ -207,17 +163,15 @@ async def test_each_run_is_taken_once_and_the_lost_ones_are_counted(watch: Any, 
     good_probe.lost_runs = 100  # before the exporter ever came
     async with watch({"one": good_probe, "repeating": whole(encode(good_probe.report()))}) as run:
         await run.appears(COLLECTED, container="one")
-        good_probe.lost_runs = 0
         assert await run.value("infercanary_runs_lost_total", container="one") == 0
+        good_probe.lost_runs = 0
         good_probe.runs += runs(5, 8)
         await run.becomes(8, COLLECTED, container="one")
-        assert good_probe.cursors[0] == ""
-        assert good_probe.cursors[-1].startswith("boot-1:")
-        # The probe restarts: its sequence begins again, and its runs are new ones.
-        good_probe.boot_id, good_probe.runs = "boot-2", runs(2)
-        await run.becomes(10, COLLECTED, container="one")
-        # It found runs of a start that no poll saw in its journal, and of one that polls saw.
-        good_probe.runs += runs(4, boot_id="unseen") + runs(8, 9, boot_id="boot-1")
+        assert good_probe.cursors[0] == "" and good_probe.cursors[-1].startswith("boot-1:")
+        # The probe restarts: its sequence begins again. In its journal it found runs of a start that no poll saw, and
+        # of one that polls saw.
+        good_probe.boot_id = "boot-2"
+        good_probe.runs = [*runs(2), *runs(4, boot_id="unseen"), *runs(8, 9, boot_id="boot-1")]
         await run.becomes(4, "infercanary_runs_left_out_total")
         assert await run.value(COLLECTED, container="one") == 15
         assert await run.value(COLLECTED, container="repeating") == 5, "one that repeats is not believed"

@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import bcrypt
@@ -24,6 +24,7 @@ from infercanary.command import cli
 from infercanary.command.settings import UsageError
 from infercanary.exporter import web
 from tests.integration.exporter.processes import ExporterProcess, certificate, until
+from tests.scenarios import scenarios
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 
@@ -49,16 +50,9 @@ def running(
     (folder / "web.yml").write_text(web_config)
     paths = os.pathsep.join(filter(None, (python_path, os.environ.get("PYTHONPATH"))))
     exporter = ExporterProcess(folder, {}, {"PYTHONPATH": paths})
-    (folder / "exporter.yaml").write_text(settings)
-    exporter.arguments = ("--web-config", "web.yml", "--listen", f"127.0.0.1:{exporter.port}")
-    exporter.start()
-    try:
-        until(lambda: "event=listening" in exporter.log, 60)
-        yield exporter.log.partition("url=")[2].split()[0]
+    with exporter.listening(settings, "--web-config", "web.yml") as url:
+        yield url
         exporter.stop()
-    finally:
-        if exporter.process is not None:
-            exporter.kill()
 
 
 def get(url: str, user: str = "", context: ssl.SSLContext | None = None, authorization: str = "") -> int:
@@ -78,20 +72,13 @@ def test_users(tmp_path: Path) -> None:
         checked = CliRunner().invoke(cli.cli, ["check-config", "--web-config", str(tmp_path / "web.yml")])
         assert checked.output == f"{tmp_path / 'web.yml'}: good\n"
         for path in ("/metrics", "/", "/runbooks", "/-/healthy", "/api/v1/verdict?service=s"):
-            assert (
-                get(url + path)
-                == get(url + path, "prometheus:wrong")
-                == get(url + path, "nobody:canary")
-                == 401
-            )
-            assert get(url + path, "prometheus:canary") == 200
+            refused = [get(url + path, user) for user in ("", "prometheus:wrong", "nobody:canary")]
+            assert refused == [401] * 3 and get(url + path, "prometheus:canary") == 200
         for odd in (
             "Basic !",
             "Basic",
             "Bearer canary",
-            basic("x"),
-            basic(f"prometheus:{'x' * 5000}"),
-            basic("prometheus:\0"),
+            *map(basic, ("x", f"prometheus:{'x' * 5000}", "prometheus:\0")),
         ):
             assert get(f"{url}/metrics", authorization=odd) == 401
 
@@ -126,21 +113,24 @@ def in_the_same_second(path: Path, text: str) -> None:
 def test_the_file_is_read_at_each_request(tmp_path: Path) -> None:
     """Also passwords that were remembered go. Nobody is let in while it cannot be used: an editor may empty it before
     it writes it, and what is wrong may hide who was to be taken out."""
-    path = tmp_path / "web.yml"
-    with running(tmp_path, users(prometheus=HASH, removed=HASH)) as url:
+    path, both = tmp_path / "web.yml", users(prometheus=HASH, removed=HASH)
+    with running(tmp_path, both) as url:
+
+        def lets_in(*names: str) -> list[int]:
+            return [get(url, f"{name}:canary") for name in names]
+
         for write in (in_the_same_second, replaced, swapped):
-            write(path, users(prometheus=HASH, removed=HASH))
-            assert get(url, "prometheus:canary") == get(url, "removed:canary") == 200
+            write(path, both)
+            assert lets_in("prometheus", "removed") == [200, 200]
             write(path, users(prometheus=HASH))
-            assert get(url, "removed:canary") == 401
-            assert get(url, "prometheus:canary") == 200
+            assert lets_in("removed", "prometheus") == [401, 200]
             write(path, users(prometheus=HASH, removed=OTHER))
-            assert get(url, "removed:canary") == 401
+            assert lets_in("removed") == [401]
         for wrong in ("", users(), "basic_auth_users: {prometheus: [", users(prometheus="canary"), None):
-            assert get(url, "prometheus:canary") == 200
+            assert lets_in("prometheus") == [200]
             path.unlink() if wrong is None else path.write_text(wrong)
-            for user in ("prometheus:canary", "prometheus:wrong", ""):
-                assert get(url, user) == -1, "neither let in, nor asked for another password"
+            refused = [get(url, user) for user in ("prometheus:canary", "prometheus:wrong", "")]
+            assert refused == [-1] * 3, "neither let in, nor asked for another password"
             path.unlink(missing_ok=True)
             path.write_text(users(prometheus=HASH))
         assert get(url, "removed:canary") == get(url) == 401
@@ -173,10 +163,9 @@ def test_look_ups_that_hang_stop_no_login_reload_or_end(tmp_path: Path) -> None:
         assert get(url, "prometheus:canary") == 200
         (tmp_path / "exporter.yaml").write_text(
             "discovery: none"
-        )  # its probes, whose look-ups hang, are gone
-        request = urllib.request.Request(
-            f"{url}/metrics", headers={"Authorization": basic("prometheus:canary")}
-        )
+        )  # the probes, whose look-ups hang, are gone
+        login = {"Authorization": basic("prometheus:canary")}
+        request = urllib.request.Request(f"{url}/metrics", headers=login)
         until(lambda: b'service="s"' not in urllib.request.urlopen(request, timeout=60).read(), 60)
 
 
@@ -208,10 +197,9 @@ def test_clients_with_a_certificate(tmp_path: Path) -> None:
         context = ssl.create_default_context(cafile=str(tmp_path / "server.pem"))
         if name:
             context.load_cert_chain(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
-        try:
+        with suppress(*REFUSED):
             return get(f"{url}/metrics", context=context) == 200
-        except REFUSED:
-            return False
+        return False
 
     with running(tmp_path, VERIFIES) as url:
         assert [*map(lets_in, ("client", "", "stranger"))] == [True, False, False]
@@ -219,21 +207,21 @@ def test_clients_with_a_certificate(tmp_path: Path) -> None:
         assert [*map(lets_in, ("client", "", "stranger"))] == [False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("basic_auth_user: {}", "unknown key `basic_auth_user`"),
-        ("tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequestClientCert}", "client_auth_type"),
-        ("basic_auth_users: {a: canary}", "basic_auth_users.a: that is no bcrypt hash of a cost from 4"),
-        (f"basic_auth_users: {{a: '{HASH[:4]}31{HASH[6:]}'}}", "basic_auth_users.a: that is no bcrypt hash of a cost"),
-        ("tls_server_config: {cert_file: server.pem}", "tls_server_config: the required key `key_file` is missing"),
-        ("tls_server_config: {cert_file: none.pem, key_file: server.key}", "none.pem'); give PEM files"),
-        ("tls_server_config: {cert_file: server.pem, key_file: other.key}", "KEY_VALUES_MISMATCH"),
-        ("tls_server_config: {cert_file: server.pem, key_file: locked.key}", "a key without a password"),
-        (VERIFIES.replace("client_ca_file: client.pem, ", ""), "go together; give both or none"),
-        (VERIFIES.partition(", client_auth_type")[0] + "}", "go together; give both or none"),
-    ],
-)  # fmt: skip
+MISTAKES = scenarios(f"""
+basic_auth_user: {{}}                                                    | unknown key `basic_auth_user`
+tls_server_config: {{cert_file: a, key_file: b, client_auth_type: RequestClientCert}} | client_auth_type
+basic_auth_users: {{a: canary}}                                          | basic_auth_users.a: that is no bcrypt hash of a cost from 4
+basic_auth_users: {{a: '{HASH[:4]}31{HASH[6:]}'}}                        | basic_auth_users.a: that is no bcrypt hash of a cost
+tls_server_config: {{cert_file: server.pem}}                             | tls_server_config: the required key `key_file` is missing
+tls_server_config: {{cert_file: none.pem, key_file: server.key}}         | none.pem'); give PEM files
+tls_server_config: {{cert_file: server.pem, key_file: other.key}}        | KEY_VALUES_MISMATCH
+tls_server_config: {{cert_file: server.pem, key_file: locked.key}}       | a key without a password
+{VERIFIES.replace("client_ca_file: client.pem, ", "")}                   | go together; give both or none
+{VERIFIES.partition(", client_auth_type")[0] + "}"}                      | go together; give both or none
+""")  # noqa: E501
+
+
+@pytest.mark.parametrize(("text", "line"), MISTAKES)
 def test_mistakes_are_one_line(pems: Path, text: str, line: str) -> None:
     path = pems / "web.yml"
     path.write_text(text)
