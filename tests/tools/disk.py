@@ -93,18 +93,6 @@ class FakeDisk:
         self._record.unlink(missing_ok=True)
         return [*_calls(data)]
 
-    def lose_power(self, before: Mapping[str, bytes], rng: random.Random) -> None:
-        """Leave in the folder what such a loss may leave, of a process that was killed.
-
-        Args:
-            before: The files when that was started.
-            rng: Says what of the unsafe was written.
-        """
-        platter = Platter(before)
-        for call in self.take_record():
-            platter.take(call)
-        put(self.folder, platter.left(rng))
-
 
 def _calls(data: bytes) -> Iterator[Call]:
     at = 0
@@ -192,11 +180,6 @@ def _rename(names: dict[str, _File], call: Call, file: _File) -> None:
         names.pop(call.name, None)
     if call.kind in "CR":
         names[call.data.decode() or call.name] = file
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    """The files in a folder, by name."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def put(folder: Path, content: Mapping[str, bytes]) -> None:

@@ -29,6 +29,7 @@ from infercanary.exporter import app, collect
 from infercanary.exporter.app import create_app
 from infercanary.exporter.config import ExporterConfig, check
 from infercanary.exporter.discovery.static import StaticProbe
+from infercanary.exporter.judging import worker
 
 
 class Exporter:
@@ -215,6 +216,7 @@ class GoodProbe:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect, "_LEAST_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(worker, "_TURN_SECONDS", 0.2)
 
 
 def config(*probes: tuple[str, str], **changes: Any) -> ExporterConfig:

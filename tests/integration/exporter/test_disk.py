@@ -6,7 +6,6 @@ import random
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -14,13 +13,12 @@ import full_disk
 import msgspec
 import pytest
 import store_writer
-from disk import FakeDisk, Platter, files, needs_cc, put
+from disk import FakeDisk, Platter, needs_cc, put
 from full_disk import REPORTS, Trial
 from store_writer import KEEP, RUNS, S, take
 
 from infercanary.store.retention import TIERS
 from infercanary.store.store import open_store
-from tests.integration.exporter.processes import ExporterProcess, ProbeProcess, stored, until, urls
 
 pytestmark = [needs_cc, pytest.mark.store]
 
@@ -123,62 +121,3 @@ def test_a_disk_that_is_full_at_any_write_costs_nothing_that_the_rings_hold(
         assert 0 <= len(found.left) // full_disk.RUNS - found.ups[:-1].count(1.0) <= 1, call
         assert (0.0 in found.ups) is (call > 0), call
     print(f"{len(trials) - 1} of {trials[0].calls} calls without room")
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("losses", [20])
-def test_an_exporter_goes_on_after_each_loss_of_power(tmp_path: Path, losses: int) -> None:
-    rng = random.Random(8)
-    probes = [ProbeProcess(tmp_path / name) for name in "ab"]
-    disk = FakeDisk(tmp_path / "disk", tmp_path)
-    exporter = ExporterProcess(
-        tmp_path / "exporter", urls(probes), disk.environment, disk.folder / "store.db"
-    )
-    # What is logged goes into the file often, as it does in hours with many more containers.
-    small_log = "from infercanary.store import sqlite; sqlite._WAL_PAGES = 40; import infercanary.__main__"
-    exporter.command = ("-c", small_log)
-    copy = tmp_path / "copy"
-    copy.mkdir()
-
-    def held() -> dict[str, int]:
-        """Boot id → how many runs the files hold now, which are not touched: the first so many."""
-        put(copy, files(disk.folder))
-        found = stored(copy / "store.db")
-        assert all(numbers == [*range(numbers[0], numbers[0] + len(numbers))] for numbers in found.values())
-        assert {file.name for file in copy.iterdir()} == {"store.db"}, "nothing is set aside"
-        with closing(sqlite3.connect(copy / "store.db")) as db:
-            assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        return {boot: len(numbers) for boot, numbers in found.items()}
-
-    lost = []
-    held_before: dict[str, int] = {}
-    try:
-        for probe in probes:
-            probe.start()
-        for _ in range(losses):
-            before = files(disk.folder)
-            exporter.start()
-            until(lambda: min(exporter.values("infercanary_stored_runs_total").values(), default=0) > 0)
-            time.sleep(rng.uniform(0, 4))
-            exporter.kill()
-            held_whole = held()
-            disk.lose_power(before, rng)
-            held_now = held()
-            for boot, count in held_whole.items():
-                assert held_before.get(boot, 0) <= held_now.get(boot, 0) <= count
-            lost.append(sum(held_whole.values()) - sum(held_now.values()))
-            held_before = held_now
-        exporter.start()
-        rings = [probe.ring() for probe in probes]
-        until(lambda: exporter.has_collected(rings))
-        exporter.stop()
-    finally:
-        for process in (*probes, exporter):
-            process.kill()
-    kept = stored(exporter.store)
-    assert kept.keys() == {boot for ring in rings for boot in ring}
-    for ring in rings:
-        for boot, made in ring.items():
-            assert kept[boot][: len(made)] == made
-    print(f"{losses} losses of power: {lost} runs were lost with each, and taken again from the rings; "
-          f"{sum(map(len, kept.values()))} runs in the end, each once")  # fmt: skip

@@ -27,15 +27,8 @@ from tests.integration.exporter.processes import certificate
 from tests.unit.exporter.test_kubernetes_pods import raw
 
 
-def page(*pods: msgspec.Raw, version: int = 1, more: str = "") -> bytes:
-    return msgspec.json.encode(
-        {"metadata": {"resourceVersion": str(version), "continue": more}, "items": pods}
-    )
-
-
-def event(kind: str, pod: str = "", version: int = 1) -> bytes:
-    of = raw(pod, resourceVersion=str(version))
-    return msgspec.json.encode({"type": kind, "object": of}) + b"\n"
+def event(kind: str, pod: str, version: int) -> bytes:
+    return msgspec.json.encode({"type": kind, "object": raw(pod, resourceVersion=f"{version}")}) + b"\n"
 
 
 def line(kind: str, **of: Any) -> bytes:
@@ -48,7 +41,7 @@ CUT = b"cut"
 class Api:
     """Answers lists from ``pods``, and each watch with the pieces in ``stream``; None ends a watch."""
 
-    def __init__(self, token_file: Path) -> None:
+    def __init__(self) -> None:
         self.pods: list[msgspec.Raw] = []
         self.version = 1
         self.page_pods = 100
@@ -56,7 +49,6 @@ class Api:
         self.tokens: list[str] = []
         self.status: list[int] = []  # of the next answers; 200 is an answer as it should be
         self.stream: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.token_file = token_file
         app = web.Application()
         app.router.add_get("/api/v1/pods", self._answer)
         self.server = TestServer(app, host="127.0.0.1")
@@ -68,9 +60,12 @@ class Api:
             return web.Response(status=status, headers={"Location": request.path_qs})
         if "watch" not in request.query:
             first = int(request.query["continue"] or "0")
-            most = min(int(request.query["limit"]), self.page_pods)
-            more = str(first + most) if first + most < len(self.pods) else ""
-            return web.Response(body=page(*self.pods[first : first + most], version=self.version, more=more))
+            end = first + min(int(request.query["limit"]), self.page_pods)
+            meta = {
+                "resourceVersion": f"{self.version}",
+                "continue": f"{end}" if end < len(self.pods) else "",
+            }
+            return web.Response(body=msgspec.json.encode({"metadata": meta, "items": self.pods[first:end]}))
         response = web.StreamResponse()
         await response.prepare(request)
         while (piece := await self.stream.get()) is not None:
@@ -91,8 +86,9 @@ class Api:
         return [each["resourceVersion"] for each in self.requests if "watch" in each]
 
     @property
-    def lists(self) -> list[dict[str, str]]:
-        return [each for each in self.requests if "watch" not in each]
+    def lists(self) -> list[str]:
+        """Where the lists went on."""
+        return [each["continue"] for each in self.requests if "watch" not in each]
 
 
 class Follower:
@@ -141,7 +137,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest_asyncio.fixture
 async def api(tmp_path: Path) -> AsyncIterator[Api]:
     (tmp_path / "token").write_text("first\n")
-    served = Api(tmp_path / "token")
+    served = Api()
     await served.server.start_server()
     yield served
     await served.server.close()
@@ -167,25 +163,25 @@ async def follow(api: Api) -> AsyncIterator[Follow]:
 
 
 async def test_a_list_in_pages_and_then_what_changes(api: Api, follow: Follow) -> None:
-    api.pods, api.page_pods, api.version = [raw(str(n)) for n in range(1, 6)], 2, 9
+    api.pods, api.page_pods, api.version = [raw(number) for number in "12345"], 2, 9
     api.status = [200, 410]  # a page that expired means to begin the list again
     follower = await follow()
-    await follower.finds("1", "2", "3", "4", "5")
-    assert api.watches == ["9"]
-    assert [each["continue"] for each in api.lists] == ["", "2", "", "2", "4"]
-    assert api.lists[0] == {"fieldSelector": "spec.nodeName=node-1", "limit": "10", "continue": ""}
-    watch = api.requests[-1]
-    assert watch["fieldSelector"] == "spec.nodeName=node-1" and watch["allowWatchBookmarks"] == "true"
+    await follower.finds(*"12345")
+    assert api.watches == ["9"] and api.lists == ["", "2", "", "2", "4"]
+    assert api.requests[0] == {"fieldSelector": "spec.nodeName=node-1", "limit": "10", "continue": ""}
+    assert {"fieldSelector": "spec.nodeName=node-1", "allowWatchBookmarks": "true"}.items() <= api.requests[
+        -1
+    ].items()
     api.send(event("DELETED", "3", 10))
-    await follower.finds("1", "2", "4", "5")
+    await follower.finds(*"1245")
     assert len(api.lists) == 5 and len(follower.failures) == 1
 
 
 async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(
-    api: Api, follow: Follow, capsys: pytest.CaptureFixture[str]
+    api: Api, follow: Follow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     follower = await follow()
-    api.token_file.write_text("second\n")
+    (tmp_path / "token").write_text("second\n")
     api.send(event("ADDED", "1", 5), None)
     await follower.finds("1")
     api.send(line("BOOKMARK", metadata={"resourceVersion": "7"}, spec={"containers": None}), None)
@@ -198,10 +194,9 @@ async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(
 async def test_a_line_in_pieces_and_a_cut_in_it(api: Api, follow: Follow) -> None:
     follower = await follow()
     added, deleted = event("ADDED", "1", 5), event("DELETED", "1", 6)
-    api.send(event("ADDED", "2", 4) + added[:50])
-    await follower.finds("2")
-    api.send(added[50:])
-    await follower.finds("1", "2")
+    for piece, found in ((event("ADDED", "2", 4) + added[:50], "2"), (added[50:], "12")):
+        api.send(piece)
+        await follower.finds(*found)
     api.send(deleted[:60], CUT)
     await follower.until(lambda: api.watches == ["1", "5"])
     api.send(deleted)
@@ -209,20 +204,21 @@ async def test_a_line_in_pieces_and_a_cut_in_it(api: Api, follow: Follow) -> Non
     assert follower.failures == [] and len(api.lists) == 1, "a cut is no outage"
 
 
-@pytest.mark.parametrize(
-    ("status", "fix"),
-    [
-        (401, "token is not valid"),
-        (403, "`list` and `watch` on `pods`"),
-        (404, "not that of"),
-        (302, "HTTP 302"),  # the token is for this address
-    ],
-)
-async def test_an_answer_that_refuses(api: Api, follow: Follow, status: int, fix: str) -> None:
-    api.pods, api.status = [raw("1")], [status]
+REFUSALS = {
+    401: "token is not valid",
+    403: "`list` and `watch` on `pods`",
+    404: "not that of",
+    302: "HTTP 302",
+}
+
+
+async def test_an_answer_that_refuses(api: Api, follow: Follow) -> None:
+    """The token is for this address: no redirection is followed."""
+    api.pods, api.status = [raw("1")], [*REFUSALS]
     follower = await follow()
     await follower.finds("1")
-    await follower.fails(fix)
+    for fix in REFUSALS.values():
+        await follower.fails(fix)
 
 
 @pytest.mark.parametrize("odd", [b"<html>\n", b"[]\n", line("ERROR", code=500, message="etcd"), b"x" * 3000])
@@ -242,7 +238,7 @@ async def test_only_a_server_whose_certificate_is_trusted_gets_the_token(tmp_pat
     own = certificate(tmp_path, "api")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(own, own.with_suffix(".key"))
-    served = Api(tmp_path / "token")
+    served = Api()
     served.pods = [raw("1")]
     await served.server.start_server(ssl=context)
     follower = Follower(served)

@@ -22,6 +22,7 @@ from infercanary.probe import callers
 from infercanary.probe.access import Access, ServerTls
 from infercanary.probe.serve import ReportServer
 from tests.integration.exporter.processes import certificate
+from tests.scenarios import scenarios
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 
@@ -60,27 +61,29 @@ def client_tls(files: Path, ca: str = "probe", name: str = "probe.infercanary") 
 
 
 @pytest.mark.parametrize(
-    ("ca", "name", "has_token", "reasons"),
-    [
-        ("probe", "probe.infercanary", True, set()),
-        ("probe", "probe.infercanary", False, {"http_status"}),
-        ("stranger", "probe.infercanary", True, {"unreachable", "closed_early"}),
-        ("probe", "another.infercanary", True, {"unreachable", "closed_early"}),
-    ],
+    ("ca", "name", "token", "reasons"),
+    scenarios("""
+probe    | probe.infercanary   | token |
+probe    | probe.infercanary   |       | http_status
+stranger | probe.infercanary   | token | unreachable closed_early
+probe    | another.infercanary | token | unreachable closed_early
+"""),
 )
 async def test_both_know_each_other_or_a_stranger_is_refused(
-    watch: Any, files: Path, serves: Serves, ca: str, name: str, has_token: bool, reasons: set[str]
+    watch: Any, files: Path, serves: Serves, ca: str, name: str, token: str, reasons: str
 ) -> None:
     probe = serves(Access(server_tls(files), f"{files}/token"))
-    token = f"{files}/token" if has_token else None
-    tls = client_tls(files, ca, name)
-    async with watch({"tls": probe.address}, probe_tls=tls, probe_token_file=token) as run:
+    access = {
+        "probe_tls": client_tls(files, ca, name),
+        "probe_token_file": f"{files}/{token}" if token else None,
+    }
+    async with watch({"tls": probe.address}, **access) as run:
         if not reasons:
             await run.appears("infercanary_up", container="tls")
             return
         await run.becomes(0, "infercanary_up", container="tls")
         found = {labels["reason"] for labels in await run.labels("infercanary_poll_failures_total")}
-        assert found and found <= reasons
+        assert found and found <= {*reasons.split()}
 
 
 def test_tls_handshakes_are_charged(files: Path, serves: Serves, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,12 +26,8 @@ from infercanary.store.store import Store, open_store
 
 
 def sequences(store: Store, container: str = "search-1") -> list[int]:
-    return [
-        run.sequence
-        for start, runs in store.generations(SEARCH, CANARY)
-        if start.container == container
-        for run in runs
-    ]
+    found = {start.container: runs for start, runs in store.generations(SEARCH, CANARY)}
+    return [run.sequence for run in found[container]]
 
 
 @pytest.fixture
@@ -81,25 +77,23 @@ def test_a_full_disk_while_it_is_opened_and_later(small_disk: Path) -> None:
 RANDOM = random.Random(1).randbytes(4096)
 
 
-@pytest.mark.parametrize(
-    ("offset", "body"),
-    [
-        (0, RANDOM),
-        (100, RANDOM),  # after the header
-        (0.5, bytes(65_536)),  # pages in the middle
-        (0.5, None),  # truncated
-        (-5000, None),  # within a page
-        (0, b"not a database, but long enough to be looked at as one\n" * 100),
-    ],
-)
-def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(
-    path: Path, offset: float, body: bytes | None
-) -> None:
+TEXT = b"not a database, but long enough to be looked at as one\n" * 100
+DAMAGE = {
+    "the first page": (0, RANDOM),
+    "after the header": (100, RANDOM),
+    "pages in the middle": (-100_000, bytes(65_536)),
+    "truncated": (-100_000, b""),
+    "truncated within a page": (-5_000, b""),
+    "no database": (0, TEXT),
+}
+
+
+@pytest.mark.parametrize(("offset", "body"), DAMAGE.values(), ids=[*DAMAGE])
+def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(path: Path, offset: int, body: bytes) -> None:
     size = make(path)
-    place = int(size * offset) // 4096 * 4096 if isinstance(offset, float) else int(offset) % size
-    damage(path, place, body or b"")
-    if body is None:
-        os.truncate(path, place)
+    damage(path, offset % size, body)
+    if not body:
+        os.truncate(path, offset % size)
     damaged = path.read_bytes()
     with capture_logs() as logs, closing(open_store(path)) as store:
         assert store.database.set_aside_at is not None

@@ -67,8 +67,11 @@ def refusal(location: str) -> str:
     return str(caught.value)
 
 
-def test_older_tables_are_brought_up_to_date_with_all_that_is_in_them(
-    location: str, newer: Callable[..., None], capsys: pytest.CaptureFixture[str]
+def test_older_tables_are_brought_up_to_date_with_all_that_is_in_them_and_newer_ones_are_left_alone(
+    location: str,
+    newer: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     filled(location)
     newer("zone", "rack")
@@ -82,6 +85,8 @@ def test_older_tables_are_brought_up_to_date_with_all_that_is_in_them(
         version, columns = version_and_columns(store)
         assert version == "0003" and {"zone", "rack"} <= columns
         assert store.take(START, [*RUNS, sample(20)]) == 1
+    monkeypatch.undo()
+    assert "written by a newer InferCanary (schema `0003`" in refusal(location)
 
 
 def test_an_upgrade_that_fails_changes_nothing(
