@@ -11,6 +11,7 @@ import pytest
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets import Failure
 from infercanary.probe.targets.libraries import imported, misfit
+from tests.scenarios import scenarios
 
 CC = shutil.which("cc") or shutil.which("gcc")
 needs_cc = pytest.mark.skipif(
@@ -52,6 +53,7 @@ def engine(
 def refused(name: str) -> Failure:
     with pytest.raises(Failure) as caught:
         imported(name, "install it")
+    assert str(caught.value).startswith(f"{name} cannot be imported (")
     return caught.value
 
 
@@ -59,10 +61,7 @@ def refused(name: str) -> Failure:
 def test_a_library_that_is_not_there(site: Path) -> None:
     engine(site, "lacking", "libfitless.so.11.0")
     error = refused("lacking")
-    assert error.reason == "no_libraries"
-    assert str(error) == (
-        f"lacking cannot be imported (libfitless.so.11.0: {NOT_FOUND}); install the libraries that it was built for"
-    )
+    assert error.reason == "no_libraries" and f"(libfitless.so.11.0: {NOT_FOUND}); install" in str(error)
     assert str(refused("lacking")) == str(error), "the second attempt says the same"
 
 
@@ -74,9 +73,7 @@ def test_one_of_another_release_is_there(site: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("LD_LIBRARY_PATH", str(site / "libs"))
     error = refused("upgraded")
     assert error.reason == "version_mismatch"
-    assert f"; it needs version 11.0, and there is 13 (in {site / 'libs'}): install the one that" in str(
-        error
-    )
+    assert f"; it needs version 11.0, and there is 13 (in {site / 'libs'}): " in str(error)
 
 
 @needs_cc
@@ -89,9 +86,7 @@ def test_it_is_there_and_the_loader_looks_elsewhere(site: Path, monkeypatch: pyt
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
     error = refused("misled")
     assert error.reason == "no_libraries"
-    assert str(error).endswith(
-        f"it is in {folder}, where the loader does not look: add that to LD_LIBRARY_PATH (LD_LIBRARY_PATH is /nowhere)"
-    )
+    assert f"it is in {folder}, where" in str(error) and "(LD_LIBRARY_PATH is /nowhere)" in str(error)
 
 
 @needs_cc
@@ -99,9 +94,7 @@ def test_a_library_that_lacks_a_function(site: Path) -> None:
     engine(site, "mixed", "libc.so.6", calls="ncclCommRegister")
     error = refused("mixed")
     assert error.reason == "version_mismatch"
-    assert "_C.so: undefined symbol: ncclCommRegister); one of these libraries is of another version" in str(
-        error
-    )
+    assert "_C.so: undefined symbol: ncclCommRegister); one" in str(error)
 
 
 def test_a_library_that_is_none(site: Path) -> None:
@@ -109,62 +102,41 @@ def test_a_library_that_is_none(site: Path) -> None:
     (site / "cut" / "__init__.py").write_text("from cut import _C\n")
     (site / "cut" / "_C.so").write_bytes(b"\x7fELF")
     error = refused("cut")
-    assert error.reason == "no_libraries"
-    assert (
-        "_C.so: file too short); that file is no library, or of another kind of machine: replace it"
-        in str(error)
-    )
+    assert error.reason == "no_libraries" and "_C.so: file too short); that" in str(error)
 
 
 def test_what_is_not_installed_is_a_mistake(site: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"^nowhere cannot be imported \(No module named 'nowhere'\); install it$"
-    ):
+    with pytest.raises(UsageError, match=r"^nowhere cannot be imported \(No.*'nowhere'\); install it$"):
         imported("nowhere", "install it")
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "text"),
-    [
-        (
-            "half",
-            "import no_such_module",
-            "(No module named 'no_such_module'); install `no_such_module`, which it needs",
-        ),
-        (
-            "cropped",
-            "import cropped._C",
-            "(No module named 'cropped._C'); install `cropped._C`, which it needs",
-        ),
-        ("odd", "1 / 0", "(ZeroDivisionError: division by zero); it is installed, and broken: install it"),
-        (
-            "wheels",
-            "raise ValueError('libcublas.so.*[0-9] not found in the system path')",
-            "(ValueError: libcublas.so.*[0-9] not found in the system path); install the libraries that it was built "
-            "for",
-        ),
-    ],
-)
+BROKEN = """
+half    | import no_such_module | (No module named 'no_such_module'); install `no_such_module`
+cropped | import cropped._C | (No module named 'cropped._C'); install `cropped._C`
+odd     | 1 / 0 | (ZeroDivisionError: division by zero); it is installed, and broken
+wheels  | raise ValueError('libcublas.so.*[0-9] not found in the system path') | ; install the libraries
+"""
+
+
+@pytest.mark.parametrize(("name", "code", "text"), scenarios(BROKEN))
 def test_what_is_installed_and_broken_is_not(site: Path, name: str, code: str, text: str) -> None:
     (site / name).mkdir()
     (site / name / "__init__.py").write_text(code)
     error = refused(name)
-    assert error.reason == "no_libraries"
-    assert str(error) == f"{name} cannot be imported {text}"
+    assert error.reason == "no_libraries" and text in str(error)
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ("/lib/libc.so.6: version `GLIBC_2.38' not found (required by /x/_C.so)", "version_mismatch"),
-        ("cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0) but …", "version_mismatch"),
-        ("cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "version_mismatch"),
-        ("CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version", "version_mismatch"),
-        ("The NVIDIA driver on your system is too old (found version 11040).", "version_mismatch"),
-        ("libnvinfer.so.10: cannot open shared object file: No such file or directory", "no_libraries"),
-        ("expected a tensor of another shape", None),
-    ],
-)  # fmt: skip
-def test_words_of_engines(words: str, reason: str | None) -> None:
-    found = misfit(words)
-    assert (found and found.reason) == reason
+WORDS = """
+/lib/libc.so.6: version `GLIBC_2.38' not found (required by /x/_C.so)            | version_mismatch
+cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0) but …     | version_mismatch
+cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH                            | version_mismatch
+CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version    | version_mismatch
+The NVIDIA driver on your system is too old (found version 11040).               | version_mismatch
+libnvinfer.so.10: cannot open shared object file: No such file or directory      | no_libraries
+expected a tensor of another shape                                               |
+"""
+
+
+@pytest.mark.parametrize(("words", "reason"), scenarios(WORDS))
+def test_words_of_engines(words: str, reason: str) -> None:
+    assert getattr(misfit(words), "reason", "") == reason

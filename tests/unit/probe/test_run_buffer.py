@@ -50,18 +50,15 @@ def test_page_by_page_each_run_comes_once(older: int, old: int, own: int, most: 
     assert seen == [*earlier, *(("", n) for n in range(1, newest + 1))]
 
 
-OWN = [("", 1), ("", 2)]
+OLD, OWN = [("old", 8), ("old", 9)], [("", 1), ("", 2)]
+NUMBERS = ("", "-1", "x", "²", "٣", "9" * 5000, "\x00")
+UNKNOWN = ["", *(f"{boot}.{number}" for boot in ("other", "new", "") for number in NUMBERS)]
+KNOWN = {"old.8": [*OLD[1:], *OWN], "old.9": OWN, "new.0": OWN, "new.1": OWN[1:], "new.2": [], "new.999": []}
 
 
 @pytest.mark.parametrize(
-    ("cursor", "expected"),
-    [
-        *((f"{boot}.{text}", [("old", 8), ("old", 9), *OWN])
-          for boot in ("other", "new", "") for text in ("", "-1", "x", "²", "٣", "9" * 5000, "\x00")),
-        ("", [("old", 8), ("old", 9), *OWN]), ("old.8", [("old", 9), *OWN]), ("old.9", OWN), ("new.0", OWN),
-        ("new.1", OWN[1:]), ("new.2", []), ("new.999", []),
-    ],
-)  # fmt: skip
+    ("cursor", "expected"), [*((cursor, [*OLD, *OWN]) for cursor in UNKNOWN), *KNOWN.items()]
+)
 def test_a_cursor_that_is_not_known_gets_everything(cursor: str, expected: list[tuple[str, int]]) -> None:
     ring = RunBuffer("new", 3, [run(8, "old"), run(9, "old")])
     assert got(RunBuffer("new", 3), cursor) == ([], "new.0", 0)

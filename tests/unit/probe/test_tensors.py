@@ -10,109 +10,101 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets.engines import outputs
-from infercanary.probe.targets.engines.tensors import STORAGE, Input, Slot, drawn, matched, readable, specs
+from infercanary.probe.targets.engines.tensors import Input, Slot, drawn, matched, readable, specs
+from tests.scenarios import mistakes, scenarios
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
-IMAGE = Slot("image", ("N", 3, 8, 8), "float32")
-MASK = Slot("mask", (1, 4), "int64")
-PROFILED = Slot("image", (None, 3), "float16", (4, 3))
+SLOTS = {
+    "image": Slot("image", ("N", 3, 8, 8), "float32"),
+    "mask": Slot("mask", (1, 4), "int64"),
+    "profiled": Slot("image", (None, 3), "float16", (4, 3)),
+    "scalar": Slot("scalar", (), "float32"),
+    "unknown": Slot("x", (None,), "int8"),
+}
 
 
-def given(inputs: Any, *slots: Slot) -> list[Input]:
-    return matched(specs(inputs), slots)
+def given(inputs: Any, slots: str) -> list[Input]:
+    return matched(specs(inputs), [SLOTS[name] for name in slots.split()])
 
 
-def test_a_list_is_in_the_engines_order_and_a_mapping_by_name() -> None:
-    image = {"shape": [2, 3, 8, 8]}
-    expected = [("image", (2, 3, 8, 8), "float32", 2), ("mask", (1, 4), "int64", 7)]
-    by_order = given([image, {"high": 7}], IMAGE, MASK)
-    by_name = given({"mask": {"high": 7}, "image": image}, IMAGE, MASK)
-    assert [each[1:] for each in by_order] == [each[1:] for each in by_name] == expected
-    assert (by_order[1].place, by_name[1].place) == ("inputs[1]", "inputs.mask")
+# Inputs in the engine's order or by name, the engine's slots, and what is drawn for each: what is left out is the
+# engine's.
+MATCHED = """
+[{shape: [2, 3, 8, 8]}, {high: 7}]              | image mask    | [2, 3, 8, 8] float32 2, [1, 4] int64 7
+{mask: {high: 7}, image: {shape: [2, 3, 8, 8]}} | image mask    | [2, 3, 8, 8] float32 2, [1, 4] int64 7
+[]                                              | mask          | [1, 4] int64 2
+{}                                              | profiled mask | [4, 3] float16 2, [1, 4] int64 2
+[{shape: [9, 3]}]                               | profiled      | [9, 3] float16 2
+[]                                              | scalar        | [] float32 2
+"""
 
 
-def test_what_is_left_out_is_the_engines() -> None:
-    assert given([], MASK) == [Input("inputs[0]", "mask", (1, 4), "int64", 2)]
-    assert given({}, PROFILED, MASK)[0].shape == (4, 3)
-    assert given([{"shape": [9, 3]}], PROFILED)[0].shape == (9, 3)
-    assert given([], Slot("scalar", (), "float32"))[0].shape == ()
+@pytest.mark.parametrize(("inputs", "slots", "expected"), scenarios(MATCHED))
+def test_inputs_are_matched_to_what_the_engine_asks_for(inputs: str, slots: str, expected: str) -> None:
+    found = given(yaml.safe_load(inputs), slots)
+    assert ", ".join(f"{[*each.shape]} {each.dtype} {each.high}" for each in found) == expected
+    assert [each.name for each in found] == [SLOTS[name].name for name in slots.split()]
+    place = f"inputs[{len(found) - 1}]" if inputs.startswith("[") else f"inputs.{found[-1].name}"
+    assert found[-1].place == place
 
 
-@pytest.mark.parametrize(
-    ("inputs", "slots", "expected"),
-    [
-        (3, [MASK], "inputs: a list is needed, one entry for each input in order, or a mapping by name"),
-        ("x", [MASK], "inputs: a list is needed"),
-        ({"mask": {"size": 3}}, [MASK], "inputs.mask: unknown key `size`; known keys: shape, dtype, high"),
-        ([{"shape": [-1]}], [MASK], "inputs[0]: shape[0]: expected a whole number >= 0"),
-        ({"x": {}}, [IMAGE, MASK], "inputs: the model has no input `x`; its inputs: image, mask"),
-        ([{}], [IMAGE, MASK], "inputs: 1 given, and the model has 2: image, mask"),
-        ([{}], [], "inputs: 1 given, and the model has 0: none"),
-        (
-            [{}],
-            [IMAGE],
-            "inputs[0].shape: the model's input `image` is [N, 3, 8, 8]; say which shape, such as [1, 3, ",
-        ),
-        ([], [Slot("x", (None,), "int8")], "inputs[0].shape: the model's input `x` is [?]; say which shape"),
-        (
-            [{"shape": [1, 4, 8, 8]}],
-            [IMAGE],
-            "inputs[0].shape: [1, 4, 8, 8] does not fit the model's input `image`",
-        ),
-        ({"mask": {"shape": [4]}}, [MASK], "inputs.mask.shape: [4] does not fit the model's input `mask`"),
-        ([{"dtype": "int32"}], [MASK], "inputs[0].dtype: the model's input `mask` is int64, not int32"),
-        (
-            [{"dtype": "float8"}],
-            [MASK],
-            "inputs[0].dtype: no dtype `float8`; there are float32, float64, float16,",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_one_line(inputs: Any, slots: list[Slot], expected: str) -> None:
+MISTAKES = """
+3                            | mask       | inputs: a list is needed | by name
+x                            | mask       | inputs: a list is needed
+{mask: {size: 3}}            | mask       | inputs.mask: unknown key `size` | shape, dtype, high
+[{shape: [-1]}]              | mask       | inputs[0]: shape[0]: | >= 0
+{x: {}}                      | image mask | inputs: the model has no input `x` | image, mask
+[{}]                         | image mask | inputs: 1 given, and the model has 2: image, mask
+[{}]                         |            | inputs: 1 given, and the model has 0
+[{}]                         | image      | inputs[0].shape: the model's input `image` is [N, 3, 8, 8] | say which
+[]                           | unknown    | inputs[0].shape: the model's input `x` is [?]
+[{shape: [1, 4, 8, 8]}]      | image      | inputs[0].shape: [1, 4, 8, 8] does not fit the model's input `image`
+{mask: {shape: [4]}}         | mask       | inputs.mask.shape: [4] does not fit the model's input `mask`
+[{dtype: int32}]             | mask       | inputs[0].dtype: the model's input `mask` is int64, not int32
+[{dtype: float8}]            | mask       | inputs[0].dtype: no dtype `float8` | float32, float64, float16
+"""
+
+
+@pytest.mark.parametrize(("inputs", "words"), mistakes(MISTAKES))
+def test_what_does_not_fit_is_one_line(inputs: Any, words: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
-        given(inputs, *slots)
-    assert str(caught.value).startswith(expected) and "\n" not in str(caught.value)
+        given(inputs, words.pop(0))
+    line = str(caught.value)
+    assert [word for word in words if word not in line] == [] and "\n" not in line
 
 
-def draw(dtype: str, shape: tuple[int, ...] = (1000,), high: int = 2, seed: int = 0, index: int = 0) -> Any:
-    return readable(drawn(Input("inputs[0]", "x", shape, dtype, high), seed, index), dtype)
+def draw(dtype: str, shape: tuple[int, ...] = (1000,), high: int = 2) -> Any:
+    return readable(drawn(Input("inputs[0]", "x", shape, dtype, high), 0, 0), dtype)
 
 
-@pytest.mark.parametrize("dtype", STORAGE)
-def test_every_dtype_is_drawn(dtype: str) -> None:
-    numbers = draw(dtype, high=100)
-    if dtype == "bool":
-        assert set(numbers.tolist()) == {True, False}
-    elif "float" in dtype:
-        assert abs(numbers.mean()) < 0.2 and 0.8 < numbers.std() < 1.2
-    else:
-        assert numbers.dtype == dtype and numbers.min() >= 0 and 90 < numbers.max() < 100
-
-
-def test_bfloat16_is_the_nearest() -> None:
+def test_numbers_are_drawn_from_one_distribution_for_all_dtypes() -> None:
+    """Which numbers they are, test_drawn.py has of each dtype."""
+    assert set(draw("bool").tolist()) == {True, False}
+    assert abs(draw("float32").mean()) < 0.2 and 0.8 < draw("float32").std() < 1.2
+    numbers = draw("int64", high=100)
+    assert numbers.min() >= 0 and 90 < numbers.max() < 100
     assert draw("bfloat16").tolist() == torch.tensor(draw("float32")).to(torch.bfloat16).tolist()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "shape", "high", "expected"),
-    [
-        ("int8", (1,), 129, "inputs[0].high: 129 is more than int8 can hold"),
-        ("bfloat16", (2**62,), 2, "inputs[0]: numpy cannot make it"),
-        ("int64", (2**40,), 2, "inputs[0]: numpy cannot make it: MemoryError"),
-    ],
-)
-def test_what_cannot_be_drawn_is_one_line(
-    dtype: str, shape: tuple[int, ...], high: int, expected: str
-) -> None:
+UNDRAWN = """
+int8     | [1]                   | 129 | inputs[0].high: 129 is more than int8 can hold
+bfloat16 | [4611686018427387904] | 2   | inputs[0]: numpy cannot make it
+int64    | [1099511627776]       | 2   | inputs[0]: numpy cannot make it: MemoryError
+"""
+
+
+@pytest.mark.parametrize(("dtype", "shape", "high", "expected"), scenarios(UNDRAWN))
+def test_what_cannot_be_drawn_is_one_line(dtype: str, shape: str, high: str, expected: str) -> None:
     with pytest.raises(UsageError) as caught:
-        draw(dtype, shape, high)
+        draw(dtype, (*yaml.safe_load(shape),), int(high))
     assert str(caught.value).startswith(expected)
 
 
