@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-import yaml
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.address import listen_place
@@ -15,6 +14,7 @@ from infercanary.probe import Probe, TorchTarget
 from infercanary.probe.duty import DUTY_CAP, INTERVAL
 from infercanary.probe.settings import Settings
 from infercanary.probe.tags import values
+from tests.scenarios import mistakes
 
 
 def model(x: object) -> object:
@@ -50,10 +50,11 @@ INFERCANARY_BURST: 2 s | environment: INFERCANARY_BURST | expected true or false
 """
 
 
-@pytest.mark.parametrize("mistake", MISTAKES.strip().splitlines())
-def test_a_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
-    argument, *words = mistake.split(" | ")
-    [(name, value)] = yaml.safe_load(argument).items()
+@pytest.mark.parametrize(("argument", "words"), mistakes(MISTAKES))
+def test_a_mistake_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, argument: dict[str, Any], words: list[str]
+) -> None:
+    [(name, value)] = argument.items()
     if name.isupper():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError) as caught:
@@ -61,17 +62,17 @@ def test_a_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch, mistake: str) ->
     assert [word for word in words if word not in str(caught.value)] == [], caught.value
 
 
-@pytest.mark.parametrize(
-    ("targets", "words"),
-    [
-        ({"a": model}, "canaries.a: function is no target: it lacks open, .*; wrap a model: TorchTarget"),
-        ({"a": 1}, "canaries.a: int is no target: it lacks open, run, values, environment, close"),
-        ({}, "canaries: give one at least"),
-        (TARGET, "canaries: give one at least"),
-        ({1: TARGET}, "canaries: `1` is not a name"),
-        ({"a b": TARGET}, "canaries: `a b` is not a name"),
-    ],
-)
+NO_CANARIES: list[tuple[Any, str]] = [
+    ({"a": model}, "canaries.a: function is no target: it lacks open, .*TorchTarget"),
+    ({"a": 1}, "canaries.a: int is no target: it lacks open, run, values, environment, close"),
+    ({}, "canaries: give one at least"),
+    (TARGET, "canaries: give one at least"),
+    ({1: TARGET}, "canaries: `1` is not a name"),
+    ({"a b": TARGET}, "canaries: `a b` is not a name"),
+]
+
+
+@pytest.mark.parametrize(("targets", "words"), NO_CANARIES)
 def test_what_is_no_canary_is_refused(targets: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Probe(targets)

@@ -53,16 +53,16 @@ GRACE = "".join(
 BIG_AND_LITTLE = GRACE + "CPU implementer\t: 0x41\nCPU part\t: 0xd03\n"
 
 
-@pytest.mark.parametrize(
-    ("cpuinfo", "model"),
-    [
-        (GRACE, "implementer 0x41, part 0xd4f"),
-        (BIG_AND_LITTLE, "implementer 0x41, part 0xd4f, implementer 0x41, part 0xd03"),
-        ("vendor_id\t: GenuineIntel\nmodel\t\t: 143\nmodel name\t: Xeon 8480\n", "Xeon 8480"),
-        ("processor\t: 0\nhart\t\t: 0\nisa\t\t: rv64imafdc\n", "unknown"),
-        ("", "unknown"),
-    ],
-)
+CPUS = {
+    GRACE: "implementer 0x41, part 0xd4f",
+    BIG_AND_LITTLE: "implementer 0x41, part 0xd4f, implementer 0x41, part 0xd03",
+    "vendor_id\t: GenuineIntel\nmodel\t\t: 143\nmodel name\t: Xeon 8480\n": "Xeon 8480",
+    "processor\t: 0\nhart\t\t: 0\nisa\t\t: rv64imafdc\n": "unknown",
+    "": "unknown",
+}
+
+
+@pytest.mark.parametrize(("cpuinfo", "model"), CPUS.items())
 def test_the_cpu_has_a_name_on_each_architecture(tmp_path: Path, cpuinfo: str, model: str) -> None:
     (tmp_path / "cpuinfo").write_text(cpuinfo)
     assert environment._cpu_model(tmp_path / "cpuinfo") == model

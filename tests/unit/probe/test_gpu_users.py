@@ -7,28 +7,30 @@ from pathlib import Path
 import pytest
 
 from infercanary.probe.samplers.nvml import users
+from tests.scenarios import typed
+
+# Open files of processes, and how many of them compute on each GPU: not those that use NVML alone, as the probe does;
+# in the host's PID namespace all are seen; too many files are not read.
+PROCESSES = """
+""                                                     | 0 | 0
+null nvidia-uvm nvidia0 nvidiactl                      | 1 | 0
+nvidia-uvm nvidia0 nvidia1                             | 1 | 1
+nvidiactl nvidia0                                      | 0 | 0
+nvidia-uvm nvidia0, nvidia-uvm nvidia0 nvidia1, null   | 2 | 1
+nvidia-uvm nvidia0 other, nvidia-uvm nvidia0           | 1 | 0
+ended, nvidia-uvm nvidia10                             | 0 | 0
+null null null                                         | ~ | ~
+unreadable                                             | ~ | ~
+"""
 
 
-@pytest.mark.parametrize(
-    ("processes", "on_0", "on_1"),
-    [
-        ("", 0, 0),
-        ("null nvidia-uvm nvidia0 nvidiactl", 1, 0),
-        ("nvidia-uvm nvidia0 nvidia1", 1, 1),
-        ("nvidiactl nvidia0", 0, 0),  # NVML alone, as the probe
-        ("nvidia-uvm nvidia0 | nvidia-uvm nvidia0 nvidia1 | null", 2, 1),
-        ("nvidia-uvm nvidia0 other | nvidia-uvm nvidia0", 1, 0),  # in the host's PID namespace all are seen
-        ("ended | nvidia-uvm nvidia10", 0, 0),
-        ("null null null", None, None),  # too many files
-        ("unreadable", None, None),
-    ],
-)
+@pytest.mark.parametrize(("processes", "on_0", "on_1"), typed(PROCESSES))
 def test_those_of_the_container_that_compute_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: str, on_0: int | None, on_1: int | None
 ) -> None:
     monkeypatch.setattr(users, "_MOST_FILES", 2 if processes == "null null null" else 99)
     (tmp_path / "meminfo").touch()
-    for pid, files in enumerate(["self", *processes.split(" | ")]):
+    for pid, files in enumerate(["self", *processes.split(", ")]):
         folder = tmp_path / (files if files == "self" else str(pid))
         folder.mkdir()
         if files == "ended":

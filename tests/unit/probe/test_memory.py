@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ from infercanary.probe.memory import (
 from infercanary.probe.targets import make
 from infercanary.probe.targets.controls import cuda
 from infercanary.probe.targets.engines.needs import of_files, of_input
+from tests.scenarios import scenarios
 
 GIB, MIB = 1 << 30, 1 << 20
 HOST = "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 2097152 kB\n"
@@ -198,14 +200,13 @@ def test_which_errors_mean_a_shortage(error: BaseException, device: str, place: 
 
 def test_the_line_says_how_much_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = made(tmp_path, "0::/", V2.format(512, 500, 0))
-    assert describe_shortage(MemoryError(), "host", "cpu", host) == (
-        "out of memory (host): 500 MiB in use of the container's limit of 512 MiB; MemoryError"
-    )
     monkeypatch.setattr(memory, "device_memory", {1: (79 * GIB, 80 * GIB)}.get)
-    line = describe_shortage(OutOfMemoryError("CUDA out of memory."), "device", "cuda:1")
-    assert line.startswith(
-        "out of memory (device): 79.00 GiB of 80.00 GiB in use on cuda:1; OutOfMemoryError"
-    )
+    for error, place, words in (
+        (MemoryError(), "host", ("500 MiB in use", "512 MiB; MemoryError")),
+        (OutOfMemoryError("CUDA"), "device", ("79.00 GiB of 80.00 GiB in use on cuda:1; OutOfMemoryError",)),
+    ):
+        line = describe_shortage(error, place, "cuda:1", host)  # type: ignore[arg-type]
+        assert line.startswith(f"out of memory ({place}): ") and all(word in line for word in words)
 
 
 def test_what_the_process_before_ended_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,52 +217,47 @@ def test_what_the_process_before_ended_is_taken_from_the_environment(monkeypatch
     assert take_ended() == []
 
 
-@pytest.mark.parametrize(
-    ("dtype", "size"), [("float32", 4), ("bfloat16", 2), ("complex64", 8), ("float8_e4m3fn", 1)]
-)
-def test_sizes_of_types(dtype: str, size: int) -> None:
-    for shape, count in (([2, 3], 6), ([], 1)):
-        assert of_input("inputs[0]", shape, dtype).size == count * size
-    assert of_input("inputs[0]", [1 << 62] * 40, dtype).size == 1 << 62
+def test_sizes_of_inputs() -> None:
+    for dtype, size in {"float32": 4, "bfloat16": 2, "complex64": 8, "float8_e4m3fn": 1}.items():
+        for shape, count in (([2, 3], 6), ([], 1)):
+            assert of_input("inputs[0]", shape, dtype).size == count * size
+        assert of_input("inputs[0]", [1 << 62] * 40, dtype).size == 1 << 62
 
 
-def test_engines_ask_before_they_take(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("onnxruntime")
+# What is asked for until more than 5,000 bytes are: a graph before the weights that it names.
+ASKED = """
+torch  | {model: m.pt, inputs: [{shape: [8, 1000]}, {shape: [3], dtype: int64}], device: cpu} | inputs[0] 32000, inputs[1] 24, model 999
+torch  | {model: m.pt, inputs: [{shape: [8, 1000]}], device: cuda} | inputs[0] 32000, model 999
+matmul | {size: 64} | size 49152
+onnx   | {model: m.onnx} | model 23, model 5023
+"""  # noqa: E501
 
-    class Refused(Exception):
-        pass
 
-    def asked(kind: str, most: int = 0, **options: Any) -> list[tuple[str, int]]:
-        found: list[tuple[str, int]] = []
+@pytest.mark.parametrize(("kind", "options", "expected"), scenarios(ASKED))
+def test_engines_ask_before_they_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: str, expected: str
+) -> None:
+    for engine in ("torch", "onnxruntime"):
+        pytest.importorskip(engine)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("infercanary.probe.targets.matmul.has_native_bfloat16", lambda *_: False)
+    graph = b"\x0a\x08location\x12\x09m.weights \x0a"
+    for name, content in (("m.pt", bytes(999)), ("m.weights", bytes(5000)), ("m.onnx", graph)):
+        Path(name).write_bytes(content)
+    found = list[str]()
 
-        def refuse(needs: Any) -> None:
-            found.extend((need.place, need.size) for need in needs)
-            if sum(need.size for need in needs) >= most:
-                raise Refused
+    def refuse(needs: Any) -> None:
+        found.extend(f"{need.place} {need.size}" for need in needs)
+        if sum(need.size for need in needs) > 5000:
+            raise InterruptedError
 
-        target = make(kind, options)
-        target.ask_for_memory = refuse
-        with pytest.raises(Refused):
-            target.open()
-        target.close()
-        return found
-
-    model, graph, weights = (tmp_path / name for name in ("model.pt", "m.onnx", "m.weights"))
-    for path, content in ((model, bytes(999)), (weights, bytes(5000))):
-        path.write_bytes(content)
-    graph.write_bytes(b"\x0a\x08location\x12\x09m.weights \x0a")
-    inputs = [{"shape": [8, 1000]}, {"shape": [3], "dtype": "int64"}]
-    for device in ("cpu", "cuda"):
-        of_torch = asked("torch", model=str(model), inputs=inputs, device=device)
-        assert of_torch == [("inputs[0]", 32000), ("inputs[1]", 24), ("model", 999)]
-    [(place, size)] = asked("matmul", size=64)
-    assert place == "size" and size in (64 * 64 * 3 * 4, 64 * 64 * (3 * 4 + 3 * 2)), (
-        "half precision where there is one"
-    )
-    size = graph.stat().st_size
-    assert asked("onnx", 5000, model=str(graph)) == [("model", size), ("model", size + 5000)]
-    assert of_files("model", [tmp_path / "none", weights]).size == 5000
+    target = make(kind, yaml.safe_load(options))
+    target.ask_for_memory = refuse
+    with pytest.raises(InterruptedError):
+        target.open()
+    target.close()
+    assert ", ".join(found) == expected
+    assert of_files("model", [Path("none"), Path("m.weights")]).size == 5000
 
 
 LIMITED = """

@@ -13,7 +13,7 @@ import pytest
 import infercanary.probe.targets
 from infercanary.command.settings import UsageError
 from infercanary.probe import HostClock, Phase, Target
-from infercanary.probe.targets import adapt, make, names, register, registered, registry
+from infercanary.probe.targets import adapt, make, names, registered, registry
 from infercanary.probe.targets.engines.environment import reported
 
 ONE_FILE = """  # by the recipe of 0.1.0: a class without a base
@@ -71,13 +71,6 @@ def test_a_name_is_registered_once(folder: Path) -> None:
         names()
 
 
-def test_registering_gives_back_what_it_gets(folder: Path) -> None:
-    def factory() -> Any: ...
-
-    assert register("mine")(factory) is factory
-    assert registered("mine") is factory
-
-
 IMPORTS = """
 import sys
 from infercanary.probe.targets import names, registered
@@ -128,37 +121,35 @@ class Old:
     device = "cuda:1"
     reasons = ("not_ready",)
     samples = 2
+    cuda_missing = ""
+    ask_for_memory: Any = None
+    memory = settings = "attributes of its own"
+    is_prepared = False
 
-    def __init__(self) -> None:
-        self.ask_for_memory: Any = None
-        self.cuda_missing = ""
-        self.memory = self.settings = "attributes of its own"
-        self.is_prepared = False
-
-    def open(self) -> None:
+    def open(self):
         self.ask_for_memory([])
         self.cuda_missing = "no_device"
 
-    def run(self, phase: Phase) -> None: ...
+    def run(self, phase: Phase): ...
 
-    def values(self, result: None) -> list[float]:
+    def values(self, result: None):
         return [1.0]
 
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         return {"old": "1"}
 
-    def close(self) -> None: ...
+    def close(self): ...
 
-    def model_identity(self) -> str:
+    def model_identity(self):
         return "file-sha256:1"
 
-    def measured_settings(self) -> dict[str, int]:
+    def measured_settings(self):
         return {"seed": 3}
 
-    def is_busy(self) -> bool:
+    def is_busy(self):
         return True
 
-    def prepare(self) -> None:
+    def prepare(self):
         self.is_prepared = True
 
 
@@ -197,10 +188,7 @@ def test_a_target_derived_from_one_of_ours_takes_the_same_options(
     monkeypatch.syspath_prepend(tmp_path)
     target = make("derived_target:MyTarget", {"url": "http://127.0.0.1:1", "keep_alive": False})
     assert target.environment() == {"server": "mine"}
-    with pytest.raises(
-        UsageError,
-        match=r"options: unknown key `uri`; did you mean `url`\? known keys: url, headers, timeout_seconds",
-    ):
+    with pytest.raises(UsageError, match=r"options: unknown key `uri`; did you mean `url`\?"):
         make("derived_target:MyTarget", {"uri": "http://127.0.0.1:1"})
     with pytest.raises(UsageError, match="options: the required key `url` is missing"):
         make("derived_target:MyTarget", {})
