@@ -181,35 +181,29 @@ def test_limits_that_could_not_be_seen_are_unknown(tmp_path: Path, own: str) -> 
     assert (of_none.seconds(), of_none.resident()) == (None, None)
 
 
-# Files of v2 or v1; CPU seconds; bytes that processes have, without page cache that none has mapped.
+# Own cgroup of v2, or files of v1; CPU seconds; bytes that processes have, without page cache that none has mapped. Of
+# the host's root, time and memory are everyone's; memory may be counted with others' above.
 CONTAINERS = [
-    # The host's root: its time and its memory are everyone's.
-    ("cgroup.controllers = cpu\ncpu.stat = usage_usec 900\nmemory.stat = anon 500; file_mapped 40", None, None),
-    ("cpuacct/cpuacct.usage = 900000\ncpuacct/release_agent = \nmemory/memory.stat = total_rss 5\n"
+    ("/", "cgroup.controllers = cpu\ncpu.stat = usage_usec 900\nmemory.stat = anon 500; file_mapped 40", None, None),
+    ("/", "cpuacct/cpuacct.usage = 900000\ncpuacct/release_agent = \nmemory/memory.stat = total_rss 5\n"
      "memory/release_agent = ", None, None),
-    ("cgroup.controllers = cpu\ncgroup.events = populated 1\ncpu.stat = usage_usec 900\nmemory.current = 90540\n"
+    ("/", "cgroup.controllers = cpu\ncgroup.events = populated 1\ncpu.stat = usage_usec 900\nmemory.current = 90540\n"
      "memory.stat = anon 500; file 90000; file_mapped 40", 0.0009, 540),
-    ("cpuacct/cpuacct.usage = 900000\nmemory/memory.stat = rss 1; mapped_file 2; total_rss 500; total_mapped_file 40",
-     0.0009, 540),
-    ("cgroup.controllers = cpu\ncgroup.events = populated 1\nmemory.current = 540\nmemory.stat = ", None, None),
+    ("/", "cpuacct/cpuacct.usage = 900000\nmemory/memory.stat = rss 1; mapped_file 2; total_rss 500; "
+     "total_mapped_file 40", 0.0009, 540),
+    ("/", "cgroup.controllers = cpu\ncgroup.events = populated 1\nmemory.current = 540\nmemory.stat = ", None, None),
+    ("/a", "cgroup.controllers = memory\nmemory.current = 540\nmemory.stat = anon 5\na/cgroup.events = ", None, None),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("files", "seconds", "resident"), CONTAINERS)
+@pytest.mark.parametrize(("own", "files", "seconds", "resident"), CONTAINERS)
 def test_what_all_processes_of_a_container_take(
-    tmp_path: Path, files: str, seconds: float | None, resident: int | None
+    tmp_path: Path, own: str, files: str, seconds: float | None, resident: int | None
 ) -> None:
-    tree(tmp_path, parsed("proc/cgroup = 0::/; 1:cpuacct:/; 2:memory:/"))
+    tree(tmp_path, parsed(f"proc/cgroup = 0::{own}; 1:cpuacct:/; 2:memory:/"))
     tree(tmp_path / "sys", parsed(files))
     container = ContainerCpu(tmp_path / "sys", tmp_path / "proc")
     assert (container.seconds(), container.resident()) == (seconds, resident)
-
-
-def test_memory_that_is_counted_with_others_above_is_not_known(tmp_path: Path) -> None:
-    tree(tmp_path, parsed("proc/cgroup = 0::/a"))
-    files = "cgroup.controllers = memory\nmemory.current = 90540\nmemory.stat = anon 500\na/cgroup.events = "
-    tree(tmp_path / "sys", parsed(files))
-    assert ContainerCpu(tmp_path / "sys", tmp_path / "proc").resident() is None
 
 
 GARBAGE = (

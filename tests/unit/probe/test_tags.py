@@ -20,6 +20,7 @@ from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.tags import Values, Window, clock_reason, gpus_at, state_tags, tags
 from infercanary.probe.timing import Timing
+from tests.scenarios import typed
 
 NAMES = {
     "stalled": "infercanary_stalled_seconds_total",
@@ -215,15 +216,13 @@ def test_the_clock_is_that_of_the_canarys_gpu_after_the_run() -> None:
 
 def test_gpus_are_found_by_their_pci_address() -> None:
     """CUDA writes four digits of the domain, NVML eight; a MIG device has that of its GPU."""
-    labels = [
-        ("0", "00000000:41:00.0"),
-        ("1", "00000000:C1:00.0"),
-        ("1:0", "00000000:C1:00.0"),
-        ("2", "00000001:41:00.0"),
-    ]
-    shown: Values = {
-        "infercanary_gpu_info": {(index, "GPU", "uuid", bus_id): 1.0 for index, bus_id in labels}
+    labels = {
+        "0": "00000000:41:00.0",
+        "1": "00000000:C1:00.0",
+        "1:0": "00000000:C1:00.0",
+        "2": "00000001:41:00.0",
     }
+    shown: Values = {"infercanary_gpu_info": {(index, "GPU", "u", bus): 1.0 for index, bus in labels.items()}}
     expected = {"0000:41:00.0": {"0"}, "0000:c1:00.0": {"1"}, "0001:41:00.0": {"2"}, "0000:42:00.0": None}
     assert {bus_id: gpus_at(bus_id, shown) for bus_id in expected} == expected
 
@@ -242,33 +241,30 @@ def test_every_metric_that_a_rule_names_is_some_samplers() -> None:
     assert named <= declared
 
 
-@pytest.mark.parametrize(
-    ("throttled", "waits", "crowds", "queued", "known"),
-    [
-        # Without waiting: 20, 20 and 30 ms of 20, 50 and 30. The median is 10 ms lower, whatever the mean of the waits.
-        (0.0, (0.0, 0.03, 0.0), (0.0,) * 3, (), (0.01, 0.0)),
-        (
-            0.1,
-            (0.0, 0.03, 0.0),
-            (0.0,) * 3,
-            (),
-            (None, None),
-        ),  # the kernel does not say how long it waited in all
-        (0.0, (0.0, None, 0.0), (None,) * 3, (), (None, None)),
-        (0.1, (0.0, 0.02, 0.0), (0.0,) * 3, (0.0, 0.02, 0.0), (0.0, 0.0)),  # the median run was not held back
-        (0.1, (0.0008,) * 3, (0.0,) * 3, (0.0008,) * 3, (0.0, 0.0)),  # next to nothing of 30 ms
-        (0.1, (0.0008,) * 3, (None,) * 3, (0.0008,) * 3, (0.0, None)),
-        (0.1, (0.002,) * 3, (0.0,) * 3, (0.002,) * 3, (None, None)),
-    ],
-)
+# Seconds of three repeats. Without waiting they are 20, 20 and 30 ms of 20, 50 and 30: the median is 10 ms lower,
+# whatever the mean of the waits. Then: the kernel does not say how long they waited in all; the median run was not held
+# back; next to nothing of 30 ms.
+WAITS = """
+0.0 | [0.0, 0.03, 0.0]         | [0.0, 0.0, 0.0] | []                       | 0.01 | 0.0
+0.1 | [0.0, 0.03, 0.0]         | [0.0, 0.0, 0.0] | []                       | ~    | ~
+0.0 | [0.0, ~, 0.0]            | [~, ~, ~]       | []                       | ~    | ~
+0.1 | [0.0, 0.02, 0.0]         | [0.0, 0.0, 0.0] | [0.0, 0.02, 0.0]         | 0.0  | 0.0
+0.1 | [0.0008, 0.0008, 0.0008] | [0.0, 0.0, 0.0] | [0.0008, 0.0008, 0.0008] | 0.0  | 0.0
+0.1 | [0.0008, 0.0008, 0.0008] | [~, ~, ~]       | [0.0008, 0.0008, 0.0008] | 0.0  | ~
+0.1 | [0.002, 0.002, 0.002]    | [0.0, 0.0, 0.0] | [0.002, 0.002, 0.002]    | ~    | ~
+"""
+
+
+@pytest.mark.parametrize(("throttled", "waits", "crowds", "queued", "waited", "crowded"), typed(WAITS))
 def test_waiting_is_known_where_no_quota_can_have_made_it(
-    throttled: float, waits: Any, crowds: Any, queued: Any, known: tuple[float | None, float | None]
+    throttled: float, waits: Any, crowds: Any, queued: Any, waited: float | None, crowded: float | None
 ) -> None:
     """A slow model that reaches its quota in each run would else never be compared without its neighbours."""
-    timings = [Timing(seconds, {}) for seconds in (0.02, 0.05, 0.03)]
     run = window(f"throttled=1>{1 + throttled}")
     assert run.waited is None, "it did not run"
-    off_cpu = [{QUEUED: seconds} for seconds in queued]
-    done = run.done._replace(timings=timings, waits=waits, crowds=crowds, off_cpu=off_cpu)
+    done = run.done._replace(
+        timings=[Timing(seconds, {}) for seconds in (0.02, 0.05, 0.03)], waits=waits, crowds=crowds,
+        off_cpu=[{QUEUED: seconds} for seconds in queued],
+    )  # fmt: skip
     run = run._replace(done=done)
-    assert (run.waited, run.crowded) == tuple(None if x is None else pytest.approx(x) for x in known)
+    assert (run.waited, run.crowded) == (pytest.approx(waited), pytest.approx(crowded))
