@@ -17,7 +17,6 @@ CC = shutil.which("cc") or shutil.which("gcc")
 needs_cc = pytest.mark.skipif(
     CC is None, reason="broken libraries are made by a C compiler: apt-get install gcc"
 )
-NOT_FOUND = "cannot open shared object file: No such file or directory"
 
 
 def compiled(file: Path, source: str, *flags: str) -> Path:
@@ -35,16 +34,12 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def engine(
-    site: Path, name: str, library: str = "libcudart.so.11.0", source: str = "", calls: str = ""
-) -> None:
+def engine(site: Path, name: str, library: str, calls: str) -> None:
     """A package whose extension needs ``library``, which is not where the loader looks."""
     (site / name).mkdir()
     (site / name / "__init__.py").write_text(f"from {name} import _C\n")
-    stub = compiled(
-        site / "build" / library, source or "int made(void) { return 1; }", f"-Wl,-soname,{library}"
-    )
-    body = f"extern int {calls or 'made'}(void); int PyInit__C(void) {{ return {calls or 'made'}(); }}"
+    stub = compiled(site / "build" / library, "int made(void) { return 1; }", f"-Wl,-soname,{library}")
+    body = f"extern int {calls}(void); int PyInit__C(void) {{ return {calls}(); }}"
     linked = ["-x", "none", "-Wl,--no-as-needed", str(stub), "-Wl,--unresolved-symbols=ignore-all"]
     compiled(site / name / "_C.so", body, *linked)
     shutil.rmtree(site / "build")
@@ -57,44 +52,34 @@ def refused(name: str) -> Failure:
     return caught.value
 
 
-@needs_cc
-def test_a_library_that_is_not_there(site: Path) -> None:
-    engine(site, "lacking", "libfitless.so.11.0")
-    error = refused("lacking")
-    assert error.reason == "no_libraries" and f"(libfitless.so.11.0: {NOT_FOUND}); install" in str(error)
-    assert str(refused("lacking")) == str(error), "the second attempt says the same"
+# Package, library that it needs, function that it calls, file that is there, the loader's search path ($ is where files
+# are), the reason and words of the line.
+MISFITS = """
+lacking  | libfitless.so.11.0  |                  |                       |          | no_libraries     | (libfitless.so.11.0: cannot open shared object file: No such file or directory); install
+upgraded | libcudart.so.11.0   |                  | libcudart.so.13       | $        | version_mismatch | ; it needs version 11.0, and there is 13 (in $): | install
+misled   | libmisled.so.9      |                  | libmisled.so.9        | /nowhere | no_libraries     | it is in $, where | (LD_LIBRARY_PATH is /nowhere)
+mixed    | libc.so.6           | ncclCommRegister |                       |          | version_mismatch | _C.so: undefined symbol: ncclCommRegister); one
+"""  # noqa: E501
 
 
 @needs_cc
-def test_one_of_another_release_is_there(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine(site, "upgraded")
-    (site / "libs").mkdir()
-    (site / "libs" / "libcudart.so.13").touch()
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(site / "libs"))
-    error = refused("upgraded")
-    assert error.reason == "version_mismatch"
-    assert f"; it needs version 11.0, and there is 13 (in {site / 'libs'}): " in str(error)
-
-
-@needs_cc
-def test_it_is_there_and_the_loader_looks_elsewhere(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a wrong LD_LIBRARY_PATH; here where CUDA's wheels put it."""
-    engine(site, "misled", "libmisled.so.9")
+@pytest.mark.parametrize("row", scenarios(MISFITS), ids=lambda row: row[0])
+def test_a_library_that_does_not_fit(
+    site: Path, monkeypatch: pytest.MonkeyPatch, row: tuple[str, ...]
+) -> None:
+    """Of a wrong LD_LIBRARY_PATH it is told where CUDA's wheels put the library."""
+    name, library, calls, file, search, reason, *words = row
+    engine(site, name, library, calls or "made")
     folder = site / "nvidia" / "cudnn" / "lib"
     folder.mkdir(parents=True)
-    (folder / "libmisled.so.9").touch()
-    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
-    error = refused("misled")
-    assert error.reason == "no_libraries"
-    assert f"it is in {folder}, where" in str(error) and "(LD_LIBRARY_PATH is /nowhere)" in str(error)
-
-
-@needs_cc
-def test_a_library_that_lacks_a_function(site: Path) -> None:
-    engine(site, "mixed", "libc.so.6", calls="ncclCommRegister")
-    error = refused("mixed")
-    assert error.reason == "version_mismatch"
-    assert "_C.so: undefined symbol: ncclCommRegister); one" in str(error)
+    if file:
+        (folder / file).touch()
+    if search:
+        monkeypatch.setenv("LD_LIBRARY_PATH", search.replace("$", str(folder)))
+    error = refused(name)
+    assert error.reason == reason
+    assert [word for word in words if word.replace("$", str(folder)) not in str(error)] == []
+    assert str(refused(name)) == str(error), "the second attempt says the same"
 
 
 def test_a_library_that_is_none(site: Path) -> None:

@@ -209,13 +209,35 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Any:
     return open_on
 
 
-def test_all_precisions_of_an_ampere_gpu(on: Any) -> None:
-    gpu = FakeGpu(A100)
-    target = on(gpu)
-    assert target.precisions == ("float32", "tf32", "bfloat16") and target.precision == "bfloat16"
-    expected = {(FLOPS.name, name): FLOP / seconds for name, seconds in A100.items()} | {(UNUSED.name,): 0.0}
-    assert readings(target) == pytest.approx(expected, rel=1e-3)
-    assert gpu.switch.fp32_precision == "none", "the switch is as it was"
+# Capability and name of a GPU, seconds of its products; the switch for TF32 and whether the process is a server's; the
+# precisions, the last of which is measured, and whether Tensor Cores are unused.
+GPUS = """
+[8, 0] | A100      | {float32: 7.0e-3, tf32: 0.9e-3, bfloat16: 0.5e-3}   | none | false | float32 tf32 bfloat16 | 0.0
+[8, 0] | A100      | {float32: 7.0e-3, bfloat16: 0.5e-3}                 | none | true  | float32 bfloat16      | 0.0
+[8, 0] | A100      | {tf32: 0.9e-3, bfloat16: 0.5e-3}                    | tf32 | true  | tf32 bfloat16         | ~
+[7, 5] | Tesla T4  | {float32: 4.0e-3, float16: 1.0e-3}                  | none | false | float32 float16       | 0.0
+[7, 5] | GTX 1650  | {float32: 4.0e-3, float16: 1.0e-3}                  | none | false | float32 float16       | ~
+[6, 1] | GTX 1080  | {float32: 4.0e-3, float16: 1.0e-3}                  | none | false | float32 float16       | ~
+"""
+
+
+@pytest.mark.parametrize(
+    ("capability", "name", "seconds", "switch", "is_guest", "precisions", "unused"), typed(GPUS)
+)
+def test_the_precisions_of_a_gpu(
+    on: Any, monkeypatch: pytest.MonkeyPatch, capability: list[int], name: str, seconds: dict[str, float], switch: str,
+    is_guest: bool, precisions: str, unused: float | None,
+) -> None:  # fmt: skip
+    """In a server's process its switch is left alone; elsewhere it is afterwards as it was."""
+    gpu = FakeGpu(seconds, (*capability,), name)
+    gpu.switch.fp32_precision = switch
+    target = on(gpu, own_process=not is_guest)
+    assert target.precisions == (*precisions.split(),) and target.precision == precisions.split()[-1]
+    expected = {(FLOPS.name, name): FLOP / took for name, took in seconds.items()}
+    assert readings(target) == pytest.approx(
+        expected | ({} if unused is None else {(UNUSED.name,): unused}), rel=1e-3
+    )
+    assert gpu.switch.fp32_precision == switch and {*gpu.products} == {*seconds}
     timing, _ = target.clock.measure(target.run)
     assert timing.phases.keys() == {"compute", "launch", "queue"}
 
@@ -226,20 +248,6 @@ def test_a_repeat_takes_100_us(on: Any) -> None:
     assert readings(target)[FLOPS.name, "float32"] == pytest.approx(FLOP / 140e-6, rel=1e-3)
 
 
-OLDER = """
-[7, 5] | Tesla T4                | 0.0
-[7, 5] | NVIDIA GeForce GTX 1650 | ~
-[6, 1] | NVIDIA GeForce GTX 1080 | ~
-"""
-
-
-@pytest.mark.parametrize(("capability", "name", "unused"), typed(OLDER))
-def test_older_gpus_have_float16(on: Any, capability: list[int], name: str, unused: float | None) -> None:
-    target = on(FakeGpu({"float32": 4e-3, "float16": 1e-3}, (*capability,), name))
-    assert (target.precisions, target.precision) == (("float32", "float16"), "float16")
-    assert readings(target).get((UNUSED.name,)) == unused
-
-
 def test_tensor_cores_that_are_not_used_by_the_median_of_the_last_measurements(on: Any) -> None:
     gpu = FakeGpu({**A100, "bfloat16": 6.5e-3})
     target = on(gpu)
@@ -248,18 +256,6 @@ def test_tensor_cores_that_are_not_used_by_the_median_of_the_last_measurements(o
         gpu.seconds = seconds
         found += [readings(target)[UNUSED.name,] for _ in range(3)]
     assert found == [1, 1, 1, 0, 0, 0, 1], "one slow product changes nothing"
-
-
-@pytest.mark.parametrize(("switch", "single"), [("none", "float32"), ("tf32", "tf32")])
-def test_in_a_server_the_switch_is_left_alone(
-    on: Any, monkeypatch: pytest.MonkeyPatch, switch: str, single: str
-) -> None:
-    gpu, switched = FakeGpu(A100), list[bool]()
-    gpu.switch.fp32_precision = switch
-    monkeypatch.setattr(module, "_tf32", lambda _, on: switched.append(on))
-    target = on(gpu, own_process=False)
-    readings(target)
-    assert (target.precisions, switched, {*gpu.products}) == ((single, "bfloat16"), [], {single, "bfloat16"})
 
 
 @pytest.mark.parametrize(

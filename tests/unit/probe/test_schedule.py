@@ -8,15 +8,19 @@ from hypothesis import strategies as st
 
 from infercanary.probe import schedule as module
 from infercanary.probe.schedule import MAX_REPEATS, MIN_REPEATS, Budget, Schedule, plan
+from tests.scenarios import typed
 
 
-def test_missed_slots_are_counted_and_never_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missed_slots_are_counted_and_never_made_up_and_a_stretch_starts_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "JITTER", 0.0)
     schedule = Schedule(10.0, 0.0)
-    assert schedule.next(0.0) == (10.0, 0)
-    assert schedule.next(10.5) == (20.0, 0)
-    assert schedule.next(67.0) == (70.0, 4)  # 30, 40, 50 and 60 passed
-    assert schedule.next(70.5) == (80.0, 0)
+    found = [schedule.next(now) for now in (0.0, 10.5, 67.0, 70.5)]
+    assert found == [(10.0, 0), (20.0, 0), (70.0, 4), (80.0, 0)], "30, 40, 50 and 60 passed"
+    schedule.stretch(25.0, 87.0)
+    assert schedule.interval == 25.0
+    assert [schedule.next(now) for now in (87.0, 112.1)] == [(112.0, 0), (137.0, 0)]
 
 
 @given(st.lists(st.floats(0, 45), min_size=1, max_size=60), st.integers(0, 2**32))
@@ -31,16 +35,6 @@ def test_every_slot_is_either_run_or_missed(durations: list[float], seed: int) -
         assert abs(slot - 10.0 * (runs + missed)) <= 2.0 or slot == now
         now = slot + duration
     assert runs + missed <= now / 10.0 + 1.2 + 1
-
-
-def test_stretch_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "JITTER", 0.0)
-    schedule = Schedule(10.0, 0.0)
-    schedule.next(0.0)
-    schedule.stretch(25.0, 17.0)
-    assert schedule.interval == 25.0
-    assert schedule.next(17.0) == (42.0, 0)
-    assert schedule.next(42.1) == (67.0, 0)
 
 
 @given(
@@ -62,16 +56,6 @@ def test_duty_never_exceeds_the_cap_when_costs_are_as_announced(
         assert busy <= cap * (now - 50.0) * (1 + 1e-9) + 1e-9
 
 
-def test_a_hang_silences_for_five_minutes_and_not_for_an_hour() -> None:
-    budget = Budget(0.01, 0.0)
-    start = budget.ready_at(0.1, 0.0)
-    budget.spend(30.0, start + 30.0)
-    pause = budget.ready_at(0.1, start + 30.0) - (start + 30.0)
-    assert pause == pytest.approx(300.0 + 0.1 / 0.01)
-    budget.spend(30.0, start + 60.0)  # and a second one does not add up
-    assert budget.ready_at(0.1, start + 60.0) - (start + 60.0) == pytest.approx(310.0)
-
-
 @given(
     st.lists(st.floats(0.0, 60.0), min_size=1, max_size=6),
     st.floats(0.1, 3600.0),
@@ -87,16 +71,19 @@ def test_a_plan_has_5_to_50_repeats_and_keeps_the_cap(
     assert sum(n * cost for n, cost in zip(repeats, costs, strict=True)) <= cap * planned * (1 + 1e-9)
 
 
-def test_plans() -> None:
-    assert plan([], 10.0, 0.01) == ([], 10.0)
-    assert plan([0.0], 10.0, 0.01) == ([MAX_REPEATS], 10.0)
-    # 80 ms of budget: 8 repeats of 10 ms; two canaries share it.
-    assert plan([0.01], 10.0, 0.01) == ([8], 10.0)
-    assert plan([0.005, 0.005], 10.0, 0.01) == ([8, 8], 10.0)
-    # 5 repeats of 100 ms take 0.5 s: at 1 % that is a run every 50 s and a little.
-    repeats, interval = plan([0.1], 10.0, 0.01)
-    assert repeats == [5]
-    assert interval == pytest.approx(55.0)
+# Of 10 s and 1 %: 80 ms of budget are 8 repeats of 10 ms, two canaries share it; 5 repeats of 100 ms take 0.5 s.
+PLANS = """
+[]             | []     | 10.0
+[0.0]          | [50]   | 10.0
+[0.01]         | [8]    | 10.0
+[0.005, 0.005] | [8, 8] | 10.0
+[0.1]          | [5]    | 55.0
+"""
+
+
+@pytest.mark.parametrize(("costs", "repeats", "interval"), typed(PLANS))
+def test_plans(costs: list[float], repeats: list[int], interval: float) -> None:
+    assert plan(costs, 10.0, 0.01) == (repeats, pytest.approx(interval))
 
 
 def test_slots_are_jittered_on_both_sides() -> None:
@@ -107,12 +94,13 @@ def test_slots_are_jittered_on_both_sides() -> None:
     assert -2.0 <= min(offsets) < -1.5 and 1.5 < max(offsets) <= 2.0
 
 
-def test_debt_is_paid_back_first_and_an_idle_hour_buys_one_run() -> None:
+@pytest.mark.parametrize("cost", [1.1, 30.0, 60.0])
+def test_debt_is_paid_back_first_within_five_minutes_and_an_idle_hour_buys_one_run(cost: float) -> None:
     budget = Budget(0.01, 0.0)
-    start = budget.ready_at(0.1, 0.0)
-    assert start == pytest.approx(10.0)
-    budget.spend(1.1, start)  # it cost a second more than announced
-    assert budget.ready_at(0.1, start) == pytest.approx(start + 100.0 + 10.0)
-    assert budget.ready_at(0.1, start + 3600.0) == start + 3600.0
-    budget.spend(0.1, start + 3600.0)
-    assert budget.ready_at(0.1, start + 3600.0) == pytest.approx(start + 3610.0)
+    at = budget.ready_at(0.1, 0.0)
+    assert at == pytest.approx(10.0)
+    budget.spend(cost, at)
+    assert budget.ready_at(0.1, at) - at == pytest.approx(110.0 if cost == 1.1 else 310.0)
+    assert budget.ready_at(0.1, at + 3600.0) == at + 3600.0
+    budget.spend(0.1, at + 3600.0)
+    assert budget.ready_at(0.1, at + 3600.0) == pytest.approx(at + 3610.0)

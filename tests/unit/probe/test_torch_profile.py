@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from infercanary.contract.profile import MAX_ROWS, Profile, is_sound
 from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes
@@ -25,7 +26,7 @@ MARK = "infercanary::repeat"
 class Event:
     """Times in microseconds. What it does not have otherwise is 0, or empty."""
 
-    def __init__(self, name: str, begin: float, took: float, device: str = "CPU", **more: Any) -> None:
+    def __init__(self, name: str, begin: float, took: float, device: str = "CPU", **more: Any):
         self.given = {"name": name, "begin": begin, "took": took, "device": device, **more}
         found = {
             "name": name, "start_ns": round(1000 * begin), "duration_ns": round(1000 * took), "device_index": 0,
@@ -36,34 +37,29 @@ class Event:
         for method, value in found.items():
             setattr(self, method, lambda value=value: value)
 
-    def later(self, shift: int) -> Event:
+    def later(self, shift: int):
         given: Any = self.given | {"begin": self.given["begin"] + shift}
         return Event(**given | {key: given[key] + shift for key in ("id", "linked") if given.get(key)})
 
 
-def read(text: str) -> list[Event]:
-    """Events, one a line: name, begin and length, and what else it has."""
-    found = []
-    for line in text.strip().splitlines():
-        name, times, *more = line.strip().split(" | ")
-        has: dict[str, Any] = dict(pair.split("=") for part in more for pair in part.split())
-        device = has.pop("device", "CPU")
-        numbers = {key: int(number) for key, number in has.items()}
-        begin, took = map(float, times.split())
-        found.append(Event(name, begin, took, device, **numbers))
-    return found
+def read(line: str) -> Event:
+    """An event: name, begin and length, and what else it has."""
+    name, times, *more = line.split(" | ")
+    has = yaml.safe_load(f"{{{''.join(more)}}}")
+    begin, took = map(float, times.split())
+    return Event(name, begin, took, **has)
 
 
 class Torch:
     """Its profiler gives the same events for each of two repeats, of which the first is the warm-up."""
 
-    def __init__(self, events: list[Event]) -> None:
+    def __init__(self, events: list[Event]):
         self.events = [event.later(shift) for shift in (0, 10_000) for event in events]
         self.traces: list[str] = []
         self.autograd = SimpleNamespace(profiler=self)
 
     @contextmanager
-    def profile(self, **_: Any) -> Any:
+    def profile(self, **_: Any):
         results = SimpleNamespace(events=lambda: self.events)
         yield SimpleNamespace(kineto_results=results, export_chrome_trace=self.traces.append)
 
@@ -84,24 +80,10 @@ class Walls:
         return SimpleNamespace(wall=next(self._walls) / self.batch), run
 
 
-def profile(
-    torch: Torch | list[Event], device: str = "cpu", batch: int = 1, trace: Path | None = None
-) -> Profile:
-    made = Torch(torch) if isinstance(torch, list) else torch
-    found = profile_repeats(made, Walls(batch), str, 1, device, trace)
+def profile(torch: Torch, device: str, batch: int = 1, trace: Path | None = None) -> Profile:
+    found = profile_repeats(torch, Walls(batch), str, 1, device, trace)
     assert is_sound(found)
     return found
-
-
-SIZES: dict[str, Any] = {"sizes": [[1, 3, 8, 8], [4, 3, 3, 3], []], "types": ["float", "float", "Scalar"]}
-CONV = read("""
-    infercanary::repeat | 0 1000
-    aten::conv2d | 100 600 | id=1
-    aten::convolution | 110 580 | id=2
-    aten::mkldnn_convolution | 120 500 | id=3
-    aten::relu | 800 100 | id=4
-""")
-CONV[1] = Event("aten::conv2d", 100, 600, id=1, **SIZES)
 
 
 def test_events_of_a_real_gpu_are_read() -> None:
@@ -140,77 +122,73 @@ def test_kernels_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == [both, {activities.CPU}]
 
 
-def test_an_operator_has_what_it_called_and_is_named_by_what_took_most(tmp_path: Path) -> None:
-    torch = Torch(CONV)
-    found = profile(torch, trace=tmp_path / "trace.json")
-    conv, relu = found.rows
-    assert (conv.kind, conv.name, conv.device, conv.calls) == (
-        "aten::conv2d",
-        "aten::mkldnn_convolution",
-        "cpu",
-        1,
-    )
-    assert conv.shapes == "1x3x8x8 float, 4x3x3x3 float"
-    assert conv.seconds == (0.0006,) and relu.seconds == (0.0001,)
-    assert found.outside == (0.0003,) and found.wall == (0.001,) and found.state == "ok"
-    assert torch.traces == [str(tmp_path / "trace.json")]
-
-
-def test_another_threads_operators_are_not_the_canarys() -> None:
-    beside = Event("aten::linear", 200, 300, id=9, thread=2)
-    assert [row.kind for row in profile([*CONV, beside]).rows] == ["aten::conv2d", "aten::relu"]
-
-
-def test_kernels_count_by_the_devices_time_and_copies_with_them() -> None:
-    """The host's time of an operator overlaps its kernels; an operator without any ran on the host."""
-    events = read("""
+# Device, inferences in a repeat, events; then the state, microseconds outside of operators, and the rows:
+# operator, name, device, calls and microseconds of an inference, shapes.
+PROFILES = {
+    "what an operator called, named by what took most; another thread's are not the canary's": """
+        cpu 1
         infercanary::repeat | 0 1000
-        aten::conv2d | 10 30 | id=1
-        aten::cudnn_convolution | 12 20 | id=2
-        cudaLaunchKernel | 14 5 | id=3
-        void implicit_gemm<float>(int) | 50 400 | device=CUDA linked=2
-        void bias<float>(int) | 460 40 | device=CUDA linked=2
-        aten::nonzero | 600 200 | id=5
-        infercanary::repeat | 0 990 | device=CUDA
-    """)
-    found = profile(events, "cuda", batch=2)
-    conv, on_host = found.rows
-    assert (conv.kind, conv.name, conv.device) == ("aten::conv2d", "implicit_gemm<float>", "cuda:0")
-    assert conv.calls == 1, "two kernels in a repeat of two inferences"
-    assert conv.seconds == (0.00022,)
-    assert (on_host.kind, on_host.device, on_host.seconds) == ("aten::nonzero", "cpu", (0.0001,))
-    assert found.outside == (pytest.approx((1000 - 440 - 200) / 2e6),)
-
-
-def test_a_graphs_kernels_belong_to_no_operator() -> None:
-    events = read("""
-        infercanary::repeat | 0 1000 | id=9
-        cudaGraphLaunch | 10 20 | id=1
-        triton_poi_fused_add_relu_3 | 50 300 | device=CUDA
-        triton_poi_fused_add_relu_4 | 360 300 | device=CUDA linked=9
-    """)
-    [row] = profile(events, "cuda").rows
-    assert (row.kind, row.device, row.calls, row.seconds) == ("fused add_relu", "cuda:0", 2, (0.0006,))
-
-
-def test_where_cupti_is_refused_operators_are_shown_and_the_state_says_so() -> None:
-    found = profile(CONV, "cuda")
-    assert found.state == "no_cupti" and found.rows[0].device == "cpu"
-
-
-def test_fused_loops_of_a_compiled_model_are_one_row() -> None:
-    events = read("""
+        aten::conv2d | 100 600 | id: 1, sizes: [[1, 3, 8, 8], [4, 3, 3, 3], []], types: [float, float, Scalar]
+        aten::convolution | 110 580 | id: 2
+        aten::mkldnn_convolution | 120 500 | id: 3
+        aten::linear | 200 300 | id: 9, thread: 2
+        aten::relu | 800 100 | id: 4
+        -> ok 300
+        -> aten::conv2d aten::mkldnn_convolution cpu 1 600 1x3x8x8 float, 4x3x3x3 float
+        -> aten::relu aten::relu cpu 1 100""",
+    "kernels count by the device's time, copies with them; what has none ran on the host": """
+        cuda 2
         infercanary::repeat | 0 1000
-        Torch-Compiled Region: 0/0 | 100 800 | id=1 annotation=1
-        ## Call CompiledFxGraph fzquxyzabcdef ## | 150 700 | id=2 annotation=1
-        mkldnn::_convolution_pointwise | 200 500 | id=3
-    """)
-    found = profile(events)
-    assert {row.kind: row.seconds for row in found.rows} == {
-        "mkldnn::_convolution_pointwise": (0.0005,),
-        "compiled region": (pytest.approx(0.0003),),
-    }
-    assert {row.kind: row.calls for row in found.rows}["compiled region"] == 1
+        aten::conv2d | 10 30 | id: 1
+        aten::cudnn_convolution | 12 20 | id: 2
+        cudaLaunchKernel | 14 5 | id: 3
+        void implicit_gemm<float>(int) | 50 400 | device: CUDA, linked: 2
+        void bias<float>(int) | 460 40 | device: CUDA, linked: 2
+        aten::nonzero | 600 200 | id: 5
+        infercanary::repeat | 0 990 | device: CUDA
+        -> ok 180
+        -> aten::conv2d implicit_gemm<float> cuda:0 1 220
+        -> aten::nonzero aten::nonzero cpu 0.5 100""",
+    "kernels of a graph belong to no operator": """
+        cuda 1
+        infercanary::repeat | 0 1000 | id: 9
+        cudaGraphLaunch | 10 20 | id: 1
+        triton_poi_fused_add_relu_3 | 50 300 | device: CUDA
+        triton_poi_fused_add_relu_4 | 360 300 | device: CUDA, linked: 9
+        -> ok 400
+        -> fused add_relu triton_poi_fused_add_relu cuda:0 2 600""",
+    "where CUPTI is refused operators are shown": """
+        cuda 1
+        infercanary::repeat | 0 1000
+        aten::relu | 800 100 | id: 4
+        -> no_cupti 900
+        -> aten::relu aten::relu cpu 1 100""",
+    "fused loops of a compiled model are one row": """
+        cpu 1
+        infercanary::repeat | 0 1000
+        Torch-Compiled Region: 0/0 | 100 800 | id: 1, annotation: 1
+        ## Call CompiledFxGraph fzquxyzabcdef ## | 150 700 | id: 2, annotation: 1
+        mkldnn::_convolution_pointwise | 200 500 | id: 3
+        -> ok 200
+        -> mkldnn::_convolution_pointwise mkldnn::_convolution_pointwise cpu 1 500
+        -> compiled region compiled region cpu 1 300""",
+}
+
+
+@pytest.mark.parametrize("text", PROFILES.values(), ids=PROFILES)
+def test_what_a_profile_shows(text: str, tmp_path: Path) -> None:
+    settings, *lines = (line.strip() for line in text.strip().splitlines())
+    device, batch = settings.split()
+    torch = Torch([read(line) for line in lines if not line.startswith("->")])
+    found = profile(torch, device, int(batch), tmp_path / "trace.json")
+    shown = [f"-> {found.state} {1e6 * found.outside[0]:.0f}"]
+    for row in found.rows:
+        [seconds] = row.seconds
+        shown.append(
+            f"-> {row.kind} {row.name} {row.device} {row.calls:g} {1e6 * seconds:.0f} {row.shapes}".strip()
+        )
+    assert shown == [line for line in lines if line.startswith("->")]
+    assert found.wall == (0.001 / int(batch),) and torch.traces == [str(tmp_path / "trace.json")]
 
 
 def test_forty_operators_have_rows_and_the_others_are_summed() -> None:
