@@ -71,33 +71,23 @@ class Counting(Scripted):
         return None if self.peak is None else DeviceMemory(self.now, self.peak)
 
 
-def taken(
-    target: Any, proc: Path, *, is_guest: bool = False, calls_a_server: bool = False
-) -> dict[str, float]:
+def taken(target: Any, proc: Path, is_guest: bool = False, calls_a_server: bool = False) -> dict[str, float]:
     taking = Taking(target, Container(), proc)
     taking.is_guest = is_guest
     taking.begin()
     return taking.end(TIMINGS, calls_a_server)
 
 
-def test_the_peak_is_that_of_the_run(proc: Path) -> None:
-    target = Counting()
-    assert taken(target, proc) == {THROUGHPUT: 8 / 0.2, HOST_MEMORY: 2048 << 10, DEVICE_MEMORY: 5000}
-    assert (proc / "clear_refs").read_text() == "5"
-    assert target.resets == 1
-
-
-def test_a_guest_resets_nothing(proc: Path) -> None:
-    target = Counting()
+def test_the_peak_is_that_of_the_run_and_a_guest_resets_nothing(proc: Path) -> None:
+    target, cleared = Counting(), proc / "clear_refs"
     assert taken(target, proc, is_guest=True) == {THROUGHPUT: 40.0, HOST_MEMORY: 300 * PAGE}
-    assert (proc / "clear_refs").read_text() == "" and target.resets == 0
+    assert (cleared.read_text(), target.resets) == ("", 0)
     assert taken(Counting(now=3000), proc, is_guest=True)[DEVICE_MEMORY] == 3000
-
-
-def test_where_the_kernel_resets_no_peak_it_is_not_an_old_one(proc: Path) -> None:
-    (proc / "clear_refs").unlink()
-    (proc / "clear_refs").mkdir()  # cannot be written
-    assert taken(Counting(), proc)[HOST_MEMORY] == 300 * PAGE
+    assert taken(target, proc) == {THROUGHPUT: 8 / 0.2, HOST_MEMORY: 2048 << 10, DEVICE_MEMORY: 5000}
+    assert (cleared.read_text(), target.resets) == ("5", 1)
+    cleared.unlink()
+    cleared.mkdir()  # where it cannot be written, the peak would be an old one
+    assert taken(target, proc)[HOST_MEMORY] == 300 * PAGE
 
 
 def test_the_memory_of_a_server_is_not_that_of_its_client(
@@ -151,6 +141,7 @@ def test_what_is_not_known_is_missing(proc: Path, odd: Any) -> None:
     assert found == {}
 
 
+COUNTER = "infercanary_gpu_energy_joules_total"
 # Seconds between the samples and of the repeats, the canary's GPUs, energy counted by GPU, those that are shown, and
 # what is known.
 WINDOWS = """
@@ -178,7 +169,7 @@ def test_what_a_gpu_took_is_known_within_a_few_percent_or_missing(row: str) -> N
     counted = dict(pair.split(":") for pair in energy.split(",") if ":" in pair)
     after: Values = {
         COUNTER: {(gpu,): float(joules) for gpu, joules in counted.items()},
-        USE: {("0",): 0.1, ("1",): 0.9},
+        "infercanary_gpu_utilization_ratio": {("0",): 0.1, ("1",): 0.9},
         "infercanary_gpu_up": {(gpu.replace("/", ":"),): 1.0 for gpu in shown.split(",")},
     }
     done = RunResult("ok", timings=[Timing(float(repeats) / 40, {})] * 10, inferences=40)
@@ -187,11 +178,6 @@ def test_what_a_gpu_took_is_known_within_a_few_percent_or_missing(row: str) -> N
     around = None if seconds == "?" else float(seconds)
     found = of_gpu(Window(done, 0.0, {}, {}, {}, before, after, None, around, its_gpus))
     assert found == {name: {ENERGY: 1200.0 / 40, DEVICE_USE: 0.9}[name] for name in known}
-
-
-# Of a GPU ----------------------------------------------------------------------------------------------------------
-
-COUNTER, USE = "infercanary_gpu_energy_joules_total", "infercanary_gpu_utilization_ratio"
 
 
 def test_every_measure_that_is_shown_is_one_and_nothing_of_the_run_before_stays() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from fresh import in_a_fresh_process
 
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.threads import Place, ThreadSampler, ThreadUsage, thread_place, thread_usage
+from tests.scenarios import typed
 
 CPUS = os.sched_getaffinity(0)
 
@@ -93,17 +95,19 @@ def test_pinned_threads_are_counted_and_those_off_the_gpus_node() -> None:
     assert everywhere["off_node_threads"] == 0
 
 
-@pytest.mark.parametrize(
-    ("by_cgroup", "computing", "granted", "ratio"),
-    [
-        (None, None, len(CPUS), None),
-        pytest.param(1.5, 6, 1.5, 4.0, marks=needs_two_cpus),
-        (0.5, 4, 0.5, 4.0),
-        (0.5, 1, 0.5, 1.0),  # throttled it may be, but it waits for no other
-        (1000.0, 3 * len(CPUS), len(CPUS), 3.0),  # the affinity mask is what binds
-        (0.5, 0, 0.5, None),
-    ],
-)
+# CPUs by the cgroup and computing threads, CPUs that are granted, threads for each. One thread may be throttled, but it
+# waits for no other; of 1000 CPUs the affinity mask is what binds.
+GRANTED = f"""
+~    | ~                | {len(CPUS)} | ~
+0.5  | 4                | 0.5         | 4.0
+0.5  | 1                | 0.5         | 1.0
+1000 | {3 * len(CPUS)}  | {len(CPUS)} | 3.0
+0.5  | 0                | 0.5         | ~
+{"1.5 | 6 | 1.5 | 4.0" if len(CPUS) > 1 else ""}
+"""
+
+
+@pytest.mark.parametrize(("by_cgroup", "computing", "granted", "ratio"), typed(GRANTED))
 def test_granted_cpus_and_oversubscription(
     by_cgroup: float | None, computing: int | None, granted: float, ratio: float | None
 ) -> None:
@@ -132,23 +136,23 @@ def test_threads_that_vanish_while_it_looks() -> None:
         assert counts == sorted(counts), "a counter never goes back"
 
 
-Lived = dict[int, tuple[int, int, int]]  # thread → moves, nanoseconds queued, last CPU
+def live(folder: Path, threads: str) -> None:
+    """Make these the threads of the process in ``folder``: ``id moves`` of one, or of each in a range of ids.
 
-
-def live(folder: Path, threads: Lived) -> None:
-    """Make these the threads of the process in ``folder``."""
-    for old in (folder / "task").glob("*/*"):
-        old.unlink()
-    for old in (folder / "task").glob("*"):
-        old.rmdir()
-    for tid, (moves, queued, cpu) in threads.items():
-        task = folder / "task" / str(tid)
-        task.mkdir(parents=True)
-        (task / "sched").write_text(
-            f"nr_migrations : 7 ({tid}, #threads: 1)\n---\nse.exec_start : 1.0\nse.nr_migrations    :      {moves}\n"
-        )
-        (task / "schedstat").write_text(f"123456 {queued} 77\n")
-        (task / "stat").write_text(f"{tid} (a b) S (c) R {'1 ' * 35}{cpu} 0 0\n")
+    Thread 1 ran last on CPU 1, and so on; each waited for 100 ns a move.
+    """
+    shutil.rmtree(folder / "task", ignore_errors=True)
+    for entry in filter(None, threads.split(", ")):
+        ids, moves = entry.split()
+        first, _, last = ids.partition("-")
+        for tid in range(int(first), int(last or first) + 1):
+            task = folder / "task" / str(tid)
+            task.mkdir(parents=True)
+            (task / "sched").write_text(
+                f"nr_migrations : 7 ({tid}, #threads: 1)\n---\nse.exec_start : 1\nse.nr_migrations    :      {moves}\n"
+            )
+            (task / "schedstat").write_text(f"123456 {100 * int(moves)} 77\n")
+            (task / "stat").write_text(f"{tid} (a b) S (c) R {'1 ' * 35}{tid} 0 0\n")
 
 
 @pytest.fixture
@@ -157,9 +161,10 @@ def one_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _tid: {0, 1})
 
 
-def counters(sampler: ThreadSampler) -> tuple[float, float]:
+def moved(sampler: ThreadSampler) -> float:
     found = sampled(sampler)
-    return found["migrations"], found["run_queue_seconds"] * 1e9
+    assert found["run_queue_seconds"] == pytest.approx(found["migrations"] * 100e-9)
+    return found["migrations"]
 
 
 @pytest.mark.usefixtures("one_mask")
@@ -167,49 +172,39 @@ def test_counters_keep_the_share_of_threads_that_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampler = ThreadSampler(tmp_path)
-    steps: tuple[tuple[Lived, int], ...] = (
-        ({1: (10, 1000, 0), 2: (5, 500, 1)}, 15),
-        ({1: (12, 1200, 0), 2: (9, 900, 1)}, 21),
-        ({1: (12, 1200, 0)}, 21),
-        ({1: (13, 1300, 0), 2: (2, 200, 1)}, 24),  # the second's id is used again by one that has moved twice
-    )
-    for threads, moves in steps:
+    # The last: the id of the second is used again by a thread that has moved twice.
+    for threads, moves in {"1 10, 2 5": 15, "1 12, 2 9": 21, "1 12": 21, "1 13, 2 2": 24}.items():
         live(tmp_path, threads)
-        assert counters(sampler) == (moves, pytest.approx(100 * moves))
+        assert moved(sampler) == moves
 
     def exhausted(_path: str, _flags: int) -> int:
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patch:  # a host that is out of descriptors still lists its threads
         patch.setattr(os, "open", exhausted)
-        assert counters(sampler)[0] == 24
-    assert counters(sampler)[0] == 24, "nothing is counted twice"
+        assert moved(sampler) == 24
+    assert moved(sampler) == 24, "nothing is counted twice"
 
 
 @pytest.mark.usefixtures("one_mask")
 def test_of_many_threads_some_are_looked_at_in_each_sample_and_all_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nothing is lost, but it is late; new threads come first."""
     monkeypatch.setattr("infercanary.probe.samplers.threads.DETAILED", 40)
     sampler = ThreadSampler(tmp_path)
-    hundred, two = range(1, 101), range(1, 3)
     for threads, moves in (
-        (dict.fromkeys(hundred, (1, 10, 0)), [40, 80, 100, 100]),
-        (dict.fromkeys(hundred, (3, 30, 0)), [180, 260, 300, 300]),  # nothing is lost, but it is late
-        (dict.fromkeys(two, (3, 30, 0)), [300]),
-        (
-            dict.fromkeys(two, (4, 40, 0)) | dict.fromkeys(range(101, 141), (1, 10, 0)),
-            [340, 342],
-        ),  # new ones first
-    ):
+        ("1-100 1", [40, 80, 100, 100]), ("1-100 3", [180, 260, 300, 300]), ("1-2 3", [300]),
+        ("1-2 4, 101-140 1", [340, 342]),
+    ):  # fmt: skip
         live(tmp_path, threads)
-        assert [counters(sampler)[0] for _ in moves] == moves
+        assert [moved(sampler) for _ in moves] == moves
 
 
 @pytest.mark.usefixtures("one_mask")
 @pytest.mark.parametrize("text", ["", "0 0 0\n", "garbage\n", "1 2\n", "-1 x 3\n", "\0\0\0"], ids=repr)
 def test_a_kernel_that_does_not_count(tmp_path: Path, text: str) -> None:
-    live(tmp_path, {1: (0, 0, 0), 2: (0, 0, 1), 3: (0, 0, 17)})
+    live(tmp_path, "0-1 0, 17 0")
     sampler = ThreadSampler(tmp_path, local_cpus=lambda: {"0": frozenset({0}), "1": frozenset({1})})
     assert sampled(sampler)["off_node_threads"] == 1, "the last CPU is found behind any name"
     for file in (tmp_path / "task").glob("*/*"):
