@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from infercanary.contract.report import Metric
-from infercanary.probe import HostClock, Phase, Target
+from infercanary.probe import HostClock, Target
 from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
 from infercanary.probe.tags import values
@@ -36,7 +36,7 @@ class Scripted(Target):
         self.goes_on = threading.Event()
         vars(self).update(attributes)
 
-    def _wait(self, method: str):
+    def _wait(self, method):
         assert self.blocks != method or self.goes_on.wait(30)
 
     def open(self):
@@ -44,14 +44,14 @@ class Scripted(Target):
         self.ask_for_memory(self.needs)
         self.opened += 1
 
-    def run(self, phase: Phase):
+    def run(self, phase):
         self.repeats += 1
         with phase(self.phase):
             result = self.act()
         self._wait("run")
         return result
 
-    def values(self, result: Any):
+    def values(self, result):
         return self.output
 
     def environment(self):
@@ -62,7 +62,9 @@ class Scripted(Target):
         self.closed += 1
 
 
-def opened(target: Target, *more: Any, tally: Tally | None = None, timeout: float = 30.0, **options: Any):
+def opened(
+    target: Target, *more: Any, tally: Tally | None = None, timeout: float = 30.0, **options: Any
+) -> Any:
     """Return an open canary ``a``; ``more`` and the options are those of :class:`Canary`."""
     canary = Canary("a", target, tally or Tally(), timeout, 300.0, *more, **options)
     canary.open(300.0)
@@ -70,6 +72,6 @@ def opened(target: Target, *more: Any, tally: Tally | None = None, timeout: floa
     return canary
 
 
-def points(tally: Tally, metric: Metric):
+def points(tally: Tally, metric: Metric) -> Any:
     """Label values → value."""
     return values(tally.families()).get(metric.name, {})

@@ -24,7 +24,7 @@ class Clock:
     def __call__(self):
         return self.now
 
-    def work(self, seconds: float):
+    def work(self, seconds):
         self.now += seconds
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,7 +46,7 @@ class Profiled(Scripted):
     def is_busy(self):
         return self.is_waited_for
 
-    def profile(self, repeats: int, trace: Path | None = None):
+    def profile(self, repeats, trace=None):
         self.asked.append(repeats)
         self.threads.append(threading.current_thread().name)
         self._wait("profile")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from watching import until
 
 from infercanary.command.settings import UsageError, convert
-from infercanary.probe import Phase, Probe, Sweep, schedule
+from infercanary.probe import Probe, Sweep, schedule
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.pool import Pool
@@ -130,7 +130,7 @@ class Sized(Scripted):
         self.copies: list[Sized] = []
         self.threads: set[int] = set()
 
-    def copy_with_batch(self, batch: int):
+    def copy_with_batch(self, batch):
         if batch == self.unsized:
             raise Unsized(f"not with {batch}")
         other = type(self)(self.seconds * (1 + (batch - 1) / 10), self.acts)
@@ -141,7 +141,7 @@ class Sized(Scripted):
     def is_busy(self):
         return self.busy
 
-    def run(self, phase: Phase):
+    def run(self, phase):
         self.threads.add(threading.get_ident())
         act = self.acts.get(self.batch)
         if isinstance(act, BaseException):
@@ -297,7 +297,7 @@ class Swept:
 def swept() -> Iterator[Callable[..., Swept]]:
     made: list[Swept] = []
 
-    def make(target: Any, pool: Pool | None = None, timeout: float = 30.0, **sweep: Any):
+    def make(target, pool=None, timeout=30.0, **sweep):
         made.append(Swept(target, Sweep(**sweep), pool, timeout))
         return made[-1]
 

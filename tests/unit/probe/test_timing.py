@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -47,10 +47,10 @@ class Timeline:
     def __init__(self):
         self.waits: list[Event] = []
 
-    def host_does(self, ns: int):
+    def host_does(self, ns):
         self.host += ns
 
-    def enqueue(self, ns: int):
+    def enqueue(self, ns):
         self.stream_free = max(self.stream_free, self.host) + ns
 
 
@@ -61,7 +61,7 @@ class Event:
         self.line = line
         line.events += 1
 
-    def record(self, stream: Stream):
+    def record(self, stream):
         assert isinstance(stream, Stream), "an event must be recorded on the probe's own stream"
         self.at = max(self.line.stream_free, self.line.host)
         self.line.host_does(1_000)
@@ -70,7 +70,7 @@ class Event:
         self.line.waits.append(self)
         self.line.host = max(self.line.host, self.at) + 1_000
 
-    def elapsed_time(self, other: Event):
+    def elapsed_time(self, other):
         assert self.line.host >= self.at >= 0 and self.line.host >= other.at >= 0, (
             "not done yet: CUDA would raise"
         )
@@ -91,12 +91,12 @@ class FakeCuda:
         self.line = line
         self.entered: list[Stream] = []
 
-    def Event(self, enable_timing: bool):  # noqa: N802
+    def Event(self, enable_timing):  # noqa: N802
         assert enable_timing
         return Event(self.line)
 
     @contextmanager
-    def stream(self, stream: Any):
+    def stream(self, stream):
         self.entered.append(stream)
         yield
 

@@ -37,7 +37,7 @@ class Event:
         for method, value in found.items():
             setattr(self, method, lambda value=value: value)
 
-    def later(self, shift: int):
+    def later(self, shift):
         given: Any = self.given | {"begin": self.given["begin"] + shift}
         return Event(**given | {key: given[key] + shift for key in ("id", "linked") if given.get(key)})
 
@@ -59,7 +59,7 @@ class Torch:
         self.autograd = SimpleNamespace(profiler=self)
 
     @contextmanager
-    def profile(self, **_: Any):
+    def profile(self, **_):
         results = SimpleNamespace(events=lambda: self.events)
         yield SimpleNamespace(kineto_results=results, export_chrome_trace=self.traces.append)
 

@@ -50,14 +50,14 @@ class Container:
             (folder / path).write_text(text)
         self.set(100, 400)
 
-    def set(self, resident: int, used: int, limit=1000, cached=0, peak=100):
+    def set(self, resident, used, limit=1000, cached=0, peak=100):
         """What the process has, and its peak since that was counted anew; what all take of the limit."""
         self.resident, self.peak = resident * MIB, peak * MIB
         (self.root / "memory.max").write_text(str(limit * MIB))
         (self.root / "memory.current").write_text(str(used * MIB))
         (self.root / "memory.stat").write_text(f"inactive_file 0\nactive_file {cached * MIB}\n")
 
-    def memory(self, reserve=None, is_guest=False, **targets: Target):
+    def memory(self, reserve=None, is_guest=False, **targets):
         memory = Memory(targets, HostMemory(reserve, self.root, self.proc))
         memory.owns_process = not is_guest
         memory._thread = threading.current_thread()  # a test looks itself
@@ -192,7 +192,7 @@ def test_a_points_device_memory_is_estimated_by_the_point_before(
         def memory(self):
             return DeviceMemory(2 * GIB, 5 * GIB)
 
-        def run(self, phase: Any):
+        def run(self, phase):
             return 0
 
     sweep = Sweep(batches=(1, 4), seconds=2)
@@ -263,7 +263,7 @@ def test_what_others_take_closes_the_largest_at_the_last_64_mib(
     found = container.memory(is_guest=is_guest)
     for name, size in (("a", 20), ("b", 30), ("c", 1)):
         container.set(100, 400)
-        found.open(name, lambda size=size: container.set(100 + size, 400))  # type: ignore[misc]
+        found.open(name, lambda size=size: container.set(100 + size, 400))
     container.set(101, 960, cached=25)
     assert found.look() == 0.1 and not (anew or found.closing)
     container.set(101, 960, cached=24)
@@ -448,10 +448,10 @@ class Sweepable(Scripted):
     is_sweepable = True
     batch = 1
 
-    def copy_with_batch(self, batch: int):
+    def copy_with_batch(self, batch):
         return type(self)(batch=batch)
 
-    def run(self, phase: Any):
+    def run(self, phase):
         held = b"\1" * (self.batch * 10 * MIB)
         time.sleep(0.15)
         return len(held)

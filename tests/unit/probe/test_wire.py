@@ -286,6 +286,8 @@ PACE = Metric("pace", "gauge", "X.", ("canary", "part"))
 class Reporting(Scripted):
     """A target with readings, as anybody may write it."""
 
+    shown: tuple[Any, ...] = ()
+
     def prepare(self):
         self.calls = [self.repeats]
 
