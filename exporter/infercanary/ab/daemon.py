@@ -48,7 +48,7 @@ def open_daemon() -> docker.APIClient:
             f"Docker does not answer ({one_line(error)}); start it, or set DOCKER_HOST"
         ) from None
     if overdue:
-        show_progress(f"removed {overdue} container(s) that an experiment before this one left")
+        show_progress(f"removed {overdue} container(s) left by an earlier experiment")
     return client
 
 
@@ -82,8 +82,8 @@ def find_image(
         return image, pull
     except UNREACHED as error:
         raise UsageError(
-            f"image {name}: not here, and cannot be pulled ({one_line(error)}); build it, fix its name, log in "
-            "(`docker login`), or see that its registry answers here"
+            f"image {name} is not on this machine and cannot be pulled ({one_line(error)}); build it, fix its name, "
+            "log in (`docker login`), or check that this machine can reach its registry"
         ) from None
 
 

@@ -25,7 +25,7 @@ StartPairs: TypeAlias = Sequence[tuple[Start, Start]]
 
 _MORE = 0.05  # share of runs; a smaller difference in contended runs is ignored
 _MOST = 0.5  # share of runs; if both sides have more contended runs, the host is the cause
-_LEVEL = 0.8  # confidence of the difference; low, because counting all runs is the safer error
+_LEVEL = 0.8  # confidence of the difference; low: a false difference counts all runs, a missed one drops runs
 
 
 def is_quiet(sample: Sample) -> bool:

@@ -331,7 +331,7 @@ class Collector:
         probe.failures[reason] += 1
         probe.up, probe.trouble = False, f"{reason}: {detail}"
         self._exposition.replace(probe.key, [])  # half a report would mislead
-        with suppress(Exception):  # showing this family may be the cause of the failure
+        with suppress(Exception):  # writing this family may be what failed
             self._exposition.replace(probe.key, [write(UP.family(0.0), probe.identity)])
 
     def _stop_polling(self, key: Key) -> None:

@@ -194,7 +194,7 @@ class Attribution:
         is_queued = (
             not (seen.is_single or is_crowded) and CPU_WAIT_OUTSIDE in seen.risen and seen.shift.log > 0
         )
-        # One sibling may have changed by itself, or be wrong.
+        # A single sibling is no evidence on the host: it may have changed for a reason of its own.
         is_known = len(seen.felt) > 1 or moved != [seen.siblings]
         return 1.0 if is_queued else seen.share(most), most.se, is_known
 

@@ -198,10 +198,10 @@ def _median(ordered: Sequence[float]) -> tuple[float, float]:
 
 
 def _doubt(logs: Floats, places: Sequence[int]) -> float:
-    """Return a factor of 1 or more that lowers the strength of changes in a series that wanders.
+    """Return a divisor (at least 1) for the strength of the changes in a series.
 
-    If neighbours are very alike even between changes, the series wanders like a random walk or a wave, and steps are
-    normal for it.
+    If consecutive values are very alike even between changes, the series wanders like a random walk or a wave, and
+    steps are normal for it.
     """
     rest = np.concatenate([stretch - np.median(stretch) for stretch in np.split(logs, places)])
     alike = autocorrelation(rest)

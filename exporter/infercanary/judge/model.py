@@ -195,7 +195,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
 
 
 def medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of each name's values over the mappings that have it."""
+    """Return the median of each name's values over the mappings that contain the name."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for mapping in each:
         for name, value in mapping.items():

@@ -34,7 +34,7 @@ DAY_SECONDS = 86_400.0
 
 OPENING, RAW, FAILED, FIRST, BLOCKS, HOURS = range(6)
 TIERS = ("opening", "raw", "failed", "first", "blocks", "hours")
-"""Column of a series with its number of rows, by tier."""
+"""Names of the tiers. A series has a column of each name: its number of rows in that tier."""
 
 _SEEN_SECONDS = 7_200.0  # `seen` is written once an hour: smaller differences are the same time
 _RUNS_SECONDS = 2 * DAY_SECONDS  # seconds since it was seen; the store's age may grow by one in a step

@@ -61,7 +61,7 @@ class Profile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     taken_at: float
     """Unix time of the first repeat."""
     engine: str
-    """Engine whose profiler it is: ``torch``, ``onnxruntime``, ``tensorrt``."""
+    """Engine whose profiler made the profile: ``torch``, ``onnxruntime``, ``tensorrt``."""
     state: str
     """:data:`OK`, or the limit of the profiler. Plain text, because a newer probe may have another state."""
     wall: tuple[float, ...]

@@ -122,5 +122,5 @@ def _ends_first(machine: Machine) -> Ability:
     return limited(
         "",
         "a probe may not raise its oom_score_adj: where memory runs out, the kernel may end the server first",
-        "mount /proc writable for the probe's own process",
+        "do not mount /proc read-only: the probe writes /proc/self/oom_score_adj",
     )

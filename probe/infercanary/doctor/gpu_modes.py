@@ -31,7 +31,8 @@ def _persistence(machine: Machine) -> Ability:
     if off:
         return limited(
             f"off on GPU {', '.join(off)}",
-            "when its last process ends the driver unloads the GPU: the next start takes seconds, totals begin anew",
+            "after the last process on a GPU ends, the driver shuts the GPU down: the next start takes seconds "
+            "longer, and its counters begin at zero",
             "on the host: start nvidia-persistenced, or nvidia-smi -pm 1",
         )
     return ok("on")
@@ -110,5 +111,5 @@ def _tenants(machine: Machine) -> Ability:
         return ok("none: the GPUs are free now, as far as the driver shows other containers' processes")
     return limited(
         f"{len(tenants)}: {'; '.join(tenants)}",
-        "what they do is part of what a canary measures; its runs are tagged `gpu_busy` where it shows",
+        "a canary's latency includes their work; runs in which it is visible are tagged `gpu_busy`",
     )

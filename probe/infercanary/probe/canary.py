@@ -231,7 +231,7 @@ class Canary(TimedTarget):
         return result
 
     def count(self, tags: tuple[str, ...], measures: Mapping[str, float], eligible: bool) -> None:
-        """Count the tags and measures of the last round; ``eligible`` if it can be used to compare images."""
+        """Count the tags and measures of the last round; ``eligible`` is True if it can be used to compare images."""
         self.last_tags = tags
         self._metrics.found(tags, measures, eligible)
 

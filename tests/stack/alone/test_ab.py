@@ -322,8 +322,8 @@ def test_a_side_that_fails_is_reported_in_one_line(
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ((BASE, "infercanary-ab-test:none"), "image infercanary-ab-test:none: not here, and cannot be pulled ("),
-        ((BASE, "Not A Name"), "image Not A Name: not here, and cannot be pulled ("),
+        ((BASE, "infercanary-ab-test:none"), "image infercanary-ab-test:none is not on this machine and cannot"),
+        ((BASE, "Not A Name"), "image Not A Name is not on this machine and cannot be pulled ("),
         ((BASE, BASE, "--both", "volume=no-such-volume:/x"), "volume no-such-volume: no such volume; make it "),
         ((BASE, BASE, "--both", "volume=/no/such/folder:/x"), f"A, {BASE}: failed to start twice in a row: Docker: "),
         ((BASE, BASE, "--canary", "play"), f"A, {BASE}: failed to start twice in a row: it has no canary `play`"),
@@ -372,7 +372,7 @@ def test_a_pull_that_fails_ends_it_in_one_line_before_anything_is_started(
     ended = ab(BASE, name, *QUICK)
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.splitlines()[-1].startswith(
-        f"infercanary: image {name}: not here, and cannot be pulled ("
+        f"infercanary: image {name} is not on this machine and cannot be pulled ("
     ), ended.err
     assert "); build it, fix its name, log in (`docker login`), or " in ended.err
     assert "start 1 of " not in ended.err
@@ -430,7 +430,7 @@ def test_what_is_left_where_the_reaper_was_killed_too_goes_after_its_time(images
     left = run("docker", "run", "--detach", *label, "--network", "none", BASE, "sleep", "600").split()
     ended = ab(BASE, "infercanary-ab-test:none")
     assert ended.code == 2
-    assert "removed 1 container(s) that an experiment before this one left" in ended.err
+    assert "removed 1 container(s) left by an earlier experiment" in ended.err
     assert not {id_[:12] for id_ in left} & set(containers())
 
 

@@ -42,6 +42,7 @@ def check(probes: tuple[StaticProbe, ...], place: str) -> None:
             raise UsageError(f"{place}[{index}].url: {mistake}")
         if container.key in seen:
             raise UsageError(
-                f"{place}[{index}]: another entry has this service and container; give one of them another container"
+                f"{place}[{index}]: another entry has this service and container; give one of them another "
+                "container name"
             )
         seen.add(container.key)

@@ -211,8 +211,8 @@ _OF_UPGRADE: _Table[Finding] = {
     Metric(
         "infercanary_upgrade_component_info",
         "gauge",
-        f"Always 1; a component of the environment that differs between the old and the new image, {_COMPONENTS} at "
-        "most.",
+        f"Always 1; one series for each component of the environment (at most {_COMPONENTS}) that differs between the "
+        "old and the new image.",
         ("canary", "component", "old", "new"),
         reading="`none`: that image does not have the component. Of long values, the part that differs.",
     ): lambda f: {

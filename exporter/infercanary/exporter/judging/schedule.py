@@ -83,7 +83,7 @@ class ServiceState:
     seen: dict[str, Mapping[Boot, SeenStart]] = field(default_factory=dict)
     """Canary → its starts when it was judged last."""
     reported: dict[str, dict[Boot, int]] = field(default_factory=dict)
-    """Canary → runs of its starts: at least those that the store has."""
+    """Canary → start → number of reported runs, which is at least the number of stored runs."""
 
     def may_be_due(self, canary: str, boot: Boot, runs: int, policy: Policy) -> bool:
         """Count new runs of a start, and return False if they cannot make a judgement due: most do not, and asking

@@ -184,7 +184,8 @@ def _add_operators(spans: list[_Span], add: _Add, on_device: bool) -> None:
             _add_operator(span, inner, add)
             continue
         if span.name.startswith(_COMPILED) and not on_device:
-            # On the CPU, fused loops are not listed as operators; only operators called between them are.
+            # On the CPU the profiler lists no fused loops, only the operators called between them. A compiled
+            # region around another one is not a call of its own.
             calls = 0.0 if any(child.name.startswith(_COMPILED) for child in inner) else 1.0
             add(Operator(_COMPILED_ROW, "cpu"), _COMPILED_ROW, _own_time(span, inner), calls)
         _add_operators(inner, add, on_device)
