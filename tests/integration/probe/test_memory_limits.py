@@ -2,65 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from control_group import Group, limited
 from probe_process import PROBE, ProbeProcess
 from watching import MODULES, Seen, until
 
 pytestmark = pytest.mark.root
 
 MIB = 1 << 20
-MOUNT = Path("/sys/fs/cgroup")
-
-
-class Group(NamedTuple):
-    """A control group of the test's own."""
-
-    folder: Path
-
-    def kills(self) -> int:
-        """How many processes the kernel ended in it for memory."""
-        for name in ("memory.events", "memory.oom_control"):
-            with suppress(OSError):
-                found = re.search(r"^oom_kill (\d+)$", (self.folder / name).read_text(), re.MULTILINE)
-                assert found is not None
-                return int(found[1])
-        raise AssertionError("the kernel does not count them")
-
-
-def made(name: str, size: int) -> Group:
-    """Make one below this process's own, of v1 or v2; skip where that is not allowed."""
-    paths = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
-    is_v2 = (MOUNT / "cgroup.controllers").exists()
-    path = paths.get("" if is_v2 else "memory", "/").lstrip("/")
-    above = (MOUNT if is_v2 else MOUNT / "memory") / path
-    folder = (above if above.is_dir() else MOUNT) / name
-    try:
-        folder.mkdir()
-        (folder / ("memory.max" if is_v2 else "memory.limit_in_bytes")).write_text(str(size))
-    except OSError as error:
-        with suppress(OSError):
-            folder.rmdir()
-        pytest.skip(f"no control group with a limit of memory can be made here: {error}")
-    return Group(folder)
 
 
 @pytest.fixture
 def group() -> Iterator[Group]:
-    found = made(f"infercanary-test-{os.getpid()}", 300 * MIB)
-    yield found
-    until(lambda: not (found.folder / "cgroup.procs").read_text(), "processes are left in the control group")
-    found.folder.rmdir()
+    with limited(300 * MIB) as made:
+        yield made
 
 
 @pytest.fixture
@@ -87,18 +50,13 @@ while True:
 """
 
 
-def joining(group: Group, *command: str) -> list[str]:
-    """The command as one that enters the control group first."""
-    return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group.folder / "cgroup.procs"), *command]
-
-
 class Limited(ProbeProcess):
     """A probe in the control group, alone or inside a server's process; at work while the context lasts."""
 
     def __init__(self, group: Group, folder: Path, canaries: str, inside: bool = False) -> None:
         self.group = group
         command = [sys.executable, "-c", SERVER] if inside else [*PROBE]
-        super().__init__(folder, canaries, command=joining(group, *command))
+        super().__init__(folder, canaries, command=group.joining(*command))
 
     def lines(self, words: str) -> list[str]:
         return [line for line in self.output().splitlines() if words in line]
@@ -135,22 +93,6 @@ def test_an_input_that_is_too_large_costs_nobody_memory(group: Group, model: Pat
         r"of the container's limit of 300 MiB, less 64 MiB in reserve; .*",
         why(last, "big"),
     )
-
-
-@pytest.mark.campaign
-def test_a_sweep_stops_before_the_kernel_has_to(group: Group, model: Path, tmp_path: Path) -> None:
-    """A sample is 3 MiB, and as much comes out: 8 of them fit; of 40 the inputs would, and the outputs would not."""
-    canaries = (
-        f"{{c: {{target: onnx, options: {{model: {model}, inputs: [{{shape: [1, 3, 512, 512]}}]}}, "
-        "sweep: {batches: [1, 8, 40], seconds: 6, every_seconds: 1}}}"
-    )
-    with Limited(group, tmp_path, canaries) as probe:
-        last = probe.until(lambda s: s.value("infercanary_sweep_timestamp_seconds", "c"), "no sweep ended")
-        probe.goes_on("c", since=last)
-    points = {p.labels for p in last.families["infercanary_sweep_samples_per_second"].points}
-    assert points == {("c", "1", "1"), ("c", "8", "1")}
-    said = r"sweep of batch 40: out_of_memory: canaries\.c\.sweep: batch 40, by what batch 8 took, needs 2\d\d MiB; "
-    assert re.search(said, probe.output()), probe.output()
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -191,7 +133,7 @@ def test_where_the_kernel_ended_the_probe_the_entrypoint_says_it_and_waits_long(
     server = ["sh", "-c", f"trap 'exit 7' TERM; touch {served}; while :; do sleep 0.1; done"]
     with log.open("w") as output:
         process = subprocess.Popen(
-            joining(group, *command, *server),
+            group.joining(*command, *server),
             cwd=MODULES, stdout=output, stderr=output,
         )  # fmt: skip
     try:
@@ -214,7 +156,7 @@ class Tenant:
             "print('has it', flush=True)\nsys.stdin.readline()"
         )
         self._process = subprocess.Popen(
-            joining(group, sys.executable, "-c", code),
+            group.joining(sys.executable, "-c", code),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
