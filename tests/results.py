@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-from infercanary.exporter.judging.findings import Finding
 from infercanary.judge.result import Result, State
 
 
@@ -22,25 +19,3 @@ def upgraded(state: State = "regressed", shift: float | None = 0.1, **fields: An
     if shift is not None:
         known |= {"shift": shift, "low": shift - 0.02, "high": shift + 0.02}
     return Result(state=state, **known | fields)
-
-
-def findings_of(
-    judgements: Mapping[str, Result],
-    sentences: Mapping[str, str] = MappingProxyType({}),
-    **fields: Mapping[str, Any],
-) -> dict[str, Finding]:
-    """Findings by canary, out of mappings by canary.
-
-    Args:
-        judgements: The results.
-        sentences: Their words; empty where one is missing.
-        fields: Other fields of :class:`Finding`.
-    """
-    return {
-        name: Finding(
-            result=result,
-            sentence=sentences.get(name, ""),
-            **{field: values[name] for field, values in fields.items() if name in values},
-        )
-        for name, result in judgements.items()
-    }

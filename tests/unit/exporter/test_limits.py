@@ -14,6 +14,7 @@ from worst import report as worst_report
 from infercanary.contract.report import Metric, encode
 from infercanary.exporter import limits
 from infercanary.exporter.expose import Lines, write
+from infercanary.exporter.judging.findings import Finding
 from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.limits import (
     BASE_BYTES,
@@ -27,7 +28,7 @@ from infercanary.exporter.limits import (
 )
 from infercanary.exporter.probe_state import PolledProbe
 from infercanary.judge.verdict import Judge
-from tests.results import findings_of
+from tests.scenarios import scenarios
 from tests.unit.exporter.factories import collecting, probe, report
 
 SERIES = Metric("infercanary_series", "gauge", "Series.", ("name",))
@@ -59,23 +60,18 @@ def test_each_has_its_part_at_once_and_all_together_never_more_than_the_total(
 
 def test_beside_probes_that_show_too_much_an_honest_one_shows_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SHOWN_BYTES", 40_000)
-    shares, many = Shares(), lines_of(1_000)
-    accounts = {probe(str(number)).key: Account() for number in range(12)}
-    shares.admitted({key: probe(key[-1]).container for key in accounts}, ())
-    honest = ("", "s", "11")
-    shown = {
-        key: shares.fitting(key, many[:8] if key == honest else many, accounts[key])
-        for key in [*accounts] * 2
-    }
+    shares, many, keys = Shares(), lines_of(1_000), [("", "s", f"{number}") for number in range(12)]
+    accounts = {key: Account() for key in keys}
+    shares.admitted({key: probe(key[-1]).container for key in keys}, ())
+    first, honest = keys[0], keys[11]
+    shown = {key: shares.fitting(key, many[:8] if key == honest else many, accounts[key]) for key in keys * 2}
     assert shown[honest] == many[:8] and not accounts[honest].exceeded
     assert sum(map(len, shown.values())) <= 40_000 / 200, "a series counts as 200 bytes at least"
-    first = ("", "s", "0")
     assert shown[first] == many[: len(shown[first])] and accounts[first].exceeded["shown_bytes"] == 2
-    for key in accounts:
+    for key in keys:
         shares.forget(key)
-    assert len(shares.fitting(("", "t", "0"), many, Account())) == (20_000 + 20_000 // 12) // 200, (
-        "all is given back"
-    )
+    alone = shares.fitting(("", "t", "0"), many, Account())
+    assert len(alone) == (20_000 + 20_000 // 12) // 200, "all is given back"
 
 
 def test_a_family_of_a_size_that_no_honest_container_has_is_not_shown() -> None:
@@ -92,9 +88,8 @@ def test_containers_that_do_not_fit_are_counted_and_named_and_those_polled_alrea
     with capture_logs() as lines:
         for polled in ([c], [a, c]):
             assert [*shares.admitted(found, polled)] == [a, c]
-    [line] = lines
+    [line], [family] = lines, shares.families()
     assert (line["refused"], line["polled"], line["log_level"]) == (["s/b"], 2, "warning")
-    [family] = shares.families()
     assert [point.value for point in family.points] == [1.0]
     del found[c]
     assert [*shares.admitted(found, [a])] == [a, b] and not shares.refused
@@ -103,13 +98,11 @@ def test_containers_that_do_not_fit_are_counted_and_named_and_those_polled_alrea
 async def test_verdicts_count_in_what_a_probe_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SHOWN_BYTES", 180_000)
     judging, asked = Judging(None), probe()
-    collector, judgement = collecting(judging), Judge().verdict([], [], "model")
+    collector, found = collecting(judging), Finding(result=Judge().verdict([], [], "model"), sentence="")
     reported = SERIES.family({(f"{n}",): 1.0 for n in range(100)})
     shown = []
     for canaries in (0, 20, 200):
-        judging.findings[asked.container.service_key] = findings_of(
-            {f"{n}": judgement for n in range(canaries)}
-        )
+        judging.findings[asked.container.service_key] = {f"{n}": found for n in range(canaries)}
         assert not asked.account.exceeded
         await collector.absorb(asked, report(families=[reported]))
         collector.show(asked)
@@ -127,26 +120,27 @@ def test_two_hundred_probes_fit_into_composes_limit_and_one_into_any() -> None:
 
 @pytest.mark.parametrize(
     ("of_process", "file", "limit", "expected"),
-    [
-        ("0::/\n", "memory.max", "536870912", 512 << 20),  # a container with cgroup v2
-        ("0::/\n", "memory.max", "max", UNLIMITED),
-        ("0::/a/b\n", "a/b/memory.max", "900", 900),  # a service of systemd
-        ("4:memory:/docker/x\n1:name=systemd:/\n", "memory/memory.limit_in_bytes", "4096", 4096),
-        ("4:cpu,memory:/\n", "memory/memory.limit_in_bytes", "9223372036854771712", UNLIMITED),
-        ("0::/../../x\n", "memory.max", "7", 7),  # of a control group above the namespace's own
-        ("odd", "memory.max", "7", 7),
-        (None, "none", "", UNLIMITED),
-    ],
+    scenarios(f"""
+0::/\\n                                           | memory.max                   | 536870912           | {512 << 20}
+0::/\\n                                           | memory.max                   | max                 | {UNLIMITED}
+0::/a/b\\n                                        | a/b/memory.max               | 900                 | 900
+4:memory:/docker/x\\n1:name=systemd:/\\n          | memory/memory.limit_in_bytes | 4096                | 4096
+4:cpu,memory:/\\n                                 | memory/memory.limit_in_bytes | 9223372036854771712 | {UNLIMITED}
+0::/../../x\\n                                    | memory.max                   | 7                   | 7
+odd                                               | memory.max                   | 7                   | 7
+                                                  | none                         |                     | {UNLIMITED}
+"""),
 )
 def test_the_limit_of_its_own_control_group(
-    tmp_path: Path, of_process: str | None, file: str, limit: str, expected: int
+    tmp_path: Path, of_process: str, file: str, limit: str, expected: str
 ) -> None:
+    """The last two but one are of a control group above the namespace's own, and of no known form."""
     path, process = tmp_path / "cgroup" / file, tmp_path / "process"
     path.parent.mkdir(parents=True)
     path.write_text(f"{limit}\n")
-    if of_process is not None:
+    if of_process:
         process.write_text(of_process)
-    assert memory_limit(tmp_path / "cgroup", process) == expected
+    assert memory_limit(tmp_path / "cgroup", process) == int(expected)
 
 
 async def test_what_a_probe_holds_that_has_all_it_may_is_within_what_is_set_aside_for_it() -> None:
