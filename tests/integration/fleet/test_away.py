@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from postgres import Postgres, running
+from postgres import Postgres
 from small_disk import fill, mounted
 from structlog.testing import capture_logs
 
@@ -20,7 +19,7 @@ from infercanary.judge.model import ServiceKey
 from infercanary.store.base import StoreError
 from infercanary.store.store import open_store
 from tests.integration.exporter.processes import certificate
-from tests.integration.fleet.parts import HOSTS, fleet, in_time, judge, submit
+from tests.integration.fleet.parts import HOSTS, Part, fleet, in_time, judge, submit
 from tests.integration.fleet.world import eventually, location
 
 KEY = ServiceKey("", "slower")
@@ -45,20 +44,23 @@ def survives(
     parts = [part for part in in_time(fleet()) if part.start.service == KEY.name]
     third = len(parts) // 3
     judging = judge(stack, store, HOSTS[0])
-    for part in parts[:third]:
-        submit(judging, part)
-    judging.turn()
-    assert shown(judging, "store_up") == 1.0
-    before = shown(judging, "stored_runs_total")
 
-    breaks()
-    with capture_logs() as logged:
-        for number, part in enumerate(parts[third : 2 * third]):
+    def take(several: Sequence[Part]) -> int:
+        """The number of their runs."""
+        for number, part in enumerate(several):
             submit(judging, part)
             if number % 9 == 0:
                 judging.turn()
+        return sum(len(part.runs) for part in several)
+
+    before = take(parts[:third])
+    judging.turn()
+    assert (shown(judging, "store_up"), shown(judging, "stored_runs_total")) == (1.0, before)
+
+    breaks()
+    with capture_logs() as logged:
+        meanwhile = take(parts[third : 2 * third])
     assert shown(judging, "store_up") == 0.0
-    meanwhile = sum(len(part.runs) for part in parts[third : 2 * third])
     assert shown(judging, "stored_runs_total") < before + meanwhile, "a full disk may have room for a few"
     assert judging.ownership.publishes(KEY), "what was found stays"
     complaints = [line["error"] for line in logged if line["log_level"] == "error"]
@@ -66,16 +68,14 @@ def survives(
     assert len(complaints) <= 3, "and not at each turn"
 
     repairs()
-    for part in parts[2 * third :]:
-        submit(judging, part)
 
     def goes_on() -> bool:
         judging.turn()
         return shown(judging, "store_up") == 1.0
 
     eventually(goes_on, 30)
+    total = before + meanwhile + take(parts[2 * third :])
     judging.turn()
-    total = sum(len(part.runs) for part in parts)
     counts = (
         "SELECT (SELECT sum(taken) FROM series), count(*), count(DISTINCT (series, sequence)) FROM sample"
     )
@@ -107,36 +107,6 @@ def test_its_disk_is_full(postgres: Postgres, judges: ExitStack) -> None:
         judges.close()
         postgres.sql(f"DROP DATABASE {name}")
         postgres.sql("DROP TABLESPACE small")
-
-
-@pytest.mark.root
-@pytest.mark.campaign
-@pytest.mark.store
-def test_the_disk_of_its_log_is_full_and_it_stops(judges: ExitStack) -> None:
-    """Then all of PostgreSQL's processes end, and begin again once there is room."""
-    with (
-        running(fsync="on", synchronous_commit="on") as postgres,
-        mounted(postgres.folder / "wal", 40, "postgres") as small,
-    ):
-        postgres.stop()
-        log = postgres.folder / "data/pg_wal"
-        for entry in log.iterdir():
-            subprocess.run(["cp", "-a", str(entry), str(small)], check=True)
-        shutil.rmtree(log)
-        log.symlink_to(small)
-        postgres.start()
-        url = postgres.database()
-
-        def breaks() -> None:
-            fill(small)
-            postgres.sql("SELECT pg_switch_wal()")
-
-        def repairs() -> None:
-            assert "PANIC" in (postgres.folder / "log").read_text()
-            (small / "ballast").unlink()
-            postgres.start()
-
-        survives(judges, postgres, url, url, breaks, repairs, says="connection failed")
 
 
 # Its password ----------------------------------------------------------------------------------------------------
@@ -186,7 +156,6 @@ class Server:
         self.postgres, self.folder = postgres, folder
         self.right = self._made("right", "127.0.0.1")
         self.other = self._made("other", "127.0.0.9")
-        self.next = self._made("next", "127.0.0.1")
 
     def _made(self, name: str, address: str) -> Path:
         made = certificate(self.postgres.folder, name, address=f"IP:{address}")
@@ -210,55 +179,30 @@ def server(postgres: Postgres, tmp_path: Path) -> Iterator[Server]:
     reload(postgres)
 
 
-def test_its_certificate_is_by_another_authority(
-    server: Server, postgres: Postgres, judges: ExitStack, tmp_path: Path
-) -> None:
-    server.has(server.right)
-    url = postgres.database()
-    trusted = tmp_path / "trusted.pem"
-    shutil.copy(server.right, trusted)
-    at = f"{location(postgres, url, tmp_path)}&sslmode=verify-full&sslrootcert={trusted}"
-
-    def breaks() -> None:
-        server.has(server.next)
-        postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE client_addr IS NOT NULL")
-
-    survives(
-        judges, postgres, url, at, breaks,
-        repairs=lambda: shutil.copy(server.next, trusted),
-        says="the server's certificate is not by a CA that sslrootcert names, or it has expired",
-    )  # fmt: skip
-
-
-MODES = {
-    "sslmode=disable": "",
-    "sslmode=require": "",
-    "sslmode=verify-ca&sslrootcert={right}": "",
-    "sslmode=verify-full&sslrootcert={right}": "",
-    "sslmode=verify-full&sslrootcert={other}": "the server's certificate is not by a CA that sslrootcert names",
-    "sslmode=verify-full&sslrootcert={none}": 'none.pem" does not exist Either provide the file',
-}
-
-
 def test_each_mode_connects_or_says_in_one_line_why_not(server: Server, postgres: Postgres) -> None:
-    url = postgres.database()
-    at = location(postgres, url, server.folder)
-    paths = {name: server.folder / f"{name}.pem" for name in ("right", "other", "none")}
+    at = location(postgres, postgres.database(), server.folder)
 
-    def answer(mode: str) -> str:
-        with closing(open_store(f"{at}&{mode.format(**paths)}")) as store:
+    def answer(mode: str, certificate: Path) -> str:
+        ca = f"&sslrootcert={certificate}" if mode.startswith("verify") else ""
+        with closing(open_store(f"{at}&sslmode={mode}{ca}")) as store:
             try:
                 store.canaries()
             except StoreError as error:
                 return str(error)
         return ""
 
-    assert "the server has no TLS; set ssl = on there, or another sslmode" in answer("sslmode=require")
-    server.has(server.right)
-    for mode, says in MODES.items():
-        found = answer(mode)
-        assert says in found and bool(says) == bool(found) and "\n" not in found, mode
-    server.has(server.other)
-    assert answer("sslmode=verify-ca&sslrootcert={other}") == ""
-    found = answer("sslmode=verify-full&sslrootcert={other}")
+    right, other = server.right, server.other
+    assert "the server has no TLS; set ssl = on there, or another sslmode" in answer("require", right)
+    server.has(right)
+    for mode in ("disable", "require", "verify-ca", "verify-full"):
+        assert answer(mode, right) == "", mode
+    for ca, says in (
+        (other, "the server's certificate is not by a CA that sslrootcert names"),
+        (other.with_name("none.pem"), 'none.pem" does not exist Either provide the file'),
+    ):
+        found = answer("verify-full", ca)
+        assert says in found and "\n" not in found
+    server.has(other)
+    assert answer("verify-ca", other) == ""
+    found = answer("verify-full", other)
     assert "the server's certificate is for another name; write its own into `store:`" in found

@@ -3,8 +3,8 @@
 Each run is stored exactly once by start and sequence, one exporter publishes the verdict, and no exporter writes a
 finding by a lease that it lost. Rows that are tests of their own, all found by `make campaign ARGS="-k store"`:
 test_killed.py and test_lost.py (kill -9), test_disk.py (power, a disk that is full at any write), test_clock.py (a file
-and the host's clock), test_away.py (the disk of PostgreSQL's log). A file that another process holds, a newer schema, a
-file that is removed and connections that break are in tests/unit/store and tests/integration/exporter/test_store.py.
+and the host's clock). A file that another process holds, a newer schema, a file that is removed and connections that
+break are in tests/unit/store and tests/integration/exporter/test_store.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,35 +25,29 @@ from tests.unit.exporter.factories import Judged, S, generation, runs
 OLD, NEW = generation(), generation("b2", "sha256:2")
 
 
-def waiting(count: int = 10, first: int = 0, container: str = "a") -> queue.StartReport:
-    return queue.StartReport(generation(container=container), runs(count, first))
-
-
 @pytest.fixture
 def judged() -> Judged:
     return Judged()
 
 
-def of(boot: str, at: float, **components: str) -> Generation:
-    """A start of the one image, with what its probe says of the canary."""
-    known = {f"{component}:c": value for component, value in components.items()}
-    return generation(boot, started_at=at, environment={"torch": "2.7.0", **known})
-
-
 def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path: Path) -> None:
     """The store has starts of a probe without digests; they are starts of the same model."""
     store = tmp_path / "judge.sqlite"
-    judged = Judged(store).take(of("b1", 0.0), runs(60))
-    judged.take(of("b2", 1000.0, model="file:1", settings="s1"), runs(60))
+
+    def start(number: int, **components: str) -> Generation:
+        known = {f"{component}:c": value for component, value in components.items()}
+        return generation(f"b{number}", started_at=1000.0 * number, environment={"torch": "2.7.0", **known})
+
+    judged = Judged(store).take(start(0), runs(60)).take(start(1, model="file:1", settings="s1"), runs(60))
     assert judged.finding().result.upgraded_at is None
-    weights = of("b3", 2000.0, model="file:2", settings="s1")
+    weights = start(2, model="file:2", settings="s1")
     found = judged.take(weights, runs(60, seconds=0.03)).finding()
     assert (found.result.state, found.result.changed) == ("regressed", "model")
     assert [answer.upgraded_at for answer in found.answers] == [2000.0]
     judged = judged.again(store).take(weights, runs(1, 60, seconds=0.03))
     assert judged.finding().result.changed == "model", "the store has what it was of"
-    found = judged.take(of("b4", 3000.0, model="file:2", settings="s2"), runs(20, seconds=0.09)).finding()
-    assert (found.result.state, found.result.settings_changed_at) == ("no_baseline", 3000.0)
+    result = judged.take(start(3, model="file:2", settings="s2"), runs(20, seconds=0.09)).finding().result
+    assert (result.state, result.settings_changed_at) == ("no_baseline", 3000.0)
     judged.close()
 
 
@@ -155,24 +149,21 @@ def test_siblings_that_were_restarted_or_upgraded_since_tell_what_was_before(
     assert (result.state, result.causes.cause) == ("regressed", "host")
 
 
-def test_of_a_sibling_the_newest_runs_are_held_without_what_nobody_asks_for(
+def test_of_siblings_the_newest_runs_are_held_without_what_nobody_asks_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(siblings, "_MOST_RUNS", 30)
-    samples = [
-        kept(run)
-        for run in runs(20, phases={"compute": 0.01}, tags=("\U0001f600", "memory_limit", "cpu_wait_outside"))
-    ]
+    wide = runs(20, phases={"compute": 0.01}, tags=("\U0001f600", "memory_limit", "cpu_wait_outside"))
+    samples = [*map(kept, wide)]
     found = siblings.newest([Start(generation(boot), samples) for boot in ("b1", "b2", "b3")])
     assert [(start.generation.boot_id, len(start.samples)) for start in found] == [("b2", 10), ("b3", 20)]
     bare = [msgspec.structs.replace(sample, phases={}, tags=("memory_limit",)) for sample in samples[10:]]
     assert found[0].samples == bare
-
-
-def test_a_sibling_whose_clock_is_wrong_makes_no_other_one_old() -> None:
     ran = {"x": 9_950.0, "y": 9_990.0, "gone": 5_000.0, "future": 2.0**33}
     chosen = siblings.chosen([LastRun(ServiceKey("", name), "a", "c", at) for name, at in ran.items()], 1e4)
-    assert [run.service.name for run in chosen] == ["future", "x", "y", "gone"], "those that run, by name"
+    assert [run.service.name for run in chosen] == ["future", "x", "y", "gone"], (
+        "a wrong clock makes no other old"
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,8 +187,8 @@ def test_texts_count_as_what_they_take(wide: dict[str, Any]) -> None:
 
 
 def test_of_what_waits_for_a_store_who_has_most_loses_its_oldest() -> None:
-    reports = queue.ReportQueue(5 * waiting().size)
-    few, *many = waiting(), *(waiting(10, n, "many") for n in range(9))
+    few, *many = (queue.StartReport(generation(container=name), runs(10)) for name in ("few", *["many"] * 9))
+    reports = queue.ReportQueue(5 * few.size)
     for report in (few, *many):
         reports.put(report)
     assert reports.waiting() == [few, *many[5:]] and reports.dropped == 50
@@ -212,7 +203,7 @@ def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(
     judged: Judged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a restart of the exporter every probe hands over its ring, and every canary is to be judged."""
-    judged.judging._queue.most_bytes = waiting(100).size
+    judged.judging._queue.most_bytes = queue.StartReport(OLD, runs(100)).size
     real, more = Judge.verdict, [runs(60, first) for first in range(100, 400, 60)]
 
     def verdict(*given: Any) -> Any:
@@ -233,15 +224,15 @@ def test_what_was_found_of_a_canary_that_was_removed_is_forgotten(
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
     removed = runs(20, canary="removed")
 
-    def canaries(first: int, start: Generation, several: list[Run]) -> set[str]:
+    def canaries(first: int, start: Generation = OLD, several: Sequence[Run] = ()) -> set[str]:
         judged.take(start, several).take(OLD, runs(1, first)).finding()
         return {*judged.judging.findings[S]}
 
     canaries(0, OLD, removed)
-    assert all(canaries(100 + turn, OLD, []) == {"c", "removed"} for turn in range(20)), "it may only be slow"
+    assert all(canaries(100 + turn) == {"c", "removed"} for turn in range(20)), "it may only be slow"
     with monkeypatch.context() as removing:
         removing.setattr(schedule, "REMOVED_SECONDS", 0.0)
-        assert canaries(120, OLD, []) == {"c"}
+        assert canaries(120) == {"c"}
     assert canaries(121, generation("b2"), removed) == {"c", "removed"}, "it is back"
     monkeypatch.setattr(schedule, "REMOVED_SECONDS", 0.0)
     for first in range(130, 150):
@@ -269,15 +260,12 @@ def test_a_canary_that_cannot_be_judged_costs_no_other(
 
 def test_the_log_says_whom_a_regression_is_blamed_on_when_that_changes(judged: Judged) -> None:
     def logged(start: Generation, first: int, count: int, seconds: float, control: float) -> list[str]:
-        judged.take(
-            start,
-            [
-                msgspec.structs.replace(run, controls={"cpu_spin": control * (1 + run.sequence % 3 / 1000)})
-                for run in runs(count, first, seconds)
-            ],
-        )
+        several = [
+            msgspec.structs.replace(run, controls={"cpu_spin": control * (1 + run.sequence % 3 / 1000)})
+            for run in runs(count, first, seconds)
+        ]
         with capture_logs() as lines:
-            judged.judging.turn()
+            judged.take(start, several).judging.turn()
         return [line["verdict"] for line in lines if line["event"] == "verdict"]
 
     logged(OLD, 0, 192, 0.02, 0.001)
@@ -311,43 +299,40 @@ def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_t
     assert states == {S: "regressed", other: "regressed"} and {*asked[:2]} == {S, other}
 
 
-@pytest.fixture
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Generation, str], Judged]]:
-    """Its store keeps one container besides those that run, is thinned at each turn, and days pass after each."""
+@pytest.mark.parametrize(
+    ("container", "service", "canary", "left"),
+    [
+        (
+            "b",
+            "b",
+            "c",
+            {"b": {"c": {"b"}}},
+        ),  # a container that is run without a name is a service of its own
+        ("b", "s", "d", {"s": {"d": {"b"}}}),
+        ("b", "s", "c", {"s": {"c": {"a", "b"}}}),  # as at the last look
+    ],
+)
+def test_what_the_store_forgot_is_forgotten(
+    judged: Judged, monkeypatch: pytest.MonkeyPatch, container: str, service: str, canary: str, left: object
+) -> None:
+    """The store keeps one container besides those that run, is thinned at each turn, and days pass after each."""
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
-    store, judged, began = open_store(None, Retention(containers=1)), Judged(), time.time()
+    store, began, judging = open_store(None, Retention(containers=1)), time.time(), judged.judging
     monkeypatch.setattr(worker, "open_store", lambda location: store)
-
-    def take(start: Generation, canary: str = "c") -> Judged:
-        judged.take(start, runs(20, canary=canary)).judging.turn()
-        assert canary in judged.judging.findings[start.key]
+    for start, name in (
+        (generation(container="a"), "c"),
+        (generation(container=container, service=service), canary),
+    ):
+        judged.take(start, runs(20, canary=name)).judging.turn()
+        assert name in judging.findings[start.key]
         for day in range(4):  # a longer step would be none that passed here
             store.thin(began + 86_400 * day)
-        judged.judging.turn()
-        return judged
-
-    yield take
+        judging.turn()
+    found = {s.name: {c: {*finding.drifts} for c, finding in f.items()} for s, f in judging.findings.items()}
+    assert found == left and {s.name for s in judging._services} == {*found}
+    judged.take(start, runs(240, canary=canary)).judging.turn()
+    assert {*judging.findings[start.key][canary].drifts} == {"b"}
     store.close()
-
-
-def test_a_service_that_the_store_forgot_is_forgotten(forgetful: Callable[..., Judged]) -> None:
-    """Each container that is run without a name is a service of its own."""
-    for name in ("jolly_bell", "sad_curie"):
-        judging = forgetful(generation(container=name, service=name)).judging
-    assert [*judging.findings] == [*judging._services] == [ServiceKey("", "sad_curie")]
-
-
-def test_a_canary_that_the_store_forgot_is_forgotten(forgetful: Callable[..., Judged]) -> None:
-    for container, canary in ("ac", "bd"):
-        judging = forgetful(generation(container=container), canary).judging
-    assert {name: {*found.drifts} for name, found in judging.findings[S].items()} == {"d": {"b"}}
-
-
-def test_a_container_that_the_store_forgot_has_no_drift(forgetful: Callable[..., Judged]) -> None:
-    for name in "ab":
-        judged = forgetful(generation(container=name))
-    assert {*judged.judging.findings[S]["c"].drifts} == {"a", "b"}, "as at the last look"
-    assert {*judged.take(generation(container="b"), runs(144)).finding().drifts} == {"b"}
 
 
 def test_canaries_of_a_service_beyond_the_limit_are_not_judged(
