@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -163,11 +165,10 @@ def audited(postgres: Postgres) -> str:
 
 def made(probes: Sequence[Probe]) -> dict[str, list[int]]:
     """Return the sequences of all runs that were made, by start."""
-    sequences: dict[str, list[int]] = {}
-    for probe in probes:
-        for run in probe.made():
-            sequences.setdefault(str(run.boot_id), []).append(run.sequence)
-    return sequences
+    sequences = defaultdict[str, list[int]](list)
+    for run in chain.from_iterable(probe.made() for probe in probes):
+        sequences[run.boot_id].append(run.sequence)
+    return {**sequences}
 
 
 @contextmanager
@@ -214,11 +215,10 @@ def publishers(exporters: Sequence[Exporter]) -> list[str]:
 
 def one_owner_at_a_time(postgres: Postgres, url: str) -> None:
     """All writes of findings since :data:`AUDIT` were made by the holder of the lease."""
-    hosts: dict[int, str] = {}
     writes = written(postgres, url)
     fences = [fence for _, fence in writes]
     assert fences and fences == sorted(fences), "nobody writes by an older lease after a newer one"
-    assert all(hosts.setdefault(fence, host) == host for host, fence in writes), "a lease has one holder"
+    assert len({*writes}) == len({*fences}), "a lease has one holder"
 
 
 def written(postgres: Postgres, url: str) -> list[tuple[str, int]]:
