@@ -118,26 +118,27 @@ async def host(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
     await host.collector.close()
 
 
-async def test_containers_share_what_docker_found(host: Host) -> None:
+async def test_containers_share_what_docker_found(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is listed in the config the host is not known."""
     elsewhere = Container(service="s", name="listed", url="http://127.0.0.1:9")
     host.follow("abc")
     host.collector.follow([*(probe.container for probe in host.collector.probes.values()), elsewhere])
-    shared = []
-    for name, cpus in (("a", "0-7"), ("b", "4-11"), ("listed", "0-63"), ("c", ""), ("c", "0-11")):
+
+    async def shares(name: str, cpus: str) -> dict[str, float]:
         await host.says(name, cpus=cpus)
-        shared.append(host.shows())
+        return host.shows()
+
     both = {"a": 4, "b": 4}
-    assert shared == [{"a": 0}, both, both, both, {"a": 8, "b": 8, "c": 12}], (
-        "of what is listed in the config the host is not known"
-    )
-
-
-async def test_a_container_that_goes_or_changes_its_cpuset_shares_no_more(host: Host) -> None:
+    assert await shares("a", "0-7") == {"a": 0}
+    for name, cpus in (("b", "4-11"), ("listed", "0-63"), ("c", "")):
+        assert await shares(name, cpus) == both
+    monkeypatch.setattr(collect, "_COMPARE_SECONDS", 3600.0)
+    assert await shares("c", "0-11") == both, "they are compared once in a while"
+    monkeypatch.setattr(collect, "_COMPARE_SECONDS", 0.0)
+    assert host.shows() == {"a": 8, "b": 8, "c": 12}
     host.follow("ab")
-    await host.says("a", cpus="0-7")
-    for cpus, count in (("0-7", 8), ("8-15", 0), ("0", 1)):
-        await host.says("b", cpus=cpus)
-        assert host.shows() == {"a": count, "b": count}
+    for cpus, count in (("8-15", 0), ("0", 1)):
+        assert await shares("b", cpus) == {"a": count, "b": count}
     host.probe("b").up = False
     assert host.shows() == {"a": 1}, "that it is down shows nothing of it, and it still counts"
     host.follow("ab", id="1" * 64)
@@ -145,18 +146,6 @@ async def test_a_container_that_goes_or_changes_its_cpuset_shares_no_more(host: 
     await host.says("a", cpus="0-7")
     host.follow("a", id="1" * 64)
     assert host.shows() == {"a": 0}
-
-
-async def test_containers_are_compared_once_in_a_while(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand probes that report other CPUs each time cost no more."""
-    host.follow("ab")
-    await host.says("a", cpus="0-7")
-    await host.says("b", cpus="4-7")
-    monkeypatch.setattr(collect, "_COMPARE_SECONDS", 3600.0)
-    await host.says("b", cpus="0-7")
-    assert host.shows() == {"a": 4, "b": 4}
-    monkeypatch.setattr(collect, "_COMPARE_SECONDS", 0.0)
-    assert host.shows() == {"a": 8, "b": 8}
 
 
 # GPUs ------------------------------------------------------------------------------------------------------------
@@ -206,18 +195,22 @@ def test_who_else_is_on_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("counts", "unknown"),
     [
-        ([(5, 1), (5, 2)], [2, 2]),
-        ([(3, 1), (5, 2)], [0, 2]),  # one of them is shown less, and what the other is shown is its claim
-        ([(1, 1), (999_999, 0)], [0, 999_998]),
-        ([(1, 1), (1, 1)], [nan, nan]),  # the driver shows each its own: it hides others' too
-        ([(5, 1), (5, nan)], [nan, nan]),
-        ([(nan, 1)], [nan]),
+        ("5/1 5/2", "2 2"),
+        ("3/1 5/2", "0 2"),  # one of them is shown less, and what the other is shown is its claim
+        ("1/1 999999/0", "0 999998"),
+        ("1/1 1/1", "nan nan"),  # the driver shows each its own: it hides others' too
+        ("5/1 5/nan", "nan nan"),
+        ("nan/1", "nan"),
     ],
 )
-def test_processes_of_nobody_known(counts: list[tuple[float, float]], unknown: list[float]) -> None:
-    gpus = {("", "s", str(i)): (SeenGpu("0", "GPU-a", *each),) for i, each in enumerate(counts)}
+def test_processes_of_nobody_known(counts: str, unknown: str) -> None:
+    """Processes that a probe sees on the GPU, and its own."""
+    gpus = {
+        ("", "s", str(i)): (SeenGpu("0", "GPU-a", *map(float, each.split("/"))),)
+        for i, each in enumerate(counts.split())
+    }
     found = [share.unknown for each in shared_gpus(gpus).values() for share in each.values()]
-    assert found == pytest.approx(unknown, nan_ok=True)
+    assert found == pytest.approx([*map(float, unknown.split())], nan_ok=True)
 
 
 async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host: Host, clock: Clock) -> None:
@@ -267,7 +260,7 @@ async def test_a_neighbour_that_comes_and_goes_changes_no_start(host: Host, cloc
     assert named.count("c") == 100
 
 
-async def test_a_few_neighbours_are_named(host: Host, clock: Clock) -> None:
+async def test_a_few_neighbours_are_named_and_not_by_a_probe(host: Host, clock: Clock) -> None:
     names = "zabcd"
     host.follow(names)
     for _ in range(2):
@@ -275,12 +268,9 @@ async def test_a_few_neighbours_are_named(host: Host, clock: Clock) -> None:
             await host.says(name, *ON_A)
         clock.now += probe_state._SETTLED_SECONDS
     assert [host.probe(name).neighbours for name in "za"] == ["a, b, c, …", "b, c, d, …"]
-
-
-async def test_a_probe_cannot_name_its_neighbours(host: Host) -> None:
-    host.follow("a")
-    await host.collector.absorb(host.probe("a"), report(environment={GPU_SHARED_WITH: "victim"}))
-    assert host.probe("a").generations["boot"].environment == {}
+    host.follow("e")
+    await host.collector.absorb(host.probe("e"), report(environment={GPU_SHARED_WITH: "victim"}))
+    assert host.probe("e").generations["boot"].environment == {}
 
 
 @pytest.mark.parametrize(
