@@ -57,9 +57,10 @@ def command(path: str, server: tuple[str, ...]) -> NoReturn:
     started again, at first after a second, and never ends the server. The probe ends when SERVER has ended.
     """
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    own = os.getpid()  # of the server, too; the child may run only after the server has ended
     child = os.fork()
     if child == 0:
-        _supervise(path)
+        _supervise(path, own)
     # Python ignores these signals, and the server would inherit that.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
@@ -72,9 +73,8 @@ def command(path: str, server: tuple[str, ...]) -> NoReturn:
         ) from None
 
 
-def _supervise(path: str) -> NoReturn:
+def _supervise(path: str, server: int) -> NoReturn:
     """Start the probe again and again, in a separate session: Ctrl-C on a terminal is for the server."""
-    server = os.getppid()
     os.setsid()
     signal.signal(signal.SIGTERM, _end)
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)

@@ -71,6 +71,7 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
             process.kill()
         with process:  # closes its pipes: a server that was orphaned still holds the other ends
             pass
+    until(lambda: not [child for child in psutil.process_iter(["cwd"]) if child.info["cwd"] == str(tmp_path)])
 
 
 def line(process: subprocess.Popen[str]) -> str:

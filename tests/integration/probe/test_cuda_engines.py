@@ -142,7 +142,7 @@ def expected(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> l
 
 
 DYNAMIC = (
-    '{"x": {"shape": [-1, 1024], "range": [[[1, 1024], [4, 1024], [8, 1024]], [[1, 1024], [4, 1024], [8, 1024]]]},'
+    '{"x": {"shape": [-1, 1024], "range": [[[1, 1024], [4, 1024], [8, 1024]], [[16, 1024], [16, 1024], [32, 1024]]]},'
     ' "y": {"shape": [-1, 1024]}, "profiles": 2}'
 )
 # An engine, what its file declares, options, shape and type and seed of the input, and a part of the environment.
@@ -152,7 +152,7 @@ tensorrt | {} | {"seed": 5} | [[2, 1024], "float32", 5] | {"tensorrt": "10.3.0.2
  "tensorrt_cuda_device": "Stand-in GPU", "tensorrt_driver_cuda": "12.4", "tensorrt_auxiliary_streams": "0"}
 tensorrt | DYNAMIC | {} | [[4, 1024]] | {}
 tensorrt | DYNAMIC | {"inputs": [{"shape": [8, 1024]}]} | [[8, 1024]] | {}
-tensorrt | DYNAMIC | {"inputs": {"x": {"shape": [1, 1024]}}, "profile": 1} | [[1, 1024]] | {}
+tensorrt | DYNAMIC | {"inputs": {"x": {"shape": [16, 1024]}}, "profile": 1} | [[16, 1024]] | {}
 tensorrt | {"x": {"shape": [1, 2048], "dtype": "BF16"}, "y": {"shape": [1, 2048], "dtype": "BF16"}} | {} |\
  [[1, 2048], "bfloat16"] | {}
 tensorrt | {"x": {"shape": [1, 512], "dtype": "INT64"}, "y": {"shape": [1, 512], "dtype": "INT64"}} | {} |\

@@ -114,7 +114,7 @@ class Context:
     def set_input_shape(self, name, shape):
         self._shapes[name] = tuple(shape)
         ranges = self._engine.tensors[name].get("range")
-        least, _, most = ranges[0] if ranges else (shape, shape, shape)
+        least, _, most = ranges[self._profile] if ranges else (shape, shape, shape)
         return all(low <= size <= high for low, size, high in zip(least, shape, most, strict=True))
 
     def infer_shapes(self):
