@@ -5,23 +5,21 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from watching import until
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.probe import TorchTarget, samplers, sampling, tags
+from infercanary.probe import samplers, sampling, tags
 from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers import SampleFailed, Sampler, Unavailable, make_samplers, registered
 from infercanary.probe.samplers.nvml import NvmlSampler
 from infercanary.probe.samplers.threads import ThreadSampler
 from infercanary.probe.sampling import SUCCESS, Guard
-
-SOME = {"some": TorchTarget("module:factory", [{"shape": [1]}])}
 
 VALUE = Metric("infercanary_value", "gauge", "V.")
 
@@ -29,18 +27,18 @@ VALUE = Metric("infercanary_value", "gauge", "V.")
 class Scripted(Sampler):
     name = "scripted"
     hanging: tuple[Family, ...] = ()
+    asked = 0
+    closed_in = ""
 
-    def __init__(self) -> None:
-        self.act: Callable[[], object] = lambda: None
-        self.asked = 0
-        self.closed_in = ""
+    def __init__(self, act: Callable[[], object] = lambda: None) -> None:
+        self.act = act
 
-    def sample(self) -> Iterable[Family]:
+    def sample(self):
         self.asked += 1
         self.act()
         yield VALUE.family(self.asked)
 
-    def close(self) -> None:
+    def close(self):
         self.closed_in = threading.current_thread().name
 
 
@@ -52,25 +50,19 @@ class Guarded:
         self.entered, self.go_on = threading.Event(), threading.Event()
         self.guard = Guard(self.sampler, self.tally)
 
-    def sample(self, patience: float = 30, error: BaseException | None = None) -> tuple[Any, Any]:
+    def hang(self):
+        self.entered.set()
+        self.go_on.wait(60)
+
+    def sample(self, patience: float = 30) -> tuple[Any, Any]:
         """Its value, and its success; None where there is none."""
-
-        def act() -> None:
-            if error is not None:
-                raise error
-
-        if error is not None:
-            self.sampler.act = act
         self.guard.sample(patience)
         return values(self.guard.families).get(VALUE.name), values(self.tally.families()).get(SUCCESS.name)
 
-    def comes_back(self) -> None:
+    def comes_back(self):
         self.sampler.act = lambda: None
         self.go_on.set()
-        deadline = time.monotonic() + 30
-        while self.sample(0.01)[1] != {("scripted",): 1}:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: self.sample(0.01)[1] == GOOD)
         assert self.guard.close(30) and self.sampler.closed_in == "infercanary-scripted"
 
 
@@ -97,8 +89,13 @@ def test_a_sampler_that_raises_costs_only_its_own_families(
     caplog.set_level(logging.INFO)
     one = Guarded()
     assert one.sample() == (1.0, GOOD)
+
+    def fail() -> None:
+        raise error
+
+    one.sampler.act = fail
     for _ in range(3):
-        assert one.sample(error=error) == (shown, BAD)
+        assert one.sample() == (shown, BAD)
     one.comes_back()
     said = [(record.levelno, record.getMessage()) for record in caplog.records]
     assert said == [(level, f"sampler scripted: {text}"), (logging.INFO, "sampler scripted: works again")]
@@ -110,7 +107,7 @@ def test_a_sampler_that_is_late_holds_nobody_up_and_one_that_hangs_is_given_up(
 ) -> None:
     one = Guarded()
     one.sampler.hanging = hanging
-    one.sampler.act = lambda: [one.entered.set(), one.go_on.wait(60)]  # type: ignore[func-returns-value]
+    one.sampler.act = one.hang
     for _ in range(2):
         assert one.sample(0.01) == (None, None), "it is late, and nothing is known yet"
     assert one.entered.wait(30)
@@ -126,7 +123,7 @@ def test_a_sampler_that_is_late_holds_nobody_up_and_one_that_hangs_is_given_up(
 
 def test_a_late_sample_is_collected_the_next_time() -> None:
     one = Guarded()
-    one.sampler.act = lambda: one.go_on.wait(60)
+    one.sampler.act = one.hang
     one.sample(0.01)
     one.go_on.set()
     one.guard._worker._answer.put(one.guard._worker._answer.get(timeout=30))  # its answer is there
@@ -152,20 +149,19 @@ def names(switches: dict[str, bool]) -> list[str]:
     return [sampler.name for sampler in make_samplers(switches)]
 
 
-def test_each_can_be_switched_off() -> None:
+def test_each_can_be_switched_off_and_an_unknown_one_is_a_line_with_those_that_exist() -> None:
     every = names({})
     for name in every:
         assert names({name: False}) == [other for other in every if other != name]
         assert names({name: True}) == every
     assert names(dict.fromkeys(every, False)) == []
-
-
-def test_an_unknown_one_is_a_line_with_those_that_exist() -> None:
     with pytest.raises(UsageError) as caught:
         make_samplers({"nvmll": False})
-    there = ", ".join(sorted(registered()))
-    assert "nvml, " in there
-    assert str(caught.value) == (f"samplers: no sampler `nvmll`; there are {there}")
+    assert (
+        str(caught.value).startswith("samplers: no sampler `nvmll`; there are ")
+        and {*every} <= registered().keys()
+    )
+    assert ", ".join(sorted(registered())) in str(caught.value)
 
 
 NEW = """
@@ -184,24 +180,12 @@ class LoadSampler(Sampler):
 """
 
 
-@pytest.fixture
-def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Puts a file beside the samplers."""
+def test_a_new_file_is_a_new_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samplers, "_registered", dict(samplers._registered))
     monkeypatch.setattr(samplers, "__path__", [*samplers.__path__, str(tmp_path)])
-
-    def add_(text: str) -> None:
-        (tmp_path / "load.py").write_text(text)
-
-    yield add_
-    sys.modules.pop("infercanary.probe.samplers.load", None)
-    vars(samplers).pop("load", None)
-
-
-def test_a_new_file_is_a_new_sampler(add: Callable[[str], None]) -> None:
-    add(NEW)
-    assert "load" in names({})
-    assert "load" not in names({"load": False})
+    (tmp_path / "load.py").write_text(NEW)
+    assert "load" in names({}) and "load" not in names({"load": False})
+    del sys.modules["infercanary.probe.samplers.load"], samplers.load  # type: ignore[attr-defined]
 
 
 def test_threads_know_the_gpus_cpus_by_nvml_as_long_as_that_is_on() -> None:
