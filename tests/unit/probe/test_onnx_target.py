@@ -66,13 +66,14 @@ def test_a_model_computes_what_numpy_does() -> None:
     target = opened(seed=3)
     timing, result = target.clock.measure(target.run)
     assert isinstance(target.clock, HostClock) and target.device == "cpu"
-    assert 0 < timing.phases["compute"] <= timing.wall
-    assert set(timing.phases) == {"compute"}, "on a CPU there is no copy to time, and none is invented"
+    assert timing.phases.keys() == {"compute"} and 0 < timing.phases["compute"] <= timing.wall
     values = target.values(result)
     expected = target._arrays["x"] @ np.arange(12.0).reshape(4, 3)
     assert values == pytest.approx(expected.ravel().tolist(), rel=1e-5)
     assert values_of(target) == values_of(opened(inputs={"x": ONE[0]}, seed=3)) == values
     assert values_of(opened(seed=4)) != values
+    path = save("log.onnx", "Log", (Type.FLOAT, [64]), (Type.FLOAT, [64]))
+    assert not all(map(math.isfinite, values_of(opened(path, []))))
 
 
 @pytest.mark.parametrize("model_format", ["onnx", "ort"])
@@ -94,13 +95,12 @@ def test_a_shape_is_given_where_the_model_declares_none(
 
 
 def test_inputs_and_outputs_of_other_kinds() -> None:
-    one = (Type.INT64, [64]), (Type.BFLOAT16, [64])
-    more = [
-        helper.make_node("Cast", ["x"], ["y"], to=Type.BFLOAT16),
-        helper.make_node("Cast", ["x"], ["s"], to=Type.STRING),
-        helper.make_node("SequenceConstruct", ["x"], ["q"]),
+    """Of texts and sequences there are no numbers: those of the bfloat16 one are the output."""
+    casts = [
+        helper.make_node("Cast", ["x"], [y], to=to) for y, to in (("y", Type.BFLOAT16), ("s", Type.STRING))
     ]
-    path = Path(save("many.onnx", "Identity", *one, *more))
+    nodes = [*casts, helper.make_node("SequenceConstruct", ["x"], ["q"])]
+    path = Path(save("many.onnx", "Identity", (Type.INT64, [64]), (Type.BFLOAT16, [64]), *nodes))
     made = onnx.load(path)
     del made.graph.node[0]
     made.graph.output.append(helper.make_tensor_value_info("s", Type.STRING, [64]))
@@ -108,13 +108,7 @@ def test_inputs_and_outputs_of_other_kinds() -> None:
     path.write_bytes(made.SerializeToString())
     target = opened(str(path), {"x": {"high": 1000}})
     values, given = values_of(target), target._arrays["x"].tolist()
-    assert values == pytest.approx(given, rel=2**-8) and max(given) > 500, "the bfloat16 one's, and no other"
-    assert values != given
-
-
-def test_an_output_that_is_not_finite_is_seen() -> None:
-    path = save("log.onnx", "Log", (Type.FLOAT, [64]), (Type.FLOAT, [64]))
-    assert not all(map(math.isfinite, values_of(opened(path, []))))
+    assert values == pytest.approx(given, rel=2**-8) and max(given) > 500 and values != given
 
 
 def test_the_options_reach_the_session_and_are_components() -> None:
@@ -127,13 +121,23 @@ def test_the_options_reach_the_session_and_are_components() -> None:
     assert options.execution_mode == ort.ExecutionMode.ORT_PARALLEL
     assert options.graph_optimization_level == ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     found = target.environment()
-    assert found.items() >= {
-        "onnxruntime": ort.__version__, "onnx_provider": "CPUExecutionProvider", "onnx_device": "cpu",
-        "onnx_available_providers": ", ".join(ort.get_available_providers()), "onnx_model": "model.onnx",
-        "onnx_build_cuda": "none (CPU-only build)", "onnx_producer": "the test", "onnx_execution_mode": "parallel",
-        "onnx_intra_op_threads": "3", "onnx_inter_op_threads": "2", "onnx_graph_optimization": "basic",
-        "onnx_session_config": "session.intra_op.allow_spinning=0",
-    }.items()  # fmt: skip
+    expected = f"""
+        onnxruntime: {ort.__version__}
+        onnx_provider: CPUExecutionProvider
+        onnx_device: cpu
+        onnx_available_providers: {", ".join(ort.get_available_providers())}
+        onnx_model: model.onnx
+        onnx_build_cuda: none (CPU-only build)
+        onnx_producer: the test
+        onnx_execution_mode: parallel
+        onnx_intra_op_threads: 3
+        onnx_inter_op_threads: 2
+        onnx_graph_optimization: basic
+        onnx_session_config: session.intra_op.allow_spinning=0
+    """
+    assert {line.strip() for line in expected.strip().splitlines()} <= {
+        ": ".join(pair) for pair in found.items()
+    }
     if hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):  # from 1.24 on
         assert found["onnx_nodes"] == "CPUExecutionProvider 1"
     assert "Release" in found["onnx_build"]
@@ -242,15 +246,12 @@ needs_cpu_build = pytest.mark.skipif(
 @pytest.mark.parametrize("provider", ["cuda", "tensorrt"])
 def test_a_build_for_the_cpu_only_is_refused_or_by_leave_runs_on_the_cpu(provider: str) -> None:
     target = OnnxTarget("model.onnx", ONE, providers=[provider])
-    with pytest.raises(
-        UsageError, match=rf"^providers: `{provider}` was asked for, .* install onnxruntime-gpu in its"
-    ):
+    with pytest.raises(UsageError, match=rf"^providers: `{provider}` .* install onnxruntime-gpu"):
         target.open()
     assert target.cuda_missing == "cpu_only_build"
     target = opened(providers=[provider], cpu_fallback=True)
     assert values_of(target) == values_of(opened()) and target.cuda_missing == "cpu_only_build"
-    found = target.environment()
-    assert (found["onnx_provider"], found["onnx_device"]) == ("CPUExecutionProvider", "cpu")
+    assert target.environment()["onnx_device"] == "cpu"
 
 
 @needs_cpu_build
@@ -260,9 +261,7 @@ def test_a_provider_that_onnx_runtime_silently_leaves_out(monkeypatch: pytest.Mo
     providers = ["QNNExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(ort, "get_available_providers", lambda: providers)
     target = OnnxTarget("model.onnx", ONE, providers=providers[:1])
-    with pytest.raises(
-        UsageError, match="ONNX Runtime cannot start QNNExecutionProvider: the log above says why"
-    ):
+    with pytest.raises(UsageError, match="ONNX Runtime cannot start QNNExecutionProvider"):
         target.open()
     assert target.cuda_missing == ""
 

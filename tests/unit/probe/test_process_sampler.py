@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -52,61 +52,50 @@ def every_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "MOST", 100_000)
 
 
-@pytest.fixture
-def nobody_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many commands run here, each is shown by its name."""
-    monkeypatch.setattr(processes, "COMMANDS", 100_000)
-
-
 def test_outside_of_a_container_it_shows_its_own_memory_alone() -> None:
     found = sampled(ProcessSampler(lambda: False))
-    assert found.keys() == {MEMORY}
-    assert found[MEMORY][""] == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
+    assert found == {MEMORY: {"": pytest.approx(psutil.Process().memory_info().rss, rel=0.2)}}
 
 
-@pytest.mark.usefixtures("nobody_known")
 def test_what_runs_beside_it_is_summed_by_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first commands have a name."""
+    monkeypatch.setattr(processes, "COMMANDS", 100_000)
     of, others = sampler(), sampler()
-    before = sampled(of)
-    monkeypatch.setattr(processes, "COMMANDS", len(sampled(others)[CPU]))
+    before, known = sampled(of), len(sampled(others)[CPU])
     with worker(tmp_path, "infer-worker") as one, worker(tmp_path, "infer-worker") as other:
-        nameless = sampled(others)
-        monkeypatch.setattr(processes, "COMMANDS", 100_000)
+        with monkeypatch.context() as patch:
+            patch.setattr(processes, "COMMANDS", known)
+            nameless = sampled(others)
         beside = sampled(of)
         assert 0.5 <= beside[CPU]["infer-worker"] < 60
         both = one.memory_info().rss + other.memory_info().rss
         assert beside[MEMORY]["infer-worker"] == pytest.approx(both, rel=0.3)
     after = sampled(of)
-    assert (
-        "infer-worker"
-        not in before[CPU].keys() | nameless[CPU].keys() | nameless[MEMORY].keys() | after[MEMORY].keys()
-    )
+    for shown in (before[CPU], nameless[CPU], nameless[MEMORY], after[MEMORY]):
+        assert "infer-worker" not in shown
     assert nameless[CPU]["others"] >= 0.25 and nameless[MEMORY]["others"] > 1 << 20
     assert after[CPU]["infer-worker"] == beside[CPU]["infer-worker"], "a counter keeps what has ended"
 
 
-def test_it_is_not_one_of_the_others() -> None:
+def test_it_is_not_one_of_the_others_and_a_sample_reads_a_bounded_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     begin = time.process_time()
     while time.process_time() - begin < 0.2:
         pass
     read = {process.pid for process in processes._others()}
     assert os.getpid() not in read and os.getppid() in read
-
-
-def test_a_sample_reads_a_bounded_number_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "MOST", 1)
     assert len(sampled(sampler())[MEMORY]) == 2, "this process, and one other"
 
 
 def test_an_id_that_is_used_again_is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    lives: Iterable[processes._Read] = ()
-    monkeypatch.setattr(processes, "_others", lambda: iter(lives))
-    of, totals = sampler(), []
-    for seconds in (3.0, 5.0, 1.0, 1.5):
-        lives = [processes._Read(os.getpid(), "python", seconds, 1)]
-        totals.append(sampled(of)[CPU]["python"])
-    assert totals == [3.0, 5.0, 6.0, 6.5]
+    seconds = iter((3.0, 5.0, 1.0, 1.5))
+    monkeypatch.setattr(
+        processes, "_others", lambda: iter([processes._Read(os.getpid(), "python", next(seconds), 1)])
+    )
+    of = sampler()
+    assert [sampled(of)[CPU]["python"] for _ in range(4)] == [3.0, 5.0, 6.0, 6.5]
 
 
 @pytest.mark.root

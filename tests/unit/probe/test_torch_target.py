@@ -74,12 +74,10 @@ def test_a_model_object_is_run_in_inference_mode_and_left_as_it_is() -> None:
     model.weight = torch.nn.Parameter(torch.eye(4))
     target = opened(model)
     timing, result = target.clock.measure(target.run)
-    assert isinstance(target.clock, HostClock)
+    assert isinstance(target.clock, HostClock) and target.memory() is None
     assert model.mode and not result.requires_grad
     assert model.training, "the host's model is not ours to switch"
-    assert 0 < timing.phases["compute"] <= timing.wall
-    assert set(timing.phases) == {"compute"}, "on a CPU there is no copy to time, and none is invented"
-    assert target.memory() is None
+    assert timing.phases.keys() == {"compute"} and 0 < timing.phases["compute"] <= timing.wall
 
 
 @pytest.mark.parametrize("reference", [LINEAR, "factories:Holder.model"])
@@ -155,10 +153,9 @@ def test_autocast_computes_in_what_was_asked_for_and_is_a_component(monkeypatch:
         opened(autocast="float16")
 
 
-def test_inputs_are_drawn_or_given() -> None:
+def test_inputs_are_drawn_each_from_a_seed_of_its_own_or_given() -> None:
     first, second = opened(lambda *x: x, [{"shape": [8]}, {"shape": [8]}], seed=3)._device_inputs
     assert not torch.equal(first, second)
-    assert not torch.equal(first, opened(lambda x: x, [{"shape": [8]}], seed=4)._device_inputs[0])
     assert result_of(opened(lambda x: x, torch.ones(2))).tolist() == [1.0, 1.0]
     assert result_of(opened(lambda x, y: x + y, [torch.ones(2), torch.ones(2)])).tolist() == [2.0, 2.0]
 
@@ -178,12 +175,13 @@ def test_environment() -> None:
     found = opened().environment()
     assert found["torch"] == torch.__version__ and "BLAS_INFO=" in found["torch_build"]
     assert found["torch_cuda"] == (torch.version.cuda or "none (CPU-only build)")
-    assert found["torch_intra_op_threads"] == str(torch.get_num_threads())
-    assert [found[f"torch_{name}"] for name in ("device", "mode", "deterministic")] == [
-        "cpu",
-        "eager",
-        "false",
-    ]
+    shown = {
+        "device": "cpu",
+        "mode": "eager",
+        "deterministic": "false",
+        "intra_op_threads": str(torch.get_num_threads()),
+    }
+    assert {name: found[f"torch_{name}"] for name in shown} == shown
     assert {"torch_git", "torch_cpu_capability", "torch_inter_op_threads", "torch_mkldnn"} <= found.keys()
     assert all(0 < len(value) <= 200 and value.isprintable() for value in found.values())
 
