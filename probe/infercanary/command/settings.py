@@ -151,6 +151,8 @@ def _validation_line(place: str, kind: object, message: str, document: object) -
     text += _FORMS.get(text[:1].lower() + text[1:], "")
     if where and text.startswith("Expected a mapping") and (known := _keys_at(kind, where)):
         text += f"; its keys: {', '.join(known)}"
+    if place and where.startswith("["):
+        place, where = place + where, ""
     return ": ".join(part for part in (place, where, text[:1].lower() + text[1:]) if part)
 
 
@@ -165,6 +167,7 @@ _FORMS = {
 _READABLE = {
     "`int | str`": "text or a whole number",
     "`str | object`": "text or a mapping",
+    "`object | array`": "a list or a mapping",
     "`object`": "a mapping",
     "`array`": "a list",
     "`str`": "text",

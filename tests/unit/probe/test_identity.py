@@ -17,7 +17,7 @@ from infercanary.probe.environment import fingerprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.identity import components, digest
 from infercanary.probe.targets import make
-from infercanary.probe.targets.engines.digests import PIECE_BYTES, of_files, onnx_files
+from infercanary.probe.targets.engines.digests import PIECE, of_files, onnx_files
 from tests.targets import Scripted, opened, points
 
 # torch warns about TorchScript, which is a part of itself.
@@ -36,7 +36,7 @@ def test_a_file_is_identified_by_its_bytes_and_not_by_its_name(tmp_path: Path) -
         path.write_bytes(text)
     assert of_files([one]) == of_files([same]) and re.fullmatch("file-sha256:[0-9a-f]{16}", of_files([one]))
     assert len({of_files(paths) for paths in ([one], [other], [one, same], [same, other])}) == 4
-    found, size = set(), 4096 * PIECE_BYTES * 2
+    found, size = set(), 4096 * PIECE * 2
     for place in (0, size - 1, size - 1):  # a sample reaches both ends
         with huge.open("ab") as file:
             file.truncate(size)
@@ -181,12 +181,8 @@ def test_weights_in_another_order_of_memory_are_the_same_and_are_not_copied_as_a
     torch = pytest.importorskip("torch")
     from infercanary.probe.targets.engines import digests, torch_weights
 
-    for module, name, size in (
-        (torch_weights, "_COPIED_BYTES", 999),
-        (torch_weights, "PIECE_BYTES", 77),
-        (digests, "PIECE_BYTES", 77),
-    ):
-        monkeypatch.setattr(module, name, size)
+    for module in (torch_weights, digests):
+        monkeypatch.setattr(module, "PIECE", 77)
     held, found, elements = [0], set(), torch_weights._elements
 
     def seen(*stretch: Any) -> Any:

@@ -194,9 +194,9 @@ def test_where_it_was_asked_to_run() -> None:
 MISTAKES = """
 model: 5 | model: name an .onnx file
 model: "" | model: name an .onnx file
-inputs: x | inputs: a list is needed
-providers: [] | providers: a list is needed | cpu, cuda, tensorrt
-providers: 3 | providers: a list is needed
+inputs: x | inputs: expected a list or a mapping
+providers: [] | providers: expected a list with at least 1
+providers: 3 | providers: expected a list
 providers: [gpu] | providers: no provider `gpu`
 providers: [cuda, CUDAExecutionProvider] | has one twice
 provider_options: {cuda: {}} | provider_options: `cuda` is not among the providers

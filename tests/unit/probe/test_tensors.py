@@ -57,10 +57,10 @@ def test_inputs_are_matched_to_what_the_engine_asks_for(inputs: str, slots: str,
 
 
 MISTAKES = """
-3                            | mask       | inputs: a list is needed | by name
-x                            | mask       | inputs: a list is needed
-{mask: {size: 3}}            | mask       | inputs.mask: unknown key `size` | shape, dtype, high
-[{shape: [-1]}]              | mask       | inputs[0]: shape[0]: | >= 0
+3                            | mask       | inputs: expected a list or a mapping
+x                            | mask       | inputs: expected a list or a mapping
+{mask: {size: 3}}            | mask       | inputs: mask: unknown key `size` | shape, dtype, high
+[{shape: [-1]}]              | mask       | inputs[0].shape[0]: | >= 0
 {x: {}}                      | image mask | inputs: the model has no input `x` | image, mask
 [{}]                         | image mask | inputs: 1 given, and the model has 2: image, mask
 [{}]                         |            | inputs: 1 given, and the model has 0
@@ -69,7 +69,6 @@ x                            | mask       | inputs: a list is needed
 [{shape: [1, 4, 8, 8]}]      | image      | inputs[0].shape: [1, 4, 8, 8] does not fit the model's input `image`
 {mask: {shape: [4]}}         | mask       | inputs.mask.shape: [4] does not fit the model's input `mask`
 [{dtype: int32}]             | mask       | inputs[0].dtype: the model's input `mask` is int64, not int32
-[{dtype: float8}]            | mask       | inputs[0].dtype: no dtype `float8` | float32, float64, float16
 """
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import shutil
 import sys
+import warnings
 import weakref
 from pathlib import Path
 from typing import Any
@@ -148,8 +148,8 @@ def test_autocast_computes_in_what_was_asked_for_and_is_a_component(monkeypatch:
     assert cast.environment().items() - plain.environment().items() == {("torch_autocast", "bfloat16")}
     assert result_of(cast.copy_with_batch(4)).shape == (4, 3)
     # An older torch warns that it knows no float16 on a CPU, and computes in float32.
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-    with pytest.raises(UsageError, match=r"autocast: torch \S+ does not compute in float16 on cpu"):
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: warnings.warn("not supported", stacklevel=2))
+    with pytest.raises(UsageError, match="autocast: torch cannot use float16 on cpu"):
         opened(autocast="float16")
 
 
@@ -208,9 +208,9 @@ compile_mode: default | compile_mode: | `mode: compile`
 autocast: float32 | autocast: `float32` is none of bfloat16, float16
 seed: true | seed: `True` is not a whole number
 seed: 1180591620717411303424 | is not a whole number from 0 on
-inputs: x | inputs: a list is needed
-inputs: {shape: [1]} | inputs: a list is needed
-inputs: [3] | inputs[0]: | `shape`
+inputs: x | inputs: expected a list, got text
+inputs: {shape: [1]} | inputs: expected a list, got a mapping
+inputs: [3] | inputs[0]: expected a mapping
 inputs: [{dtype: int8}] | inputs[0]: | `shape`
 inputs: [{shape: [1], dtype: nn}] | inputs[0].dtype: | `nn`
 inputs: [{shape: [1]}, {shape: [-1]}] | inputs[1]: shape[0]: | >= 0

@@ -11,7 +11,8 @@ from pathlib import Path
 WHOLE_BYTES = 2 << 30
 """Size above which only a sample is digested: SHA-256 of 2 GiB takes 2 to 6 s on one core."""
 PIECES = 4096
-PIECE_BYTES = 64 << 10
+PIECE = 64 << 10
+"""Size of a piece: bytes of a file, or elements of a tensor."""
 
 _DIGITS = 16  # 64 bits: two models of a service do not collide by chance, and no attack is expected
 _BLOCK = 1 << 20
@@ -40,10 +41,9 @@ def of_files(paths: Sequence[Path], whole: int = WHOLE_BYTES) -> str:
     for path, size in zip(paths, sizes, strict=True):
         digest.update(f"{size}\n".encode())
         with path.open("rb") as file:
-            begins = range(0, size, _BLOCK) if is_whole else piece_begins(size, max(1, PIECES // len(paths)))
-            for begin in begins:
+            for begin in piece_begins(size, size if is_whole else max(1, PIECES // len(paths))):
                 file.seek(begin)
-                digest.update(file.read(_BLOCK if is_whole else PIECE_BYTES))
+                digest.update(file.read(PIECE))
     return name_digest("file", digest.hexdigest(), is_whole)
 
 
@@ -54,11 +54,11 @@ def name_digest(kind: str, hexadecimal: str, is_whole: bool) -> str:
 
 def piece_begins(size: int, pieces: int) -> Iterator[int]:
     """Yield the offsets of evenly spaced pieces, the last at the end; of all pieces if the data is small enough."""
-    if size <= pieces * PIECE_BYTES:
-        yield from range(0, size, PIECE_BYTES)
+    if size <= pieces * PIECE:
+        yield from range(0, size, PIECE)
         return
     for i in range(pieces):
-        yield (size - PIECE_BYTES) * i // max(1, pieces - 1)
+        yield (size - PIECE) * i // max(1, pieces - 1)
 
 
 def onnx_files(path: Path) -> list[Path]:

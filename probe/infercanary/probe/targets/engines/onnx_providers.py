@@ -6,7 +6,9 @@ import ctypes
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe.deadline import one_line
@@ -14,15 +16,13 @@ from infercanary.probe.deadline import one_line
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 ON_CUDA = (CUDA, TENSORRT)
 SHORT = {"cpu": CPU, "cuda": CUDA, "tensorrt": TENSORRT}
+_Names = Annotated[list[str], Meta(min_length=1)]
 
 
 def full_names(providers: object) -> list[str]:
     """Return ONNX Runtime's names for the option ``providers``, which is a name or a list of names."""
-    if isinstance(providers, str):
-        providers = [providers]
-    if not isinstance(providers, Sequence) or isinstance(providers, bytes) or not providers:
-        raise UsageError(f"providers: a list is needed, such as [cuda]; short names: {', '.join(SHORT)}")
-    names = [_full_name("providers", name) for name in providers]
+    given = [providers] if isinstance(providers, str) else convert(providers, _Names, "providers")
+    names = [_full_name("providers", name) for name in given]
     if len(set(names)) < len(names):
         raise UsageError(f"providers: {', '.join(names)} has one twice; keep one")
     return names
@@ -112,8 +112,8 @@ def why_not(error: Exception, path: str, version: str) -> str:
     )
 
 
-def _full_name(place: str, name: object) -> str:
-    if not isinstance(name, str) or (name not in SHORT and not re.fullmatch(r"\w+ExecutionProvider", name)):
+def _full_name(place: str, name: str) -> str:
+    if name not in SHORT and not re.fullmatch(r"\w+ExecutionProvider", name):
         raise UsageError(
             f"{place}: no provider `{name}`; there are {', '.join(SHORT)}, or ONNX Runtime's name of another, "
             "such as OpenVINOExecutionProvider"

@@ -5,7 +5,7 @@ numpy is imported only when needed, because the basic probe works without numpy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
@@ -62,32 +62,13 @@ class Input(NamedTuple):
     high: int
 
 
-def specs(inputs: Any) -> Specs:
+def specs(inputs: object) -> Specs:
     """Read the option ``inputs``: a list in the engine's order, or a mapping by name.
-
-    Args:
-        inputs: Value in the settings.
-
-    Returns:
-        Specification of each input, as a list or a mapping like the option.
 
     Raises:
         UsageError: The option is neither a list nor a mapping, or an entry is wrong.
     """
-    if isinstance(inputs, Mapping):
-        return {str(name): _spec(entry, f"inputs.{name}") for name, entry in inputs.items()}
-    if isinstance(inputs, (str, bytes)) or not isinstance(inputs, Sequence):
-        raise UsageError(
-            "inputs: a list is needed, one entry for each input in order, or a mapping by name, each with `shape`"
-        )
-    return [_spec(entry, f"inputs[{i}]") for i, entry in enumerate(inputs)]
-
-
-def _spec(entry: object, place: str) -> TensorSpec:
-    spec = convert(entry, TensorSpec, place)
-    if spec.dtype is not None and spec.dtype not in STORAGE:
-        raise UsageError(f"{place}.dtype: no dtype `{spec.dtype}`; there are {', '.join(STORAGE)}")
-    return spec
+    return convert(inputs, Specs, "inputs")  # type: ignore[arg-type]
 
 
 def matched(wanted: Specs, slots: Sequence[Slot]) -> list[Input]:

@@ -53,6 +53,20 @@ class _Span(NamedTuple):
     is_operator: bool
     shapes: str
     kernels: list[_Kernel]
+    inner: list[_Span]
+    """Events inside this one, outermost first."""
+
+    @property
+    def own_seconds(self) -> float:
+        """Time outside the inner events."""
+        own = self.end - self.begin - sum(span.end - span.begin for span in self.inner)
+        return max(0, own) / 1e9
+
+    def parts(self) -> Iterator[_Span]:
+        """Yield this event and all events inside it."""
+        yield self
+        for span in self.inner:
+            yield from span.parts()
 
 
 def profile_repeats(
@@ -130,20 +144,20 @@ def _read(events: Iterable[Any], numbers: range, times: OperatorTimes, on_device
     """
     threads: dict[int, list[_Span]] = {}
     operators: dict[int, _Span] = {}
-    marks: list[tuple[_Span, int]] = []
+    marks: list[_Span] = []
     on_device_events = []
     for event in events:
         if str(event.device_type()).rpartition(".")[2] != "CPU":
             if not _flag(event, "is_user_annotation"):
                 on_device_events.append(event)
             continue
-        shapes, thread = shapes_text(event.shapes(), event.dtypes()), event.start_thread_id()
-        span = _Span(event.name(), *_span(event), _is_operator(event), shapes, [])
-        threads.setdefault(thread, []).append(span)
+        shapes = shapes_text(event.shapes(), event.dtypes())
+        span = _Span(event.name(), *_span(event), _is_operator(event), shapes, [], [])
+        threads.setdefault(event.start_thread_id(), []).append(span)
         if span.is_operator:
             operators[event.correlation_id()] = span
         elif span.name == _MARK:
-            marks.append((span, thread))
+            marks.append(span)
     graph_kernels: list[_Kernel] = []
     for event in on_device_events:
         begin, end = _span(event)
@@ -152,13 +166,13 @@ def _read(events: Iterable[Any], numbers: range, times: OperatorTimes, on_device
         operator = operators.get(event.linked_correlation_id())
         (graph_kernels if operator is None else operator.kernels).append(kernel)
     for spans in threads.values():
-        spans.sort(key=lambda span: (span.begin, -span.end))
-    for repeat, (mark, thread) in zip(numbers, sorted(marks), strict=True):
+        _nest(spans)
+    marks.sort(key=lambda span: span.begin)
+    for repeat, mark in zip(numbers, marks, strict=True):
         if repeat < 0:
             continue
         add = partial(times.add, repeat)
-        inside = [s for s in threads[thread] if mark.begin <= s.begin and s.end <= mark.end and s is not mark]
-        _add_operators(inside, add, on_device)
+        _add_operators(mark.inner, add, on_device)
         for kernel in graph_kernels:
             if mark.begin <= kernel.begin <= mark.end:
                 name = normalised(kernel.name)
@@ -166,55 +180,43 @@ def _read(events: Iterable[Any], numbers: range, times: OperatorTimes, on_device
     return bool(on_device_events)
 
 
-def _outermost(spans: list[_Span]) -> Iterator[tuple[_Span, list[_Span]]]:
-    """Yield each span that lies in no other span, with all spans inside it."""
-    i = 0
-    while i < len(spans):
-        after = i + 1
-        while after < len(spans) and spans[after].begin < spans[i].end:
-            after += 1
-        yield spans[i], spans[i + 1 : after]
-        i = after
+def _nest(spans: list[_Span]) -> None:
+    """Put each event of a thread into the event that contains it."""
+    outer: list[_Span] = []
+    for span in sorted(spans, key=lambda span: (span.begin, -span.end)):
+        while outer and outer[-1].end <= span.begin:
+            outer.pop()
+        if outer:
+            outer[-1].inner.append(span)
+        outer.append(span)
 
 
 def _add_operators(spans: list[_Span], add: _Add, on_device: bool) -> None:
     """Add each outermost operator together with everything that it called."""
-    for span, inner in _outermost(spans):
+    for span in spans:
         if span.is_operator:
-            _add_operator(span, inner, add)
+            _add_operator(span, add)
             continue
         if span.name.startswith(_COMPILED) and not on_device:
             # On the CPU the profiler lists no fused loops, only the operators called between them. A compiled
             # region around another one is not a call of its own.
-            calls = 0.0 if any(child.name.startswith(_COMPILED) for child in inner) else 1.0
-            add(Operator(_COMPILED_ROW, "cpu"), _COMPILED_ROW, _own_time(span, inner), calls)
-        _add_operators(inner, add, on_device)
+            regions = sum(part.name.startswith(_COMPILED) for part in span.parts())
+            add(Operator(_COMPILED_ROW, "cpu"), _COMPILED_ROW, span.own_seconds, calls=float(regions == 1))
+        _add_operators(span.inner, add, on_device)
 
 
-def _add_operator(span: _Span, inner: list[_Span], add: _Add) -> None:
+def _add_operator(span: _Span, add: _Add) -> None:
     """Add an operator by the time of its kernels; without kernels, by the host's time.
 
     Both would count time twice, because kernels run while the host continues.
     """
     kind = _kind(span.name)
-    kernels = [kernel for part in (span, *inner) for kernel in part.kernels]
+    kernels = [kernel for part in span.parts() for kernel in part.kernels]
     for kernel in kernels:
         add(Operator(kind, kernel.device, span.shapes), normalised(kernel.name), kernel.took / 1e9)
-    if not kernels:
+    for part in () if kernels else span.parts():
         operator = Operator(kind, "cpu", span.shapes)
-        add(operator, normalised(span.name), 0.0)
-        _add_own_times([span, *inner], partial(add, operator))
-
-
-def _add_own_times(spans: list[_Span], add: _Add) -> None:
-    for span, inner in _outermost(spans):
-        add(normalised(span.name), max(0.0, _own_time(span, inner)), calls=0.0)
-        _add_own_times(inner, add)
-
-
-def _own_time(span: _Span, inner: list[_Span]) -> float:
-    """Return the seconds of a span, excluding the spans inside it."""
-    return (span.end - span.begin - sum(child.end - child.begin for child, _ in _outermost(inner))) / 1e9
+        add(operator, normalised(part.name), part.own_seconds, calls=float(part is span))
 
 
 def _kind(name: str) -> str:

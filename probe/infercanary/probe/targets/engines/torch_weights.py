@@ -7,9 +7,8 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from infercanary.probe.targets.engines.digests import PIECE_BYTES, WHOLE_BYTES, name_digest, piece_begins
+from infercanary.probe.targets.engines.digests import PIECE, WHOLE_BYTES, name_digest, piece_begins
 
-_COPIED_BYTES = 32 << 20  # bytes of a model on a GPU that are copied at a time
 _LAYOUT_DIGITS = 8
 _PIECES = 16  # for each tensor, if the model is too large to be digested as a whole
 _COMPILED = "_orig_mod."  # `torch.compile` adds this to the names in a module; the weights are the same
@@ -40,10 +39,9 @@ def digest_of(torch: Any, model: Any, whole: int = WHOLE_BYTES) -> str:
         line = f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode()
         digest.update(line)
         layout.update(line)
-        size = tensor.numel() * tensor.element_size()
-        step = _COPIED_BYTES if is_whole else PIECE_BYTES
-        for begin in range(0, size, step) if is_whole else piece_begins(size, _PIECES):
-            digest.update(_read(torch, tensor, begin, min(size, begin + step)))
+        count = tensor.numel()
+        for begin in piece_begins(count, count if is_whole else _PIECES):
+            digest.update(_read(_elements(tensor, begin, min(count, begin + PIECE)).view(torch.uint8).cpu()))
     return f"{name_digest('weights', digest.hexdigest(), is_whole)}.{layout.hexdigest()[:_LAYOUT_DIGITS]}"
 
 
@@ -57,13 +55,9 @@ def _weights(model: Any) -> Iterator[tuple[str, Any]]:
     yield from ((name, buffer) for name, buffer in model.named_buffers() if name not in passing)
 
 
-def _read(torch: Any, tensor: Any, begin: int, end: int) -> Any:
-    """Read bytes of a tensor in the order of its indices; without numpy, which torch may lack."""
-    size = tensor.element_size()
-    first, last = begin // size, -(-end // size)
-    elements = _elements(tensor, first, last).view(torch.uint8).cpu()
-    view = (ctypes.c_char * elements.numel()).from_address(elements.data_ptr())
-    return bytes(view)[begin - first * size : end - first * size]
+def _read(memory: Any) -> bytes:
+    """Return the bytes of a tensor on the CPU; without numpy, which torch may lack."""
+    return bytes((ctypes.c_char * memory.numel()).from_address(memory.data_ptr()))
 
 
 def _elements(tensor: Any, begin: int, end: int) -> Any:

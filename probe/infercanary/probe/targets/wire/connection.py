@@ -144,26 +144,16 @@ class Connection:
 
     def _connect(self) -> None:
         """Connect to the first of the host's addresses that accepts. The name lookup has no time limit here."""
-        error: Exception = OSError()
         try:
-            addresses = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as unknown:
-            raise Failure("unreachable", f"the host `{self.host}` is not found: {explain(unknown)}") from None
-        for i, (*_, (address, port, *_)) in enumerate(addresses):
-            try:
-                # A network may drop packets to one address, for example to IPv6: leave time for the other addresses.
-                share = self._seconds_left() / (len(addresses) - i)
-                connected = socket.create_connection((str(address), int(port)), share)
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if self._tls is not None:
-                    connected.settimeout(self._seconds_left())
-                    connected = self._tls.wrap_socket(connected, server_hostname=self.host)
-            except (OSError, ValueError) as failed:
-                error = failed
-            else:
-                self._socket, self._is_free = connected, True
-                return
-        raise Failure("unreachable", f"no connection to {self._address}: {explain(error)}")
+            # A network may drop packets to one address, for example to IPv6: leave time for the next address.
+            connected = socket.create_connection((self.host, self.port), self._seconds_left() / 2)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                connected.settimeout(self._seconds_left())
+                connected = self._tls.wrap_socket(connected, server_hostname=self.host)
+        except (OSError, ValueError) as error:  # a ValueError for a name that no host can have
+            raise Failure("unreachable", f"no connection to {self._address}: {explain(error)}") from None
+        self._socket, self._is_free = connected, True
 
     def _send(self, request: bytes) -> None:
         assert self._socket is not None
