@@ -180,6 +180,7 @@ class TimedTarget:
                 return self._name_shortage(self._open_and_warm_up)
             return self._memory.open(self.name, lambda: self._name_shortage(self._open_and_warm_up))
         except BaseException as error:
+            clear_frames(error)  # an engine there would outlive the stream that it runs on
             if self.target.device:  # without a device, there is no engine here
                 with suppress(BaseException):
                     self._unopened = _texts(self.target.environment())

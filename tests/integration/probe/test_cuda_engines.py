@@ -253,10 +253,13 @@ def test_short_work_is_batched(run: Run) -> None:
 
 REFUSED = """
 say(*lines)
+canary = Canary("c", kind(path, **options), Tally(), 30, 300)
+canary.open(300)
+found["alive"] = alive()
+say(*lines)
 target = kind(path, **options)
 found["error"] = raised(target.open)
 found["missing"] = target.cuda_missing
-found["alive"] = alive()
 target.close()
 """
 # An engine, what its file declares, options, lines for the stand-in of CUDA, the message, and why CUDA is missing.

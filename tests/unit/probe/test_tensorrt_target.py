@@ -24,7 +24,7 @@ device: cpu | device: `cpu` is none of cuda, cuda:N
 device: cuda:x | device: `cuda:x` is none of cuda, cuda:N
 profile: -1 | profile: `-1` is not a whole number
 seed: 4611686018427387904 | seed: `4611686018427387904` is not a whole number
-inputs: x | inputs: a list is needed
+inputs: x | inputs: expected a list or a mapping
 """
 
 

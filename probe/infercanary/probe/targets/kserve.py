@@ -178,9 +178,7 @@ class KserveTarget(ServerTarget):
 
     def run(self, phase: Phase) -> tuple[Response, bytes]:
         """Make one inference; return the head and the body of the answer."""
-        answer, body = self._ask(phase, 200, f"inference with {self._name} failed")
-        self._server.require_plain(answer)
-        return answer, body
+        return self._ask(phase, 200, f"inference with {self._name} failed")
 
     def values(self, result: tuple[Response, bytes]) -> list[float]:
         """Return evenly spaced values of all outputs, sorted by name; the last is NaN if any value is not finite."""
@@ -271,11 +269,9 @@ class KserveTarget(ServerTarget):
                 )
             metadata = by_name.get(name, _TensorMetadata(name))
             dtype = spec.dtype or metadata.datatype
-            if dtype is None:
-                raise UsageError(f"{place}.dtype: the server does not report that of `{name}`; give it")
             if dtype not in DTYPES:
                 raise UsageError(
-                    f"{place}.dtype: `{dtype}` is no type of the protocol; it has {', '.join(DTYPES)}"
+                    f"{place}.dtype: `{name}` needs one of {', '.join(DTYPES)}, not {dtype or 'nothing'}"
                 )
             shape = metadata.shape if spec.shape is None else spec.shape
             if shape is None or any(size < 0 for size in shape):
@@ -315,22 +311,19 @@ class KserveTarget(ServerTarget):
             raise Failure("wrong_shape", f"the output `{min(missing)}` is missing from the answer")
         if not tensors:
             raise Failure("wrong_shape", "the answer has no outputs")
+        self._expected = {o.name: _TensorMetadata(o.name, o.datatype, o.shape) for o in decoded.outputs}
         return [tensors[name] for name in sorted(tensors)]
 
     def _require_expected(self, output: _Output) -> None:
-        """Refuse a type or a shape that differs from the metadata or the first answer."""
+        """Refuse an output, a type or a shape that differs from the metadata or the first answer."""
         expected = self._expected.get(output.name)
-        if expected is None and self._of_model.outputs:
-            raise Failure(
-                "wrong_shape", f"the answer has an output `{output.name}`, which the metadata has not"
-            )
-        if expected is not None and not _fits(output, expected):
+        if self._expected and (expected is None or not _fits(output, expected)):
+            known = f"{expected.datatype} {expected.shape}" if expected else "missing"
             raise Failure(
                 "wrong_shape",
-                f"the output `{output.name}` is {output.datatype} {output.shape}, "
-                f"and {expected.datatype} {expected.shape} in the metadata or the first answer",
+                f"the output `{output.name}` is {output.datatype} {output.shape}, and {known} in the metadata or the "
+                "first answer",
             )
-        self._expected[output.name] = _TensorMetadata(output.name, output.datatype, output.shape)
 
     def _stats(self) -> Counter[tuple[str, str]]:
         """Return the server's totals since its start, summed over the model's versions; empty if not reported.

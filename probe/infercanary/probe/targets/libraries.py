@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from glob import glob
 from importlib import metadata
 from pathlib import Path
@@ -42,7 +41,6 @@ _FOLDERS = """
     /usr/local/cuda*/targets/*/lib /opt/*/lib /usr/local/lib/*-linux-gnu
 """
 _WHEELS = ("nvidia/*/lib", "torch/lib", "tensorrt_libs")
-_CONFIG = "/etc/ld.so.conf.d/*.conf"
 
 _first_words: dict[str, str] = {}  # engine → error of its first import
 
@@ -148,10 +146,6 @@ def _searched() -> str:
 def _folders() -> Iterator[Path]:
     """Yield the folders that may hold libraries, in the order in which the loader searches."""
     yield from map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
-    for file in glob(_CONFIG):
-        with suppress(OSError):
-            lines = Path(file).read_text(errors="replace").splitlines()
-            yield from (Path(line.strip()) for line in lines if line.startswith("/"))
     wheels = (f"{site}/{wheel}" for site in sys.path if site for wheel in _WHEELS)
     for pattern in (*_FOLDERS.split(), *wheels):
         yield from map(Path, sorted(glob(pattern)))

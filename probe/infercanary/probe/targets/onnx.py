@@ -13,7 +13,6 @@ import psutil
 from infercanary.command.extras import advice
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
-from infercanary.probe.deadline import clear_frames
 from infercanary.probe.targets import BatchedTarget, Unprofiled, Unsized, register
 from infercanary.probe.targets.engines import needs, onnx_profile
 from infercanary.probe.targets.engines.digests import of_files, onnx_files
@@ -139,18 +138,11 @@ class OnnxTarget(BatchedTarget):
         self.ask_for_memory(weights)
         if not {*ON_CUDA}.isdisjoint({*self._asked}.intersection(self._ort.get_available_providers())):
             self.ask_for_memory(needs.on_device(weights))  # before a context takes device memory
-        try:
-            self._open()
-        except BaseException as error:
-            clear_frames(error)
-            self.close()
-            raise
-        finally:
-            self.cuda_missing = self._loaded.cuda_missing
-
-    def _open(self) -> None:
         loaded = self._loaded
-        loaded.open(self._ort, self.session_options, self.device_memory_left)
+        try:
+            loaded.open(self._ort, self.session_options, self.device_memory_left)
+        finally:
+            self.cuda_missing = loaded.cuda_missing
         inputs = matched(self._specs, slots(loaded.session))
         asked = [needs.of_input(wanted.place, wanted.shape, wanted.dtype) for wanted in inputs]
         self.ask_for_memory([*asked, *(needs.on_device(asked) if loaded.gpu else ())])

@@ -202,9 +202,7 @@ class OpenaiTarget(ServerTarget):
     def _complete(self, request: bytes, phase: Phase) -> Completion:
         stream, server = Stream(self._server), self._server
         answer = server.ask("POST", request, phase, "first_token", "first_token")
-        if answer.status != 200:
-            self._server.refuse("the completion failed", answer, server.read())
-        self._server.require_plain(answer)
+        server.require("the completion failed", answer, b"" if answer.status == 200 else server.read())
         kind = answer.headers.get("content-type", "unknown").partition(";")[0].strip().lower()
         with closing(server.pieces()) as pieces:
             if kind != "text/event-stream":

@@ -48,14 +48,6 @@ class DeviceMemory(NamedTuple):
     """Largest use since :meth:`Target.reset_memory_peak`."""
 
 
-def _take(needs: Sequence[Need]) -> None:
-    """Do nothing: no memory limit is set."""
-
-
-def _no_limit() -> int | None:
-    return None
-
-
 class Target(ABC):
     """A model, server or function to execute and time. Calls never overlap, but may come from different threads."""
 
@@ -71,11 +63,11 @@ class Target(ABC):
     """True if :meth:`copy_with_batch` is supported (docs/profiles.md)."""
     profiler: Literal["none", "same_model", "second_model"] = "none"
     """``none`` if :meth:`profile` is not supported; ``second_model`` if profiling loads the model a second time."""
-    ask_for_memory: Callable[[Sequence[Need]], None] = staticmethod(_take)
+    ask_for_memory: Callable[[Sequence[Need]], None] = staticmethod(lambda needs: None)
     """Function that the target calls before it takes much memory. It raises :class:`Failure` (`out_of_memory`) if too
     little is left for all needs together. The probe sets it before :meth:`open`.
     """
-    device_memory_left: Callable[[], int | None] = staticmethod(_no_limit)
+    device_memory_left: Callable[[], int | None] = staticmethod(lambda: None)
     """Function that returns the bytes of device memory that the engine may take; None for no limit, as in a server's
     process. The probe sets it before :meth:`open`.
     """

@@ -97,14 +97,9 @@ class TensorRtTarget(BatchedTarget):
         except NoCuda as error:
             self.cuda_missing = error.reason
             raise no_cuda(asked, str(error), error.reason) from None
-        try:
-            with self._gpu.current():
-                self._load(self._gpu, plan)
-                self.clock = self._gpu.clock(is_inside=False)
-        except BaseException as error:
-            clear_frames(error)
-            self.close()
-            raise
+        with self._gpu.current():
+            self._load(self._gpu, plan)
+            self.clock = self._gpu.clock(is_inside=False)
 
     def run(self, phase: Phase) -> None:
         """Make the inferences of one repeat, with the copies to the device and back."""

@@ -174,9 +174,7 @@ class Server(Connection):
         answer, body = self.get(path)
         if answer.status in (404, 405, 501):
             return kind()
-        if answer.status != 200:
-            self.refuse(what, answer, body)
-        self.require_plain(answer)
+        self.require(what, answer, body)
         return document(body, kind, what)
 
     def refuse(self, what: str, answer: Response, body: bytes, reason: Reason = "error_answer") -> NoReturn:
@@ -199,8 +197,10 @@ class Server(Connection):
             said = f"(compressed, {answer.encoding})" if answer.encoding else self.excerpt(body, 200)
         raise Failure(reason, f"{text}: {said}" if said else text, wait)
 
-    def require_plain(self, answer: Response) -> None:
-        """Refuse a compressed answer, because this module does not decompress bodies."""
+    def require(self, what: str, answer: Response, body: bytes, status: int = 200) -> None:
+        """Refuse an answer with another status, and a compressed answer, because nothing here decompresses bodies."""
+        if answer.status != status:
+            self.refuse(what, answer, body)
         if answer.encoding:
             raise Failure(
                 "malformed",

@@ -127,8 +127,7 @@ class ServerTarget(Target):
         answer = self._server.ask(self._method, self._request, phase)
         with phase("receive"):
             body = self._server.read()
-        if answer.status != status:
-            self._server.refuse(what, answer, body)
+        self._server.require(what, answer, body, status)
         self._answers.append(answer.headers)
         return answer, body
 
