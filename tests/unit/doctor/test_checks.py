@@ -21,6 +21,7 @@ from infercanary.doctor.command import schema
 from infercanary.doctor.nvml_calls import CALLS
 from infercanary.probe.gpu.cuda_driver import CudaError
 from infercanary.probe.samplers import Unavailable
+from tests.scenarios import scenarios
 
 ROOT = Path(__file__).parents[3]
 SAMPLER = ROOT / "probe/infercanary/probe/samplers/nvml"
@@ -41,7 +42,6 @@ def answer(section: str, name: str, root: Path, files: dict[str, str] | None = N
     return answered(each, machine)
 
 
-CPU = "sys/devices/system/cpu"
 CLOCK = "sys/devices/system/clocksource/clocksource0"
 V2 = {
     "proc/self/cgroup": "0::/\n",
@@ -54,9 +54,6 @@ V2 = {
 
 
 PSI = "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"
-
-
-DEVICES = ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm")
 
 
 FILES: dict[str, dict[str, str]] = {
@@ -75,7 +72,14 @@ FILES: dict[str, dict[str, str]] = {
     },
     "v2, host's PSI": V2 | {"proc/pressure/cpu": PSI},
     "v2, own PSI": V2 | {"sys/fs/cgroup/cpu.pressure": PSI},
-    "devices": {f"dev/{name}": "" for name in DEVICES},
+    "devices": {f"dev/{name}": "" for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm")},
+    "nodes": {f"sys/devices/system/node/node{n}/cpulist": cpus for n, cpus in enumerate(("0-3\n", "4-7\n"))},
+    "siblings": {
+        f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": cpus
+        for cpu, cpus in {0: "0,4", 1: "1,5", 2: "2", 4: "0,4", 5: "1,5"}.items()
+    },
+    "clocks": {f"{CLOCK}/current_clocksource": "hpet\n", f"{CLOCK}/available_clocksource": "hpet acpi_pm\n"},
+    "paranoid": {"proc/sys/kernel/perf_event_paranoid": "4\n"},
     # A folder cannot be opened so.
     "closed device": {"dev/nvidia0/folder": "", "dev/nvidiactl": "", "dev/nvidia-uvm": ""},
 }
@@ -103,28 +107,16 @@ driver | device files | closed device | refused | nvidia0 may not be opened.*rec
 """  # noqa: E501
 
 
-NODES = {f"sys/devices/system/node/node{node}/cpulist": cpus for node, cpus in enumerate(("0-3\n", "4-7\n"))}
+@pytest.mark.parametrize(("section", "name", "files", "state", "words"), scenarios(ANSWERS))
+def test_what_a_check_says(
+    section: str, name: str, files: str, state: str, words: str, tmp_path: Path
+) -> None:
+    says(answer(section, name, tmp_path, FILES[files]), state, words)
 
 
-SIBLINGS = {
-    f"{CPU}/cpu{cpu}/topology/thread_siblings_list": cpus
-    for cpu, cpus in {0: "0,4", 1: "1,5", 2: "2", 4: "0,4", 5: "1,5"}.items()
-}
-
-
-CLOCKS = {f"{CLOCK}/current_clocksource": "hpet\n", f"{CLOCK}/available_clocksource": "hpet acpi_pm\n"}
-
-
-PARANOID = {"proc/sys/kernel/perf_event_paranoid": "4\n"}
-
-
-@pytest.mark.parametrize("row", ANSWERS.strip().splitlines())
-def test_what_a_check_says(row: str, tmp_path: Path) -> None:
-    section, name, files, state, words = row.split(" | ")
-    found = answer(section, name, tmp_path, FILES[files])
+def says(found: Ability, state: str, words: str) -> None:
     text = f"{found.found}; {found.why}; {found.fix}"
-    assert found.state == state, text
-    assert re.search(words, text), text
+    assert found.state == state and re.search(words, text), text
 
 
 @pytest.mark.parametrize(
@@ -213,42 +205,28 @@ def test_the_docs_have_every_section_and_state() -> None:
         assert f"\n| `{state}` | " in page
 
 
-@pytest.mark.parametrize(
-    ("name", "files", "allowed", "error", "state", "words"),
-    [
-        (
-            "cores",
-            SIBLINGS,
-            {0, 1, 2},
-            0,
-            "limited",
-            "3 CPUs are allowed, on 3 cores.*SMT siblings 4, 5 are not",
-        ),
-        ("cores", SIBLINGS, {0, 4}, 0, "OK", "2 CPUs are allowed, on 1 cores"),
-        ("NUMA nodes", NODES, {4, 5}, 0, "OK", "2 on this host; this process may run on node1"),
-        ("NUMA nodes", NODES, {3, 4}, 0, "limited", ""),
-        ("clock source", CLOCKS, {0}, 0, "limited", "hpet: a reading takes 1400 ns.*available: hpet acpi_pm"),
-        (
-            "perf events",
-            PARANOID,
-            {0},
-            1,
-            "refused",
-            "paranoid is 4.*EPERM.*a seccomp profile|EPERM.*paranoid is 4",
-        ),
-        ("perf events", PARANOID, {0}, 13, "refused", "EACCES.*--cap-add PERFMON.*perf_event_paranoid=2"),
-        ("perf events", PARANOID, {0}, 2, "limited", "hardware counters do not"),
-        ("perf events", PARANOID, {0}, 0, "OK", "its own instructions"),
-    ],
-)
+# Check, files, CPUs that are allowed, error of the kernel, state, and words of the answer.
+HOSTS = """
+host      | cores        | siblings | [0, 1, 2] | 0  | limited | 3 CPUs are allowed, on 3 cores.*siblings 4, 5 are not
+host      | cores        | siblings | [0, 4]    | 0  | OK      | 2 CPUs are allowed, on 1 cores
+host      | NUMA nodes   | nodes    | [4, 5]    | 0  | OK      | 2 on this host; .* may run on node1
+host      | NUMA nodes   | nodes    | [3, 4]    | 0  | limited |
+host      | clock source | clocks   | [0]       | 0  | limited | hpet: a reading takes 1400 ns.*available: hpet acpi_pm
+container | perf events  | paranoid | [0]       | 1  | refused | paranoid is 4.*EPERM.*a seccomp|EPERM.*paranoid is 4
+container | perf events  | paranoid | [0]       | 13 | refused | paranoid is 4
+container | perf events  | paranoid | [0]       | 13 | refused | EACCES.*--cap-add PERFMON.*perf_event_paranoid=2
+container | perf events  | paranoid | [0]       | 2  | limited | hardware counters do not
+container | perf events  | paranoid | [0]       | 0  | OK      | its own instructions
+container | perf events  | paranoid | [0]       | 0  | OK      | paranoid is 4
+"""
+
+
+@pytest.mark.parametrize(("section", "name", "files", "allowed", "error", "state", "words"), scenarios(HOSTS))
 def test_what_a_check_says_of_cpus_clocks_and_counters(
-    name: str, files: dict[str, str], allowed: set[int], error: int, state: str, words: str, tmp_path: Path,
+    section: str, name: str, files: str, allowed: str, error: str, state: str, words: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: allowed)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(json.loads(allowed)))
     monkeypatch.setattr(host, "_reading_ns", lambda: 1400.0)
-    monkeypatch.setattr("infercanary.doctor.container._perf_error", lambda: error)
-    found = answer("container" if error or files is PARANOID else "host", name, tmp_path, files)
-    text = f"{found.found}; {found.why}; {found.fix}"
-    assert found.state == state and re.search(words, text), text
-    assert files is not PARANOID or "perf_event_paranoid is 4" in text
+    monkeypatch.setattr("infercanary.doctor.container._perf_error", lambda: int(error))
+    says(answer(section, name, tmp_path, FILES[files]), state, words)

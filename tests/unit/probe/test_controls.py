@@ -185,25 +185,26 @@ def test_signals_do_not_end_a_system_call() -> None:
 def test_the_bytes_are_what_the_assembly_says(architecture: str, tmp_path: Path) -> None:
     """What AArch64's do was tried by hand in an emulator (unicorn), system calls and saved registers included."""
     is_own, prefix = platform.machine() == architecture, f"{architecture}-linux-gnu-"
-    assemblers = [["as"]] * is_own + [
-        ["llvm-mc", f"-triple={architecture}", "-filetype=obj"],
-        [f"{prefix}as"],
-    ]
-    assembler = next((command for command in assemblers if shutil.which(command[0])), None)
-    objcopy = next(filter(shutil.which, ["objcopy"] * is_own + ["llvm-objcopy", f"{prefix}objcopy"]), None)
-    if assembler is None or objcopy is None:
-        pytest.skip(f"no assembler for {architecture}: apt-get install llvm")
     source, built, binary = (str(tmp_path / f"routine.{kind}") for kind in ("s", "o", "bin"))
+    llvm = f"llvm-mc -triple={architecture} -filetype=obj"
+    assembler = installed(*["as"] * is_own, llvm, f"{prefix}as")
+    objcopy = installed(*["objcopy"] * is_own, "llvm-objcopy", f"{prefix}objcopy")
     syntax = ".intel_syntax noprefix\n" if architecture == "x86_64" else ""
     for name, lines in ARCHITECTURES[architecture].routines.items():
-        text = "".join(line.partition("|")[2] + "\n" for line in lines.splitlines())
-        Path(source).write_text(syntax + text)
-        for command in (
-            [*assembler, source, "-o", built],
-            [objcopy, "-O", "binary", "--only-section=.text", built, binary],
-        ):
-            subprocess.run(command, check=True)
+        Path(source).write_text(
+            syntax + "".join(f"{line.partition('|')[2]}\n" for line in lines.splitlines())
+        )
+        subprocess.run([*assembler, source, "-o", built], check=True)
+        subprocess.run([*objcopy, "-O", "binary", "--only-section=.text", built, binary], check=True)
         assert Path(binary).read_bytes() == assembled(lines), name
+
+
+def installed(*commands: str) -> list[str]:
+    """The first of the commands that there is."""
+    for command in commands:
+        if shutil.which(command.split()[0]):
+            return command.split()
+    pytest.skip(f"no assembler: apt-get install llvm, for {commands[-1]}")
 
 
 def test_the_controls_of_a_cpu() -> None:

@@ -108,9 +108,9 @@ class ProbeProcess:
     def output(self) -> str:
         return self._log.read_text()
 
-    def end(self, number: int = signal.SIGTERM) -> int:
+    def end(self, number: int = signal.SIGTERM, seconds: float = 25) -> int:
         """The exit code after a signal, long before the deadline of a run (30 s) even on a busy machine."""
         self.process.send_signal(number)
-        code = self.process.wait(25)
+        code = self.process.wait(seconds)
         assert "Traceback" not in self.output()
         return code
