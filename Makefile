@@ -30,7 +30,7 @@ test-stack: .venv/dev ## tests with real containers: Docker with Compose v2, and
 	.venv/bin/python -m pytest -m "stack and not campaign" --numprocesses=$(STACK_WORKERS) $(ARGS) tests/stack
 
 test-kubernetes: .venv/dev ## tests on a real Kubernetes of three nodes: KUBECONFIG, or root and the programs that .ci/kubernetes finds
-	.venv/bin/python -m pytest -m "kubernetes and not campaign" --numprocesses=2 $(ARGS) tests/kubernetes
+	.venv/bin/python -m pytest -m "kubernetes and not campaign" --numprocesses=0 $(ARGS) tests/kubernetes
 
 campaign: .venv/dev ## what takes longer than CI may; goes on where it stopped: benchmarks/results/campaign.md
 	.venv/bin/python tests/tools/campaign.py $(ARGS)
@@ -44,8 +44,12 @@ hostile: .venv/dev ## each attack on the exporter's connections for ten minutes,
 fuzz: .venv/dev ## each door with inputs that are drawn, for SECONDS=60 each; what breaks one is kept in tests/fuzz/corpus
 	.venv/bin/python tests/fuzz/fuzz.py --seconds $(or $(SECONDS),60) $(ARGS)
 
-coverage: .venv/dev ## branch coverage of both suites and of the processes that they start, by package
-	.venv/bin/python tests/tools/coverage_by_package.py run $(ARGS)
+coverage: .venv/dev ## branch coverage of both suites and of the processes that they start, by file
+	rm -f .coverage .coverage.*
+	-.venv/bin/coverage run -m pytest -q -m "not stack and not kubernetes and not campaign" --numprocesses=$(WORKERS) $(ARGS)
+	-.venv/bin/coverage run -m pytest -q -m "stack and not campaign" --numprocesses=$(STACK_WORKERS) $(ARGS)
+	.venv/bin/coverage combine --quiet
+	.venv/bin/coverage report
 
 mutation: .venv/mutation ## mutation testing of judge/, or ARGS="--package store"; goes on where it stopped: benchmarks/results/mutation.md
 	.venv/bin/python tests/tools/mutation.py $(ARGS)

@@ -6,7 +6,7 @@ and evaluates the rules. What they read further back than five minutes is backfi
 window is full. After a warm-up its own metrics say how long each group of rules takes and what the process needs.
 Exits with 1 where all groups together take more than a quarter of their intervals.
 
-    PYTHONPATH=. python benchmarks/rules.py [--hosts 100 200 400] [--native]
+    PYTHONPATH=. python benchmarks/rules.py [--hosts 100 200 400]
 """
 
 from __future__ import annotations
@@ -116,17 +116,10 @@ def simulated() -> Simulated:
     own = re.compile(rb"^(?:up|scrape_\w+)[ {].*\n", re.MULTILINE)  # these are Prometheus' own
     stamped = re.compile(rb" [\d.e+]+$", re.MULTILINE)
     live = [
-        typed(stamped.sub(b"", own.sub(b"", text)).replace(_WHOSE, b"{").replace(_NOBODYS, b" "))
+        stamped.sub(b"", own.sub(b"", text)).replace(_WHOSE, b"{").replace(_NOBODYS, b" ")
         for text in texts[count:]
     ]
     return Simulated(past, live)
-
-
-def typed(text: bytes) -> bytes:
-    """With the types of histograms: without them Prometheus knows none to convert."""
-    for name in sorted(set(re.findall(rb"^(\w+)_bucket\{", text, re.MULTILINE))):
-        text = text.replace(name + b"_bucket{", b"# TYPE " + name + b" histogram\n" + name + b"_bucket{", 1)
-    return text
 
 
 def renamed(text: bytes, number: int) -> bytes:
@@ -176,7 +169,7 @@ def served(live: Sequence[bytes]) -> Iterator[int]:
         server.shutdown()
 
 
-def configured(port: int, hosts: int, native: bool) -> str:
+def configured(port: int, hosts: int) -> str:
     """Prometheus' configuration: the shipped job, with these hosts."""
     shipped = yaml.safe_load((ROOT / "prometheus/prometheus.yml").read_text(encoding="utf-8"))
     [job] = [job for job in shipped["scrape_configs"] if job["job_name"] == "infercanary"]
@@ -187,8 +180,6 @@ def configured(port: int, hosts: int, native: bool) -> str:
         }
         for number in range(hosts)
     ]
-    if native:
-        job["convert_classic_histograms_to_nhcb"] = True
     seconds = f"{SCRAPE:g}s"
     every = dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), seconds)
     text: str = yaml.safe_dump(
@@ -225,14 +216,14 @@ class Metrics:
         }
 
 
-def measure(text: Simulated, hosts: int, native: bool) -> Cost:
+def measure(text: Simulated, hosts: int) -> Cost:
     """Run one Prometheus, and ask it what it takes."""
     with tempfile.TemporaryDirectory() as name, served(text.live) as port:
         folder = Path(name)
         until = time.time() + PREPARE
         add_past(text.past, hosts, folder, until)
         time.sleep(max(0.0, until - time.time()))
-        with running(folder, configured(port, hosts, native)) as url:
+        with running(folder, configured(port, hosts)) as url:
             time.sleep(WARM)
             took = [Metrics(url)]
             while took[-1].at - took[0].at < MEASURE:
@@ -266,7 +257,7 @@ def running(folder: Path, config: str) -> Iterator[str]:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [
         "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
-        f"--web.listen-address={address}", "--enable-feature=native-histograms",
+        f"--web.listen-address={address}",
     ]  # fmt: skip
     log = folder / "log"
     with log.open("w") as output:
@@ -310,17 +301,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--hosts", type=int, nargs="+", default=[100, 200, 400])
-    parser.add_argument("--native", action="store_true", help="histograms as native ones of custom buckets")
     args = parser.parse_args()
     if missing := backfill.missing():
         parser.error(missing)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     text = simulated()
-    form = "native histograms of custom buckets" if args.native else "buckets"
-    print(f"{CONTAINERS} containers a host, a scrape each {SCRAPE:g} s, {form}", flush=True)
+    print(f"{CONTAINERS} containers a host, a scrape each {SCRAPE:g} s", flush=True)
     costs = []
     for hosts in args.hosts:
-        costs.append(measure(text, hosts, args.native))
+        costs.append(measure(text, hosts))
         show(costs[-1])
     sys.exit(any(cost.share > GOAL for cost in costs))
 

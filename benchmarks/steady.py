@@ -172,36 +172,11 @@ def georges(latencies: Sequence[float]) -> bool:
     return len(last) == 10 and statistics.stdev(last) < 0.02 * statistics.mean(last)
 
 
-def perf_analyzer(latencies: Sequence[float]) -> bool:
-    """Triton's perf_analyzer: the means of three windows within 10 % of their mean. Windows of 10 here, not of 50."""
-    if len(latencies) < 30 or len(latencies) % 10:
-        return False
-    means = [statistics.mean(latencies[len(latencies) - at :][:10]) for at in (30, 20, 10)]
-    return all(abs(mean / statistics.mean(means) - 1) <= 0.1 for mean in means)
-
-
-def nvbench(latencies: Sequence[float]) -> bool:
-    """nvbench's ``stdrel``: 10 or more, relative SD under 0.5 %, or one that stays within 5 % (without its 0.5 s)."""
-    if len(latencies) < 10:
-        return False
-    noise, total, squares = [], 0.0, 0.0
-    for n, latency in enumerate(latencies, 1):
-        total, squares = total + latency, squares + latency**2
-        if n > 1:
-            noise.append(math.sqrt(max(0.0, squares - total**2 / n) / (n - 1)) / (total / n))
-    if noise[-1] < 0.005:
-        return True
-    rms = math.sqrt(statistics.mean((x - noise[-1]) ** 2 for x in noise))
-    return len(noise) > 64 and len(latencies) % 16 == 0 and rms < 0.05 * noise[-1]
-
-
 RULES: dict[str, Rule] = {
     "is_steady": is_steady,
     "10 repeats": fixed(10),
     "50 repeats": fixed(50),
     "CV of 10 < 2 %": georges,
-    "perf_analyzer's": perf_analyzer,
-    "nvbench's": nvbench,
 }
 
 

@@ -60,11 +60,11 @@ ORDER = {
         "test_fleet",
     ),
     SHARED_CLUSTER: (
-        "test_cluster",
+        "test_templates",
         "test_install",
         "test_verdicts",
-        "test_removal",
         "test_kubelet",
+        "test_removal",
         "test_history",
         "test_rollouts",
     ),
@@ -157,10 +157,6 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--peaks", type=int, default=0, help="print so many tests that took most memory")
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """A test that takes more than 1 GiB fails: of its process above what that had, or a child's that it waited for."""
@@ -169,7 +165,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     before, children = resident(), _children()
     yield
     most = max(peak() - before, found if (found := _children()) > children else 0)
-    item.user_properties.append(("peak", most))
     has_cuda = item.get_closest_marker("gpu") or ("torch" in sys.modules and find_spec("nvidia") is not None)
     allowed = MOST_BESIDE_CUDA if has_cuda else MOST_MEMORY
     assert most <= allowed, f"it took {readable(most)}, and a test may take {readable(allowed)}"
@@ -178,17 +173,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 def _children() -> int:
     """The most bytes that any child had."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    peaks = {
-        report.nodeid: int(str(dict(report.user_properties).get("peak", 0)))
-        for reports in terminalreporter.stats.values()
-        for report in reports
-        if isinstance(report, pytest.TestReport)
-    }
-    for name in sorted(peaks, key=peaks.__getitem__, reverse=True)[: config.option.peaks]:
-        terminalreporter.write_line(f"{readable(peaks[name]):>10} {name}")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -1,7 +1,4 @@
-"""The controls on a real GPU, by the driver alone. Run with: .venv/bin/python -m pytest tests/gpu -rP
-
--rP shows how near each comes to the device's ceiling.
-"""
+"""The controls on a real GPU, by the driver alone."""
 
 from __future__ import annotations
 
@@ -15,15 +12,10 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpu import ceilings, measure, why_not
+from gpu import ceilings, measure
 from infercanary.probe.gpu.cuda_driver import Device, pci_bus_id
 from infercanary.probe.targets.controls import Seconds, available_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(bool(reason := why_not()), reason=f"no CUDA device: {reason}"),
-]
 
 NAMES = ("gpu_fma", "gpu_copy", "gpu_transfer", "gpu_launch")
 

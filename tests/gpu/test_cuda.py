@@ -1,4 +1,4 @@
-"""The CUDA-event clock on a real device. Run with: .venv/bin/python -m pytest tests/gpu
+"""The CUDA-event clock on a real device.
 
 `make gpu` compares it with the profiler's kernels.
 """
@@ -26,12 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "resnet18"))
 
 from model import SHAPE, build  # noqa: E402 - it needs torch
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available(), reason="no CUDA device: torch.cuda.is_available() is False"
-    ),
-]
+pytestmark = pytest.mark.usefixtures("torch_cuda")
 
 PHASES = {"h2d", "compute", "d2h", "launch", "queue"}
 

@@ -12,12 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available(), reason="no CUDA device: torch.cuda.is_available() is False"
-    ),
-]
+pytestmark = pytest.mark.usefixtures("torch_cuda")
 
 MIB = 1 << 20
 MODEL = """

@@ -1,19 +1,11 @@
-"""The doctor on a real GPU. Run with: .venv/bin/python -m pytest tests/gpu/test_doctor.py -rP"""
+"""The doctor on a real GPU."""
 
 from __future__ import annotations
 
-import pytest
-
-from gpu import why_not
 from infercanary.doctor.ability import Machine, checks
 from infercanary.doctor.asking import ask
 from infercanary.doctor.command import answer_document
 from infercanary.render.text import render_text
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(bool(reason := why_not()), reason=f"no CUDA device: {reason}"),
-]
 
 
 def test_every_line_is_an_answer_and_the_clocks_agree() -> None:

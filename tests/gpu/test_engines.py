@@ -1,4 +1,4 @@
-"""ONNX Runtime and TensorRT on a real GPU. Run with: .venv/bin/python -m pytest tests/gpu"""
+"""ONNX Runtime and TensorRT on a real GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gpu import why_not
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets.onnx import OnnxTarget
 from infercanary.probe.targets.tensorrt import TensorRtTarget
@@ -16,11 +15,6 @@ from infercanary.probe.timing import Timing
 
 np = pytest.importorskip("numpy")
 
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(bool(reason := why_not()), reason=f"no CUDA device: {reason}"),
-]
 
 WIDTH = 4096
 

@@ -1,4 +1,4 @@
-"""The matrix product on a real GPU. Run with: .venv/bin/python -m pytest tests/gpu"""
+"""The matrix product on a real GPU."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ from infercanary.probe.targets import make
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available(), reason="no CUDA device: torch.cuda.is_available() is False"
-    ),
-]
+pytestmark = pytest.mark.usefixtures("torch_cuda")
 
 
 def test_float32_is_not_computed_in_tf32_and_the_switch_is_as_it_was() -> None:

@@ -14,12 +14,7 @@ from infercanary.probe.samplers.cgroup import ContainerCpu
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available(), reason="no CUDA device: torch.cuda.is_available() is False"
-    ),
-]
+pytestmark = pytest.mark.usefixtures("torch_cuda")
 
 MIB = 1 << 20
 

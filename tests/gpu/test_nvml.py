@@ -1,4 +1,4 @@
-"""NVML's sampler on a real GPU. Run with: .venv/bin/python -m pytest tests/gpu -rP
+"""NVML's sampler on a real GPU.
 
 The golden files hold what one GPU of a kind shows, idle and loaded. On a kind that has none yet:
 
@@ -17,17 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu import why_not
 from infercanary.contract.report import Family
 from infercanary.probe.gpu.cuda_driver import Device, pci_bus_id
 from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus
 from infercanary.probe.tags import Values, gpus_at, values
 from infercanary.probe.targets.controls.cuda import cuda_controls
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(bool(reason := why_not()), reason=f"no CUDA device: {reason}"),
-]
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

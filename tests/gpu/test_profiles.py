@@ -17,12 +17,7 @@ from infercanary.probe import TorchTarget
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available(), reason="no CUDA device: torch.cuda.is_available() is False"
-    ),
-]
+pytestmark = pytest.mark.usefixtures("torch_cuda")
 
 
 def opened(mode: str = "eager") -> TorchTarget:

@@ -10,12 +10,7 @@ from infercanary.probe.targets import Unsized
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available(), reason="no CUDA device: torch.cuda.is_available() is False"
-    ),
-]
+pytestmark = pytest.mark.usefixtures("torch_cuda")
 
 
 def measured(target: TorchTarget, batch: int, concurrency: int = 1) -> Measured | Missing:

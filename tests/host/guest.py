@@ -196,6 +196,15 @@ def bound(own, above):
     return found
 
 
+def launch(name, *options, command, engine=("docker",), image="bare", probes=PROBES):
+    """Start Python in a container that has this host's own, and infercanary."""
+    run(
+        *engine, "run", "--detach", "--name", name, *options,
+        "-v", "/usr:/usr:ro", "-v", f"{HERE}:{HERE}:ro", "-v", f"{probes}:{probes}",
+        "-e", f"PYTHONPATH={HERE}/site:{probes}", "-w", str(probes), image, "/usr/bin/python3", *command,
+    )  # fmt: skip
+
+
 class Probed:
     """A container with a probe in it, and its cgroup as the host sees it."""
 
@@ -204,12 +213,10 @@ class Probed:
         self.socket = probes / f"{name}.sock"
         (probes / f"{name}.yaml").write_text(CONFIG.format(socket=self.socket))
         (probes / "work.py").write_text(WORK)
-        run(
-            *engine, "run", "--detach", "--name", name, *options,
-            "-v", "/usr:/usr:ro", "-v", f"{HERE}:{HERE}:ro", "-v", f"{probes}:{probes}",
-            "-e", f"PYTHONPATH={HERE}/site", "-w", str(probes), image,
-            "/usr/bin/python3", "-m", "infercanary", "probe", "--config", str(probes / f"{name}.yaml"),
-        )  # fmt: skip
+        command = ("probe", "--config", str(probes / f"{name}.yaml"))
+        launch(
+            name, *options, command=("-m", "infercanary", *command), engine=engine, image=image, probes=probes
+        )
         try:
             until(lambda: report(self.socket)["runs"])
         except TimeoutError:
@@ -278,8 +285,6 @@ def limits():
     probed.busy()
     until(lambda: keyed((probed.folder / "cpu.stat").read_text())["nr_throttled"] > 5)
     yield {"scenario": "private", "path": probed.path, **probed.beside()}
-    own = run("docker", "exec", "limits", "/usr/bin/cat", "/proc/self/cgroup")
-    yield {"golden": "docker_private", "own": own, "files": {"": files(probed.folder)}}
 
     begin = time.time()
     run("docker", "update", "--cpus", "0.75", "--cpuset-cpus", "1", "limits")
@@ -324,9 +329,6 @@ def nested():
         "above": [str(f) for f in above],
         **probed.beside(above),
     }
-    own = run("docker", "exec", "nested", "/usr/bin/cat", "/proc/self/cgroup")
-    tree = {str(folder.relative_to(CGROUPS)): files(folder) for folder in (probed.folder, *above)}
-    yield {"golden": "docker_in_a_slice", "own": own, "files": {**tree, "": files(CGROUPS)}}
     probed.remove()
     hidden = Probed("hidden", "--cgroup-parent", "tight.slice", "--cpus", "0.5", "--memory", "256m")
     yield {"scenario": "hidden", **hidden.beside()}
@@ -346,48 +348,43 @@ def together():
         socket, config, go = PROBES / f"{name}.sock", PROBES / f"{name}.yaml", PROBES / "go"
         go.unlink(missing_ok=True)
         config.write_text(settings.format(socket=socket))
-        server = ("/usr/bin/python3", str(PROBES / "server.py"))
-        beside = ("/usr/bin/python3", "-m", "infercanary", "beside", "--config", str(config), "--")
-        run(
-            "docker", "run", "--detach", "--name", name, "--memory", "256m", "--memory-swap", "256m",
-            "-v", "/usr:/usr:ro", "-v", f"{HERE}:{HERE}:ro", "-v", f"{PROBES}:{PROBES}",
-            "-e", f"PYTHONPATH={HERE}/site:{PROBES}", "-w", str(PROBES), "bare",
-            *((*beside, *server) if way == "beside" else (*server, str(config))),
-        )  # fmt: skip
+        server = str(PROBES / "server.py")
+        beside = ("-m", "infercanary", "beside", "--config", str(config), "--", "/usr/bin/python3", server)
+        command = beside if way == "beside" else (server, str(config))
+        launch(name, "--memory", "256m", "--memory-swap", "256m", command=command)
 
         def state(name=name):
-            return json.loads(run("docker", "inspect", name))[0]["State"]
+            """Whether it runs, its process, and when that began."""
+            return run(
+                "docker",
+                "inspect",
+                "--format",
+                "{{.State.Running}} {{.State.Pid}} {{.State.StartedAt}}",
+                name,
+            )
 
         def named(socket=socket):
             answer = report(socket)
             states = next(f["points"] for f in answer["families"] if f["name"] == "infercanary_canary_state")
-            named = [["grows", "out_of_memory"], 1] in states
             ran = sum(each["canary"] == "work" and each["outcome"] == "ok" for each in answer["runs"])
-            return named and ran > 2 and {"named": named, "ran": ran}
+            return [["grows", "out_of_memory"], 1] in states and ran > 2
 
         try:
             before = state()
-            folder = CGROUPS / pathlib.Path("/proc", str(before["Pid"]), "cgroup").read_text().strip()[4:]
+            folder = CGROUPS / pathlib.Path("/proc", before.split()[1], "cgroup").read_text().strip()[4:]
             (folder / "memory.oom.group").write_text("1")
             until(lambda socket=socket: report(socket))
             go.touch()
-            found = until(named)
-            after, events = state(), keyed((folder / "memory.events").read_text())
-            lives = after["Running"] and (after["Pid"], after["StartedAt"]) == (
-                before["Pid"],
-                before["StartedAt"],
-            )
-            log = subprocess.run(["docker", "logs", name], capture_output=True, text=True, check=True).stderr
-            why = [line for line in log.splitlines() if "canary grows" in line]
-            run("docker", "exec", "--detach", name, "/usr/bin/python3", "-c", HOG)
-            until(lambda state=state: not state()["Running"])  # the group goes as a whole: it is really set
-            yield {
-                "scenario": f"together_{way}",
-                **found,
-                "lives": lives,
-                "kills": events["oom_kill"],
-                "why": why,
+            until(named)
+            found = {
+                "lives": state() == before,
+                "kills": keyed((folder / "memory.events").read_text())["oom_kill"],
             }
+            run("docker", "exec", "--detach", name, "/usr/bin/python3", "-c", HOG)
+            until(
+                lambda state=state: state().startswith("false")
+            )  # the group goes as a whole: it is really set
+            yield {"scenario": f"together_{way}", **found}
         except TimeoutError:
             raise RuntimeError(run("sh", "-c", f"docker logs {name} 2>&1")) from None
         finally:
@@ -416,12 +413,8 @@ def service():
         exposure[unit.name] = float(re.findall(r"Overall exposure level for \S+: ([\d.]+)", said)[0])
     yield {"scenario": "exposure", **exposure}
     (PROBES / "found.yaml").write_text(CONFIG.format(socket="").replace("unix://", "0.0.0.0:9798"))
-    run(
-        "docker", "run", "--detach", "--name", "found", "--label", "infercanary.enable=true",
-        "-v", "/usr:/usr:ro", "-v", f"{HERE}:{HERE}:ro", "-v", f"{PROBES}:{PROBES}", "-e", f"PYTHONPATH={HERE}/site",
-        "-w", str(PROBES), "bare",
-        "/usr/bin/python3", "-m", "infercanary", "probe", "--config", str(PROBES / "found.yaml"),
-    )  # fmt: skip
+    command = ("-m", "infercanary", "probe", "--config", str(PROBES / "found.yaml"))
+    launch("found", "--label", "infercanary.enable=true", command=command)
     run("systemctl", "start", "infercanary-exporter")
 
     journal = ("journalctl", "--no-pager", "-u", "infercanary-exporter")
@@ -467,27 +460,15 @@ def rootless():
         engine=engine, image="localhost/bare:latest", probes=probes,
     )  # fmt: skip
     yield {"scenario": "rootless", "path": probed.path, **probed.beside()}
-    own = run(*engine, "exec", "rootless", "/usr/bin/cat", "/proc/self/cgroup")
-    yield {"golden": "podman_rootless", "own": own, "files": {"": files(probed.folder)}}
 
     # Podman's socket, and an exporter of the same user.
     address = f"unix://{runtime}/podman.sock"
     exporter = (
-        *engine[:-1],
-        f"PYTHONPATH={HERE}/site",
-        f"DOCKER_HOST={address}",
-        "python3",
-        "-m",
-        "infercanary",
-        "exporter",
-    )
-    started = [
-        subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        for command in (
-            [*engine, "system", "service", "--time", "0", address],
-            [*exporter, "--listen", "127.0.0.1:9796"],
-        )
-    ]
+        *engine[:-1], f"PYTHONPATH={HERE}/site", f"DOCKER_HOST={address}",
+        "python3", "-m", "infercanary", "exporter", "--listen", "127.0.0.1:9796",
+    )  # fmt: skip
+    service = (*engine, "system", "service", "--time", "0", address)
+    started = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in (service, exporter)]
 
     def is_up():
         return (metrics("infercanary_up", port=9796) or {}).get("infercanary_up") == 1

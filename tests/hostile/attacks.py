@@ -1,4 +1,4 @@
-"""Attacks on connections: ``python attacks.py NAME HOST PORT SECONDS [SOURCE]`` (the standard library alone).
+"""Attacks on connections: ``python attacks.py NAME HOST PORT SECONDS`` (the standard library alone).
 
 They run in a container of their own beside the exporter, or as a process beside it, and print how often they tried.
 """
@@ -22,8 +22,6 @@ class Peer:
     """One connection that is opened again whenever it was closed."""
 
     tried = 0
-    source = ""
-    """The address that they come from; empty for any."""
 
     def __init__(self, host: str, port: int, buffer: int = 0) -> None:
         self.host, self.port, self.buffer = host, port, buffer
@@ -33,8 +31,6 @@ class Peer:
         Peer.tried += 1
         sock = socket.socket()
         sock.setblocking(False)
-        if Peer.source:
-            sock.bind((Peer.source, 0))
         if (
             self.buffer
         ):  # before it connects, so that the kernel takes no more for a reader that does not read
@@ -142,5 +138,4 @@ async def attack(name: str, host: str, port: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    Peer.source = "".join(sys.argv[5:])
     asyncio.run(attack(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])))

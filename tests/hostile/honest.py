@@ -1,7 +1,5 @@
 """Honest probes, many in one process: ``python honest.py HOST FIRST_PORT COUNT`` (each on a port of its own).
 
-With a fourth argument they report no phases: 90 lines each.
-
 The server is the probe's own; what it reports is like what a probe of one canary reports, and grows.
 """
 
@@ -22,11 +20,11 @@ from infercanary.contract.report import (
     encode,
 )
 
+PHASES = ("h2d", "compute", "d2h", "launch", "queue")
+
 
 class Honest:
     """What one of them reports."""
-
-    phases: tuple[str, ...] = ("h2d", "compute", "d2h", "launch", "queue")
 
     def __init__(self, number: int) -> None:
         self.boot_id = f"honest-{number}"
@@ -39,7 +37,7 @@ class Honest:
         histogram = HistogramValue(counts, 0.0016 * self.reports)
         families = (
             LATENCY.family({("model",): histogram}),
-            PHASE.family({("model", phase): histogram for phase in self.phases}),
+            PHASE.family({("model", phase): histogram for phase in PHASES}),
         )
         return encode(
             Report(
@@ -57,6 +55,4 @@ class Honest:
 
 if __name__ == "__main__":
     host, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    if sys.argv[4:]:
-        Honest.phases = ()
     serve(host, first, (Honest(n).report for n in range(count)))

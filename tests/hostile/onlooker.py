@@ -1,4 +1,4 @@
-"""What honest users see of an exporter while it is attacked: each scrape's time, polls that failed, its memory."""
+"""What honest users see of an exporter while it is attacked: each scrape's time, polls that failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import ssl
 import threading
 import time
 import urllib.request
-from pathlib import Path
 
 
 class Watch:
@@ -66,10 +65,3 @@ class Watch:
             if failed := self.value("infercanary_poll_failures_total"):
                 self.faults.append(f"{failed:g} polls failed")
             self._ended.wait(self._every)
-
-
-def memory(pid: int) -> tuple[int, int]:
-    """What a process has, and the most that it had, in bytes."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    now, most = (int(re.findall(rf"^{name}:\s+(\d+) kB", text, re.M)[0]) << 10 for name in ("VmRSS", "VmHWM"))
-    return now, most

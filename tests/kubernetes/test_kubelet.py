@@ -1,136 +1,86 @@
-"""A node whose kubelet is stopped: its containers run on, and are polled on."""
+"""A node whose kubelet is stopped, and an API server that is: containers run on, and are polled on."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import urllib.request
+import time
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-import yaml
-from cluster import GIVEN, SCRIPT, Cluster
+from cluster import GIVEN, SCRIPT, Cluster, Object
 from harness import eventually, run
-from prometheus_client.parser import text_string_to_metric_families
-from workloads import container, deployment, namespace, pod
+from operated import Prometheus
+from workloads import container, deployment, pod
 
-NODE, NAMESPACE = "node-2", "kubelet-test"
-COMMAND = """
-import sys
-from pathlib import Path
-from infercanary.command.cli import main
-from infercanary.exporter.discovery import kubernetes
-kubernetes._ACCOUNT = Path(sys.argv.pop(1))
-main()
-"""
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.skipif(bool(GIVEN), reason="whose parts may be stopped is not known of a given cluster"),
+]
+NODE, STEADY = "node-2", '{service="steady"}'
+OUTAGE_SECONDS = 180
+"""Longer than an exporter waits for a sign of a watch."""
 
 
-class Exporter:
-    """As a process on this machine, following one node with the token of a service account."""
+class Steady:
+    """A service on the node, as Prometheus has it."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        with closing(socket.create_server(("127.0.0.1", 0))) as free:
-            self.port = free.getsockname()[1]
-        given = yaml.safe_load(Path(cluster.kubeconfig).read_text())["clusters"][0]["cluster"]
-        (folder / "token").write_text(
-            cluster.kubectl("create", "token", "exporter", "--namespace", NAMESPACE)
-        )
-        shutil.copy(given["certificate-authority"], folder / "ca.crt")
-        server = urlsplit(given["server"])
-        where = {
-            "KUBERNETES_SERVICE_HOST": str(server.hostname),
-            "KUBERNETES_SERVICE_PORT": str(server.port),
-            "NODE_NAME": NODE,
-        }
-        config = {"listen": f"127.0.0.1:{self.port}", "poll_seconds": 0.5, "discovery": "kubernetes"}
-        path = folder / "exporter.yaml"
-        path.write_text(yaml.safe_dump(config))
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, folder, "exporter", "--config", path],
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **where},
-        )
+    def __init__(self, prometheus: Prometheus) -> None:
+        self.prometheus = prometheus
 
-    def series(self, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as response:
-            text = response.read().decode()
-        return [
-            (sample.labels, sample.value)
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == f"infercanary_{name}" and labels.items() <= sample.labels.items()
-        ]
+    def identity(self) -> set[str]:
+        found = self.prometheus.query("infercanary_container_info" + STEADY)
+        return {str(sorted(labels.items())) for labels, _ in found}
 
     def runs(self) -> float:
-        [(_, count)] = self.series("runs_collected_total", namespace=NAMESPACE)
-        return count
+        return sum(count for _, count in self.prometheus.query("infercanary_runs_collected_total" + STEADY))
+
+    def is_polled_on(self) -> None:
+        before = self.runs()
+        eventually("that it is polled on", 30, lambda: self.runs() > before)
+
+    def discovery(self) -> float:
+        [(_, up)] = self.prometheus.query(f'infercanary_discovery_up{{instance="{NODE}"}}')
+        return up
 
 
 @pytest.fixture
-def exporter(cluster: Cluster, tmp_path: Path) -> Iterator[Exporter]:
-    """Follows the node with the rights that the chart's has."""
-    role = f"{NAMESPACE}-exporter"
-    cluster.apply(
-        namespace(NAMESPACE),
-        {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"name": "exporter", "namespace": NAMESPACE},
-        },
-        deployment("steady", pod(container(), nodes=(2,)), NAMESPACE),
-    )
-    cluster.kubectl("create", "clusterrole", role, "--verb=list,watch", "--resource=pods")
-    cluster.kubectl(
-        "create", "clusterrolebinding", role, f"--clusterrole={role}",
-        f"--serviceaccount={NAMESPACE}:exporter",
-    )  # fmt: skip
-    started = Exporter(cluster, tmp_path)
-    try:
-        yield started
-    finally:
-        started.process.terminate()
-        started.process.wait(10)
-        cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
-        cluster.kubectl("delete", "clusterrole,clusterrolebinding", role)
+def steady(cluster: Cluster, installed: Prometheus) -> Iterator[Steady]:
+    """It is there, and is the same container afterwards."""
+    cluster.apply(deployment("steady", pod(container(), nodes=(2,))))
+    service = Steady(installed)
+    eventually("runs", 60, service.runs)
+    before = service.identity()
+    yield service
+    assert service.identity() == before
 
 
-def ready(cluster: Cluster) -> str:
-    conditions = cluster.get("node", NODE)["status"]["conditions"]
-    [state] = [each["status"] for each in conditions if each["type"] == "Ready"]
+def ready(found: Object) -> str:
+    """The condition of a node or of a pod."""
+    [state] = [each["status"] for each in found["status"]["conditions"] if each["type"] == "Ready"]
     return str(state)
 
 
-@pytest.mark.skipif(
-    bool(GIVEN), reason="whose kubelet may be stopped is not known of a cluster that is given"
-)
-def test_a_kubelet_that_is_stopped(cluster: Cluster, exporter: Exporter) -> None:
-    def info() -> list[tuple[dict[str, str], float]]:
-        return exporter.series("container_info", namespace=NAMESPACE)
-
-    def is_pod_ready() -> bool:
-        [steady] = cluster.pods(NAMESPACE)
-        return {"type": "Ready", "status": "True"}.items() <= next(
-            each for each in steady["status"]["conditions"] if each["type"] == "Ready"
-        ).items()
-
-    found = eventually("the pod", 60, info)
-    [(labels, _)] = found
-    assert (labels["service"], labels["container"]) == ("steady", "model")
+def test_a_kubelet_that_is_stopped(cluster: Cluster, steady: Steady) -> None:
     run(SCRIPT, "stop", "kubelet-2")
     try:
-        eventually("the node is not ready", 120, lambda: ready(cluster) == "Unknown")
-        eventually("that its pod is said not to be ready", 30, lambda: not is_pod_ready())
-        runs = exporter.runs()
-        eventually("that it is polled on", 30, lambda: exporter.runs() > runs)
-        assert info() == found, "the same container"
-        assert exporter.series("discovery_up") == [({}, 1.0)]
+        eventually("the node is not ready", 120, lambda: ready(cluster.get("node", NODE)) == "Unknown")
+        of_pod = lambda: ready(cluster.pods("ml", "app=steady")[0])  # noqa: E731
+        eventually("that its pod is said not to be ready", 30, lambda: of_pod() != "True")
+        steady.is_polled_on()
+        assert steady.discovery() == 1
     finally:
         run(SCRIPT, "start", "kubelet-2")
-    eventually("the node", 60, lambda: ready(cluster) == "True")
-    assert info() == found
+    eventually("the node", 60, lambda: ready(cluster.get("node", NODE)) == "True")
+
+
+def test_an_api_server_that_is_stopped(cluster: Cluster, steady: Steady) -> None:
+    run(SCRIPT, "stop", "kube-apiserver")
+    try:
+        eventually("that it is known", 60, lambda: steady.discovery() == 0)
+        time.sleep(OUTAGE_SECONDS)  # the outage itself
+        steady.is_polled_on()
+    finally:
+        run(SCRIPT, "start", "apiserver")
+    eventually("the API server again", 90, lambda: steady.discovery() == 1)
+    cluster.apply(deployment("later", pod(container(), nodes=(2,))))
+    later = 'infercanary_up{service="later"} == 1'
+    eventually("a pod that came later", 90, lambda: steady.prometheus.query(later))

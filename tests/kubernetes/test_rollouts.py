@@ -7,8 +7,8 @@ itself; with the exporter down nothing is promoted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import yaml
@@ -26,8 +26,9 @@ pytestmark = [
 GATE = "gate"
 BASELINE_RUNS = 24
 BASELINE_SECONDS = 900.0
-EARLIER_STARTS = 8
+EARLIER_STARTS = 3
 VERDICT_SECONDS = 1800.0
+REPLICAS = 2
 AWAY = "infercanary.test/no-such-node"
 SHIPPED = "http://infercanary.infercanary:9797"
 """The exporter's address in the templates. The controllers run beside the cluster, where its names mean nothing."""
@@ -89,199 +90,169 @@ def exporter(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         cluster.helm("uninstall", GATE, "--namespace", GATE)
 
 
-class Controller(NamedTuple):
-    """One that rolls out, and what it says of a rollout, which has the name of its service."""
+class Controller:
+    """One that rolls out; a rollout has the name of its service.
 
-    cluster: Cluster
-    exporter: Exporter
-    namespace: str
-    starts: Callable[[str, int], Object]
-    """From a name and a number of replicas, what is rolled out first, with the old image."""
-    primary: str
+    Args:
+        exporter: Asked by its templates.
+    """
+
+    name: ClassVar[str]
+    """Also that of the namespace."""
+    kind: ClassVar[str]
+    """What has the image."""
+    primary: ClassVar[str] = ""
     """Added to the name: the `app` of the pods with the promoted image."""
+    promoted: ClassVar[str]
 
-    def begin(self, name: str, replicas: int = 2) -> None:
+    def __init__(self, exporter: Exporter) -> None:
+        self.exporter, self.cluster = exporter, exporter.cluster
+
+    def first(self, name: str) -> list[Object]:
+        """What is rolled out first, with the old image."""
+        raise NotImplementedError
+
+    def phase(self, name: str) -> str:
+        """What it says of a rollout."""
+        raise NotImplementedError
+
+    def waits(self, name: str) -> bool:
+        """Whether it asked, and got no answer to promote by."""
+        raise NotImplementedError
+
+    def begin(self, name: str) -> None:
         """Run the old image until it has a baseline."""
-        self.cluster.apply(*self.starts(name, replicas)["items"])
-        self.exporter.has_baseline(self.namespace, name, replicas)
+        self.cluster.apply(*self.first(name))
+        self.exporter.has_baseline(self.name, name, REPLICAS)
 
-    def start_again(self, name: str, replicas: int = 2) -> None:
+    def start_again(self, name: str) -> None:
         """All pods of the old image are replaced, and have a baseline again."""
         label = f"app={name}{self.primary}"
-        self.cluster.kubectl("delete", "pod", "--namespace", self.namespace, "--selector", label)
-        self.exporter.has_baseline(self.namespace, name, replicas)
+        self.cluster.kubectl("delete", "pod", "--namespace", self.name, "--selector", label)
+        self.exporter.has_baseline(self.name, name, REPLICAS)
+
+    def set_image(self, name: str, image: str) -> None:
+        patch = [{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": image}]
+        self.cluster.kubectl(
+            *("patch", self.kind, name, "--namespace", self.name, "--type", "json"),
+            *("--patch", yaml.safe_dump(patch)),
+        )
 
     def images(self, name: str) -> set[str]:
         """Those that the pods with the promoted image have."""
-        pods = self.cluster.pods(self.namespace, f"app={name}{self.primary}")
+        pods = self.cluster.pods(self.name, f"app={name}{self.primary}")
         return {pod["spec"]["containers"][0]["image"] for pod in pods}
 
 
-# Argo Rollouts ------------------------------------------------------------------------------------------------------
-
-
-def _template(path: str) -> Object:
-    found: Object = yaml.safe_load((ROOT / path).read_text())
+def _template(path: str, exporter: Exporter) -> Object:
+    found: Object = yaml.safe_load((ROOT / path).read_text().replace(SHIPPED, exporter.url))
     return found
 
 
-@pytest.fixture(scope="module")
-def argo(cluster: Cluster, exporter: Exporter) -> Iterator[Controller]:
-    there = "argo"
-    arguments: list[Any] = [
-        {"name": "namespace", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
-        {"name": "image", "valueFrom": {"fieldRef": {"fieldPath": "spec.template.spec.containers[0].image"}}},
-        {"name": "exporter", "value": exporter.url},
-    ]
+class Argo(Controller):
+    """Half of the pods have the new image while it is asked for."""
 
-    def rollout(name: str, replicas: int) -> Object:
-        analysis = {
-            "templates": [{"templateName": "infercanary"}],
-            "args": [{"name": "service", "value": name}, *arguments],
-        }
-        made = deployment(name, pod(container(OLD)), there, replicas)
+    name, kind, promoted = "argo-rollouts", "rollouts.argoproj.io", "Successful"
+
+    def first(self, name: str) -> list[Object]:
+        template = _template("deploy/argo-rollouts/analysis-template.yaml", self.exporter)
+        template["metadata"]["namespace"] = self.name
+        image = "spec.template.spec.containers[0].image"
+        arguments: list[Any] = [
+            {"name": "service", "value": name},
+            {"name": "namespace", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+            {"name": "image", "valueFrom": {"fieldRef": {"fieldPath": image}}},
+            {"name": "exporter", "value": self.exporter.url},
+        ]
+        analysis = {"templates": [{"templateName": "infercanary"}], "args": arguments}
+        made = deployment(name, pod(container(OLD)), self.name, REPLICAS)
         made |= {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout"}
-        # Half of the pods have the new image while it is asked for.
         made["spec"]["strategy"] = {"canary": {"steps": [{"setWeight": 50}, {"analysis": analysis}]}}
-        return {"items": [made]}
+        return [template, made]
 
-    run(SCRIPT, "start", "argo-rollouts")
-    template = _template("deploy/argo-rollouts/analysis-template.yaml")
-    template["metadata"]["namespace"] = there
-    cluster.apply(namespace(there))
-    cluster.apply(template)
-    try:
-        yield Controller(cluster, exporter, there, rollout, "")
-    finally:
-        cluster.kubectl("delete", "rollouts.argoproj.io", "--all", "--namespace", there)
-        run(SCRIPT, "stop", "argo-rollouts")
+    def _measured(self, name: str) -> Object:
+        for analysis in self.cluster.get("analysisruns", "--namespace", self.name)["items"]:
+            if analysis["metadata"]["ownerReferences"][0]["name"] == name:
+                status = analysis.get("status", {})
+                return {**(status.get("metricResults") or [{}])[0], "phase": status.get("phase", "")}
+        return {}
 
+    def phase(self, name: str) -> str:
+        return str(self._measured(name).get("phase", ""))
 
-def set_image(controller: Controller, kind: str, name: str, image: str) -> None:
-    patch = [{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": image}]
-    controller.cluster.kubectl(
-        *("patch", kind, name, "--namespace", controller.namespace, "--type", "json"),
-        *("--patch", yaml.safe_dump(patch)),
-    )
+    def waits(self, name: str) -> bool:
+        found = self._measured(name)
+        return found.get("phase") == "Running" and (
+            found.get("inconclusive", 0) or found.get("error", 0) >= 4
+        )
 
 
-def state(controller: Controller, name: str) -> Object:
-    status: Object = controller.cluster.get("rollouts.argoproj.io", name, "--namespace", controller.namespace)
-    return status["status"]
+class Flagger(Controller):
+    """It copies the target to a primary, which alone runs; the target's pods have the new image."""
 
+    name, kind, primary, promoted = "flagger", "deployment", "-primary", "Succeeded"
 
-def measured(controller: Controller, name: str) -> Object:
-    """How many measurements of its analysis ended in which way, and its phase."""
-    items = controller.cluster.get("analysisruns", "--namespace", controller.namespace)["items"]
-    for each in items:
-        if each["metadata"]["ownerReferences"][0]["name"] == name:
-            [result] = each.get("status", {}).get("metricResults") or [{}]
-            return {**result, "phase": each.get("status", {}).get("phase", "")}
-    return {"phase": ""}
-
-
-def test_argo_aborts_a_slower_image_and_the_old_one_stays(argo: Controller) -> None:
-    argo.begin("slow")
-    set_image(argo, "rollouts.argoproj.io", "slow", NEW)
-    eventually("an abort", VERDICT_SECONDS, lambda: state(argo, "slow").get("abort"))
-    assert measured(argo, "slow")["phase"] == "Failed"
-    eventually("the old image alone", 60, lambda: argo.images("slow") == {OLD})
-    assert state(argo, "slow")["phase"] == "Degraded", "which it is until somebody undoes the change"
-
-
-def test_argo_waits_for_an_identical_rebuild_and_promotes_it_by_itself(argo: Controller) -> None:
-    argo.begin("rebuilt")
-    for _ in range(EARLIER_STARTS // 2 - 1):
-        argo.start_again("rebuilt")
-    set_image(argo, "rollouts.argoproj.io", "rebuilt", REBUILT)
-    eventually("that it waits", 900, lambda: measured(argo, "rebuilt").get("inconclusive", 0))
-    assert argo.images("rebuilt") == {OLD, REBUILT}
-    eventually("its promotion", VERDICT_SECONDS, lambda: measured(argo, "rebuilt")["phase"] == "Successful")
-    eventually("the new image alone", 120, lambda: argo.images("rebuilt") == {REBUILT})
-    assert state(argo, "rebuilt")["phase"] == "Healthy"
-
-
-def test_argo_waits_while_the_exporter_is_down(argo: Controller) -> None:
-    argo.begin("silent")
-    argo.exporter.move("away")
-    try:
-        set_image(argo, "rollouts.argoproj.io", "silent", REBUILT)
-        eventually("errors of its analysis", 900, lambda: measured(argo, "silent").get("error", 0) >= 4)
-        status = state(argo, "silent")
-        assert (measured(argo, "silent")["phase"], status.get("abort")) == ("Running", None)
-        assert status["phase"] in ("Progressing", "Paused")
-        assert argo.images("silent") == {OLD, REBUILT}
-    finally:
-        argo.exporter.move(None)
-
-
-# Flagger ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def flagger(cluster: Cluster, exporter: Exporter) -> Iterator[Controller]:
-    there = "flagger"
-
-    def canary(name: str, replicas: int) -> Object:
-        text = (ROOT / "deploy/flagger/canary.yaml").read_text()
-        made = yaml.safe_load(text.replace(SHIPPED, exporter.url))
-        made["metadata"] = {"name": name, "namespace": there}
+    def first(self, name: str) -> list[Object]:
+        made = _template("deploy/flagger/canary.yaml", self.exporter)
+        made["metadata"] = {"name": name, "namespace": self.name}
         made["spec"]["targetRef"]["name"] = name
         for webhook in made["spec"]["analysis"]["webhooks"]:
             webhook["metadata"]["service"] = name
-        target = deployment(name, pod(container(OLD), service=name), there, replicas)
-        return {"items": [target, made]}
+        return [deployment(name, pod(container(OLD), service=name), self.name, REPLICAS), made]
 
-    # It asks whether there is a Prometheus, which nothing here needs.
-    run(SCRIPT, "start", "flagger", PROMETHEUS="http://127.0.0.1:9")
-    cluster.apply(namespace(there))
+    def begin(self, name: str) -> None:
+        super().begin(name)
+        eventually("its primary", 900, lambda: self.phase(name) == "Initialized")
+        self.exporter.has_baseline(self.name, name, REPLICAS)
+
+    def phase(self, name: str) -> str:
+        canary = self.cluster.get("canaries.flagger.app", name, "--namespace", self.name)
+        return str(canary["status"].get("phase", ""))
+
+    def waits(self, name: str) -> bool:
+        # It asks after four intervals; where there is a verdict by then, it does not wait longer.
+        return bool(self.cluster.pods(self.name, f"app={name}")) and self.phase(name) != "Failed"
+
+
+@pytest.fixture(scope="module", params=[Argo, Flagger])
+def controller(request: pytest.FixtureRequest, cluster: Cluster, exporter: Exporter) -> Iterator[Controller]:
+    made: Controller = request.param(exporter)
+    # Flagger asks whether there is a Prometheus, which nothing here needs.
+    run(SCRIPT, "start", made.name, PROMETHEUS="http://127.0.0.1:9")
+    cluster.apply(namespace(made.name))
     try:
-        yield Controller(cluster, exporter, there, canary, "-primary")
+        yield made
     finally:
-        cluster.kubectl("delete", "namespace", there, seconds=300)
-        run(SCRIPT, "stop", "flagger")
+        cluster.kubectl("delete", "namespace", made.name, seconds=300)
+        run(SCRIPT, "stop", made.name)
 
 
-def phase(flagger: Controller, name: str) -> str:
-    status = flagger.cluster.get("canaries.flagger.app", name, "--namespace", flagger.namespace)["status"]
-    return str(status.get("phase", ""))
+def test_a_slower_image_is_undone_and_the_old_one_stays(controller: Controller) -> None:
+    controller.begin("slow")
+    controller.set_image("slow", NEW)
+    eventually("an end", VERDICT_SECONDS, lambda: controller.phase("slow") == "Failed")
+    eventually("the old image alone", 60, lambda: controller.images("slow") == {OLD})
 
 
-def initialized(flagger: Controller, name: str, replicas: int = 2) -> None:
-    """Flagger has copied the target to a primary, which alone runs."""
-    flagger.begin(name, replicas)
-    eventually("its primary", 900, lambda: phase(flagger, name) == "Initialized")
-    flagger.exporter.has_baseline(flagger.namespace, name, replicas)
+def test_an_identical_rebuild_waits_and_is_promoted_by_itself(controller: Controller) -> None:
+    controller.begin("rebuilt")
+    for _ in range(EARLIER_STARTS):
+        controller.start_again("rebuilt")
+    controller.set_image("rebuilt", REBUILT)
+    eventually("that it waits", 900, lambda: controller.waits("rebuilt"))
+    assert OLD in controller.images("rebuilt")
+    eventually("its promotion", VERDICT_SECONDS, lambda: controller.phase("rebuilt") == controller.promoted)
+    eventually("the new image alone", 120, lambda: controller.images("rebuilt") == {REBUILT})
 
 
-def test_flagger_rolls_a_slower_image_back_and_the_old_one_stays(flagger: Controller) -> None:
-    initialized(flagger, "slow")
-    set_image(flagger, "deployment", "slow", NEW)
-    eventually("a rollback", VERDICT_SECONDS, lambda: phase(flagger, "slow") == "Failed")
-    assert flagger.images("slow") == {OLD}
-    eventually("no pod of the new image", 60, lambda: not flagger.cluster.pods("flagger", "app=slow"))
-
-
-def test_flagger_waits_for_an_identical_rebuild_and_promotes_it_by_itself(flagger: Controller) -> None:
-    initialized(flagger, "rebuilt")
-    for _ in range(EARLIER_STARTS // 2 - 1):
-        flagger.start_again("rebuilt")
-    set_image(flagger, "deployment", "rebuilt", REBUILT)
-    # It asks after four intervals; where there is a verdict by then, it does not wait longer.
-    eventually("that it runs beside the old one", 300, lambda: flagger.cluster.pods("flagger", "app=rebuilt"))
-    assert flagger.images("rebuilt") == {OLD}
-    eventually("its promotion", VERDICT_SECONDS, lambda: phase(flagger, "rebuilt") == "Succeeded")
-    assert flagger.images("rebuilt") == {REBUILT}
-
-
-def test_flagger_waits_while_the_exporter_is_down(flagger: Controller) -> None:
-    initialized(flagger, "silent")
-    flagger.exporter.move("away")
+def test_nothing_is_promoted_while_the_exporter_is_down(controller: Controller) -> None:
+    controller.begin("silent")
+    controller.exporter.move("away")
     try:
-        set_image(flagger, "deployment", "silent", REBUILT)
-        eventually("that it waits", 600, lambda: phase(flagger, "silent") == "WaitingPromotion")
-        time.sleep(60)  # two of its intervals, in each of which it asks
-        assert phase(flagger, "silent") == "WaitingPromotion"
-        assert flagger.images("silent") == {OLD}
+        controller.set_image("silent", REBUILT)
+        eventually("that it waits", 900, lambda: controller.waits("silent"))
+        time.sleep(150)  # several of its intervals, in each of which it asks
+        assert controller.waits("silent") and controller.phase("silent") != controller.promoted
+        assert OLD in controller.images("silent")
     finally:
-        flagger.exporter.move(None)
+        controller.exporter.move(None)

@@ -10,7 +10,8 @@ import yaml
 from cluster import GIVEN, SCRIPT, Cluster
 from harness import ROOT
 
-NAMES = ("argo-rollouts", "flagger")
+# deploy/check has Argo's schema in `make test`, and its kinds take a quarter of a minute.
+NAMES = (pytest.param("argo-rollouts", marks=pytest.mark.campaign), "flagger")
 
 
 @pytest.mark.skipif(bool(GIVEN), reason="the kinds would be added to it")

@@ -1,4 +1,4 @@
-"""What becomes of a service on Kubernetes, and which verdict it must end in: the table below, scenarios side by side.
+"""What becomes of a service on Kubernetes, and which verdict it must end in: the table below, rows side by side.
 
 Canaries wait 40 ms with the old image and 120 ms with the new one, once a second. What is read is what a Prometheus has
 that scrapes the exporters by the chart's PodMonitor and evaluates the shipped rules.
@@ -32,11 +32,15 @@ from workloads import (
     stateful_set,
 )
 
-pytestmark = pytest.mark.takes(120)
-
 BASELINE_RUNS, RUNS_AFTER = 16, 24
 CALLED = {"regressed", "improved"}
+UNCHANGED = {"no_baseline"}  # one image was seen there
 SERVER = {"name": "server", "imagePullPolicy": "Never", "command": ["python", "/canary/serve.py"]}
+DIGEST = "an image that was loaded, and then pulled"
+
+
+def on(image: str, *nodes: int) -> Object:
+    return pod(container(image), nodes=nodes or (1,))
 
 
 def watched(image: str) -> Object:
@@ -45,43 +49,15 @@ def watched(image: str) -> Object:
     return pod(sidecar, {**SERVER, "image": image}, watches="server")
 
 
-BEFORE: dict[str, Object] = {
-    "surge": deployment("surge", pod(container(OLD)), replicas=2),
-    "undone": deployment("undone", pod(container(OLD))),
-    "rebuilt": deployment("rebuilt", pod(container(OLD), nodes=(2,))),
-    "scaled": deployment("scaled", pod(container(OLD), nodes=(2,))),
-    "drained": deployment("drained", pod(container(OLD), nodes=(3, 2))),
-    "moved": deployment("moved", pod(container(OLD), nodes=(1,))),
-    "crashing": deployment("crashing", pod(container(OLD), nodes=(2,))),
-    "stateful": stateful_set("stateful", pod(container(OLD), nodes=(2,))),
-    "nightly": job("nightly-1", pod(container(OLD), service="nightly"), seconds=30),
-    "sidecar": deployment("sidecar", watched(OLD)),
-    "ml": deployment("one-name", pod(container(OLD))),
-    "ads": deployment("one-name", pod(container(OLD)), "ads"),
-    "pulled": deployment("pulled", pod(container(STORED), nodes=(2,))),
-}
-AFTER: dict[str, Object] = {
-    "surge": deployment("surge", pod(container(NEW)), replicas=2),
-    "undone": deployment("undone", pod(container(NEW))),
-    "rebuilt": deployment("rebuilt", pod(container(REBUILT), nodes=(2,))),
-    "scaled": deployment("scaled", pod(container(OLD), nodes=(2,)), replicas=2),
-    "moved": deployment("moved", pod(container(NEW), nodes=(2,))),
-    "crashing": deployment("crashing", pod(container(CRASHING), nodes=(2,)), minReadySeconds=10),
-    "stateful": stateful_set("stateful", pod(container(NEW), nodes=(2,))),
-    "nightly": job("nightly-2", pod(container(NEW), service="nightly"), seconds=90),
-    "sidecar": deployment("sidecar", watched(NEW)),
-    "ml": deployment("one-name", pod(container(NEW))),
-    "pulled": deployment("pulled", pod(container(STORED, imagePullPolicy="Always"), nodes=(2,))),
-}
-
-
 class Row(NamedTuple):
-    """A service on a node, and what it must end in."""
+    """A service on a node, what is done to it, and what it must end in."""
 
     service: str
     node: int
     verdicts: set[str]
     """One of them, for all of its pods."""
+    before: Object
+    after: Object | None = None
     namespace: str = "ml"
     pods: str = "min"
     """Which of its pods must have runs enough."""
@@ -91,22 +67,53 @@ class Row(NamedTuple):
         return f'namespace="{self.namespace}",service="{self.service}",instance="{node}"'
 
 
-UNCHANGED = {"no_baseline"}  # one image was seen there
-TABLE = {
-    "a rolling upgrade with surge": Row("surge", 1, {"regressed"}),
-    "two Jobs of one service": Row("nightly", 1, {"regressed"}),
-    "a StatefulSet": Row("stateful", 2, {"regressed"}),
-    "a server that a sidecar watches": Row("sidecar", 1, {"regressed"}),
-    "one of two namespaces with one name": Row("one-name", 1, {"regressed"}),
-    "the other namespace": Row("one-name", 1, UNCHANGED, namespace="ads"),
-    "an identical rebuild": Row("rebuilt", 2, {"inconclusive", "equivalent"}),
-    "a rollback": Row("undone", 1, {"improved"}),
-    "a scale up": Row("scaled", 2, UNCHANGED),
-    "a drain: the pod moves": Row("drained", 2, UNCHANGED),
-    "a new image on another node": Row("moved", 2, UNCHANGED),
-    "an image that crashes again and again": Row("crashing", 2, {"settling", "no_baseline"}, pods="max"),
-    "an image that was loaded, and then pulled": Row("pulled", 2, UNCHANGED),
-}
+IN_CI = {
+    "a rolling upgrade with surge": Row(
+        "surge", 1, {"regressed"},
+        deployment("surge", on(OLD), replicas=2), deployment("surge", on(NEW), replicas=2),
+    ),
+    "a server that a sidecar watches": Row(
+        "sidecar", 1, {"regressed"}, deployment("sidecar", watched(OLD)), deployment("sidecar", watched(NEW))
+    ),
+    "one of two namespaces with one name": Row(
+        "one-name", 1, {"regressed"}, deployment("one-name", on(OLD)), deployment("one-name", on(NEW))
+    ),
+    "the other namespace": Row(
+        "one-name", 1, UNCHANGED, deployment("one-name", on(OLD), "ads"), namespace="ads"
+    ),
+    "an identical rebuild": Row(
+        "rebuilt", 2, {"inconclusive", "equivalent"},
+        deployment("rebuilt", on(OLD, 2)), deployment("rebuilt", on(REBUILT, 2)),
+    ),
+    "a rollback": Row("undone", 1, {"improved"}, deployment("undone", on(OLD)), deployment("undone", on(NEW))),
+}  # fmt: skip
+CAMPAIGN = {
+    "two Jobs of one service": Row(
+        "nightly", 1, {"regressed"},
+        job("nightly-1", pod(container(OLD), service="nightly"), seconds=30),
+        job("nightly-2", pod(container(NEW), service="nightly"), seconds=90),
+    ),
+    "a StatefulSet": Row(
+        "stateful", 2, {"regressed"}, stateful_set("stateful", on(OLD, 2)), stateful_set("stateful", on(NEW, 2))
+    ),
+    "a scale up": Row(
+        "scaled", 2, UNCHANGED,
+        deployment("scaled", on(OLD, 2)), deployment("scaled", on(OLD, 2), replicas=2),
+    ),
+    "a drain: the pod moves": Row("drained", 2, UNCHANGED, deployment("drained", on(OLD, 3, 2))),
+    "a new image on another node": Row(
+        "moved", 2, UNCHANGED, deployment("moved", on(OLD, 1)), deployment("moved", on(NEW, 2))
+    ),
+    "an image that crashes again and again": Row(
+        "crashing", 2, {"settling", "no_baseline"},
+        deployment("crashing", on(OLD, 2)), deployment("crashing", on(CRASHING, 2), minReadySeconds=10), pods="max",
+    ),
+    DIGEST: Row(
+        "pulled", 2, UNCHANGED,
+        deployment("pulled", on(STORED, 2)),
+        deployment("pulled", pod(container(STORED, imagePullPolicy="Always"), nodes=(2,))),
+    ),
+}  # fmt: skip
 
 
 @contextmanager
@@ -130,53 +137,35 @@ def registry(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder / "data", ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
-def prometheus(
-    cluster: Cluster, installed: Prometheus, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Prometheus]:
-    """One that has seen all of it: a baseline of each service, then what is done to it."""
+def upgrade(cluster: Cluster, prometheus: Prometheus, rows: list[Row]) -> None:
+    """A baseline of each service, then what is done to it."""
+    before = [row.before for row in rows]
+    pods = sum(made["spec"].get("replicas", 1) for made in before)
 
-    def ran(pods: int, least: int) -> bool:
+    def has_baseline() -> bool:
         """Over time, for the Job's pod may have ended before the last one begins."""
-        found = installed.query('max_over_time(infercanary_runs_total{outcome="ok"}[5m])')
-        return len(found) >= pods and min(count for _, count in found) >= least
+        found = prometheus.query('max_over_time(infercanary_runs_total{outcome="ok"}[5m])')
+        return len(found) >= pods and min(count for _, count in found) >= BASELINE_RUNS
 
-    with nullcontext() if GIVEN else registry(tmp_path_factory.mktemp("registry")):
-        before, after = (
-            [each for name, each in objects.items() if not (GIVEN and name == "pulled")]
-            for objects in (BEFORE, AFTER)
-        )
-        cluster.apply(*before)
-        pods = sum(each["spec"].get("replicas", 1) for each in before)
-        eventually("a baseline of each", 180, lambda: ran(pods, BASELINE_RUNS))
-        cluster.apply(*after)
-        cluster.kubectl("drain", cluster.nodes[2], "--ignore-daemonsets", "--timeout=60s")
-        # Back to the old image once the new one has runs enough to be compared with.
-        new = 'and on (pod) infercanary_container_info{image=~".+:new"}'
-        undone = f'(infercanary_runs_total{{outcome="ok",service="undone"}} {new}) >= 12'
-        eventually("runs of the image that is undone", 120, lambda: installed.query(undone))
-        cluster.kubectl("rollout", "undo", "deployment/undone", "--namespace", "ml")
-        yield installed
-    cluster.kubectl("uncordon", cluster.nodes[2])
+    cluster.apply(*before)
+    eventually("a baseline of each", 180, has_baseline)
+    cluster.apply(*(row.after for row in rows if row.after))
+    # Back to the old image once the new one has runs enough to be compared with.
+    new = 'and on (pod) infercanary_container_info{image=~".+:new"}'
+    undone = f'(infercanary_runs_total{{outcome="ok",service="undone"}} {new}) >= 12'
+    eventually("runs of the image that is undone", 120, lambda: prometheus.query(undone))
+    cluster.kubectl("rollout", "undo", "deployment/undone", "--namespace", "ml")
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_a_service_ends_in(cluster: Cluster, prometheus: Prometheus, name: str) -> None:
-    row = TABLE[name]
-    if GIVEN and row.service == "pulled":
-        pytest.skip("no containerd is at hand that could push to a registry")
-    labels = row.labels(cluster)
+def check(cluster: Cluster, prometheus: Prometheus, name: str, row: Row) -> None:
+    """Wait until a service ends as its row says."""
+    labels = f"{{{row.labels(cluster)},measure='latency'}}"
 
     def ended() -> set[str]:
-        found = prometheus.query(f"infercanary_verdict{{{labels},measure='latency'}} == 1")
-        return {series["verdict"] for series, _ in found}
-
-    def sentences() -> set[str]:
-        found = prometheus.query(f"infercanary_verdict_info{{{labels},measure='latency'}}")
-        return {f"{series['pod']}: {series['sentence']}" for series, _ in found}
+        return {series["verdict"] for series, _ in prometheus.query(f"infercanary_verdict{labels} == 1")}
 
     if not row.verdicts & CALLED:  # it holds after more runs than a change needs to be called
-        runs = f"infercanary_runs_total{{outcome='ok',{labels}}}"
+        runs = f"infercanary_runs_total{{outcome='ok',{row.labels(cluster)}}}"
         eventually("runs of each pod", 180, lambda: prometheus.query(f"{row.pods}({runs}) >= {RUNS_AFTER}"))
 
     def is_as_expected() -> bool:
@@ -190,55 +179,59 @@ def test_a_service_ends_in(cluster: Cluster, prometheus: Prometheus, name: str) 
     asked: list[str] = []
     patient_until = time.monotonic() + 60
     try:
-        eventually(f"one of {row.verdicts}", 180, is_as_expected)
+        eventually(f"{name}: one of {row.verdicts}", 180, is_as_expected)
     finally:
-        print(f"{name}: {sentences()}")
+        for series, _ in prometheus.query(f"infercanary_verdict_info{labels}"):
+            print(f"{name}: {series['pod']}: {series['sentence']}")
     if not row.verdicts & CALLED:
-        called = f"infercanary_verdict{{{labels},measure='latency',verdict=~'{'|'.join(CALLED)}'}}"
-        assert not prometheus.query(f"max_over_time({called}[15m]) == 1"), "it was called in between"
+        called = f"max_over_time(infercanary_verdict{labels}[15m]) == 1"
+        assert CALLED.isdisjoint(series["verdict"] for series, _ in prometheus.query(called)), "in between"
 
 
-def test_crashes_were_seen(cluster: Cluster, prometheus: Prometheus) -> None:
+def check_alerts(prometheus: Prometheus) -> None:
+    """Alerts fire for the slower ones alone, and every shipped rule is evaluated without an error."""
+    # Where the machine was too busy to know whether the host had a part in it, another one fires.
+    names = "InferCanaryImageRegressed|InferCanaryRegressionUnexplained"
+    alerts = f'ALERTS{{alertname=~"{names}",alertstate="firing",service!="nightly"}}'  # that one has ended
+    table = IN_CI | CAMPAIGN
+    slower = {row.service for row in table.values() if row.verdicts == {"regressed"}}
+    firing = lambda: {labels["service"] for labels, _ in prometheus.query(alerts)}  # noqa: E731
+    there = {labels["service"] for labels, _ in prometheus.query("infercanary_up")}
+    eventually(f"alerts of {slower & there}", 120, lambda: firing() == slower & there - {"nightly"})
+    rules = prometheus.rules()
+    assert len(rules) > 50
+    assert {(rule["health"], rule.get("lastError", "")) for rule in rules} == {("ok", "")}
+
+
+def test_services_end_as_they_must(cluster: Cluster, installed: Prometheus) -> None:
+    upgrade(cluster, installed, [*IN_CI.values()])
+    for name, row in IN_CI.items():
+        check(cluster, installed, name, row)
+    check_alerts(installed)
+
+
+@pytest.mark.campaign
+def test_every_service_ends_as_it_must(cluster: Cluster, installed: Prometheus, tmp_path: Path) -> None:
+    rows = {name: row for name, row in (IN_CI | CAMPAIGN).items() if not (GIVEN and name == DIGEST)}
+    _, second, third = cluster.nodes
+    with nullcontext() if GIVEN else registry(tmp_path):
+        upgrade(cluster, installed, [*rows.values()])
+        cluster.kubectl("drain", third, "--ignore-daemonsets", "--timeout=60s")
+        try:
+            for name, row in rows.items():
+                check(cluster, installed, name, row)
+        finally:
+            cluster.kubectl("uncordon", third)
+
     def restarts() -> int:
         pods = cluster.pods("ml", "app=crashing")
         return max(pod["status"]["containerStatuses"][0]["restartCount"] for pod in pods)
 
-    assert eventually("a second restart", 60, lambda: restarts() >= 2)
-
-
-def test_the_drained_node_has_nothing_left(cluster: Cluster, prometheus: Prometheus) -> None:
-    _, second, third = cluster.nodes
-    assert not prometheus.query(f'infercanary_up{{instance="{third}"}}')
-    assert prometheus.query(f'infercanary_up{{instance="{second}",service="drained"}} == 1')
-
-
-def test_the_image_that_was_pulled_has_another_form_of_its_id(
-    cluster: Cluster, prometheus: Prometheus
-) -> None:
-    """Otherwise the row of the table would show nothing."""
-    if GIVEN:
-        pytest.skip("no containerd is at hand that could push to a registry")
-    found = prometheus.query('last_over_time(infercanary_container_info{service="pulled"}[15m])')
-    forms = {(series["image"], "image_digest" in series) for series, _ in found}
-    assert forms == {(STORED, False), (STORED, True)}  # an id alone, and with the digest in its registry
-
-
-def test_alerts_fire_for_the_slower_ones_alone(prometheus: Prometheus) -> None:
-    """Where the machine was too busy to know whether the host had a part in it, another one fires."""
-    slower = {row.service for row in TABLE.values() if row.verdicts == {"regressed"}} - {
-        "nightly"
-    }  # it has ended
-    alerts = (
-        'ALERTS{alertname=~"InferCanaryImageRegressed|InferCanaryRegressionUnexplained",alertstate="firing"}'
-    )
-
-    def firing() -> set[str]:
-        return {labels["service"] for labels, _ in prometheus.query(alerts)} - {"nightly"}
-
-    eventually(f"alerts of {slower}", 120, lambda: firing() == slower)
-
-
-def test_every_shipped_rule_is_evaluated_without_an_error(prometheus: Prometheus) -> None:
-    rules = prometheus.rules()
-    assert len(rules) > 50
-    assert {(rule["health"], rule.get("lastError", "")) for rule in rules} == {("ok", "")}
+    eventually("a second restart", 60, lambda: restarts() >= 2)
+    assert not installed.query(f'infercanary_up{{instance="{third}"}}')
+    assert installed.query(f'infercanary_up{{instance="{second}",service="drained"}} == 1')
+    if not GIVEN:  # otherwise the row of the table would show nothing
+        found = installed.query('last_over_time(infercanary_container_info{service="pulled"}[15m])')
+        forms = {(series["image"], "image_digest" in series) for series, _ in found}
+        assert forms == {(STORED, False), (STORED, True)}  # an id alone, and with the digest in its registry
+    check_alerts(installed)

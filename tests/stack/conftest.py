@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,27 +10,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 from folders import NeedyFolder
 from harness import (
-    ENVIRONMENT,
     EXAMPLE,
     LABEL,
     PORTS,
     ROOT,
-    SECRET,
     Stack,
     build,
-    compose,
     eventually,
     get,
-    make_images,
     remove_containers,
     replace_classify,
-    services,
-    webhook,
+    started,
 )
 from ports import free_port
 
@@ -65,8 +59,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         remove_containers(LABEL)
 
 
-def _impatient(folder: Path) -> Path:
-    """A Compose file beside the shipped one: seconds for minutes in copies of the rules, a run a second, a webhook."""
+def _impatient(folder: Path) -> dict[str, Any]:
+    """What the services have besides: seconds for minutes in copies of the rules, and a run a second."""
     rules = folder / "rules"
     shutil.copytree(ROOT / "prometheus/rules", rules)
     for file in rules.iterdir():
@@ -76,57 +70,32 @@ def _impatient(folder: Path) -> Path:
     text = (ROOT / "prometheus/alertmanager.yml").read_text()
     text = re.sub(r"group_wait: \w+", "group_wait: 1s", text)
     alertmanager.write_text(re.sub(r"group_interval: \w+", "group_interval: 5s", text))
-    hurried = "poll_seconds: 2\n"
-    (folder / "exporter.yaml").write_text((ROOT / "exporter/exporter.yaml").read_text() + hurried)
-    (folder / "webhook-url").write_text(f"http://alert-webhook:8080/{SECRET}\n")
-    for path in folder.rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
+    exporter = folder / "exporter.yaml"
+    exporter.write_text((ROOT / "exporter/exporter.yaml").read_text() + "poll_seconds: 2\n")
     store = ["--store", "/var/lib/infercanary/judge.sqlite"]
     environment = {
         "PROBE_INTERVAL_SECONDS": "1",
         "PROBE_DUTY_CAP": "0.5",  # more would fill a machine of two cores with canaries
         "MALLOC_ARENA_MAX": "${TEST_ARENAS:-2}",
     }
-    services = {
+    servers = ("classify", "moderate", "fleet-embed-1", "fleet-embed-2", "fleet-rank", "fleet-tag")
+    return {
         "prometheus": {"volumes": [f"{rules}:/etc/prometheus/rules:ro"]},
         "alertmanager": {"volumes": [f"{alertmanager}:/etc/alertmanager/alertmanager.yml:ro"]},
         "exporter": {
             "command": ["--config", "/etc/infercanary/exporter.yaml", *store],
-            "volumes": [f"{folder / 'exporter.yaml'}:/etc/infercanary/exporter.yaml:ro"],
+            "volumes": [f"{exporter}:/etc/infercanary/exporter.yaml:ro"],
         },
-        "classify": {"environment": environment},
-        "moderate": {"environment": environment},
-        **{f"fleet-{name}": {"environment": environment} for name in ("embed-1", "embed-2", "rank", "tag")},
-        "alert-webhook": webhook(),
+        **{name: {"environment": environment} for name in servers},
     }
-    override = folder / "compose.yml"
-    override.write_text(yaml.safe_dump({"services": services}))
-    return override
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """`docker compose up`, once a session; gone afterwards, with its volumes and networks.
-
-    The shipped file but for its patience, and with a webhook that keeps what it receives.
-    """
+    """The shipped stack but for its patience, once a session."""
     folder = tmp_path_factory.mktemp("stack")
-    for path in (folder, folder.parent, folder.parent.parent):
-        path.chmod(0o755)  # containers read in there as other users
-    compose("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "2")
-    ENVIRONMENT["COMPOSE_FILE"] = os.pathsep.join(map(str, (ROOT / "docker-compose.yml", _impatient(folder))))
-    ENVIRONMENT["ALERT_WEBHOOK_URL_FILE"] = str(folder / "webhook-url")
-    try:
-        make_images()
-        compose("up", "--detach", "--wait", "--wait-timeout", "180", *services(), seconds=240)
-        yield Stack()
-    except BaseException:
-        print(compose("logs", "--tail", "40"))
-        raise
-    finally:
-        remove_containers()
-        compose("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "2")
-        del ENVIRONMENT["COMPOSE_FILE"], ENVIRONMENT["ALERT_WEBHOOK_URL_FILE"]
+    with started(folder, _impatient(folder)) as running:
+        yield running
 
 
 @contextmanager
@@ -148,8 +117,7 @@ def _under_load(port: int) -> Iterator[None]:
 def upgrade(stack: Stack) -> Iterator[float]:
     """`classify` gets an image that is half as fast, or slower, under load; since when (Unix time)."""
     build("infercanary-example:slower", SLOWER)
-    for service in PORTS:
-        stack.runs(service, 26)  # a baseline whose noise is known
+    stack.runs("classify", 20)  # a baseline whose noise is known
     with _under_load(PORTS["moderate"]):
         replace_classify("slower", 4)
         since = time.time()

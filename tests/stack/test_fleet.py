@@ -51,7 +51,8 @@ def fleet(stack: Stack) -> Iterator[Fleet]:
         compose("--profile", "fleet", "rm", "--force", "--stop", *names)
 
 
-def test_each_service_has_one_judge_whom_prometheus_scrapes(stack: Stack, fleet: Fleet) -> None:
+@pytest.mark.campaign  # tests/integration/fleet has its cases with processes; here it is the Compose profile
+def test_each_service_has_one_judge_and_another_takes_over(stack: Stack, fleet: Fleet) -> None:
     eventually("one on the first host's service", 180, lambda: fleet.publishers("rank") == ["fleet-host-1"])
     eventually("one on the second host's", 180, lambda: fleet.publishers("tag") == ["fleet-host-2"])
     eventually("one on the service of both hosts", 120, lambda: len(fleet.publishers("embed")) == 1)
@@ -59,15 +60,11 @@ def test_each_service_has_one_judge_whom_prometheus_scrapes(stack: Stack, fleet:
     eventually("both are scraped", 90, lambda: {ls["instance"] for ls, _ in stack.query(up)} == {*HOSTS})
     eventually("so are their verdicts", 60, lambda: len(stack.query(JUDGES)) == 3)
 
-
-def test_no_secret_is_shown(fleet: Fleet) -> None:
     secret = (ROOT / "examples/fleet/password").read_text().strip()
     names = [*HOSTS, "fleet-database"]
     shown = run("docker", "inspect", *compose("ps", "--quiet", *names).split()) + compose("logs", *names)
     assert "fleet-database" in shown and secret not in shown
 
-
-def test_another_exporter_takes_over_from_a_judge_that_is_killed(stack: Stack, fleet: Fleet) -> None:
     [judge] = fleet.publishers("embed")
     [other] = HOSTS.keys() - {judge}
     compose("kill", judge)

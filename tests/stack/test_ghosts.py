@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ MUTABLE = "infercanary-example:latest"
 NVML = ROOT / "tests/fake_nvml"
 PROBE = ("infercanary", "probe", "--config", "/app/probe.yaml")
 REPLICAS = ("steady-1", "steady-2", "steady-3")
+TROUBLES = ("wheel", "faulty", "unnamed", "limited")
 # What may fire on a machine that others use too, at any time, and is no ghost's doing.
 BUSY = ("--label", OWN_LABEL, "--no-healthcheck", "--network", "none")
 LOOP = ("sh", "-c", "while :; do :; done")
@@ -75,11 +75,6 @@ def model(fault: str = "none", **options: Any) -> dict[str, Any]:
     return {"target": "models:Model", "options": {"fault": fault, **options}}
 
 
-def steady(ghosts: Ghosts, tag: str) -> None:
-    for name in REPLICAS:
-        ghosts.probe("steady", name=name, image=tag, canaries={"model": model(seconds=0.05)})
-
-
 def crowded(ghosts: Ghosts, tag: str) -> None:
     canaries = {"model": model(seconds=0.02, computes=True)}
     ghosts.probe("crowded", "--cpuset-cpus", "0", image=tag, canaries=canaries)
@@ -87,78 +82,74 @@ def crowded(ghosts: Ghosts, tag: str) -> None:
 
 @pytest.fixture(scope="module")
 def ghosts(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ghosts]:
-    """The stack, and each service with its first image or, where that is none, its trouble."""
+    """The stack, without a trouble yet."""
     folder = tmp_path_factory.mktemp("ghosts")
     folder.chmod(0o755)
-    here = Ghosts(stack, folder)
-    library = folder / "libnvidia-ml.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", str(NVML / "nvml.c"), "-o", str(library)], check=True)
     build(REBUILT, f"FROM {EXAMPLE}\nLABEL rebuilt=1\n")
     run("docker", "tag", EXAMPLE, MUTABLE)
-    on_the_second = ("--cpuset-cpus", "1")
     try:
-        resnet = {
-            "model": "model:build", "inputs": [{"shape": [1, 3, 224, 224]}], "device": "cuda", "cpu_fallback": True,
-        }  # fmt: skip
-        here.probe(
-            "wheel",
-            *on_the_second,
-            *("--env", "LD_LIBRARY_PATH=/fake", "--env", "FAKE_NVML=/fake/script"),
-            *("--volume", f"{library}:/fake/{library.name}:ro"),
-            *("--volume", f"{NVML / 'idle.script'}:/fake/script:ro"),
-            canaries={"resnet18": {"target": "torch", "options": resnet}},
-        )
-        here.probe(
-            "faulty",
-            *on_the_second,
-            *("--env", f"AWS_SECRET_ACCESS_KEY={SECRET}", "--env", f"HF_TOKEN={SECRET}"),
-            canaries={fault: model(fault) for fault in ("raises", "hangs", "answers_otherwise")},
-        )
-        here.probe("unnamed", *on_the_second, image=MUTABLE, canaries={"model": model()})
-        here.probe("limited", *on_the_second, canaries={"model": model(seconds=0.05, computes=True)})
-        run("docker", "update", "--cpus", "0.1", f"{PROJECT}-limited")
-        yield here
+        yield Ghosts(stack, folder)
     finally:
         remove_containers()
         run("docker", "rmi", "--force", MUTABLE, REBUILT)
 
 
-@pytest.mark.usefixtures(
-    "rebuilt"
-)  # which takes a minute or two, beside the tests before the one that needs it
-def test_h_a_mutable_tag(ghosts: Ghosts) -> None:
+@pytest.fixture(scope="module")
+def troubles(ghosts: Ghosts, tmp_path_factory: pytest.TempPathFactory) -> Ghosts:
+    """Each service with its trouble, all on the second CPU."""
+    library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
+    library.parent.chmod(0o755)
+    subprocess.run(["cc", "-shared", "-fPIC", str(NVML / "nvml.c"), "-o", str(library)], check=True)
+    second = ("--cpuset-cpus", "1")
+    resnet = {
+        "model": "model:build", "inputs": [{"shape": [1, 3, 224, 224]}], "device": "cuda", "cpu_fallback": True,
+    }  # fmt: skip
+    ghosts.probe(
+        "wheel",
+        *second,
+        *("--env", "LD_LIBRARY_PATH=/fake", "--env", "FAKE_NVML=/fake/script"),
+        *("--volume", f"{library}:/fake/{library.name}:ro"),
+        *("--volume", f"{NVML / 'idle.script'}:/fake/script:ro"),
+        canaries={"resnet18": {"target": "torch", "options": resnet}},
+    )
+    ghosts.probe(
+        "faulty",
+        *second,
+        *("--env", f"AWS_SECRET_ACCESS_KEY={SECRET}", "--env", f"HF_TOKEN={SECRET}"),
+        canaries={fault: model(fault) for fault in ("raises", "hangs", "answers_otherwise")},
+    )
+    ghosts.probe("unnamed", *second, image=MUTABLE, canaries={"model": model()})
+    ghosts.probe("limited", *second, canaries={"model": model(seconds=0.05, computes=True)})
+    run("docker", "update", "--cpus", "0.1", f"{PROJECT}-limited")
+    return ghosts
+
+
+def test_a_mutable_tag(troubles: Ghosts) -> None:
     """It wakes nobody, for nothing happened yet: the status page says it."""
     note = f"runs {MUTABLE}, a tag that may be another image tomorrow"
     eventually("the line on the page", 60, lambda: note in get(EXPORTER).decode())
-    assert {alert.name for alert in ghosts.stack.received("unnamed")} <= BY_CHANCE
+    assert {alert.name for alert in troubles.stack.received("unnamed")} <= BY_CHANCE
 
 
-def test_f_a_cpu_only_wheel_where_nvml_sees_a_gpu(ghosts: Ghosts) -> None:
-    eventually("NVML sees a GPU", 60, lambda: ghosts.stack.samples("infercanary_gpu_up", service="wheel"))
-    alert = ghosts.stack.alert("InferCanaryCudaMissing", "wheel")
-    assert "resnet18 should run on a GPU" in alert.text and "cpu only build" in alert.text
-    assert alert.labels["severity"] == "critical"
+@pytest.mark.parametrize(
+    ("service", "name", "labels", "words"),
+    [
+        ("wheel", "InferCanaryCudaMissing", {"severity": "critical"}, "cpu only build"),
+        ("faulty", "InferCanaryCanaryFailing", {"canary": "raises"}, "canary raises fails"),
+        ("faulty", "InferCanaryCanaryFailing", {"canary": "hangs"}, "canary hangs fails"),
+        ("faulty", "InferCanaryOutputChanged", {"since": "start", "canary": "answers_otherwise"}, "differs"),
+        ("limited", "InferCanaryCpuThrottled", {}, f"{PROJECT}-limited on .* CPU quota"),
+    ],
+    ids=["wheel", "raises", "hangs", "other-answer", "quota"],
+)
+def test_a_trouble_has_its_alert(
+    troubles: Ghosts, service: str, name: str, labels: dict[str, Any], words: str
+) -> None:
+    alert = troubles.stack.alert(name, service, **labels)
+    assert re.search(words, alert.text), alert.text
 
 
-@pytest.mark.parametrize(("fault", "outcome"), [("raises", "raised"), ("hangs", "timed_out")])
-def test_g_a_canary_that_fails(ghosts: Ghosts, fault: str, outcome: str) -> None:
-    alert = ghosts.stack.alert("InferCanaryCanaryFailing", "faulty", canary=fault)
-    assert f"canary {fault} fails" in alert.text
-    assert ghosts.stack.value("infercanary_runs_total", service="faulty", canary=fault, outcome=outcome)
-
-
-def test_g_another_answer_to_the_same_input(ghosts: Ghosts) -> None:
-    alert = ghosts.stack.alert("InferCanaryOutputChanged", "faulty", since="start")
-    assert alert.labels["canary"] == "answers_otherwise"
-    assert "output of answers_otherwise differs" in alert.text
-
-
-def test_d_a_cpu_quota_that_was_lowered(ghosts: Ghosts) -> None:
-    alert = ghosts.stack.alert("InferCanaryCpuThrottled", "limited")
-    assert re.search(rf"{PROJECT}-limited on \S+: its CPU quota is used up", alert.text), alert.text
-
-
-def test_no_secret_is_shown(ghosts: Ghosts) -> None:
+def test_no_secret_is_shown(troubles: Ghosts) -> None:
     """Neither the webhook's nor a watched container's: in no metric, page, log, image, nor message to the webhook."""
     pages = [f"{EXPORTER}{path}" for path in ("/", "/metrics")]
     pages += [f"{PROMETHEUS}{path}" for path in ("/metrics", "/api/v1/alerts", "/api/v1/status/config")]
@@ -175,87 +166,64 @@ def test_no_secret_is_shown(ghosts: Ghosts) -> None:
 
 
 @pytest.fixture(scope="module")
-def rebuilt(ghosts: Ghosts) -> Iterator[Future[None]]:
-    """A service restarted once and then rebuilt identically, while other tests run.
-
-    It sleeps, so that a shared machine's noise is not what is judged; the restart shows how much starts differ.
-    """
-    stack = ghosts.stack
-
-    def rebuild() -> None:
-        stack.runs("steady", 26)
-        before = stack.starts("steady")
-        for name in REPLICAS:
-            run("docker", "restart", "--time", "2", f"{PROJECT}-{name}")
-        eventually("the exporter has seen all restart", 60, lambda: len(stack.starts("steady") - before) == 3)
-        stack.runs("steady", 26)
-        steady(ghosts, REBUILT)
-
-    steady(ghosts, EXAMPLE)
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(rebuild)
-
-
-def test_e_shared_cores(ghosts: Ghosts) -> None:
-    for name in ("right", "left"):
-        ghosts.probe(name, "--cpuset-cpus", "1", canaries={"model": model(seconds=0.1, computes=True)})
-    # That the two meet now and then is no trouble; somebody who computes all the time is, and has no probe.
-    run("docker", "run", "--detach", "--name", f"{PROJECT}-busy", *BUSY, "--cpuset-cpus", "1", EXAMPLE, *LOOP)
-    alert = ghosts.stack.alert("InferCanarySharedCores", "left", seconds=180)
-    assert re.search(rf"{PROJECT}-left on .*CPU wait caused by others on the host", alert.text), alert.text
-    assert alert.labels["layer"] == "host"
-
-
-@pytest.fixture(scope="module")
-def upgrades(ghosts: Ghosts, request: pytest.FixtureRequest) -> float:
+def upgrades(troubles: Ghosts, request: pytest.FixtureRequest) -> float:
     """When `classify` was upgraded, on a machine that has nothing else to compute."""
-    # Their alerts were received.
-    gone = ("limited", "faulty", "wheel", "unnamed", "left", "right", "busy", *REPLICAS)
-    remove(*(f"{PROJECT}-{name}" for name in gone))
+    remove(*(f"{PROJECT}-{name}" for name in TROUBLES))  # their alerts were received
     # Not an argument: a fixture of the session would come before those of the module.
     since: float = request.getfixturevalue("upgrade")
     return since
 
 
-def test_b_an_identical_rebuild(ghosts: Ghosts, rebuilt: Future[None]) -> None:
+def test_a_slower_image(ghosts: Ghosts, upgrades: float, request: pytest.FixtureRequest) -> None:
     stack = ghosts.stack
-    rebuilt.result(240)
+    request.getfixturevalue("judged")
+    # At the first look its interval may still reach down to less than severe.
+    alert = stack.alert("InferCanaryImageRegressed", "classify", severity="critical")
+    runs = stack.value("infercanary_judged_runs", service="classify")
+    took = alert.received_at - upgrades
+    print(f"from the slow image's start to the webhook: {took:.0f} s, {runs:.0f} runs")
+    compared = stack.samples("infercanary_upgrade_info", service="classify")
+    candidates = {labels["candidate_image"].partition(" ")[0] for labels, _ in compared}
+    assert candidates == {"infercanary-example:slower"}
+    # On a slow machine with few cores its neighbours feel how much it computes, and that is the host's part.
+    blamed = stack.samples("infercanary_shift_cause", service="classify")
+    assert {labels["cause"] for labels, on in blamed if on} <= {"image", "both"}
+    for words in (r"resnet18 is [\d.]+ % slower", r"torch_cpu_capability \S+ → (DEFAULT|default)"):
+        assert re.search(words, alert.text), alert.text
+    # A neighbour may take memory bandwidth meanwhile: part of the change is that then, and the controls say so.
+    assert re.search(r"; (compute|memory)\b", alert.text), alert.text
+
+
+def test_a_rollback_resolves_the_alert(ghosts: Ghosts, judged: tuple[float, float]) -> None:
+    replace_classify("dev", 2)
+    ghosts.stack.alert("InferCanaryImageRegressed", "classify", status="resolved")
+
+
+@pytest.mark.campaign
+def test_an_identical_rebuild(ghosts: Ghosts) -> None:
+    """Of a service that sleeps, so that a shared machine's noise is not what is judged; restarted once before."""
+    stack = ghosts.stack
+
+    def start(image: str) -> None:
+        for name in REPLICAS:
+            ghosts.probe("steady", name=name, image=image, canaries={"model": model(seconds=0.05)})
+
+    start(EXAMPLE)
+    stack.runs("steady", 26)
+    before = stack.starts("steady")
+    for name in REPLICAS:
+        run("docker", "restart", "--time", "2", f"{PROJECT}-{name}")
+    eventually("the exporter has seen all restart", 60, lambda: len(stack.starts("steady") - before) == 3)
+    stack.runs("steady", 26)
+    start(REBUILT)
     eventually("a verdict", 120, lambda: stack.verdicts("steady") == {"equivalent"})
     stack.runs("steady", 12)
     assert stack.verdicts("steady") == {"equivalent"}
     assert {alert.name for alert in stack.received("steady")} <= BY_CHANCE
 
 
-def test_a_a_slower_image(ghosts: Ghosts, upgrades: float, request: pytest.FixtureRequest) -> None:
-    stack = ghosts.stack
-    request.getfixturevalue("judged")
-    alert = stack.alert("InferCanaryImageRegressed", "classify")
-    runs = stack.value("infercanary_judged_runs", service="classify")
-    print(
-        f"from the slow image's start to the webhook: {alert.received_at - upgrades:.0f} s, {runs:.0f} runs"
-    )
-    # At the first look its interval may still reach down to less than severe.
-    alert = stack.alert("InferCanaryImageRegressed", "classify", severity="critical")
-    # On a slow machine with few cores its neighbours feel how much it computes, and that is the host's part.
-    assert re.search(r"classify: resnet18 is [\d.]+ % slower since the upgrade", alert.text), alert.text
-    medians = r"\([\d.,]+ → [\d.,]+ ms\)"
-    assert re.search(rf"{medians}: (host [^,]+, [^,]+, )?image", alert.text), alert.text
-    changed = rf"regressed \+[\d.]+ % \[\+[\d.]+, \+[\d.]+\] {medians}: (image;|host \+.* image \+)"
-    assert re.search(changed, alert.text), alert.text
-    compared = stack.samples("infercanary_upgrade_info", service="classify")
-    assert {labels["candidate_image"].partition(" ")[0] for labels, _ in compared} == {
-        "infercanary-example:slower"
-    }
-    assert re.search(r"torch_cpu_capability \S+ → (DEFAULT|default)", alert.text), alert.text
-    # Where other processes in the container took its CPUs, what they cost is left out, and the shares of the change
-    # with it. If a neighbour took memory bandwidth meanwhile, as the controls say then, part of the change is that.
-    compute = re.search(r"; compute( phase| \d+ %[^;]* of the change)?; .*controls ", alert.text)
-    memory = re.search(r"; memory( \d+ %[^;]* of the change)?; .*controls [^;]*memory_\w+ \+", alert.text)
-    assert compute or memory, alert.text
-
-
 @pytest.mark.campaign
-def test_c_a_noisy_neighbour(ghosts: Ghosts) -> None:
+def test_a_noisy_neighbour(ghosts: Ghosts) -> None:
     """It comes just when an image is rebuilt identically: the image is not blamed."""
     stack = ghosts.stack
     crowded(ghosts, EXAMPLE)
@@ -278,8 +246,3 @@ def test_c_a_noisy_neighbour(ghosts: Ghosts) -> None:
     assert causes or stack.verdicts("crowded") <= {"unconfirmed", "inconclusive"}
     blaming = stack.received("crowded", "InferCanaryImageRegressed")
     assert [alert.text for alert in blaming if " ms): image" in alert.text] == []
-
-
-def test_i_a_rollback_resolves_the_alert(ghosts: Ghosts, judged: tuple[float, float]) -> None:
-    replace_classify("dev", 2)
-    ghosts.stack.alert("InferCanaryImageRegressed", "classify", status="resolved")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import threading
 import urllib.request
@@ -15,6 +14,7 @@ from typing import Any
 
 import yaml
 from harness import ROOT, eventually
+from ports import free_port
 
 CONFIG = ROOT / "prometheus/alertmanager.yml"
 SECRET = "/run/secrets/webhook-url"
@@ -86,9 +86,7 @@ def running(folder: Path, changed: Mapping[str, str]) -> Iterator[Alertmanager]:
     Yields:
         One that answers.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
     received: list[dict[str, Any]] = []
     server.received = received  # type: ignore[attr-defined]

@@ -49,7 +49,7 @@ _STORE, _JUDGE = "exporter/infercanary/store", "exporter/infercanary/judge"
 # What a test is about, by how its path begins: the first that fits.
 PACKAGES = {
     "tests/host/": (_PROBE, "deploy/systemd"),
-    "tests/hostile/": (_EXPORTER,),
+    "tests/fuzz/": (_EXPORTER, _STORE, "exporter/infercanary/client"),
     "tests/integration/ab/": ("exporter/infercanary/ab", _PROBE),
     "tests/integration/compare/": ("exporter/infercanary/compare", _PROBE),
     "tests/integration/probe/": (_PROBE, _JUDGE),

@@ -9,10 +9,12 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 T = TypeVar("T")
@@ -92,6 +94,38 @@ def webhook() -> dict[str, object]:
     }
 
 
+@contextmanager
+def started(folder: Path, added: dict[str, Any]) -> Iterator[Stack]:
+    """`docker compose up` of the shipped file, and a webhook that keeps what it receives; all is gone afterwards.
+
+    Args:
+        folder: For what is added; containers read in there as other users.
+        added: Services, as a Compose file has them: what they have besides.
+    """
+    for path in (folder, folder.parent, folder.parent.parent):
+        path.chmod(0o755)
+    secret, override = folder / "webhook-url", folder / "compose.yml"
+    secret.write_text(f"http://alert-webhook:8080/{SECRET}\n")
+    override.write_text(yaml.safe_dump({"services": {**added, "alert-webhook": webhook()}}))
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    down = ("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "2")
+    compose(*down)
+    ENVIRONMENT["COMPOSE_FILE"] = os.pathsep.join(map(str, (ROOT / "docker-compose.yml", override)))
+    ENVIRONMENT["ALERT_WEBHOOK_URL_FILE"] = str(secret)
+    try:
+        make_images()
+        compose("up", "--detach", "--wait", "--wait-timeout", "180", *services(), seconds=240)
+        yield Stack()
+    except BaseException:
+        print(compose("logs", "--tail", "40"))
+        raise
+    finally:
+        remove_containers()
+        compose(*down)
+        del ENVIRONMENT["COMPOSE_FILE"], ENVIRONMENT["ALERT_WEBHOOK_URL_FILE"]
+
+
 def remove_containers(label: str = OWN_LABEL) -> None:
     """Remove those that tests of this process started beside the stack; of all processes where it is LABEL."""
     if found := run("docker", "ps", "--all", "--quiet", "--filter", f"label={label}").split():
@@ -100,7 +134,7 @@ def remove_containers(label: str = OWN_LABEL) -> None:
 
 def remove(*names: str) -> None:
     """Remove these containers, those of them that are there."""
-    run("sh", "-c", f"docker rm --force {' '.join(names)} 2>/dev/null || true")
+    run("sh", "-c", f"docker rm --force --volumes {' '.join(names)} 2>/dev/null || true")
 
 
 def get(url: str) -> bytes:
@@ -114,6 +148,13 @@ def get(url: str) -> bytes:
 
 
 Series = dict[str, str]
+
+
+def query(prometheus: str, expression: str) -> list[tuple[Series, float]]:
+    """What a Prometheus answers now."""
+    url = f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+    result = json.loads(get(url))["data"]["result"]
+    return [(item["metric"], float(item["value"][1])) for item in result]
 
 
 class Alert(NamedTuple):
@@ -160,9 +201,7 @@ class Stack:
 
     def query(self, expression: str) -> list[tuple[Series, float]]:
         """What Prometheus answers now."""
-        url = f"{PROMETHEUS}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
-        result = json.loads(get(url))["data"]["result"]
-        return [(item["metric"], float(item["value"][1])) for item in result]
+        return query(PROMETHEUS, expression)
 
     def runs(self, service: str, runs: int, seconds: float = 400) -> None:
         """Wait until every start of the service that is under way has given so many runs."""

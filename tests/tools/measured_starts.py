@@ -32,9 +32,7 @@ CHANGES: dict[str, dict[str, float]] = {
 MOST = 12  # starts of a side of an experiment, as `--restarts`
 
 
-def start(
-    rng: np.random.Generator, change: dict[str, float], runs: int, every: int, memory_sd: float = 0.01
-) -> Start:
+def start(rng: np.random.Generator, change: dict[str, float], runs: int, every: int) -> Start:
     """One start of an image.
 
     Args:
@@ -42,13 +40,12 @@ def start(
         change: Measure → ratio.
         runs: How many, 10 s apart.
         every: Which of them have the points of a sweep.
-        memory_sd: By how much starts differ in memory.
 
     Returns:
         With its settled runs.
     """
     level = 0.02 * math.exp(rng.normal(0, 0.005))
-    memory = 3e9 * math.exp(rng.normal(0, memory_sd)) * change.get(HOST_MEMORY, 1)
+    memory = 3e9 * math.exp(rng.normal(0, 0.01)) * change.get(HOST_MEMORY, 1)
     energy = 0.5 * math.exp(rng.normal(0, 0.02)) * change.get(ENERGY, 1)
     rates = {
         name: rate * math.exp(rng.normal(0, 0.02)) * change.get(name, 1)
@@ -89,13 +86,12 @@ def compared(change: dict[str, float], starts: int, seed: Sequence[int]) -> Comp
     return compare_runs(CANARY, *(_recorded(side) for side in sides))
 
 
-def experiment(change: dict[str, float], seed: Sequence[int], memory_sd: float = 0.01) -> ComparisonResult:
+def experiment(change: dict[str, float], seed: Sequence[int]) -> ComparisonResult:
     """What ``ab`` says, when it ends.
 
     Args:
         change: Measure → ratio, of B.
         seed: Of the random numbers.
-        memory_sd: By how much starts differ in memory.
 
     Returns:
         The answer.
@@ -104,7 +100,7 @@ def experiment(change: dict[str, float], seed: Sequence[int], memory_sd: float =
     pairs: list[TurnPair] = []
     judge = ExperimentJudge(MOST)
     while not pairs or not all(each.done for each in judge.decisions(pairs).values()):
-        a, b = (Turn({CANARY: start(rng, own, 12, 12, memory_sd)}, {}, 9.0) for own in ({}, change))
+        a, b = (Turn({CANARY: start(rng, own, 12, 12)}, {}, 9.0) for own in ({}, change))
         pairs.append(TurnPair(a, b))
     arms = [ArmSummary(name=name) for name in "ab"]
     return judge.answer(CANARY, Result(arms, pairs, (), "clear", 1.0))

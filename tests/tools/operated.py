@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import socket
 import subprocess
-import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +13,8 @@ from typing import Any, NamedTuple
 
 import yaml
 from cluster import Cluster
-from harness import Series, eventually, get
+from harness import Series, eventually, get, query
+from ports import free_port
 
 NAMESPACE = "monitoring"
 # As kube-prometheus-stack's, but it selects all that there is. No replica: the program runs beside the cluster.
@@ -46,9 +45,7 @@ class Prometheus(NamedTuple):
 
     def query(self, expression: str) -> list[tuple[Series, float]]:
         """What it answers now."""
-        url = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
-        result = json.loads(get(url))["data"]["result"]
-        return [(item["metric"], float(item["value"][1])) for item in result]
+        return query(self.url, expression)
 
     def rules(self) -> list[dict[str, Any]]:
         """All rules, as they are now."""
@@ -100,9 +97,7 @@ def configuration(cluster: Cluster, job: str, folder: Path) -> Path:
 @contextmanager
 def running(config: Path) -> Iterator[Prometheus]:
     """Run a Prometheus with this configuration."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     command = [
         "prometheus", f"--config.file={config}", f"--storage.tsdb.path={config.parent / 'data'}",
         f"--web.listen-address={address}", "--log.level=warn",

@@ -1,15 +1,8 @@
-"""Changes of a model whose operator is known, each as two sides to record: what a comparison's sentence must name.
-
-``python tests/tools/operator_trials.py TRIAL JOURNAL…`` records in a process of its own: both sides, of ``vectors_off``
-one, since torch chooses vector instructions when it is imported.
-"""
+"""Changes of a model whose operator is known, each as two sides to record: what a comparison's sentence must name."""
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +10,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 import torch
-from recorder import Side, record
+from recorder import Side
 from torch import Tensor, nn
 
 from infercanary.judge.operators import Kind, State
@@ -36,21 +29,9 @@ class Trial(NamedTuple):
     state: State = "explained"
     detail: str = ""
 
-    @classmethod
-    def of_vectors(cls) -> Trial:
-        """Vector instructions off: its second side is a process, by :func:`main`."""
-        side = _torch(Vectors(), 256, 512)
-        return cls(side, side, "aten::softmax", "grew")
-
 
 def _torch(model: Callable[..., Any], *shape: int) -> Side:
-    return Side(lambda: TorchTarget(model, [{"shape": list(shape)}]))
-
-
-def _convolutions() -> nn.Module:
-    """As a ResNet begins: on a CPU without AVX-512, too, these are slower without oneDNN; others are as fast."""
-    layers = [nn.Conv2d(3, 8, 7, padding=3, stride=2), nn.ReLU(), nn.Conv2d(8, 8, 7, padding=3)]
-    return nn.Sequential(*layers).eval()
+    return lambda: TorchTarget(model, [{"shape": list(shape)}])
 
 
 def _linears(count: int = 2, size: int = 384) -> nn.Sequential:
@@ -109,19 +90,12 @@ def _plain(x: Tensor) -> Any:
     return _MODEL(x)
 
 
-class Vectors(nn.Module):  # type: ignore[misc]
-    """Work of torch's own kernels, which are built for each instruction set."""
-
-    def forward(self, x: Tensor) -> Any:
-        return torch.softmax(2.0 * x, 1)
-
-
 def _onnx(folder: Path, optimization: Literal["all", "disabled"]) -> Side:
     """A GELU that is written out, as exporters do: ONNX Runtime makes one node of its five."""
     path = folder / "model.onnx"
     if not path.exists():
         onnx.save(_written_out_gelu(), path)
-    return Side(lambda: OnnxTarget(str(path), intra_op_threads=1, graph_optimization=optimization))
+    return lambda: OnnxTarget(str(path), intra_op_threads=1, graph_optimization=optimization)
 
 
 def _written_out_gelu() -> onnx.ModelProto:
@@ -147,30 +121,15 @@ def _model(nodes: list[onnx.NodeProto], weights: Sequence[onnx.TensorProto] = ()
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
 
 
-@contextmanager
-def _without_onednn() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a GPU that this build does not have
-        with torch.backends.mkldnn.flags(enabled=False):
-            yield
-
-
 def trials(folder: Path) -> Mapping[str, Trial]:
-    """Each trial by its name; but for vector instructions.
+    """Each trial by its name.
 
     Args:
         folder: Where models are written.
     """
     # Below a millisecond: on a busy machine most repeats are then undisturbed.
-    images, rows = (1, 3, 80, 80), (32, 384)
+    rows = (32, 384)
     return {
-        "onednn_off": Trial(
-            _torch(_convolutions(), *images),
-            _torch(_convolutions(), *images)._replace(within=_without_onednn),
-            "aten::conv2d",
-            "grew",
-            detail="mkldnn_convolution → ",
-        ),
         "hook": Trial(
             _torch(_linears(), *rows), _torch(_hooked(), *rows), "aten::linear", "grew", detail=" calls"
         ),
@@ -190,18 +149,3 @@ def trials(folder: Path) -> Mapping[str, Trial]:
         "unoptimised": Trial(_onnx(folder, "all"), _onnx(folder, "disabled"), "Erf", "new"),
         "tokeniser": Trial(_torch(_plain, 16, 256), _torch(_tokenised, 16, 256), None, None, "outside"),
     }
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Record one side of the trial of vector instructions, or both of another one."""
-    trial, *paths = arguments
-    journals = [Path(path) for path in paths]
-    torch.set_num_threads(1)
-    if trial == "vectors_off":
-        record(journals, [Trial.of_vectors().before])
-    else:
-        record(journals, trials(journals[0].parent)[trial][:2])
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

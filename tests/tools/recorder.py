@@ -9,9 +9,7 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from infercanary.contract.journal import JournalEntry, encode, environment_id
 from infercanary.contract.report import Run
@@ -24,13 +22,8 @@ _REPEATS = 8
 _WARM_UPS = 3
 
 
-class Side(NamedTuple):
-    """Makes a target; what it is opened and run within."""
-
-    target: Callable[[], Target]
-    within: Callable[[], AbstractContextManager[Any]] = nullcontext
-
-
+Side = Callable[[], Target]
+"""Makes a target that can be profiled."""
 _WEIGHTS_BYTES = 16 << 20
 
 
@@ -39,15 +32,15 @@ def record(journals: Sequence[Path], sides: Sequence[Side]) -> None:
 
     Args:
         journals: A file for each side; lines are added.
-        sides: Of targets that can be profiled.
+        sides: As many.
     """
     # As a process that has read a model's file. Where none was freed of that size, the C library may give memory back
     # to the kernel after each repeat, and a profiler decides whether it does (mallopt(3), M_MMAP_THRESHOLD).
     bytearray(_WEIGHTS_BYTES)
     for _ in range(_STARTS):
         for path, side in zip(journals, sides, strict=True):
-            with side.within(), path.open("ab") as file:
-                file.writelines(map(encode, _start(side.target())))
+            with path.open("ab") as file:
+                file.writelines(map(encode, _start(side())))
 
 
 def _start(target: Target) -> list[JournalEntry]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -95,13 +94,10 @@ def test_a_test_that_takes_too_much_memory_fails(tmp_path: Path) -> None:
     assert text.count("MOST_MEMORY = 1 << 30\n") == 1
     (tests / "conftest.py").write_text(text.replace("MOST_MEMORY = 1 << 30\n", "MOST_MEMORY = 100 << 20\n"))
     (tests / "test_memory.py").write_text(GREEDY)
-    done = run(tmp_path, "--peaks=1")
+    done = run(tmp_path)
     assert "2 failed, 2 passed" in done.stdout
     for name in ("test_greedy", "test_greedy_child"):
         assert f"FAILED tests/test_memory.py::{name} - AssertionError: it took 2" in done.stdout
-    assert re.search(r"^ +2\d\d MiB tests/test_memory.py::test_greedy", done.stdout, re.MULTILINE), (
-        done.stdout
-    )
 
 
 @pytest.mark.takes(8)

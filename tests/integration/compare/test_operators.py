@@ -7,9 +7,6 @@ each in `make campaign`.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +25,7 @@ from infercanary.command.cli import cli
 from infercanary.judge.operators import short_name
 
 TOOLS = Path(__file__).parents[2] / "tools"
-NAMES = ["onednn_off", "hook", "unfused", "float64", "tokeniser", "unoptimised"]
+NAMES = ["hook", "unfused", "float64", "tokeniser", "unoptimised"]
 TRIALS = 20
 
 
@@ -79,22 +76,6 @@ def run_trial(name: str, folder: Path) -> dict[str, Any]:
     return compared(*journals)
 
 
-def vectors_off(folder: Path) -> dict[str, Any]:
-    """torch chooses its kernels' instruction set when it is imported: the second side is another process."""
-    old, new = folder / "old", folder / "new"
-    record([old], [Trial.of_vectors().before])
-    subprocess.run(
-        [sys.executable, str(TOOLS / "operator_trials.py"), "vectors_off", str(new)],
-        env={**os.environ, "ATEN_CPU_CAPABILITY": "default"}, check=True, timeout=120,
-    )  # fmt: skip
-    return compared(old, new)
-
-
-def check_vectors(found: dict[str, Any]) -> None:
-    check(found, Trial.of_vectors())
-    assert "DEFAULT" in found["sentence"], "the instruction set, from the environment"
-
-
 @pytest.mark.parametrize("name", ["tokeniser", "float64"])
 def test_the_operator_is_named(name: str, tmp_path: Path) -> None:
     """Of changes so large that others on the machine do not hide them; the campaign has each kind, and counts."""
@@ -103,10 +84,7 @@ def test_the_operator_is_named(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.campaign
 @pytest.mark.quiet
-@pytest.mark.parametrize("name", [*NAMES, "vectors_off"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("number", range(TRIALS))
 def test_the_operator_is_named_each_time(name: str, number: int, tmp_path: Path) -> None:
-    if name == "vectors_off":
-        check_vectors(vectors_off(tmp_path))
-    else:
-        check(run_trial(name, tmp_path), trials(tmp_path)[name])
+    check(run_trial(name, tmp_path), trials(tmp_path)[name])

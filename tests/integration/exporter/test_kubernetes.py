@@ -1,6 +1,6 @@
 """The Kubernetes discovery and an API server that misbehaves on command.
 
-A real one is asked in tests/kubernetes/test_api_server.py: it is silent, stopped, and forgets versions.
+A real one is asked in tests/kubernetes, and stopped in its test_kubelet.py.
 """
 
 from __future__ import annotations
@@ -231,6 +231,32 @@ async def test_what_is_no_watch_means_to_list_again(
     api.send(odd)
     await follower.finds("1")
     assert len(follower.failures) == 1 and len(api.lists) == 2
+
+
+async def test_a_silent_watch_is_begun_again(
+    api: Api, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As through a connection with nobody behind it; a bookmark in time keeps a watch."""
+    monkeypatch.setattr(kubernetes, "SILENT_SECONDS", 0.5)
+    follower = await follow()
+    await asyncio.sleep(0.3)
+    api.send(line("BOOKMARK", metadata={"resourceVersion": "7"}))
+    await asyncio.sleep(0.3)
+    assert api.watches == ["1"]
+    await follower.until(lambda: api.watches == ["1", "7"])
+    api.send(None, event("ADDED", "1", 8))  # the first handler still waits for a piece
+    await follower.finds("1")
+
+
+async def test_a_version_that_the_server_has_forgotten_means_to_list_again(api: Api, follow: Follow) -> None:
+    """By an event, as a real one says it, or by the status of its answer to a watch."""
+    follower = await follow()
+    api.send(line("ERROR", code=410, reason="Expired", message="too old resource version: 1 (9)"))
+    await follower.until(lambda: len(api.lists) == 2 and len(api.watches) == 2)
+    api.status, api.pods = [410], [raw("1")]
+    api.send(None)
+    await follower.finds("1")
+    assert len(follower.failures) == 2 and "too old" in str(follower.failures[1])
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")

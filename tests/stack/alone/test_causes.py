@@ -10,19 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
-import yaml
-from canaries import PROBE, SETTINGS, Begin, Canary
+from canaries import PROBE, Begin, Canary
 from harness import OWN_LABEL, PROJECT, eventually, run
 
 from infercanary.contract.report import Report, Run
-from infercanary.judge.model import Generation, Start, kept
-from infercanary.judge.verdict import Judge
-from infercanary.pages.sentence import sentence
 
 pytestmark = pytest.mark.quiet
 
@@ -148,6 +143,7 @@ def assert_not_taken_for_preemption(canary: Canary) -> None:
             raise
 
 
+@pytest.mark.campaign
 def test_another_set_of_cpus(start: Begin) -> None:
     canary = start("--cpuset-cpus", "0-1")
     seen = seen_by(canary, lambda: run("docker", "update", "--cpuset-cpus", "0", canary.name))
@@ -157,29 +153,12 @@ def test_another_set_of_cpus(start: Begin) -> None:
 
 
 @pytest.mark.campaign
-def test_another_cpu_instead_of_one(start: Begin) -> None:
-    canary = start("--cpuset-cpus", "0")
-    seen = seen_by(canary, lambda: run("docker", "update", "--cpuset-cpus", "1", canary.name))
-    assert value(seen.before, CPUSET) == value(seen.after, CPUSET) == 1
-    assert_only("cpuset_changed", seen)
-
-
 def test_a_neighbour_on_the_same_cpu(start: Begin, image: str) -> None:
     canary = start("--cpuset-cpus", "0")
     neighbour = f"{PROJECT}-neighbour"
     run(
-        *(
-            "docker",
-            "create",
-            "--name",
-            neighbour,
-            "--label",
-            OWN_LABEL,
-            "--no-healthcheck",
-            "--network",
-            "none",
-        ),
-        *("--cpuset-cpus", "0", image, "sh", "-c", "while :; do :; done"),
+        *("docker", "create", "--name", neighbour, "--label", OWN_LABEL, "--no-healthcheck"),
+        *("--network", "none", "--cpuset-cpus", "0", image, "sh", "-c", "while :; do :; done"),
     )
     seen = seen_by(canary, lambda: run("docker", "start", neighbour))
     assert_only("cpu_wait_outside", seen)
@@ -188,6 +167,7 @@ def test_a_neighbour_on_the_same_cpu(start: Begin, image: str) -> None:
     assert seen.grown(RUN_QUEUE) > 0.3 * sum(sum(run.latencies) for run in seen.contended)
 
 
+@pytest.mark.campaign
 def test_a_memory_limit(start: Begin) -> None:
     """Beside the probe the container reads a file again and again; what changes is that it does not fit any more."""
     reading = (
@@ -207,12 +187,10 @@ def test_a_memory_limit(start: Begin) -> None:
     assert_only("memory_limit", seen)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("stop", "resume"),
-    [
-        (("kill", "--signal", "STOP"), ("kill", "--signal", "CONT")),
-        pytest.param(("pause",), ("unpause",), marks=pytest.mark.campaign),
-    ],
+    [(("kill", "--signal", "STOP"), ("kill", "--signal", "CONT")), (("pause",), ("unpause",))],
     ids=["signal", "freezer"],
 )
 def test_a_stop_of_two_seconds(start: Begin, stop: tuple[str, ...], resume: tuple[str, ...]) -> None:
@@ -231,69 +209,3 @@ def test_a_stop_of_two_seconds(start: Begin, stop: tuple[str, ...], resume: tupl
     assert_only("stalled", seen)
     # A tick of the sampler, a quarter of a second, was under way: what was left of it passed anyway.
     assert stood_still - 0.4 < seen.grown("infercanary_stalled_seconds_total") < stood_still + 0.2
-
-
-LOOP = "while :; do :; done"
-JUDGED_RUNS = 30
-"""A few more than the second look of the live judge, the first that can call a change."""
-LIMITS = {"cpuset": ("--cpuset-cpus", "0"), "quota": ("--cpus", "0.5")}
-NEIGHBOURS = {"cpuset": LOOP, "quota": f"({LOOP}) & {LOOP}"}
-"""On the core that the container has; on both that a quota leaves it."""
-
-
-def begun(canaries: dict[str, Canary], image: str, number: int) -> list[Start]:
-    """The containers' next runs as starts, by service: of the first as ``image``, the ``number``-th of its service."""
-    since = time.time()
-    found = []
-    for service, canary in canaries.items():
-        wanted = JUDGED_RUNS if service == "spin" else JUDGED_RUNS // 2
-        found.append((service, *canary.ran(wanted, since, seconds=180)))
-    starts = []
-    for service, report, runs in found:
-        image_id = image if service == "spin" else "the same"
-        generation = Generation(
-            service=service, container=service, boot_id=f"{image}-{service}", image_id=image_id,
-            started_at=since - number, environment=report.environment,
-        )  # fmt: skip
-        for each in runs[:6]:
-            print(service, image, each.tags, each.latencies[0], each.waited, each.crowded, each.inside)
-        starts.append(Start.of(generation, [kept(each) for each in runs]))
-    return starts
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("trial", range(1, 4))
-@pytest.mark.parametrize("siblings", [0, 2])
-@pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize(("busy", "cause"), [("inside", "image"), ("beside", "host"), ("both", "both")])
-def test_a_busy_loop_in_or_beside_an_upgraded_container(
-    start: Begin, image: str, tmp_path: Path, busy: str, cause: str, limit: str, siblings: int, trial: int
-) -> None:
-    """In the container it is the new image's, in another container the host's, with siblings and without."""
-    settings = tmp_path / "probe.yaml"
-    settings.write_text(yaml.safe_dump(SETTINGS | {"interval_seconds": 0.4, "duty_cap": 0.4}))
-    canaries = {"spin": start(*LIMITS[limit])}
-    settings.write_text(yaml.safe_dump(SETTINGS | {"interval_seconds": 0.8, "duty_cap": 0.1}))
-    for number in range(siblings):
-        others = ("--cpuset-cpus", "1") if limit == "cpuset" else ()
-        canaries[f"sibling{number}"] = start(*others, name=f"{PROJECT}-sibling{number}")
-    old, *beside = begun(canaries, "old", 1)
-    run("docker", "rm", "--force", canaries["spin"].name)
-    if busy != "inside":
-        run(
-            *("docker", "run", "--detach", "--name", f"{PROJECT}-neighbour", "--label", OWN_LABEL),
-            *("--no-healthcheck", "--network", "none", *(LIMITS[limit] if limit == "cpuset" else ())),
-            *(image, "sh", "-c", NEIGHBOURS[limit]),
-        )  # fmt: skip
-    settings.write_text(yaml.safe_dump(SETTINGS | {"interval_seconds": 0.4, "duty_cap": 0.4}))
-    command = PROBE if busy == "beside" else ("sh", "-c", f"({LOOP}) & exec {' '.join(PROBE)}")
-    canaries["spin"] = start(*LIMITS[limit], command=command)
-    new, *besides = begun(canaries, "new", 0)
-    found = Judge().verdict([old, new], [*beside, *besides], "spin")
-    print(f"VERDICT {busy} {limit} {siblings}:", sentence(found), found.causes)
-    # Others on the test's own machine may come and go, and leave the verdict open: then nothing is blamed. A quota
-    # leaves so much of the machine that a loop in another container takes little from the canary.
-    assert found.state in ("regressed", "unconfirmed", "inconclusive"), sentence(found)
-    if found.state == "regressed":
-        allowed = {cause} | ({"image"} if (busy, limit) == ("both", "quota") else set())
-        assert found.causes.cause in allowed, sentence(found)

@@ -22,6 +22,10 @@ import yaml
 from harness import OWN_LABEL, PROJECT, ROOT, Stack, eventually, get, remove, run
 from ports import free_port
 
+pytestmark = (
+    pytest.mark.campaign
+)  # tests/integration/probe/test_memory_limits.py has limits by control groups in CI
+
 MOUNTED = Path(__file__).parent / "memory"
 LIMIT, HELD = 1100, 700  # MiB
 OWN_LIMIT = 400  # of a probe that is alone in a container
@@ -33,6 +37,7 @@ PROBE = ("infercanary", "probe", "--config", "/app/probe.yaml")
 Way = Literal["background", "beside", "exec", "inside", "alone"]
 """`probe & exec server`, `infercanary beside`, `docker exec … probe --once`, `Probe.start()`, another container."""
 WAYS: tuple[Way, ...] = ("background", "beside", "exec", "inside", "alone")
+EACH_WAY = pytest.mark.parametrize("way", WAYS)
 
 SMALL = {"target": "torch", "options": {"model": "models:relu", "inputs": [{"shape": [8]}]}}
 """Opened first, and when the server has what it holds; goes on, whatever happens to the other."""
@@ -62,8 +67,6 @@ class Scene:
         (self._folder / "probe.yaml").write_text(
             yaml.safe_dump({**settings, "canaries": canaries}, sort_keys=False)
         )
-        with (self._folder / "large.pt").open("wb") as file:
-            file.truncate(900 << 20)  # not one block of the disk: it is not read
         for path in self._folder.iterdir():
             path.chmod(0o644)
         if self._way != "exec":
@@ -124,24 +127,29 @@ class Scene:
     def out_of_memory(self, words: str) -> None:
         """Wait until the exporter and the log say it of the large canary, or the one command that was run does."""
         if self._once is not None:
-            output, _ = self._once.communicate(timeout=90)
-            print(output)
-            assert self._once.returncode == 3 and re.search(words, " ".join(output.split()))
+            code, output = self.ended()
+            assert code == 3 and re.search(words, output)
             return
         failed = {"canary": "big", "reason": "out_of_memory"}
         eventually("it is counted", 60, lambda: self.value("infercanary_run_failures_total", **failed) > 0)
         assert re.search(words, self.log()), self.log()
 
-    def ended(self) -> int:
-        """The exit code of the one command."""
+    def ended(self) -> tuple[int, str]:
+        """The exit code of the one command, and what it printed."""
         assert self._once is not None
         output, _ = self._once.communicate(timeout=90)
         print(output)
-        return self._once.returncode
+        return self._once.returncode, " ".join(output.split())
 
     def log(self) -> str:
         """Of the probe."""
         return run("sh", "-c", f"docker logs {self.probe} 2>&1")
+
+    def goes_on(self) -> None:
+        """The other canary runs, and the server is unharmed."""
+        if self._way != "exec":
+            self.ran("small")
+        self.unharmed()
 
     def unharmed(self, kills: int = 0) -> None:
         """The server is the one that was started, and lost nothing."""
@@ -157,8 +165,8 @@ class Scene:
         run(
             *("docker", "run", "--detach", "--name", name, "--label", OWN_LABEL, "--no-healthcheck", "--init"),
             *(f"--volume={file}:/app/{file.name}:ro" for file in files if file.is_file()),
-            *(f"--volume={self._folder / 'large.pt'}:/app/large.pt:ro", "--env=OMP_NUM_THREADS=1"),
-            *(f"--memory={limit}m", f"--memory-swap={limit}m", *options, self._image, *command),
+            *("--env=OMP_NUM_THREADS=1", f"--memory={limit}m", f"--memory-swap={limit}m"),
+            *(*options, self._image, *command),
         )  # fmt: skip
         self._stack.callback(remove, name)
         self._stack.callback(lambda: print(name, run("sh", "-c", f"docker logs {name} 2>&1 || true")))
@@ -174,7 +182,7 @@ class Scene:
             "infercanary",
             "exporter",
             "--config",
-            str(self._folder / "exporter.yaml"),
+            f"{self._folder}/exporter.yaml",
         ]
         process = self._stack.enter_context(subprocess.Popen(command, cwd=ROOT))
         self._stack.callback(process.terminate)
@@ -204,58 +212,25 @@ def scene(way: Way, image: str, tmp_path: Path) -> Iterator[Scene]:
         yield Scene(way, tmp_path, image, stack)
 
 
-def ways(*in_ci: Way) -> pytest.MarkDecorator:
-    """All of them; those that are not named in the campaign only."""
-    return pytest.mark.parametrize(
-        "way", [way if way in in_ci else pytest.param(way, marks=pytest.mark.campaign) for way in WAYS]
-    )
-
-
-@ways("background")
+@EACH_WAY
 def test_an_input_that_is_too_large(scene: Scene, way: Way) -> None:
     scene.begin(canary("models:relu", 4, 3, 4000, 4000))
     scene.out_of_memory(
         r"canaries\.big\.inputs\[0\]: \[4, 3, 4000, 4000\] float32 needs 732 MiB; \d+ MiB are left"
     )
-    if way != "exec":
-        scene.ran("small")
-    scene.unharmed()
+    scene.goes_on()
 
 
-@ways("exec")
-def test_a_model_whose_file_is_too_large(scene: Scene, way: Way) -> None:
-    scene.begin(canary("/app/large.pt"))
-    scene.out_of_memory(r"canaries\.big\.model: its file needs 900 MiB[^;]*; \d+ MiB are left")
-    if way != "exec":
-        scene.ran("small")
-    scene.unharmed()
-
-
-@ways("beside")
+@EACH_WAY
 def test_a_factory_that_grows(scene: Scene, way: Way) -> None:
     scene.begin(canary("models:growing"))
     scene.out_of_memory(
         r"canaries\.big: opening it was ended when it had taken \d+ MiB, with nothing left of the container's"
     )
-    if way != "exec":
-        scene.ran("small")
-    scene.unharmed()
+    scene.goes_on()
 
 
-@ways("inside")
-def test_a_sweep_that_is_too_large(scene: Scene, way: Way) -> None:
-    """A sample is 3 MiB, and as much comes out."""
-    scene.begin(canary("models:relu", 1, 3, 512, 512, batches=(1, 80)))
-    if way == "exec":  # it does not sweep
-        assert scene.ended() == 0
-    else:
-        missing = re.compile(r"sweep of batch 80: out_of_memory: canaries\.big\.sweep: ")
-        eventually("a point is missing", 60, lambda: missing.search(scene.log()))
-        scene.ran("big")
-    scene.unharmed()
-
-
-@ways("background")
+@EACH_WAY
 def test_memory_that_the_server_takes_later(scene: Scene, way: Way) -> None:
     """Of a process of the probe's own: it gives way. In the server's own, the next round does, and sweeps with it."""
     if way == "inside":  # a round takes up to 50 MiB for a moment
@@ -288,27 +263,16 @@ def test_memory_that_the_server_takes_later(scene: Scene, way: Way) -> None:
     scene.unharmed()
 
 
-@pytest.mark.parametrize(
-    "way", ["beside", *(pytest.param(w, marks=pytest.mark.campaign) for w in ("background", "exec"))]
-)
+@pytest.mark.parametrize("way", ["beside", "background", "exec"])
 def test_a_factory_that_takes_all_in_an_instant(scene: Scene, way: Way) -> None:
     """Nothing can be known before, nor seen in time: the kernel ends the probe, and not the server."""
     scene.begin(canary("models:leaping"))
     # To count kills is a process in the container: beside one that takes all, the kernel would end the server for it.
     if way == "exec":
-        assert scene.ended() == 137
+        assert scene.ended()[0] == 137
     elif way == "beside":
         said = "the probe was killed, by the kernel where memory was used up"
         eventually("it says so", 80, lambda: said in scene.log())
     else:
         eventually("it was ended", 60, lambda: oom_kills(NAME))
-    scene.unharmed(kills=oom_kills(NAME))
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("way", ["background", "beside"])
-def test_a_server_that_starts_together_with_the_probe(scene: Scene, way: Way) -> None:
-    """There is room when the probe asks, and none a moment later."""
-    scene.begin(canary("models:Holding", 4, 3, 4000, 4000), small=None)
-    scene.out_of_memory("memory")
     scene.unharmed(kills=oom_kills(NAME))

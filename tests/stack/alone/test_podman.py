@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
@@ -15,7 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from harness import ROOT, eventually, get
+import yaml
+from canaries import TARGET
+from harness import ROOT, Stack, eventually, run
+from ports import free_port
 
 # What Debian's Podman wants on a machine without systemd; elsewhere it changes nothing that is tested.
 CONF = """
@@ -26,79 +27,50 @@ cgroup_manager = "cgroupfs"
 events_logger = "file"
 runtime = "runc"
 """
-CONFIG = """
-canaries: {product: {target: "work:Work"}}
-interval_seconds: 0.5
-duty_cap: 1
-controls: false
-samplers: {nvml: false}
-listen: unix:///probes/probe.sock
-"""
-WORK = """
-from infercanary.probe.timing import HostClock
-class Work:
-    clock = HostClock()
-    def open(self): pass
-    def run(self, phase):
-        with phase("compute"):
-            return sum(range(1000))
-    def values(self, result): return [float(result)]
-    def environment(self): return {}
-    def close(self): pass
-"""
+SETTINGS = {
+    "canaries": {"product": {"target": "spin:Spin"}},
+    "interval_seconds": 0.5, "duty_cap": 1, "controls": False, "samplers": {"nvml": False},
+    "listen": "unix:///probes/probe.sock",
+}  # fmt: skip
+PYTHON = f"{Path(sys.prefix).resolve()}/bin/python"
 Podman = Callable[..., str]
 
 
 @pytest.fixture
 def podman(tmp_path: Path) -> Iterator[Podman]:
-    """Podman with a storage of its own."""
-    run = tempfile.mkdtemp(prefix="podman-")  # Podman takes no longer path than one of 50 characters
+    """Podman with a storage of its own, and its socket."""
     if not shutil.which("podman") or os.geteuid() != 0:
         pytest.skip("no Podman here, or not root")
     (tmp_path / "containers.conf").write_text(CONF)
-    environment = {**os.environ, "CONTAINERS_CONF": str(tmp_path / "containers.conf")}
-    base = [
-        "podman",
-        "--root",
-        f"{tmp_path}/storage",
-        "--runroot",
-        run,
-        "--storage-driver",
-        "vfs",
-    ]
-
-    def call(*arguments: str) -> str:
-        done = subprocess.run(
-            [*base, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
+    conf = str(tmp_path / "containers.conf")
+    with tempfile.TemporaryDirectory(prefix="podman-") as runs:  # no longer path than one of 50 characters
+        base = ["podman", "--root", f"{tmp_path}/storage", "--runroot", runs, "--storage-driver", "vfs"]
+        call = lambda *arguments: run(*base, *arguments, CONTAINERS_CONF=conf).strip()  # noqa: E731
+        service = subprocess.Popen(
+            [*base, "system", "service", "--time", "0", f"unix://{tmp_path}/podman.sock"],
+            env={**os.environ, "CONTAINERS_CONF": conf},
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        try:
+            yield call
+        finally:
+            call("rm", "--all", "--force", "--time", "0")
+            service.terminate()
+            service.wait(20)
 
+
+def test_a_container_is_found_ends_and_comes_back_as_another_image(podman: Podman, tmp_path: Path) -> None:
     # An image of nothing but links: a container gets this machine's own programs.
     with tarfile.open(tmp_path / "bare.tar", "w") as tar:
         for name in ("bin", "lib", "lib64", "sbin"):
             link = tarfile.TarInfo(name)
             link.type, link.linkname = tarfile.SYMTYPE, f"usr/{name}"
             tar.addfile(link)
-    service = subprocess.Popen(
-        [*base, "system", "service", "--time", "0", f"unix://{tmp_path}/podman.sock"], env=environment
-    )
-    try:
-        yield call
-    finally:
-        call("rm", "--all", "--force", "--time", "0")
-        service.terminate()
-        service.wait(20)
-        shutil.rmtree(run)
-
-
-def test_a_container_is_found_ends_and_comes_back_as_another_image(podman: Podman, tmp_path: Path) -> None:
     for number in (1, 2):
         podman("import", str(tmp_path / "bare.tar"), "--message", str(number), f"bare:{number}")
     probes = tmp_path / "probes"
     probes.mkdir()
-    (probes / "probe.yaml").write_text(CONFIG)
-    (probes / "work.py").write_text(WORK)
+    (probes / "probe.yaml").write_text(yaml.safe_dump(SETTINGS))
+    (probes / "spin.py").write_text(TARGET)
     seen = {"/usr", sys.base_prefix, str(Path(sys.prefix).resolve()), str(ROOT)}
     seen |= {str(Path(sys.modules["infercanary.command"].__path__[0]).parents[2])}
     mounts = [f"--volume={folder}:{folder}:ro" for folder in sorted(seen)]
@@ -108,33 +80,31 @@ def test_a_container_is_found_ends_and_comes_back_as_another_image(podman: Podma
             "run", "--detach", "--replace", "--name", "app", "--no-healthcheck", "--network", "none", *mounts,
             f"--volume={probes}:/probes", "--workdir", "/probes", "--label", "infercanary.enable=true",
             "--label", f"infercanary.socket=unix://{probes}/probe.sock", f"bare:{number}",
-            f"{Path(sys.prefix).resolve()}/bin/python", "-m", "infercanary", "probe", "--config", "/probes/probe.yaml",
+            PYTHON, "-m", "infercanary", "probe", "--config", "/probes/probe.yaml",
         )  # fmt: skip
 
-    def metric(pattern: str) -> str | None:
-        found = re.search(pattern, get(f"http://127.0.0.1:{port}/metrics").decode())
-        return found and found[1]
+    listen = f"127.0.0.1:{free_port()}"
+    exporter = Stack(f"http://{listen}")
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    up = r"infercanary_up\{[^}]*\} (\S+)"
+    def images() -> list[str]:
+        """Those of the containers that are up."""
+        up = {labels["container"] for labels, on in exporter.samples("infercanary_up") if on}
+        infos = exporter.samples("infercanary_container_info")
+        return [labels["image"] for labels, _ in infos if labels["container"] in up]
+
     with ExitStack() as stack:
         start(1)
         (tmp_path / "exporter.yaml").write_text("poll_seconds: 0.5\n")
-        exporter = stack.enter_context(
-            subprocess.Popen(
-                [sys.executable, "-m", "infercanary", "exporter", "--listen", f"127.0.0.1:{port}",
-                 "--config", str(tmp_path / "exporter.yaml")],
-                env={**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/podman.sock"},
-            )
-        )  # fmt: skip
-        stack.callback(exporter.terminate)
-        eventually("it is found", 30, lambda: metric(up) in ("1", "1.0"))
-        image = r'infercanary_container_info\{[^}]*image="([^"]*)"'
-        assert metric(image) == "bare:1", "localhost/ is not shown"
-        podman("stop", "--time", "1", "app")
-        eventually("it is gone, by an event", 20, lambda: metric(up) is None)
-        start(2)
-        eventually(
-            "it is another image", 30, lambda: metric(image) == "bare:2" and metric(up) in ("1", "1.0")
+        options = ("--listen", listen, "--config", str(tmp_path / "exporter.yaml"))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "infercanary", "exporter", *options],
+            env={**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/podman.sock"},
         )
+        stack.enter_context(process)
+        stack.callback(process.terminate)
+        # `localhost/`, which Podman puts before the name, is not shown.
+        eventually("it is found", 30, lambda: images() == ["bare:1"])
+        podman("stop", "--time", "1", "app")
+        eventually("it is gone, by an event", 20, lambda: not exporter.samples("infercanary_up"))
+        start(2)
+        eventually("it is another image", 30, lambda: images() == ["bare:2"])

@@ -1,0 +1,32 @@
+"""What only a CUDA device shows. Run with: .venv/bin/python -m pytest tests/gpu -rP
+
+-rP prints what was measured, such as how near each control comes to the device's ceiling.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu import why_not
+
+FOLDER = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m, which reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mine = [item for item in items if FOLDER in item.path.parents]
+    why = why_not() if mine else ""
+    for item in mine:
+        item.add_marker("gpu")
+        item.add_marker(pytest.mark.skipif(bool(why), reason=f"no CUDA device: {why}"))
+
+
+@pytest.fixture
+def torch_cuda() -> object:
+    """torch, which has CUDA; a driver alone is not enough."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device: torch.cuda.is_available() is False")
+    return torch
