@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from infercanary.contract.profile import Profile
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import Worker
 
 log = logging.getLogger("infercanary.probe")
+
+MAX_PAUSE: Final = 86_400.0
+"""Longest pause after expensive work, seconds."""
+_PUT_OFF_SECONDS = 60.0
 
 
 class Background:
@@ -25,6 +30,8 @@ class Background:
 
     def __init__(self, canary: Canary, work: str) -> None:
         self.canary = canary.name
+        self.next_at = 0.0
+        """Monotonic time from which the work may begin or continue."""
         self._canary = canary
         self._work = work
         self._worker = Worker(f"infercanary-{canary.name}-{work}")
@@ -36,6 +43,10 @@ class Background:
 
     def start(self, now: float) -> None:
         """Start to count time at ``now``, the end of warm-up."""
+
+    def put_off(self, now: float) -> None:
+        """Postpone the work by a minute, because the host keeps the device busy or memory does not suffice."""
+        self.next_at = now + _PUT_OFF_SECONDS
 
     def take_measures(self) -> dict[str, float]:
         """Return the measures (name → value) since the last call."""

@@ -10,7 +10,7 @@ from functools import partial
 from time import perf_counter
 
 from infercanary.contract.report import Metric
-from infercanary.probe.deadline import Interrupted, StillBusy, Worker, one_line
+from infercanary.probe.deadline import Interrupted, StillBusy, Worker, close_all, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.targets.controls import Control, Seconds, available_controls
 
@@ -90,17 +90,12 @@ class Controls:
             worker.interrupt()
 
     def close(self, seconds: float) -> bool:
-        """Release everything. True if that took at most ``seconds``.
-
-        Args:
-            seconds: For all threads together; each thread gets at least 0.1 s.
-        """
-        deadline = perf_counter() + seconds
-        ended = True
-        for device, worker in self._workers.items():
-            left = max(0.1, deadline - perf_counter())
-            ended &= worker.stop(left, partial(self._close_all, device))
-        return ended
+        """Release everything; see :func:`~infercanary.probe.deadline.close_all`."""
+        closers = [
+            partial(worker.stop, last=partial(self._close_all, device))
+            for device, worker in self._workers.items()
+        ]
+        return close_all(closers, seconds)
 
     def _measure_in_thread(self, device: str) -> dict[str, float]:
         if self._interrupted:

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
@@ -155,6 +155,18 @@ class Worker:
             self.is_busy = False
             answer.put(outcome)
             del call, function, answer, outcome
+
+
+def close_all(closers: Iterable[Callable[[float], bool]], seconds: float) -> bool:
+    """Close parts one after another. True if each part closed in its time.
+
+    Args:
+        closers: The ``close`` methods of the parts, each called with its seconds.
+        seconds: For all parts together; each part gets at least 0.1 s.
+    """
+    deadline = time.monotonic() + seconds
+    ended = [close(max(0.1, deadline - time.monotonic())) for close in closers]
+    return all(ended)
 
 
 def one_line(error: BaseException) -> str:

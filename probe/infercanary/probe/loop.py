@@ -18,6 +18,7 @@ from infercanary.contract.report import PATH, Report, decode
 from infercanary.probe.access import Access
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
+from infercanary.probe.deadline import close_all
 from infercanary.probe.duty import BUSY, DUTY_CAP, INTERVAL, MISSED, PAID_WITHIN, RESTARTS, Burst
 from infercanary.probe.histogram import Tally
 from infercanary.probe.memory import Ended, HostMemory
@@ -307,14 +308,8 @@ class Probe:
         """Stop listening and close every target. False if a thread hangs."""
         self._memory.stop()
         self._publisher.stop_serving()
-        deadline = time.monotonic() + _CLOSE_SECONDS
-        parts: list[Sweeping | Profiling | Canary | Controls | Sampling | Publisher] = [
-            *self._between, *self._canaries, self._sampling, self._publisher,
-        ]  # fmt: skip
-        if self._controls is not None:
-            parts.append(self._controls)
-        ended = [part.close(max(0.1, deadline - time.monotonic())) for part in parts]
-        return all(ended)
+        parts = [*self._between, *self._canaries, self._sampling, self._publisher, self._controls]
+        return close_all([part.close for part in parts if part is not None], _CLOSE_SECONDS)
 
     def report(self, since: str) -> bytes:
         """Return the report after the caller's cursor, as JSON; "" begins with the oldest kept run."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from infercanary.contract.profile import Profile
 from infercanary.contract.vocabulary import CPU_WAIT_INSIDE, GPU_BUSY
-from infercanary.probe.background import Background
+from infercanary.probe.background import MAX_PAUSE, Background
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.memory import give_back
@@ -32,15 +32,12 @@ SHARE: Final = 0.05
 
 AGAIN_SECONDS: Final = 600.0
 EVERY_SECONDS: Final = 3600.0
-MAX_PAUSE: Final = 86_400.0
-"""Longest time between two profiles, whatever the cost of a profile."""
 
 PROFILER_BYTES: Final = 64 << 20
 """Memory that torch's profiler takes for a short time: 47 MiB for five repeats of ResNet-18."""
 
 REPEATS = 5
 _REPEATS_OF_A_TURN = 3  # in the server's pool, because requests wait during a turn
-_PUT_OFF_SECONDS = 60.0
 _OTHERS = frozenset({CPU_WAIT_INSIDE, GPU_BUSY})  # tags of a run during which requests wait
 
 
@@ -55,8 +52,6 @@ class Profiling(Background):
     def __init__(self, canary: Canary, share: float, memory: Memory | None = None) -> None:
         super().__init__(canary, "profile")
         self._memory = memory
-        self.next_at = 0.0
-        """Earliest time of the next profile (monotonic), once the canary is steady."""
         self._share = share
         self._pause = AGAIN_SECONDS
         self._profile: Profile | None = None  # waits for take_profile()
@@ -72,7 +67,7 @@ class Profiling(Background):
         is_crowded = self._canary.gives_way or not _OTHERS.isdisjoint(self._canary.last_tags)
         lack = self._memory.lack_for_round(PROFILER_BYTES) if self._memory is not None else ""
         if lack or is_crowded or self._canary.target.is_busy():
-            self.next_at = now + _PUT_OFF_SECONDS
+            self.put_off(now)
             if lack:
                 self._complain(lack)
             return 0.0

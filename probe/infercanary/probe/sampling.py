@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from time import perf_counter
 
 from infercanary.contract.report import Family, Metric, joined
-from infercanary.probe.deadline import DeadlineExceeded, Worker, one_line
+from infercanary.probe.deadline import DeadlineExceeded, Worker, close_all, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers import SampleFailed, Sampler, Unavailable
 from infercanary.probe.tags import Points, Values, values
@@ -173,11 +173,5 @@ class Sampling:
                 return
 
     def close(self, seconds: float) -> bool:
-        """End all threads. True if they ended within ``seconds``.
-
-        Args:
-            seconds: For all threads together; each thread gets at least 0.1 s.
-        """
-        deadline = time.monotonic() + seconds
-        ended = [guard.close(max(0.1, deadline - time.monotonic())) for guard in self._guards]
-        return all(ended)
+        """End all threads; see :func:`~infercanary.probe.deadline.close_all`."""
+        return close_all([guard.close for guard in self._guards], seconds)

@@ -19,13 +19,13 @@ from msgspec import Meta
 
 from infercanary.contract.measures import throughput_of
 from infercanary.contract.report import Metric
-from infercanary.probe.background import Background
+from infercanary.probe.background import MAX_PAUSE, Background
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.memory import trim
-from infercanary.probe.schedule import Turns
+from infercanary.probe.schedule import jittered
 from infercanary.probe.targets import Failure
 from infercanary.probe.watcher import Memory
 
@@ -70,7 +70,6 @@ TIMESTAMP = Metric(
 )
 
 _TOO_MUCH = ("out_of_memory", "too_slow", "timed_out")  # such a failure also holds for all larger loads
-_PUT_OFF_SECONDS = 60.0
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,7 +111,7 @@ class Sweeping(Background):
         self._interval = interval
         self._tally = tally
         self._memory = memory
-        self._turns = Turns(interval, sweep.seconds, time.monotonic())
+        self.start(time.monotonic())
         self._throughputs: dict[str, float] = {}  # waits for take_measures()
         self._measurement: Measurement | None = None  # the last measurement, possibly still running
         self._given_up_at: float | None = None  # time at which a point was abandoned that held its thread
@@ -124,13 +123,9 @@ class Sweeping(Background):
         self._complaints: dict[Load, str] = {}
         tally.set(INTERVAL, interval, canary.name)
 
-    @property
-    def next_at(self) -> float:
-        """Monotonic time from which the next sweep may begin, or the present sweep may continue."""
-        return self._turns.next_at
-
     def start(self, now: float) -> None:
-        self._turns = Turns(self._interval, self._sweep.seconds, now)
+        """Plan the first sweep, one interval after ``now``, so that the duty cap holds from the start."""
+        self._plan_next(0.0, now)
 
     def step(self, now: float) -> float:
         """Measure the next point if it is due. Returns the seconds used by points; 0 if nothing was done."""
@@ -153,7 +148,7 @@ class Sweeping(Background):
             trim()  # its threads have ended, but their heaps still hold the requests' memory
             if self._gave_numbers:
                 self._tally.set(TIMESTAMP, time.time(), self.canary)
-            self._turns.ended(self._cost, self._began)
+            self._plan_next(self._cost, self._began)
         return took
 
     def take_measures(self) -> dict[str, float]:
@@ -165,6 +160,11 @@ class Sweeping(Background):
         super().interrupt()
         if self._measurement is not None:
             self._measurement.give_up()
+
+    def _plan_next(self, cost: float, began: float) -> None:
+        """Plan the next sweep, later in proportion if the last one cost more than its seconds."""
+        pause = self._interval * max(1.0, cost / self._sweep.seconds)
+        self.next_at = began + jittered(min(pause, max(self._interval, MAX_PAUSE)))
 
     def _begin(self, now: float) -> None:
         for load, missing in list(self._too_much.items()):
@@ -209,7 +209,7 @@ class Sweeping(Background):
         self._worker.rest()
         if isinstance(result, Missing) and result.reason == "busy":
             left.insert(0, load)
-            self._turns.put_off(_PUT_OFF_SECONDS, time.monotonic())
+            self.put_off(time.monotonic())
             return perf_counter() - begin
         if isinstance(result, Measured):
             self._memory.note_point(self.canary, load, growth.largest, result.device_bytes)

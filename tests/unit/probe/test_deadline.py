@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from watching import until
 
-from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
+from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, close_all, one_line
 
 LONG = 60.0
 
@@ -137,3 +137,15 @@ LINES: list[tuple[Exception, str]] = [
 @pytest.mark.parametrize(("error", "line"), LINES)
 def test_one_line(error: Exception, line: str) -> None:
     assert one_line(error).startswith(line) and len(one_line(error)) < 250
+
+
+def test_parts_share_the_time_to_close_and_each_gets_some() -> None:
+    given: list[float] = []
+
+    def close(seconds: float, ended: bool = True) -> bool:
+        given.append(seconds)
+        time.sleep(0.15)
+        return ended
+
+    assert close_all([close, close], 0.2) and not close_all([close, lambda seconds: close(seconds, False)], 9)
+    assert given == pytest.approx([0.2, 0.1, 9.0, 8.85], abs=0.04)

@@ -24,7 +24,7 @@ from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.pool import Pool
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.sampling import Sampling
-from infercanary.probe.schedule import SWEEP_SHARE, Turns, keep_for_sweeps
+from infercanary.probe.schedule import SWEEP_SHARE, keep_for_sweeps
 from infercanary.probe.sweep import LATENCY, PEAK, RATE, TIMESTAMP, Sweeping
 from infercanary.probe.targets import DeviceMemory, Unsized
 from infercanary.probe.watcher import Memory
@@ -59,23 +59,6 @@ CAPPED = """
 @pytest.mark.parametrize(("sweeps", "kept", "intervals"), typed(CAPPED))
 def test_what_a_sweep_takes_of_a_cap_of_one_percent(sweeps: Any, kept: float, intervals: list[float]) -> None:
     assert keep_for_sweeps(sweeps, 0.01) == (pytest.approx(kept), pytest.approx(intervals))
-
-
-def test_turns_are_an_interval_apart_and_replicas_do_not_keep_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule._random.seed(1)
-    first = sorted(Turns(3600.0, 10.0, 100.0).next_at for _ in range(200))
-    assert 3700.0 <= first[0] < first[-1] - 600 <= 100.0 + 1.2 * 3600.0 - 600
-    monkeypatch.setattr(schedule, "JITTER", 0.0)
-    turns = Turns(3600.0, 10.0, 0.0)
-    found = [turns.next_at]
-    for took, at in ((9.0, 3700.0), (30.0, 7400.0), (1e9, 20_000.0)):
-        turns.ended(took, at)
-        found.append(turns.next_at)
-    assert found == [3600.0, 7300.0, 7400.0 + 3 * 3600.0, 20_000.0 + Turns.MAX_PAUSE], (
-        "three times as long, as late"
-    )
-    turns.put_off(60.0, 21_000.0)
-    assert turns.next_at == 21_060.0
 
 
 # What ------------------------------------------------------------------------------------------------------------
@@ -281,7 +264,7 @@ class Swept:
             time.sleep(0.01)
 
     def again(self):
-        self.sweeping._turns.put_off(0.0, time.monotonic())
+        self.sweeping.next_at = 0.0
         self.whole()
 
     def value(self, metric: Any, *labels: str) -> Any:
@@ -407,17 +390,40 @@ def test_a_canary_that_fails_is_not_swept_and_its_failed_runs_take_no_throughput
 
     target.output = [math.nan]
     assert ran() == ("not_finite", set())
-    one.sweeping._turns.put_off(0.0, time.monotonic())
+    one.sweeping.next_at = 0.0
     assert one.step() == 0.0 and len(target.copies) == 1
     target.output = [1.0]
     assert [ran(), ran()] == [("ok", {"throughput@1x1"}), ("ok", set())]
+
+
+def test_sweeps_are_an_interval_apart_and_replicas_do_not_keep_step(
+    swept: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeping = swept(Sized(), batches=(1,), seconds=10).sweeping
+    sweeping._interval = 3600.0
+
+    def next_at(start: float) -> float:
+        sweeping.start(start)
+        return sweeping.next_at
+
+    schedule._random.seed(1)
+    first = sorted(next_at(100.0) for _ in range(200))
+    assert 3700.0 <= first[0] < first[-1] - 600 <= 100.0 + 1.2 * 3600.0 - 600
+    monkeypatch.setattr(schedule, "JITTER", 0.0)
+    found = [next_at(0.0)]
+    for took, at in ((9.0, 3700.0), (30.0, 7400.0), (1e9, 20_000.0)):
+        sweeping._plan_next(took, at)
+        found.append(sweeping.next_at)
+    assert found == [3600.0, 7300.0, 7400.0 + 3 * 3600.0, 20_000.0 + 86_400], "three times as long, as late"
+    sweeping.put_off(21_000.0)
+    assert sweeping.next_at == 21_060.0
 
 
 def test_where_requests_wait_a_sweep_comes_less_often(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "JITTER", 0.0)
     one = swept(Sized(), batches=(1,), seconds=1, every_seconds=100)
     one.sweeping._interval = 100.0
-    one.sweeping._turns = Turns(100.0, 1.0, time.monotonic() - 200)
+    one.sweeping.start(time.monotonic() - 200)
     one.canary.crowding = 8.0
     took = one.step()
     assert one.sweeping.next_at - time.monotonic() == pytest.approx(100.0 * 8 * took, rel=0.05)
