@@ -239,12 +239,11 @@ def test_usage_adds_up_and_what_is_not_known_stays_so(tmp_path: Path) -> None:
     total = ThreadUsage() + (ThreadUsage(3.0, 0.5, 20, 4, 7) - ThreadUsage(1.0, 0.25, 15, 3, 5))
     assert total[:5] == (2.0, 0.25, 5, 1, 2) and (total + total)[:5] == (4.0, 0.5, 10, 2, 4)
     untold = thread_usage(str(tmp_path))
-    assert untold.run_queue_seconds is None and untold.migrations is None
-    assert (untold - total)[1] is None and (total + untold)[4] is None
+    assert (untold - total)[1] is (total + untold)[4] is untold.migrations is None
     # Waiting for others is less what the own threads computed.
-    for queued, waited in ((0.5, 0.2), (0.2, 0.0), (None, None)):
+    for queued, waited in {0.5: 0.2, 0.2: 0.0, None: None}.items():
         usage = ThreadUsage(cpu_seconds=0.4, run_queue_seconds=queued, process_cpu_seconds=0.7)
-        assert usage.waited == (None if waited is None else pytest.approx(waited))
+        assert usage.waited == pytest.approx(waited)
 
 
 @needs_two_cpus
