@@ -237,15 +237,14 @@ class OnnxTarget(BatchedTarget):
             raise Unsized(
                 "on CUDA its inputs and outputs are bound to memory of one size; sweep it on the CPU"
             )
-        arrays = self._arrays.values()
-        common = common_size(array.shape for array in arrays)
-        if batch != self.samples and common is None:
-            raise Unsized("its inputs have no first dimension in common")
-        self.ask_for_memory(needs.of_load(sum(array.nbytes for array in arrays) * batch // self.samples))
+        self.ask_for_memory(needs.of_batch(self._arrays.values(), batch, self.samples))
         other = copy.copy(self)
         other._is_copy = True
         other._bind(
-            {name: repeated(array, batch) if common else array.copy() for name, array in self._arrays.items()}
+            {
+                name: repeated(array, batch) if batch != self.samples else array.copy()
+                for name, array in self._arrays.items()
+            }
         )
         return other
 

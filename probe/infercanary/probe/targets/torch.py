@@ -198,10 +198,7 @@ class TorchTarget(TorchDeviceTarget):
                 "torch.compile would compile the model again, beside what serves; add a canary of that shape"
             )
         inputs = self._host_inputs or self._device_inputs
-        common = common_size(t.shape for t in inputs)
-        if batch != self.samples and common is None:
-            raise Unsized("its inputs have no first dimension in common")
-        asked = needs.of_load(sum(t.nbytes for t in inputs) * batch // self.samples)
+        asked = needs.of_batch(inputs, batch, self.samples)
         if self._on_cuda:
             asked += needs.on_device(asked)
             torch_model.limit_memory(self._torch, self._device, self.device_memory_left)
@@ -210,8 +207,9 @@ class TorchTarget(TorchDeviceTarget):
         other._is_copy = True
         with self._torch.no_grad():
             # Each copy has its own memory: shared inputs would stay in the CPU's or GPU's caches.
+            is_repeated = batch != self.samples
             other._place(
-                [torch_model.repeated(self._torch, t, batch) if common else t.clone() for t in inputs]
+                [torch_model.repeated(self._torch, t, batch) if is_repeated else t.clone() for t in inputs]
             )
         return other
 

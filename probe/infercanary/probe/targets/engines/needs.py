@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from infercanary.probe.targets import Need
+from infercanary.probe.targets import Need, Unsized
+from infercanary.probe.targets.engines.tensors import common_size
 
 _MOST = 1 << 62  # bound for absurd shapes, so that the size stays a 64-bit number
 
@@ -40,8 +42,15 @@ def of_output(shape: Sequence[int], dtype: str, on_device: bool = False) -> list
     return [need, need._replace(where="device")] if on_device else [need]
 
 
-def of_load(size: int) -> list[Need]:
-    """Return the need of the inputs of one sweep point."""
+def of_batch(tensors: Collection[Any], batch: int, samples: int) -> list[Need]:
+    """Return the need of inputs that are repeated to ``batch`` samples for one sweep point.
+
+    Raises:
+        Unsized: The inputs have no common first dimension, and another size is asked for.
+    """
+    if batch != samples and common_size(tensor.shape for tensor in tensors) is None:
+        raise Unsized("its inputs have no first dimension in common")
+    size = sum(tensor.nbytes for tensor in tensors) * batch // samples
     return [Need("sweep", size, "its inputs", "name fewer or smaller loads")]
 
 
