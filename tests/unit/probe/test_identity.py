@@ -17,6 +17,7 @@ from infercanary.probe.environment import fingerprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.identity import components, digest
 from infercanary.probe.targets import make
+from infercanary.probe.targets.engines import digests
 from infercanary.probe.targets.engines.digests import PIECE, of_files, onnx_files
 from tests.targets import Scripted, opened, points
 
@@ -30,12 +31,23 @@ def settings(target: str, sweep: object = None, **options: Any) -> str:
     return components("c", make(target, options), sweep).get("settings:c", "")
 
 
-def test_a_file_is_identified_by_its_bytes_and_not_by_its_name(tmp_path: Path) -> None:
+def test_a_file_is_identified_by_its_bytes_and_not_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, same, other, huge = (tmp_path / name for name in ("one", "same", "other", "huge"))
     for path, text in ((one, b"weights"), (same, b"weights"), (other, b"Weights")):
         path.write_bytes(text)
     assert of_files([one]) == of_files([same]) and re.fullmatch("file-sha256:[0-9a-f]{16}", of_files([one]))
     assert len({of_files(paths) for paths in ([one], [other], [one, same], [same, other])}) == 4
+    sparse = b"\0" * PIECE * 4
+    for path, text in (
+        (one, sparse),
+        (other, sparse.replace(b"\0" * PIECE * 2, bytes(PIECE) + b"x" * PIECE, 1)),
+    ):
+        path.write_bytes(text)
+    monkeypatch.setattr(digests, "PIECES", 1)
+    assert of_files([one]) != of_files([other]), "below the limit every byte counts"
+    monkeypatch.undo()
     found, size = set(), 4096 * PIECE * 2
     for place in (0, size - 1, size - 1):  # a sample reaches both ends
         with huge.open("ab") as file:
@@ -179,7 +191,7 @@ def test_weights_in_another_order_of_memory_are_the_same_and_are_not_copied_as_a
 ) -> None:
     """Those of a channels_last model are in another one, and a copy of a large tensor may not fit."""
     torch = pytest.importorskip("torch")
-    from infercanary.probe.targets.engines import digests, torch_weights
+    from infercanary.probe.targets.engines import torch_weights
 
     for module in (torch_weights, digests):
         monkeypatch.setattr(module, "PIECE", 77)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ from infercanary.probe.memory import (
 )
 from infercanary.probe.targets import make
 from infercanary.probe.targets.controls import cuda
-from infercanary.probe.targets.engines.needs import of_files, of_input
+from infercanary.probe.targets.engines.needs import of_batch, of_files, of_input
 from tests.scenarios import scenarios
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -222,6 +223,7 @@ def test_sizes_of_inputs() -> None:
         for shape, count in (([2, 3], 6), ([], 1)):
             assert of_input("inputs[0]", shape, dtype).size == count * size
         assert of_input("inputs[0]", [1 << 62] * 40, dtype).size == 1 << 62
+    assert of_batch([SimpleNamespace(shape=(2, 4), nbytes=64)], 6, 2)[0].size == 192
 
 
 # What is asked for until more than 5,000 bytes are: a graph before the weights that it names.
