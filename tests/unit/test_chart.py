@@ -30,7 +30,7 @@ helm = pytest.mark.skipif(
 )
 
 
-def rendered(*options: str) -> dict[str, Object]:
+def rendered(*options):
     """The chart's objects, by kind and name."""
     found = [each for each in yaml.safe_load_all(GENERATOR["render"](*options)) if each]
     objects = {f"{each['kind']}/{each['metadata']['name']}": each for each in found}
@@ -42,27 +42,27 @@ def rendered(*options: str) -> dict[str, Object]:
 
 
 @for_each(GENERATOR["copies"]().items(), lambda file: str(file[0].relative_to(CHART)))
-def test_copies_are_current(file: tuple[Path, str]) -> None:
+def test_copies_are_current(file):
     path, text = file
     assert path.is_file() and path.read_text(encoding="utf-8") == text, "it is stale: run `make chart`"
 
 
-def test_there_is_no_copy_of_what_is_gone() -> None:
+def test_there_is_no_copy_of_what_is_gone():
     there = {path for folder in GENERATOR["COPIES"] for path in (CHART / folder).iterdir()}
     assert there == GENERATOR["copies"]().keys(), "run `make chart`"
 
 
-def test_the_readme_is_current() -> None:
+def test_the_readme_is_current():
     assert (CHART / "README.md").read_text(encoding="utf-8") == GENERATOR["readme"](), "run `make chart`"
 
 
 @helm
-def test_plain_manifests_are_current() -> None:
+def test_plain_manifests_are_current():
     for path, text in GENERATOR["plain"]().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is stale: run `make chart`"
 
 
-def test_the_versions_are_the_packages() -> None:
+def test_the_versions_are_the_packages():
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     [version] = re.findall(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert (chart["version"], chart["appVersion"]) == (version, version)
@@ -71,7 +71,7 @@ def test_the_versions_are_the_packages() -> None:
 # Values -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_value_is_in_the_readme() -> None:
+def test_every_value_is_in_the_readme():
     """Helm compares values and schema: test_lint."""
     described = {key for key, *_ in GENERATOR["described"](VALUES)}
     for key, value in yaml.safe_load(VALUES).items():
@@ -100,7 +100,7 @@ monitoring.enabled=true monitoring.thresholds.shft_ratio=1 | no threshold shft_r
 
 @helm
 @pytest.mark.parametrize(("values", "message"), scenarios(MISTAKES))
-def test_a_mistake_is_named(values: str, message: str) -> None:
+def test_a_mistake_is_named(values, message):
     with pytest.raises(subprocess.CalledProcessError) as failed:
         GENERATOR["render"](*(f"--set={value}" for value in values.split()))
     assert message in str(failed.value.stderr)
@@ -110,7 +110,7 @@ def test_a_mistake_is_named(values: str, message: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def everything() -> dict[str, Object]:
+def everything():
     """All objects that the chart has."""
     if not shutil.which("helm") and not os.environ.get("CI"):
         pytest.skip("no program helm: .ci/helm installs it")
@@ -118,16 +118,16 @@ def everything() -> dict[str, Object]:
 
 
 @helm
-def test_lint() -> None:
+def test_lint():
     subprocess.run(["helm", "lint", "--strict", "--quiet", str(CHART)], check=True, timeout=60)
 
 
-def pod(objects: dict[str, Object]) -> Object:
+def pod(objects):
     found: Object = objects["DaemonSet/infercanary"]["spec"]["template"]
     return found
 
 
-def test_selectors_and_ports_are_those_of_the_pods(everything: dict[str, Object]) -> None:
+def test_selectors_and_ports_are_those_of_the_pods(everything):
     labels = pod(everything)["metadata"]["labels"].items()
     kinds = ("DaemonSet", "PodMonitor", "NetworkPolicy", "Service")
     daemon, monitor, policy, service = (everything[f"{kind}/infercanary"]["spec"] for kind in kinds)
@@ -141,7 +141,7 @@ def test_selectors_and_ports_are_those_of_the_pods(everything: dict[str, Object]
     assert endpoint["port"] == ingress["ports"][0]["port"] == "metrics"
 
 
-def test_the_policy_for_a_namespace_of_workloads_lets_the_exporter_in(everything: dict[str, Object]) -> None:
+def test_the_policy_for_a_namespace_of_workloads_lets_the_exporter_in(everything):
     page = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
     [text] = [each for each in re.findall(r"```yaml\n(.+?)```", page, re.DOTALL) if "NetworkPolicy" in each]
     [rule] = yaml.safe_load(text)["spec"]["ingress"]
@@ -152,7 +152,7 @@ def test_the_policy_for_a_namespace_of_workloads_lets_the_exporter_in(everything
     assert rule["ports"] == probes["ports"] == [{"protocol": "TCP", "port": DEFAULT_PORT}]
 
 
-def test_rules_limits_and_dashboards_are_those_of_the_compose_stack(everything: dict[str, Object]) -> None:
+def test_rules_limits_and_dashboards_are_those_of_the_compose_stack(everything):
     for file in (ROOT / "prometheus/rules").glob("*.yml"):
         spec = everything[f"PrometheusRule/infercanary-{file.stem}"]["spec"]
         assert spec == yaml.safe_load(file.read_text())
@@ -205,11 +205,11 @@ SHORT = {
 }
 
 
-def written(text: str) -> str:
+def written(text):
     return re.sub("|".join(SHORT), lambda found: SHORT[found[0]], text)
 
 
-def at(value: Any, path: str) -> Any:
+def at(value, path):
     """What a path leads to, None if nothing; ``?name`` is the entry of a list with that name."""
     for key in path.split(".") if path else ():
         if isinstance(value, list):
@@ -222,7 +222,7 @@ def at(value: Any, path: str) -> Any:
 
 @helm
 @pytest.mark.parametrize(("values", "path", "expected"), scenarios(CHOICES))
-def test_a_value_does_what_it_says(values: str, path: str, expected: str) -> None:
+def test_a_value_does_what_it_says(values, path, expected):
     words = written(values).split()
     objects = rendered(
         *OPERATOR * (words[0] == "api"), *(f"--set={word}" for word in words if "=" in word[1:-1])
@@ -244,7 +244,7 @@ def test_a_value_does_what_it_says(values: str, path: str, expected: str) -> Non
 
 
 @helm
-def test_probes_have_time_on_a_busy_node_and_a_secret_restarts_pods() -> None:
+def test_probes_have_time_on_a_busy_node_and_a_secret_restarts_pods():
     values = ("podAnnotations.a=b", SHORT["POSTGRES"], "webConfigSecret=web", "networkPolicy.enabled=true")
     objects = rendered(*(f"--set={value}" for value in values))
     [container] = pod(objects)["spec"]["containers"]

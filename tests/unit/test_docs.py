@@ -6,7 +6,6 @@ import inspect
 import re
 import runpy
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import infercanary.probe
@@ -37,12 +36,12 @@ OTHER_UNITS = """
 
 
 @for_each(GENERATOR["files"]().items(), lambda file: str(file[0].relative_to(ROOT)))
-def test_what_is_made_of_the_code_is_current(file: tuple[Path, str]) -> None:
+def test_what_is_made_of_the_code_is_current(file):
     path, text = file
     assert path.read_text(encoding="utf-8") == text, "it is stale: run `make docs`"
 
 
-def test_each_cause_has_a_metric_an_alert_and_a_test_that_are_there() -> None:
+def test_each_cause_has_a_metric_an_alert_and_a_test_that_are_there():
     """A row without an alert says where it shows: a tag, a panel that is there, the sentence, the status page."""
     declared = {metric.name for metric in METRICS}
     alerts = set(re.findall(r"- alert: (\w+)", (ROOT / "prometheus/rules/alerts.yml").read_text()))
@@ -64,7 +63,7 @@ def test_each_cause_has_a_metric_an_alert_and_a_test_that_are_there() -> None:
         assert (ROOT / path).is_file(), cause
 
 
-def test_every_metric_is_found() -> None:
+def test_every_metric_is_found():
     of_the_probe = {metric.name.removesuffix("_total") for metric in METRICS} & KINDS.keys()
     assert of_the_probe == KINDS.keys()
     sources = [p.read_text() for room in ("probe", "exporter") for p in (ROOT / room).rglob("*.py")]
@@ -78,7 +77,7 @@ def test_every_metric_is_found() -> None:
 # Conventions (https://prometheus.io/docs/practices/naming/) -------------------------------------------------------
 
 
-def test_an_exporter_takes_every_metric_of_the_probe() -> None:
+def test_an_exporter_takes_every_metric_of_the_probe():
     """None has a name or a label that the exporter refuses, such as `container`, which it sets itself."""
     declared: list[Metric] = GENERATOR["declared"]([infercanary.probe])
     families = tuple(metric.family({}) for metric in declared)
@@ -91,7 +90,7 @@ def test_an_exporter_takes_every_metric_of_the_probe() -> None:
 
 
 @for_each(METRICS, lambda metric: metric.name)
-def test_conventions(metric: Metric) -> None:
+def test_conventions(metric):
     assert re.fullmatch(r"infercanary_[a-z0-9]+(_[a-z0-9]+)*", metric.name)
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     words = metric.name.removesuffix("_total").split("_")
@@ -110,7 +109,7 @@ def test_conventions(metric: Metric) -> None:
     assert metric.reading != metric.help
 
 
-def test_what_is_named_in_texts_and_rules_exists() -> None:
+def test_what_is_named_in_texts_and_rules_exists():
     """A metric that was renamed must not live on in the advice of another, nor in a rule that nothing meets."""
     names = {metric.name for metric in METRICS}
     names |= {
@@ -126,20 +125,20 @@ def test_what_is_named_in_texts_and_rules_exists() -> None:
 # Links ------------------------------------------------------------------------------------------------------------
 
 
-def _prose(page: Path) -> str:
+def _prose(page):
     """Without code, in which brackets are no links."""
     return re.sub(
         r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
     )
 
 
-def _links(page: Path) -> Iterator[str]:
+def _links(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", _prose(page)):
         if not re.match(r"[a-z]+:", link):
             yield link
 
 
-def _anchors(page: Path) -> set[str]:
+def _anchors(page):
     """As GitHub makes them: lower case, without signs, a hyphen for each space, numbered where they repeat."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     seen: Counter[str] = Counter()
@@ -153,7 +152,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 @for_each(PAGES, lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page):
     for link in _links(page):
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
@@ -166,14 +165,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 # What a page is -----------------------------------------------------------------------------------------------------
 
 
-def test_each_keyword_of_a_probe_is_on_its_page() -> None:
+def test_each_keyword_of_a_probe_is_on_its_page():
     page = (ROOT / "docs/probe.md").read_text(encoding="utf-8")
     parameters = inspect.signature(Probe).parameters.values()
     keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY] + list(Settings.__struct_fields__)
     assert [name for name in keywords if not re.search(rf"^{name}: |`{name}`", page, re.MULTILINE)] == []
 
 
-def test_each_target_sampler_and_discovery_has_its_line() -> None:
+def test_each_target_sampler_and_discovery_has_its_line():
     page = (ROOT / "docs/probe.md").read_text(encoding="utf-8")
     assert _rows(page, "`target:`") == set(targets.names()), "a row of docs/probe.md for each target"
     assert _rows(page, "sampler") == set(samplers.registered()), "a row of docs/probe.md for each sampler"
@@ -182,35 +181,14 @@ def test_each_target_sampler_and_discovery_has_its_line() -> None:
         assert re.search(rf"^{key}:", settings, re.MULTILINE), f"`{key}:` is not in docs/exporter.md"
 
 
-def _rows(page: str, first: str) -> set[str]:
+def _rows(page, first):
     """What the first column of a table names, by the heading of that column."""
     table = page.split(f"\n| {first} |")[1].split("\n\n")[0]
     return set(re.findall(r"^\| \[?`(\w+)`", table, re.MULTILINE))
 
 
-def test_the_index_has_every_page() -> None:
+def test_the_index_has_every_page():
     index = ROOT / "docs/README.md"
     listed = {(index.parent / link).resolve() for link in _links(index)}
     pages = {page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "adr"} - {index}
     assert pages <= listed, "docs/README.md has a line for each page"
-
-
-def test_the_map_of_packages_has_each_import() -> None:
-    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \[(\w+)\]\(\.\./(\S+)\) \|.*\| (.+?) \|$", page, re.MULTILINE)
-    packages = {
-        p.parent.name
-        for tree in ("probe", "exporter")
-        for p in ROOT.glob(f"{tree}/infercanary/*/__init__.py")
-    }
-    assert {name for name, _, _ in rows} == packages
-    for name, path, allowed in rows:
-        if name == "command":  # imports each command's package when that command is called
-            continue
-        sources = [p.read_text(encoding="utf-8") for p in (ROOT / path).rglob("*.py")]
-        used = {
-            m
-            for text in sources
-            for m in re.findall(r"^\s*(?:from|import) infercanary\.(\w+)", text, re.MULTILINE)
-        }
-        assert used - {name} <= set(re.findall(r"`(\w+)`", allowed)), name

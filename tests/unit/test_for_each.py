@@ -7,9 +7,9 @@ import pytest
 from tests.for_each import for_each
 
 
-def test_a_failure_names_every_place_that_breaks_the_rule() -> None:
+def test_a_failure_names_every_place_that_breaks_the_rule():
     @for_each([1, 2, 3, 4], lambda number: f"number {number}")
-    def odd(number: int) -> None:
+    def odd(number):
         """It is odd."""
         assert number % 2 == 1, "it is even"
 
@@ -21,9 +21,9 @@ def test_a_failure_names_every_place_that_breaks_the_rule() -> None:
     assert (odd.__name__, odd.__doc__) == ("odd", "It is odd.")
 
 
-def test_a_rule_without_places_fails() -> None:
+def test_a_rule_without_places_fails():
     @for_each([])
-    def anything(thing: object) -> None:
+    def anything(thing):
         pass
 
     with pytest.raises(AssertionError, match="checks nothing"):

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def tracked() -> list[Path]:
+def tracked():
     """The files that git knows."""
     try:
         listed = subprocess.run(
@@ -28,7 +28,7 @@ EVERY_GPU = re.compile(
 """All GPUs of a host, or some that Docker chooses. A canary measures one device: the container names it."""
 
 
-def test_gpus_are_named() -> None:
+def test_gpus_are_named():
     """In pages, messages and files of containers; that `ab` refuses the rest is tested with its options."""
     refused = "tests/unit/ab/test_conditions.py", "tests/unit/test_named_gpus.py", "benchmarks/results/"
     found = [
@@ -42,6 +42,6 @@ def test_gpus_are_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["--gpus all", "--gpus=all", '"--gpus", "all"', "--gpus 1", "count: all"])
-def test_what_names_no_gpu(text: str) -> None:
+def test_what_names_no_gpu(text):
     assert EVERY_GPU.search(text)
     assert not EVERY_GPU.search("--gpus device=0,1")

@@ -11,7 +11,7 @@ from infercanary.judge.policy import LIVE
 RULES = Path(__file__).parents[2] / "prometheus/rules/thresholds.yml"
 
 
-def test_thresholds_equal_the_smallest_effect() -> None:
+def test_thresholds_equal_the_smallest_effect():
     """A threshold above it hides what the judge finds; one below finds nothing more."""
     groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     thresholds = {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}

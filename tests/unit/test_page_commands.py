@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -29,11 +28,11 @@ class Block(NamedTuple):
     kind: str
     text: str
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.page}: {self.text.strip().splitlines()[0]}"
 
 
-def blocks(*kinds: str) -> list[Block]:
+def blocks(*kinds):
     fence = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
     return [
         Block(str(page.relative_to(ROOT)), kind, text)
@@ -43,7 +42,7 @@ def blocks(*kinds: str) -> list[Block]:
     ]
 
 
-def commands(program: str) -> list[tuple[str, list[str]]]:
+def commands(program):
     """Place and arguments of each command line of a program in the pages' shell blocks."""
     found = []
     for block in blocks("sh", ""):
@@ -66,7 +65,7 @@ OURS = [(place, words) for place, words in commands("infercanary") if words and 
 
 
 @for_each(OURS, lambda command: command[0])
-def test_each_command_line_of_ours_is_one(command: tuple[str, list[str]]) -> None:
+def test_each_command_line_of_ours_is_one(command):
     """Its options and arguments are known; the files that it names are not here."""
     name, *words = command[1]
     found = GROUP.get_command(CONTEXT, name)
@@ -80,7 +79,7 @@ def test_each_command_line_of_ours_is_one(command: tuple[str, list[str]]) -> Non
         found.make_context(name, words, parent=CONTEXT)
 
 
-def names_a_file(command: click.Command, words: Sequence[str]) -> bool:
+def names_a_file(command, words):
     """Whether an option or argument must be a file, which is not here."""
     return any(
         isinstance(parameter.type, click.Path)
@@ -91,11 +90,11 @@ def names_a_file(command: click.Command, words: Sequence[str]) -> bool:
 
 
 @for_each(commands("make"), lambda command: command[0])
-def test_each_target_of_make_is_there(command: tuple[str, list[str]]) -> None:
+def test_each_target_of_make_is_there(command):
     assert command[1][0] in TARGETS
 
 
-def read(block: Block) -> None:
+def read(block):
     """Read a block of YAML as the program would that reads its file."""
     if "!override" in block.text:
         block = block._replace(text=block.text.replace("!override ", ""))
@@ -108,13 +107,13 @@ def read(block: Block) -> None:
 
 
 @for_each(blocks("yaml"), str)
-def test_each_yaml_is_what_its_program_reads(block: Block) -> None:
+def test_each_yaml_is_what_its_program_reads(block):
     read(block)
 
 
 @pytest.mark.parametrize(
     "mistake", ["# probe.yaml\ncanaries: {a: {targt: torch}}", "# exporter.yaml\npol: 5"]
 )
-def test_a_mistake_is_seen(mistake: str) -> None:
+def test_a_mistake_is_seen(mistake):
     with pytest.raises(Exception, match="unknown key"):
         read(Block("page", "yaml", mistake))

@@ -27,18 +27,18 @@ A_READERS = "search"
 """A service of a reader's own stack."""
 
 
-def output(*command: str) -> str:
+def output(*command):
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
     assert run.returncode == 0, f"{' '.join(command)}: {run.stderr}"
     return run.stdout
 
 
 @cache
-def help_of(*command: str) -> str:
+def help_of(*command):
     return output(*command, "--help") + (output("kubectl", "options") if command[0] == "kubectl" else "")
 
 
-def subcommand(program: str, words: list[str]) -> list[str]:
+def subcommand(program, words):
     """Program with the words that name its subcommand: each is listed by the help of those before."""
     path = [program]
     for word in words:
@@ -47,7 +47,7 @@ def subcommand(program: str, words: list[str]) -> list[str]:
     return path
 
 
-def unknown_options(program: str, words: list[str]) -> set[str]:
+def unknown_options(program, words):
     path = subcommand(program, words)
     if path[-1] == "exec":  # options after the service are another program's
         words = words[: words.index(next(word for word in words[len(path) - 1 :] if word[0] != "-"))]
@@ -59,14 +59,14 @@ def unknown_options(program: str, words: list[str]) -> set[str]:
 
 @pytest.mark.skipif(not LINES, reason="no docker, helm, kubectl or podman")
 @for_each(LINES, lambda line: line[1])
-def test_each_option_is_known(line: tuple[str, str, list[str]]) -> None:
+def test_each_option_is_known(line):
     program, _, words = line
     assert len(subcommand(program, words)) > 1 and not unknown_options(program, words)
 
 
 @pytest.mark.skipif("helm" not in {line[0] for line in LINES}, reason="no helm")
 @for_each([line for line in commands("helm") if "charts/infercanary" in line[1]], lambda line: line[0])
-def test_the_chart_takes_each_value(line: tuple[str, list[str]]) -> None:
+def test_the_chart_takes_each_value(line):
     words = [word for word in line[1][1:] if word != "--reuse-values"]
     given = (
         words
@@ -77,7 +77,7 @@ def test_the_chart_takes_each_value(line: tuple[str, list[str]]) -> None:
 
 
 @for_each([line for line in commands("docker") if line[1][:1] == ["compose"]], lambda line: line[0])
-def test_services_and_profiles_of_the_stack_are_there(line: tuple[str, list[str]]) -> None:
+def test_services_and_profiles_of_the_stack_are_there(line):
     _, words = line
     profiles = {word for before, word in pairwise(words) if before == "--profile"}
     assert profiles <= PROFILES | {"*"}
@@ -87,5 +87,5 @@ def test_services_and_profiles_of_the_stack_are_there(line: tuple[str, list[str]
 
 
 @pytest.mark.skipif("docker" not in {line[0] for line in LINES}, reason="no docker")
-def test_a_mistake_is_seen() -> None:
+def test_a_mistake_is_seen():
     assert unknown_options("docker", ["compose", "up", "--detatch", "--wait"]) == {"--detatch"}

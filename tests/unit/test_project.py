@@ -14,12 +14,12 @@ TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), r
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 
 
-def workflow() -> dict[str, Any]:
+def workflow():
     loaded: dict[str, Any] = yaml.safe_load(WORKFLOW.read_text())
     return loaded
 
 
-def test_ci_calls_targets_of_the_makefile() -> None:
+def test_ci_calls_targets_of_the_makefile():
     commands = [step["run"] for job in workflow()["jobs"].values() for step in job["steps"] if "run" in step]
     commands += [(ROOT / ".ci" / name).read_text() for name in ("run", "setup-and-lint")]
     called = {target for command in commands for target in re.findall(r"\bmake ([a-z][a-z-]*)", command)}
@@ -28,7 +28,7 @@ def test_ci_calls_targets_of_the_makefile() -> None:
     assert called <= TARGETS
 
 
-def test_ci_runs_on_each_python_that_the_package_names() -> None:
+def test_ci_runs_on_each_python_that_the_package_names():
     assert workflow()["jobs"]["test"]["strategy"]["matrix"]["python"] == PYTHONS
     assert (
         f"({PYTHONS[0].replace('.', ', ')}) <= sys.version_info[:2] <= ({PYTHONS[-1].replace('.', ', ')})"
@@ -36,7 +36,7 @@ def test_ci_runs_on_each_python_that_the_package_names() -> None:
     )
 
 
-def test_every_target_has_its_line_of_help() -> None:
+def test_every_target_has_its_line_of_help():
     text = (ROOT / "Makefile").read_text()
     phony = set(" ".join(re.findall(r"^\.PHONY: (.+)$", text, re.MULTILINE)).split())
     assert phony == TARGETS

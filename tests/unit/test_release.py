@@ -7,9 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -28,11 +26,11 @@ MOST_EXPOSED = 3.0
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no tomllib")
-def test_the_bill_of_materials_is_current() -> None:
+def test_the_bill_of_materials_is_current():
     assert sbom.TARGET.read_text(encoding="utf-8") == sbom.text(), "it is stale: run `make release-files`"
 
 
-def test_a_setting_that_is_mounted_is_in_no_image() -> None:
+def test_a_setting_that_is_mounted_is_in_no_image():
     """Else an edited setting makes another image at the next `up --build`, which counts as an upgrade."""
     patterns = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     inside = exclude_paths(str(ROOT), [line for line in patterns if line and not line.startswith("#")])
@@ -45,7 +43,7 @@ def test_a_setting_that_is_mounted_is_in_no_image() -> None:
     assert all(any(f"{path}/".startswith(f"{source}/") for path in inside) for source in sources), sources
 
 
-def test_the_overlay_names_every_image_by_its_digest() -> None:
+def test_the_overlay_names_every_image_by_its_digest():
     made = yaml.safe_load(pin.overlay(COMPOSE, lambda _: DIGEST))["services"]
     from_elsewhere = {
         name: service["image"]
@@ -57,13 +55,13 @@ def test_the_overlay_names_every_image_by_its_digest() -> None:
     assert pulled == {name: {"image": f"{image}@{DIGEST}"} for name, image in from_elsewhere.items()}
 
 
-def test_the_compose_file_itself_has_exact_tags() -> None:
+def test_the_compose_file_itself_has_exact_tags():
     for image in pin.pulled(COMPOSE).values():
         assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+(\.\d+)?(-[a-z]+)?", image), image
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
-def test_actions_are_pinned_by_their_commit(path: Path) -> None:
+def test_actions_are_pinned_by_their_commit(path):
     """A tag may be moved to other code, which would run with the rights to publish."""
     for line in path.read_text(encoding="utf-8").splitlines():
         if "uses:" in line and "uses: ./" not in line:
@@ -72,7 +70,7 @@ def test_actions_are_pinned_by_their_commit(path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 @pytest.mark.parametrize("unit", ["infercanary-exporter", "infercanary-probe"])
-def test_a_unit_is_sound_and_hardly_exposed(unit: str, tmp_path: Path) -> None:
+def test_a_unit_is_sound_and_hardly_exposed(unit, tmp_path):
     """The program that it starts is not installed here, so another one stands for it."""
     text = (ROOT / f"deploy/systemd/{unit}.service").read_text(encoding="utf-8")
     assert text.count("/opt/infercanary/bin/infercanary") == 1
@@ -88,7 +86,7 @@ def test_a_unit_is_sound_and_hardly_exposed(unit: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("job", RELEASE["jobs"].values(), ids=RELEASE["jobs"])
-def test_a_release_calls_what_there_is(job: Mapping[str, Any]) -> None:
+def test_a_release_calls_what_there_is(job):
     """A tag is its first run: what it calls is installed by a step before, or a module of the repository."""
     needed = job.get("needs", [])
     assert {*([needed] if isinstance(needed, str) else needed)} <= RELEASE["jobs"].keys()
@@ -115,11 +113,11 @@ def test_a_release_calls_what_there_is(job: Mapping[str, Any]) -> None:
                     assert program in installed | {"test"}
 
 
-def _checks_out(job: Mapping[str, Any]) -> bool:
+def _checks_out(job):
     return any(step.get("uses", "").startswith("actions/checkout@") for step in job["steps"])
 
 
-def test_links_out_of_the_site_lead_to_the_repository() -> None:
+def test_links_out_of_the_site_lead_to_the_repository():
     from release import links
 
     page = ROOT / "docs/README.md"
@@ -132,7 +130,7 @@ def test_links_out_of_the_site_lead_to_the_repository() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no tomllib")
-def test_images_install_the_versions_of_the_constraints_each_file_by_its_hash() -> None:
+def test_images_install_the_versions_of_the_constraints_each_file_by_its_hash():
     from release import hashes
 
     constraints = hashes.CONSTRAINTS.read_text(encoding="utf-8")
@@ -152,7 +150,7 @@ def test_images_install_the_versions_of_the_constraints_each_file_by_its_hash() 
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no tomllib")
-def test_hashes_are_those_of_the_wheels_that_fit_the_images() -> None:
+def test_hashes_are_those_of_the_wheels_that_fit_the_images():
     from release import hashes
 
     names = [
@@ -172,12 +170,12 @@ def test_hashes_are_those_of_the_wheels_that_fit_the_images() -> None:
         hashes.text({"a": "2.0"}, {"a": files})
 
 
-def test_what_is_no_digest_is_refused() -> None:
+def test_what_is_no_digest_is_refused():
     with pytest.raises(UsageError, match="is no digest"):
         pin.overlay(COMPOSE, lambda _: "sha256:12")
 
 
-def test_a_release_is_published_without_a_password() -> None:
+def test_a_release_is_published_without_a_password():
     assert "secrets.PYPI" not in str(RELEASE), "trusted publishing has no token"
     assert RELEASE["permissions"] == {"contents": "read"}
     assert RELEASE["jobs"]["publish"]["permissions"] == {"id-token": "write", "attestations": "write"}

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -61,9 +60,7 @@ def test_frugal_after_it():
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
 
 
-def run(
-    folder: Path, *options: str, settings: str = "", paths: Sequence[str] = ("tests",)
-) -> subprocess.CompletedProcess[str]:
+def run(folder, *options, settings="", paths=("tests",)):
     """The tests of a folder, as a suite of its own."""
     (folder / "pytest.ini").write_text(f"[pytest]\n{settings}markers =\n    quiet\n    takes\n")
     return subprocess.run(
@@ -75,7 +72,7 @@ def run(
     )  # fmt: skip
 
 
-def test_a_file_that_cannot_be_imported_fails(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_imported_fails(tmp_path):
     """Half of such a file was taken for the whole: 115 tests after the error were missing, and nothing said so."""
     tests = tmp_path / "tests"
     tests.mkdir()
@@ -87,7 +84,7 @@ def test_a_file_that_cannot_be_imported_fails(tmp_path: Path) -> None:
     assert done.returncode != 0 and "ValueError: half" in done.stdout, done.stdout
 
 
-def test_a_test_that_takes_too_much_memory_fails(tmp_path: Path) -> None:
+def test_a_test_that_takes_too_much_memory_fails(tmp_path):
     tests = tmp_path / "tests"
     tests.mkdir()
     text = CONFTEST.read_text()
@@ -101,7 +98,7 @@ def test_a_test_that_takes_too_much_memory_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.takes(8)
-def test_a_killed_worker_fails_the_run_within_a_minute(tmp_path: Path) -> None:
+def test_a_killed_worker_fails_the_run_within_a_minute(tmp_path):
     tests = tmp_path / "tests"
     tests.mkdir()
     shutil.copy(CONFTEST, tests)

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 SHOWN = ROOT / "prometheus/tests/alerts.yml"
 
 
-def test_what_texts_read_has_the_labels_of_its_alert(tmp_path: Path) -> None:
+def test_what_texts_read_has_the_labels_of_its_alert(tmp_path):
     """Each series of a query is one of the alert's own, with labels that a text reads. No join fails."""
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed")
@@ -44,7 +43,7 @@ def test_what_texts_read_has_the_labels_of_its_alert(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def of_an_image(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def of_an_image(rules):
     """What the texts about a slower image read: sentence, time, images, links, and the link's beginning."""
     [rule] = [rule for rule in rules if rule["uid"] == "infercanary-image-regressed-critical"]
     alert = '{namespace="prod",service="severe",canary="resnet"}'

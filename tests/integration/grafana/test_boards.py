@@ -6,7 +6,7 @@ A new panel, and a new metric, is in it by being there.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from itertools import product, starmap
@@ -77,7 +77,7 @@ class Scene(NamedTuple):
     panels: Mapping[str, Mapping[str, Any]]
     """Board and title → what it asked."""
 
-    def shown(self, *places: str, library: str = node.VERSIONS[0]) -> list[dict[str, Any]]:
+    def shown(self, *places, library=node.VERSIONS[0]):
         """What these panels show."""
         return node.shown([self.panels[place] for place in places], library)
 
@@ -86,14 +86,14 @@ REPEATS = {"troubled", "many"}
 """Situations of the campaign: one on a GPU has what one without has, and `spread` has several hosts."""
 
 
-def marked(*case: str) -> object:
+def marked(*case):
     """A case, of the campaign only where CI has one like it."""
     situation, library = (*case, node.VERSIONS[0])[:2]
     in_ci = situation not in REPEATS and (library == node.VERSIONS[0] or situation == "upgraded-gpu")
     return pytest.param(*case, marks=[] if in_ci else pytest.mark.campaign)
 
 
-def ask(situation: Situation, prometheus: Prometheus) -> dict[str, Mapping[str, Any]]:
+def ask(situation, prometheus):
     """What each panel of each board asks, by board and title."""
     return {
         f"{board}: {question['panel']['title']}": question
@@ -103,7 +103,7 @@ def ask(situation: Situation, prometheus: Prometheus) -> dict[str, Mapping[str, 
 
 
 @pytest.fixture(scope="module")
-def scenes() -> Iterator[Callable[[str], Scene]]:
+def scenes():
     """Each situation is set up once, for the tests of both libraries."""
     if why := node.missing() or backfill.missing():
         assert not os.environ.get("CI"), why
@@ -111,7 +111,7 @@ def scenes() -> Iterator[Callable[[str], Scene]]:
     with ExitStack() as stack:
 
         @cache
-        def set_up(name: str) -> Scene:
+        def set_up(name):
             situation = SITUATIONS[name]
             prometheus = stack.enter_context(backfill.prometheus(situation))
             return Scene(situation, prometheus, ask(situation, prometheus))
@@ -120,12 +120,12 @@ def scenes() -> Iterator[Callable[[str], Scene]]:
 
 
 @pytest.fixture
-def scene(request: pytest.FixtureRequest, scenes: Callable[[str], Scene]) -> Scene:
+def scene(request, scenes):
     return scenes(request.param)
 
 
 @pytest.mark.parametrize("scene", [*map(marked, SITUATIONS)], indirect=True)
-def test_it_is_what_it_is_called(scene: Scene) -> None:
+def test_it_is_what_it_is_called(scene):
     name = scene.situation.name
     wanted = [*THERE[name.removesuffix("-gpu")]]
     if name.endswith("-gpu"):
@@ -147,7 +147,7 @@ SCREENS = {
 
 
 @pytest.mark.parametrize("scene", SCREENS, indirect=True)
-def test_the_first_screen_says_what_happened_to_which_image_why_and_what_to_do(scene: Scene) -> None:
+def test_the_first_screen_says_what_happened_to_which_image_why_and_what_to_do(scene):
     verdict, words, components = scene.shown(
         "service: Verdict", "service: In words", "service: Components that changed"
     )
@@ -159,7 +159,7 @@ def test_the_first_screen_says_what_happened_to_which_image_why_and_what_to_do(s
 
 
 @pytest.mark.parametrize("scene", ["upgraded"], indirect=True)
-def test_an_upgrade_is_marked_when_it_was(scene: Scene) -> None:
+def test_an_upgrade_is_marked_when_it_was(scene):
     [expression] = {
         q.expression
         for q in queries(service="classify")
@@ -170,7 +170,7 @@ def test_an_upgrade_is_marked_when_it_was(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("scene", ["spread"], indirect=True)
-def test_a_service_on_several_hosts_is_one(scene: Scene) -> None:
+def test_a_service_on_several_hosts_is_one(scene):
     """One row and one line of each service, and one of each replica: none is missing, and none is there twice."""
     each = "Latency of each replica"
     table, latency, said, replicas, lines = scene.shown(
@@ -198,11 +198,11 @@ def test_a_service_on_several_hosts_is_one(scene: Scene) -> None:
     assert _names(of_each_host) == [f"infercanary-classify-1 node-{number}" for number in (1, 2)]
 
 
-def _names(shown: Mapping[str, Any]) -> list[str]:
+def _names(shown):
     return sorted(series["name"] for series in shown["series"])
 
 
-def test_each_query_gives_something_in_a_situation(scenes: Callable[[str], Scene]) -> None:
+def test_each_query_gives_something_in_a_situation(scenes):
     """Or is known not to (grafana/empty.py)."""
     asked, given = set(), set()
     for name in SITUATIONS:
@@ -227,7 +227,7 @@ def test_each_query_gives_something_in_a_situation(scenes: Callable[[str], Scene
 @pytest.mark.parametrize(
     ("scene", "library"), [*starmap(marked, product(SITUATIONS, node.VERSIONS))], indirect=["scene"]
 )
-def test_no_panel_has_a_fault(scene: Scene, library: str) -> None:
+def test_no_panel_has_a_fault(scene, library):
     faults = [
         f"{place}: {fault['line']} [{fault['rule']}]"
         for place, shows in zip(scene.panels, scene.shown(*scene.panels, library=library), strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -22,19 +22,19 @@ PALETTE = {"mode": "palette-classic"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def installed() -> None:
+def installed():
     if why := node.missing():
         assert not os.environ.get("CI"), why
         pytest.skip(why)
 
 
-def vector(*series: tuple[Mapping[str, str], float | str]) -> dict[str, Any]:
+def vector(*series):
     """An instant's answer."""
     result = [{"metric": labels, "value": [START, str(value)]} for labels, value in series]
     return {"resultType": "vector", "result": result}
 
 
-def matrix(*series: tuple[Mapping[str, str], Sequence[float]]) -> dict[str, Any]:
+def matrix(*series):
     """An answer over time."""
     result = [
         {"metric": labels, "values": [[START + i * STEP, str(value)] for i, value in enumerate(values)]}
@@ -44,18 +44,18 @@ def matrix(*series: tuple[Mapping[str, str], Sequence[float]]) -> dict[str, Any]
 
 
 def panel(
-    kind: str,
-    *answers: dict[str, Any],
-    legend: str = "{{name}}",
-    table: bool = False,
-    expr: str = "up",
-    w: int = 12,
-    h: int = 8,
-    defaults: Mapping[str, Any] | None = None,
-    overrides: Sequence[Mapping[str, Any]] = (),
-    options: Mapping[str, Any] | None = None,
-    transformations: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:
+    kind,
+    *answers,
+    legend="{{name}}",
+    table=False,
+    expr="up",
+    w=12,
+    h=8,
+    defaults=None,
+    overrides=(),
+    options=None,
+    transformations=(),
+):
     """A panel with one query for each answer."""
     form = "table" if table else "time_series"
     targets = [
@@ -80,7 +80,7 @@ def panel(
     }
 
 
-def table(*answers: dict[str, Any], unit: str = "", **others: Any) -> dict[str, Any]:
+def table(*answers, unit="", **others):
     """A table of the labels and the value, which is called Latency and has the unit."""
     names = {"Value": "Latency", "Value #A": "Latency", "Value #B": "Shift"}
     organize = {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": names}
@@ -94,24 +94,24 @@ def table(*answers: dict[str, Any], unit: str = "", **others: Any) -> dict[str, 
     )
 
 
-def lines(*values: Sequence[float], **others: Any) -> dict[str, Any]:
+def lines(*values, **others):
     """Series over time, each with a name."""
     answer = matrix(*(({"name": f"search-{i}"}, each) for i, each in enumerate(values, 1)))
     defaults = {"color": PALETTE, **others.pop("defaults", {})}
     return panel("timeseries", answer, defaults=defaults, **others)
 
 
-def dashed(name: str, *dash: int) -> dict[str, Any]:
+def dashed(name, *dash):
     style = {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [*dash]}}
     return {"matcher": {"id": "byName", "options": name}, "properties": [style]}
 
 
-def coloured(name: str, hue: str) -> dict[str, Any]:
+def coloured(name, hue):
     style = {"id": "color", "value": {"mode": "fixed", "fixedColor": hue}}
     return {"matcher": {"id": "byName", "options": name}, "properties": [style]}
 
 
-def no_value(text: str) -> dict[str, Any]:
+def no_value(text):
     return {
         "matcher": {"id": "byType", "options": "number"},
         "properties": [{"id": "noValue", "value": text}],
@@ -136,14 +136,14 @@ BUCKET_COUNTS = tuple(({"name": "a", "le": le}, [1.0] * 3) for le in ("0.1", "0.
 SEVERAL = vector(*(({"name": name}, 0.2) for name in "abcdefghijkl"))
 
 
-def painted(hue: str, how: str = "color-background") -> Sequence[dict[str, Any]]:
+def painted(hue, how="color-background"):
     """Cells of the column Latency in a colour."""
     style = {"id": "custom.cellOptions", "value": {"type": how}}
     fixed = {"id": "color", "value": {"mode": "fixed", "fixedColor": hue}}
     return [{"matcher": {"id": "byType", "options": "number"}, "properties": [style, fixed]}]
 
 
-def cells(hue: str, how: str) -> dict[str, Any]:
+def cells(hue, how):
     return panel("table", vector((ONE, 0.2)), table=True, overrides=painted(hue, how))
 
 
@@ -300,17 +300,17 @@ RULES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module", params=node.VERSIONS)
-def found(request: pytest.FixtureRequest) -> Mapping[str, tuple[Any, Any]]:
+def found(request):
     """Case → what is shown of its two panels."""
     shown = node.shown([each for pair in RULES.values() for each in pair], request.param)
     return dict(zip(RULES, zip(shown[::2], shown[1::2], strict=True), strict=True))
 
 
 def test_each_rule_finds_its_fault_and_nothing_where_there_is_none(
-    found: Mapping[str, tuple[Any, Any]],
-) -> None:
+    found,
+):
     @for_each(RULES, str)
-    def check(case: str) -> None:
+    def check(case):
         wrong, right = ({fault["rule"]: fault["line"] for fault in each["faults"]} for each in found[case])
         rule = case.partition(":")[0]
         assert rule in wrong, wrong
@@ -319,7 +319,7 @@ def test_each_rule_finds_its_fault_and_nothing_where_there_is_none(
     check()
 
 
-def test_frames_and_axes_are_those_of_grafanas_own_packages() -> None:
+def test_frames_and_axes_are_those_of_grafanas_own_packages():
     done = subprocess.run(["node", "--test"], cwd=node.HERE, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout
     assert "\n# pass 162\n" in done.stdout

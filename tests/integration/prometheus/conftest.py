@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,9 @@ PROGRAMS = ("promtool", "amtool", "alertmanager")
 ENVIRONMENT = {**os.environ, "GOGC": "1000"}
 """promtool's garbage is collected seldom, which takes a quarter less CPU time and 300 MB at most."""
 
-Run = Callable[..., str]
-"""From a program and its arguments to what it printed; a failure shows that."""
-
 
 @pytest.fixture(scope="session")
-def tool() -> Run:
+def tool():
     """Runs one of the programs, which must succeed."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
@@ -28,7 +24,7 @@ def tool() -> Run:
         why = f"not on PATH: {', '.join(missing)}, which come with Prometheus and Alertmanager"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
 
-    def run(name: str, *arguments: str) -> str:
+    def run(name, *arguments):
         done = subprocess.run(
             [name, *arguments], capture_output=True, text=True, timeout=300, env=ENVIRONMENT
         )
@@ -39,9 +35,9 @@ def tool() -> Run:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport():
     report = yield
     if report.skipped and isinstance(report.longrepr, tuple):
         # pytest's summary has a line for each place that skips: let this folder be one.
-        report.longrepr = (str(Path(__file__).parent), None, report.longrepr[2])  # type: ignore[assignment]
+        report.longrepr = (str(Path(__file__).parent), None, report.longrepr[2])
     return report

@@ -6,20 +6,18 @@ import re
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from alertmanager import ALERTS, CONFIG, SECRET, Alertmanager, running
+from alertmanager import ALERTS, CONFIG, SECRET, running
 from harness import ROOT, eventually
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SHIPPED: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
 
 
-def test_secrets_are_in_files() -> None:
+def test_secrets_are_in_files():
     """The one file is a Docker secret, and what ships with the project is empty."""
     urls = [hook for receiver in SHIPPED["receivers"] for hook in receiver["webhook_configs"]]
     assert all(hook["url_file"] == SECRET and "url" not in hook for hook in urls)
@@ -27,7 +25,7 @@ def test_secrets_are_in_files() -> None:
     assert (ROOT / "prometheus/webhook-url").read_text() == ""
 
 
-def test_without_a_webhook_its_receivers_are_empty(tool: Callable[..., str], tmp_path: Path) -> None:
+def test_without_a_webhook_its_receivers_are_empty(tool, tmp_path):
     script = COMPOSE["services"]["alertmanager"]["entrypoint"][2]
     assert f"secret={SECRET}\n" in script
     [expression] = re.findall(r"sed '(.+?)'", script)
@@ -50,9 +48,7 @@ def test_without_a_webhook_its_receivers_are_empty(tool: Callable[..., str], tmp
         ("ALERT_WEBHOOK_URL=http://a/1\n", False, True),
     ],
 )
-def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(
-    tmp_path: Path, written: str, is_used: bool, is_refused: bool
-) -> None:
+def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(tmp_path, written, is_used, is_refused):
     """Else it is reported with the first alert, by Alertmanager's log alone."""
     secret, made = tmp_path / "webhook-url", tmp_path / "alertmanager.yml"
     secret.write_bytes(written.encode())
@@ -71,7 +67,7 @@ def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(
     assert made.exists() == (not is_used and not is_refused), "without a URL its receivers are empty"
 
 
-def test_what_inhibition_names_exists() -> None:
+def test_what_inhibition_names_exists():
     """By the labels that rules have: an alert that was renamed would inhibit nothing."""
     layers = {labels["layer"] for labels in ALERTS.values()}
     for rule in SHIPPED["inhibit_rules"]:
@@ -88,7 +84,7 @@ def test_what_inhibition_names_exists() -> None:
 
 
 @pytest.fixture
-def alertmanager(tool: Callable[..., str], tmp_path: Path) -> Iterator[Alertmanager]:
+def alertmanager(tool, tmp_path):
     # As shipped, but for the patience.
     impatient = {f"group_wait: {patience}": "group_wait: 1s" for patience in ("30s", "10s")}
     with running(tmp_path, impatient) as found:
@@ -104,7 +100,7 @@ PLACES = {
 }
 
 
-def alert(text: str, scene: str = "search") -> dict[str, str]:
+def alert(text, scene="search"):
     """The labels of an alert such as ``GpuThrottled container gpu=0``; its host and service are a scene's own."""
     name, place, *more = text.split()
     known = {"instance": f"{scene}-node:9797", "service": scene, "container": "c-1", "canary": "resnet"}
@@ -113,8 +109,8 @@ def alert(text: str, scene: str = "search") -> dict[str, str]:
 
 
 def test_an_upgrade_is_one_notification_for_each_service_and_severity_and_trouble_of_hosts_for_each_host(
-    alertmanager: Alertmanager,
-) -> None:
+    alertmanager,
+):
     alertmanager.send(
         alert("OutputChanged canary"),
         alert("MeasureRegressed canary measure=cold_start_load"),  # on a CPU that is the same news
@@ -215,10 +211,10 @@ INHIBITED: tuple[tuple[str, list[str], list[str]], ...] = (
 )
 
 
-def test_what_another_alert_explains_is_left_out(alertmanager: Alertmanager) -> None:
+def test_what_another_alert_explains_is_left_out(alertmanager):
     expected: dict[frozenset[tuple[str, str]], str] = {}
 
-    def send(scene: str, why: str, silenced: list[str], sent: list[str]) -> None:
+    def send(scene, why, silenced, sent):
         for text in (why, *silenced, *sent):
             labels = alert(text, scene)
             alertmanager.send(labels)

@@ -7,29 +7,24 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import yaml
-from aiohttp.web import RouteDef
 
-from infercanary.contract.report import Family
 from infercanary.exporter import api
 from infercanary.exporter.judging.families import METRICS
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.probe_state import INFO
 from infercanary.exporter.rollout import ABORTS, PROMOTES, WORST_FIRST, Question, ServiceState
 from infercanary.judge.policy import LIVE
-from infercanary.judge.result import STATES, State
+from infercanary.judge.result import STATES
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 CHECK = DEPLOY / "check"
 ARGO = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((DEPLOY / "argo-rollouts").iterdir())}
 FLAGGER = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((DEPLOY / "flagger").iterdir())}
-DOCS = DEPLOY.parent / "docs/rollouts.md"
 ARGUMENTS = {
     "service": "search", "namespace": "ml", "image": "registry.example.com/search:v2", "canary": "",
     "exporter": "http://infercanary.infercanary:9797", "prometheus": "http://prometheus:9090",
@@ -39,17 +34,17 @@ WAIT_SECONDS = 3600  # as the templates say
 ARGO_ERROR_SECONDS = 10  # after which Argo asks again where a measurement was an error
 
 
-def metric(name: str) -> dict[str, Any]:
+def metric(name):
     [found] = ARGO[name]["spec"]["metrics"]
     assert isinstance(found, dict)
     return found
 
 
-def filled(text: str, values: Mapping[str, str] = ARGUMENTS, form: str = r"\{\{args\.(\w+)\}\}") -> str:
+def filled(text, values=ARGUMENTS, form=r"\{\{args\.(\w+)\}\}"):
     return re.sub(form, lambda match: values[match[1]], text)
 
 
-def faults(objects: Sequence[Any]) -> list[str]:
+def faults(objects):
     missing = not shutil.which("node") or not (CHECK / "node_modules").is_dir()
     if missing:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(
@@ -60,7 +55,7 @@ def faults(objects: Sequence[Any]) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_argos_objects_are_by_its_schema() -> None:
+def test_argos_objects_are_by_its_schema():
     assert faults([*ARGO.values()]) == []
     wrong = {"kind": "AnalysisTemplate", "apiVersion": "argoproj.io/v1alpha1", "metadata": {"name": "x"}}
     [*found] = faults(
@@ -70,7 +65,7 @@ def test_argos_objects_are_by_its_schema() -> None:
 
 
 @pytest.mark.parametrize("name", ARGO)
-def test_argo_waits_for_an_hour_and_no_longer(name: str) -> None:
+def test_argo_waits_for_an_hour_and_no_longer(name):
     found = metric(name)
     seconds = int(found["interval"].removesuffix("s"))
     assert LIVE.decide.looks[-1] * RUN_SECONDS < WAIT_SECONDS, "it waits longer than the judge needs"
@@ -81,7 +76,7 @@ def test_argo_waits_for_an_hour_and_no_longer(name: str) -> None:
     assert found["count"] > 2 * found["inconclusiveLimit"]
 
 
-def test_argo_asks_the_api() -> None:
+def test_argo_asks_the_api():
     found = metric("analysis-template")
     url = urlsplit(filled(found["provider"]["web"]["url"]))
     assert ("get", url.path) in {(route.method.lower(), route.path) for route in served()}
@@ -93,7 +88,7 @@ def test_argo_asks_the_api() -> None:
     assert {word for word in WORST_FIRST if f'"{word}"' in fails} == ABORTS
 
 
-def test_flagger_asks_the_api() -> None:
+def test_flagger_asks_the_api():
     hooks = {each["type"]: each for each in FLAGGER["canary"]["spec"]["analysis"]["webhooks"]}
     paths = {kind: urlsplit(hook["url"]).path for kind, hook in hooks.items()}
     assert paths == {"rollback": "/api/v1/rollback", "confirm-promotion": "/api/v1/gate"}
@@ -105,7 +100,7 @@ def test_flagger_asks_the_api() -> None:
     assert annotation in (DEPLOY / "flagger/canary.yaml").read_text()
 
 
-def served() -> list[RouteDef]:
+def served():
     return api.routes(lambda _: ServiceState(NOTHING, ()))
 
 
@@ -118,7 +113,7 @@ VERDICT, UPGRADE = (
 V1, V2, V3 = (f"registry.example.com/search:v{number} (12345678901{number})" for number in (1, 2, 3))
 
 
-def lines(family: Family, container: str, labels: Mapping[str, str]) -> list[dict[str, str]]:
+def lines(family, container, labels):
     """The samples of a family, as one of its containers shows them."""
     at = {"namespace": "ml", "service": "search", "pod": container, "container": "server", "instance": "node"}
     found = []
@@ -129,7 +124,7 @@ def lines(family: Family, container: str, labels: Mapping[str, str]) -> list[dic
     return found
 
 
-def service(verdicts: Mapping[str, State], candidate: str, *images: str) -> list[dict[str, str]]:
+def service(verdicts, candidate, *images):
     """The series of a service with these verdicts on its canaries, of which each image runs in a container."""
     found = []
     for number, image in enumerate(images):
@@ -164,7 +159,7 @@ CASES: dict[str, tuple[list[dict[str, str]], float | None, float]] = {
 }
 
 
-def test_the_promql_forms_answer_as_the_verdicts_say(tmp_path: Path, tool: Callable[..., str]) -> None:
+def test_the_promql_forms_answer_as_the_verdicts_say(tmp_path, tool):
     values = {**ARGUMENTS, "canary": ".+"}
     argo = filled(metric("analysis-template-prometheus")["provider"]["prometheus"]["query"], values)
     words = {"namespace": "ml", "target": "search"}

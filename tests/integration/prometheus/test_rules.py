@@ -4,21 +4,16 @@ alert says what a person needs at night."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 
 from tests.for_each import for_each
+from tests.rules import ALERTS, DECLARED, GROUPS, RECORDS, ROOT, RULE_FILES, RULES, load
 
 pytestmark = pytest.mark.takes(40)
 
-ROOT = Path(__file__).parents[3]
 PROMETHEUS = ROOT / "prometheus"
-RULE_FILES = sorted((PROMETHEUS / "rules").glob("*.yml"))
 TEST_FILES = sorted((PROMETHEUS / "tests").glob("*.yml"))
 RUNBOOKS = (ROOT / "docs/runbooks.md").read_text(encoding="utf-8")
 
@@ -30,24 +25,12 @@ LAYERS = {"image", "host", "canary", "stack"}
 # What Prometheus and the exporter add to every series.
 COMMON = {"instance", "job", "service", "namespace", "pod", "container", "le"}
 
-Document = dict[str, Any]
+SCENARIOS: list[dict[str, Any]] = [test for path in TEST_FILES for test in load(path)["tests"]]
+CASES: list[dict[str, Any]] = [case for test in SCENARIOS for case in test.get("alert_rule_test", ())]
+QUERIES: list[dict[str, Any]] = [case for test in SCENARIOS for case in test.get("promql_expr_test", ())]
 
 
-@cache
-def load(path: Path) -> Document:
-    document: Document = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
-    return document
-
-
-RULES: list[Document] = [r for path in RULE_FILES for g in load(path)["groups"] for r in g["rules"]]
-ALERTS = [rule for rule in RULES if "alert" in rule]
-RECORDS = {rule["record"]: rule for rule in RULES if "record" in rule}
-SCENARIOS: list[Document] = [test for path in TEST_FILES for test in load(path)["tests"]]
-CASES: list[Document] = [case for test in SCENARIOS for case in test.get("alert_rule_test", ())]
-QUERIES: list[Document] = [case for test in SCENARIOS for case in test.get("promql_expr_test", ())]
-
-
-def name_of(alert: Document) -> str:
+def name_of(alert):
     return f"{alert['alert']}-{alert['labels']['severity']}"
 
 
@@ -57,16 +40,16 @@ each_alert = for_each(ALERTS, name_of)
 # By Prometheus' own tools -----------------------------------------------------------------------------------------
 
 
-def test_the_config_is_accepted(tool: Callable[..., str]) -> None:
+def test_the_config_is_accepted(tool):
     tool("promtool", "check", "config", "--lint=all", "--lint-fatal", str(PROMETHEUS / "prometheus.yml"))
 
 
-def test_the_rules_are_accepted(tool: Callable[..., str]) -> None:
+def test_the_rules_are_accepted(tool):
     tool("promtool", "check", "rules", "--lint=all", "--lint-fatal", *map(str, RULE_FILES))
 
 
 @pytest.mark.parametrize("file", TEST_FILES, ids=lambda path: path.stem)
-def test_the_rules_do_what_their_tests_say(tool: Callable[..., str], file: Path) -> None:
+def test_the_rules_do_what_their_tests_say(tool, file):
     """A file at a time: all of them take a minute, which two workers share."""
     tool("promtool", "test", "rules", str(file))
 
@@ -74,7 +57,7 @@ def test_the_rules_do_what_their_tests_say(tool: Callable[..., str], file: Path)
 # Each rule has tests ----------------------------------------------------------------------------------------------
 
 
-def test_every_alert_fires_with_its_texts_and_ends_with_its_trouble() -> None:
+def test_every_alert_fires_with_its_texts_and_ends_with_its_trouble():
     """In one scenario: none fires before, each does meanwhile, and none afterwards."""
     scenario = load(PROMETHEUS / "tests/alerts.yml")["tests"][0]
     before, afterwards = scenario["promql_expr_test"]
@@ -88,12 +71,12 @@ def test_every_alert_fires_with_its_texts_and_ends_with_its_trouble() -> None:
     assert fired == {(alert["alert"], alert["labels"]["severity"]) for alert in ALERTS}
 
 
-def test_there_are_few() -> None:
+def test_there_are_few():
     assert len({alert["alert"] for alert in ALERTS}) <= MOST_ALERTS
     assert len(RECORDS) <= MOST_RECORDS
 
 
-def test_every_metric_of_an_alert_is_there_when_all_must_be_silent() -> None:
+def test_every_metric_of_an_alert_is_there_when_all_must_be_silent():
     """Through a restart, a scrape gap, a counter reset: of what is not there, silence says nothing."""
     first = load(PROMETHEUS / "tests/silence.yml")["tests"][0]
     there = {series_of(text).metric for text in inputs(first)}
@@ -108,35 +91,11 @@ VALUES = [name for name in RECORDS if not name.startswith(THRESHOLD)]
 
 
 @for_each(VALUES)
-def test_a_recording_rule_has_a_test_with_a_value(record: str) -> None:
+def test_a_recording_rule_has_a_test_with_a_value(record):
     assert any(case["exp_samples"] and record in records_in(case["expr"]) for case in QUERIES)
 
 
 # What they name exists --------------------------------------------------------------------------------------------
-
-
-class Metric(NamedTuple):
-    kind: str
-    labels: dict[str, set[str]]
-    """Name → its values, where docs/metrics.md lists them all."""
-
-
-def declared() -> dict[str, Metric]:
-    """The metrics of docs/metrics.md, by the names of their series."""
-    text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
-    found: dict[str, Metric] = {}
-    for name, kind, rest in re.findall(r"^### `(\w+)`\n\n(\w+) · [^·\n]+(.*)$", text, flags=re.MULTILINE):
-        labels = {
-            label: set(re.findall(r"`([^`]+)`", values))
-            for label, values in re.findall(r"· `(\w+)`(?: \(([^)]*)\))?", rest)
-        }
-        # Without an end: as one native histogram.
-        ends = ("", "_bucket", "_sum", "_count") if kind == "histogram" else ("",)
-        found |= {name + end: Metric(kind, labels) for end in ends}
-    return found
-
-
-DECLARED = declared()
 
 
 class Series(NamedTuple):
@@ -144,7 +103,7 @@ class Series(NamedTuple):
     matchers: list[tuple[str, str, str]]
 
 
-def series_of(text: str) -> Series:
+def series_of(text):
     name, _, inner = text.partition("{")
     return Series(name, re.findall(r'(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"', inner))
 
@@ -152,31 +111,31 @@ def series_of(text: str) -> Series:
 _SELECTOR = re.compile(r'(?<![\w:])infercanary_\w+(?![\w:])(?:\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\})?')
 
 
-def selectors(expression: str) -> Iterator[Series]:
+def selectors(expression):
     for text in _SELECTOR.findall(expression):
         yield series_of(text)
 
 
-def metrics_in(expression: str) -> set[str]:
+def metrics_in(expression):
     return {series.metric for series in selectors(expression)}
 
 
-def records_in(expression: str) -> set[str]:
+def records_in(expression):
     names = set(re.findall(r"[a-z]\w*(?::\w+){2,}", expression))
     return {name for name in names if not name.startswith(THRESHOLD)}
 
 
-def read_by(rule: Document) -> set[str]:
+def read_by(rule):
     """The exporters' families, by itself and by the records that it reads."""
     read = metrics_in(rule["expr"])
     return read.union(*(read_by(RECORDS[name]) for name in records_in(rule["expr"])))
 
 
-def inputs(test: Document) -> list[str]:
+def inputs(test):
     return [each["series"] for each in test.get("input_series", ())]
 
 
-def check(series: Series) -> None:
+def check(series):
     """It is a metric that is documented, with those labels, and these can have such values."""
     assert series.metric in DECLARED, f"{series.metric} is not in docs/metrics.md"
     labels = DECLARED[series.metric].labels
@@ -189,7 +148,7 @@ def check(series: Series) -> None:
 
 
 @for_each(RULES, lambda rule: rule.get("record") or name_of(rule))
-def test_what_a_rule_reads_exists(rule: Document) -> None:
+def test_what_a_rule_reads_exists(rule):
     for series in selectors(rule["expr"]):
         check(series)
     assert records_in(rule["expr"]) <= RECORDS.keys()
@@ -203,7 +162,7 @@ def test_what_a_rule_reads_exists(rule: Document) -> None:
 OF_OTHERS = ("up", "alertmanager_notifications_failed_total")  # Prometheus' own, and Alertmanager's
 
 
-def test_what_tests_are_given_exists() -> None:
+def test_what_tests_are_given_exists():
     """A test with a misspelt series would be silent for that reason alone."""
     for test in SCENARIOS:
         for text in inputs(test):
@@ -212,13 +171,13 @@ def test_what_tests_are_given_exists() -> None:
                 check(series)
 
 
-def test_counters_are_read_by_their_growth() -> None:
+def test_counters_are_read_by_their_growth():
     for rule in RULES:
         for found in re.finditer(r"infercanary_\w+_total\b(?:\{[^}]*\})?(\[\w+\])?", rule["expr"]):
             assert found[1], f"{found[0]}: a counter's value says nothing"
 
 
-def test_runbooks_name_metrics_that_exist() -> None:
+def test_runbooks_name_metrics_that_exist():
     histograms = {name.removesuffix("_count") for name, m in DECLARED.items() if m.kind == "histogram"}
     for query in re.findall(r"`([^`]*infercanary[^`]*)`", RUNBOOKS):
         assert metrics_in(query) <= DECLARED.keys() | histograms, query
@@ -228,17 +187,16 @@ def test_runbooks_name_metrics_that_exist() -> None:
 # What they cost ---------------------------------------------------------------------------------------------------
 
 
-def test_a_window_is_read_once() -> None:
+def test_a_window_is_read_once():
     """What reads many samples is recorded once, and once a minute."""
     readers: dict[tuple[str, str], set[str]] = {}
-    for path in RULE_FILES:
-        for group in load(path)["groups"]:
-            for rule in group["rules"]:
-                name = rule.get("record") or name_of(rule)
-                for metric, window in _WINDOW.findall(rule["expr"]):
-                    readers.setdefault((metric, window), set()).add(name)
-                    if metric.endswith("_bucket"):
-                        assert group.get("interval") == "1m", name
+    for group in GROUPS:
+        for rule in group["rules"]:
+            name = rule.get("record") or name_of(rule)
+            for metric, window in _WINDOW.findall(rule["expr"]):
+                readers.setdefault((metric, window), set()).add(name)
+                if metric.endswith("_bucket"):
+                    assert group.get("interval") == "1m", name
     assert {read: names for read, names in readers.items() if len(names) > 1} == {}
     assert ("infercanary_runs_total", "30m") in readers
 
@@ -247,9 +205,9 @@ def test_a_window_is_read_once() -> None:
 _WINDOW = re.compile(r"(?<![\w:])(infercanary_\w+)(?:\{[^}]*\})?\[(\w+)\]")
 
 
-def test_tests_evaluate_records_before_what_reads_them() -> None:
+def test_tests_evaluate_records_before_what_reads_them():
     """promtool takes the groups that a file does not list in any order."""
-    groups = {group["name"] for path in RULE_FILES for group in load(path)["groups"]}
+    groups = {group["name"] for group in GROUPS}
     for path in TEST_FILES:
         assert set(load(path)["group_eval_order"]) == groups, path.name
 
@@ -257,7 +215,7 @@ def test_tests_evaluate_records_before_what_reads_them() -> None:
 # Thresholds -------------------------------------------------------------------------------------------------------
 
 
-def test_every_threshold_is_used_and_counted() -> None:
+def test_every_threshold_is_used_and_counted():
     thresholds = {name for name in RECORDS if name.startswith(THRESHOLD)}
     used = {name for rule in RULES for name in re.findall(rf"{THRESHOLD}\w+", rule["expr"])}
     assert thresholds == used
@@ -270,14 +228,14 @@ def test_every_threshold_is_used_and_counted() -> None:
     assert of_the_file == thresholds
 
 
-def literals(expression: str) -> set[str]:
+def literals(expression):
     """The numbers in it, but for those of windows and in strings."""
     rest = re.sub(r'"(?:[^"\\]|\\.)*"|\[[^\]]*\]|\boffset \w+', "", expression)
     return set(re.findall(r"(?<![\w:.])[\d.]*\d(?:e[+-]?\d+)?", rest))
 
 
 @each_alert
-def test_an_alert_has_no_number_of_its_own(alert: Document) -> None:
+def test_an_alert_has_no_number_of_its_own(alert):
     """But for 0 and 1, which say that there is something, and the count of the thresholds."""
     own = literals(alert["expr"]) - {"0", "1"}
     assert not own or alert["alert"] == "InferCanaryMonitoringImpaired", f"belongs into thresholds.yml: {own}"
@@ -291,7 +249,7 @@ _ASKED = re.compile(r'(?:query|printf) "((?:[^"\\]|\\.)*infercanary(?:[^"\\]|\\.
 
 
 @each_alert
-def test_an_alert_says_what_a_person_needs(alert: Document) -> None:
+def test_an_alert_says_what_a_person_needs(alert):
     name, annotations = alert["alert"], alert["annotations"]
     assert re.fullmatch(r"InferCanary([A-Z][a-z]+)+", name)
     assert alert["labels"]["severity"] in SEVERITIES
@@ -309,7 +267,7 @@ def test_an_alert_says_what_a_person_needs(alert: Document) -> None:
 
 
 @each_alert
-def test_an_annotation_asks_for_labels_or_for_a_value(alert: Document) -> None:
+def test_an_annotation_asks_for_labels_or_for_a_value(alert):
     """By `topk(1, …)` or `max(…)`: grafana/alerting.py makes these two of Grafana."""
     for text in alert["annotations"].values():
         asked = _ASKED.findall(text)
@@ -318,33 +276,13 @@ def test_an_annotation_asks_for_labels_or_for_a_value(alert: Document) -> None:
             assert re.match(r"topk\(1, |(1000 \* \()?max\(", query), query
 
 
-def test_service_links_name_the_service_and_begin_before_the_finding() -> None:
-    """Where there is a service; and with the namespace, where there is one."""
-    for expected in (e for case in CASES for e in case["exp_alerts"]):
-        labels, link = expected["exp_labels"], expected["exp_annotations"]["dashboard_url"]
-        if link and (service := labels.get("service")):
-            for name, value in (
-                ("namespace", labels.get("namespace")),
-                ("service", service),
-                ("canary", labels.get("canary")),
-            ):
-                assert (f"var-{name}={value}&" in link) == bool(value), link
-            assert bool(re.search(r"&from=-?\d+&", link)) == (
-                labels.get("since") == "first_day" or service in _FOUND
-            ), link
-
-
-_FOUND = {"severe", "slower", "unknown", "host", "larger", "drifts"}
-"""Services of the test with an upgrade or a drift."""
-
-
-def test_a_sentence_is_never_a_label_of_an_alert() -> None:
+def test_a_sentence_is_never_a_label_of_an_alert():
     """A new wording would resolve the alert and fire it again; alerts.yml shows that it goes on."""
     assert [rule for rule in RULES if re.search(r"infercanary_verdict_info|\bsentence\b", rule["expr"])] == []
     assert [e for case in CASES for e in case["exp_alerts"] if "sentence" in e["exp_labels"]] == []
 
 
-def test_trouble_of_a_host_names_the_service_that_feels_it() -> None:
+def test_trouble_of_a_host_names_the_service_that_feels_it():
     """Alertmanager inhibits by both: without the service it would silence nothing. A verdict is of all of its hosts."""
     fired = [e["exp_labels"] for case in CASES for e in case["exp_alerts"]]
     of_hosts = [labels for labels in fired if labels["layer"] == "host"]
@@ -354,7 +292,7 @@ def test_trouble_of_a_host_names_the_service_that_feels_it() -> None:
         assert named <= labels.keys()
 
 
-def test_a_table_says_which_page_and_which_wait() -> None:
+def test_a_table_says_which_page_and_which_wait():
     """A line for each: it pages, it waits, or it has both severities; and what one does."""
     page = (ROOT / "docs/alerting.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(InferCanary\w+)` \| ([\w, %]+) \| (.{20,}) \|$", page, flags=re.MULTILINE)
@@ -367,11 +305,11 @@ def test_a_table_says_which_page_and_which_wait() -> None:
     assert said == severities
 
 
-def test_no_runbook_is_left_over() -> None:
+def test_no_runbook_is_left_over():
     assert set(re.findall(r"^### (.+)$", RUNBOOKS, re.MULTILINE)) == {alert["alert"] for alert in ALERTS}
 
 
-def test_no_annotation_that_a_test_saw_failed_to_expand() -> None:
+def test_no_annotation_that_a_test_saw_failed_to_expand():
     for case in CASES:
         for expected in case["exp_alerts"]:
             for text in expected["exp_annotations"].values():

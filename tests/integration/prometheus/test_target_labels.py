@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
 
 import operated
 import pytest
 import yaml
-from harness import ROOT, Series, eventually
+from harness import ROOT, eventually
 
 from tests.integration.exporter.processes import ExporterProcess
 
 GIVEN = {"service": "monitoring", "namespace": "monitoring", "pod": "exporter-x7", "container": "exporter"}
 
-Query = Callable[[str], list[Series]]
-
 
 @pytest.fixture(scope="module")
-def query(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Query]:
+def query(tmp_path_factory):
     """Asks a Prometheus that scrapes a real exporter twice: as shipped, and without `honor_labels`."""
     if shutil.which("prometheus") is None:
         pytest.skip("no prometheus on PATH")
@@ -44,12 +41,12 @@ def query(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Query]:
         exporter.kill()
 
 
-def comes(query: Query, expression: str) -> Series:
+def comes(query, expression):
     [labels] = eventually(expression, 20, lambda: query(expression))
     return labels
 
 
-def test_the_exporters_labels_stay(query: Query) -> None:
+def test_the_exporters_labels_stay(query):
     up = comes(query, 'infercanary_up{job="infercanary"}')
     assert (up["service"], up["container"]) == ("s", "search-1")
     assert not [label for label in up if label.startswith("exported_")]
@@ -58,7 +55,7 @@ def test_the_exporters_labels_stay(query: Query) -> None:
     assert not query('{job="infercanary", exported_service!=""}')
 
 
-def test_without_honor_labels_no_rule_knows_the_service(query: Query) -> None:
+def test_without_honor_labels_no_rule_knows_the_service(query):
     """That the test above can fail."""
     up = comes(query, 'infercanary_up{job="renamed"}')
     assert (up["service"], up["exported_service"]) == ("monitoring", "s")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 from unittest.mock import Mock
@@ -24,7 +23,7 @@ from infercanary.command.settings import UsageError
 
 
 @pytest.mark.parametrize(("until", "expected"), [(-1.0, True), (3600.0, False), ("²", False), ("", False)])
-def test_an_experiment_is_overdue_after_its_time(until: float | str, expected: bool) -> None:
+def test_an_experiment_is_overdue_after_its_time(until, expected):
     text = f"{time.time() + until:.0f}" if isinstance(until, float) else until
     assert is_overdue({LABEL: text}) is expected
     assert not is_overdue(labels(0.0))
@@ -40,7 +39,7 @@ def test_an_experiment_is_overdue_after_its_time(until: float | str, expected: b
         ("µ \udcff".encode("utf-8", "surrogateescape"), "µ \ufffd"),
     ],
 )
-def test_last_words(log: bytes, line: str) -> None:
+def test_last_words(log, line):
     assert last_line(log) == line
 
 
@@ -53,11 +52,11 @@ def test_last_words(log: bytes, line: str) -> None:
         (ConnectionResetError(), "ConnectionResetError"),
     ],
 )
-def test_what_docker_says_is_one_line(error: Exception, line: str) -> None:
+def test_what_docker_says_is_one_line(error, line):
     assert one_line(error) == line
 
 
-def test_a_pull_that_fails_says_why_and_what_to_do() -> None:
+def test_a_pull_that_fails_says_why_and_what_to_do():
     """In the words of a real registry and daemon."""
     answer = 'Get "http://h/v2/": dial tcp 127.0.0.1:1: connect: connection refused'
     client: Any = Registry({"error": answer})
@@ -66,7 +65,7 @@ def test_a_pull_that_fails_says_why_and_what_to_do() -> None:
     assert f"cannot be pulled ({answer}); build it, fix its name, log in" in str(error.value)
 
 
-def test_only_a_missing_image_is_pulled(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_a_missing_image_is_pulled(capsys):
     client: Any = Registry({"status": "Pulling from i"})
     pulled, here = (find_image(client, "h/i:1", Interruption()) for _ in range(2))
     assert pulled[1]["pull"] > 0 and here[1] == {}
@@ -76,20 +75,20 @@ def test_only_a_missing_image_is_pulled(capsys: pytest.CaptureFixture[str]) -> N
 class Registry:
     """Docker's client, of a daemon without an image until it is pulled; the pull has this one line."""
 
-    def __init__(self, line: dict[str, str]) -> None:
+    def __init__(self, line):
         self._line, self._is_here = line, False
 
-    def inspect_image(self, name: str) -> dict[str, Any]:
+    def inspect_image(self, name):
         if not self._is_here:
             raise docker.errors.ImageNotFound("no such image")
         return {"Id": "sha256:1", "Size": 5, "Config": None}
 
-    def pull(self, repository: str, **options: Any) -> Iterator[dict[str, str]]:
+    def pull(self, repository, **options):
         self._is_here = "error" not in self._line
         yield self._line
 
 
-def docker_client() -> Mock:
+def docker_client():
     """Docker's client, of a daemon that has every image, and does as it is told."""
     answers = {"inspect_image": {"Id": "sha256:1"}, "inspect_container": {}}
     return Mock(
@@ -98,7 +97,7 @@ def docker_client() -> Mock:
     )
 
 
-def test_settings_are_copied_into_the_container() -> None:
+def test_settings_are_copied_into_the_container():
     """The daemon may not see files of this host."""
     client, copied = docker_client(), []
     client.put_archive.side_effect = lambda id_, path, archive: copied.append((path, archive))
@@ -121,9 +120,7 @@ def test_settings_are_copied_into_the_container() -> None:
         (ConnectionResetError(), False),
     ],
 )
-def test_the_reaper_watches_a_container_until_docker_confirms_its_end(
-    answer: Exception | None, is_forgotten: bool
-) -> None:
+def test_the_reaper_watches_a_container_until_docker_confirms_its_end(answer, is_forgotten):
     """From before it is created, since this process may be killed meanwhile."""
     client, reaper = docker_client(), Mock(spec=Reaper)
     client.remove_container.side_effect = answer
@@ -148,7 +145,7 @@ def test_the_reaper_watches_a_container_until_docker_confirms_its_end(
         ({"infercanary.socket": "unix:///x"}, "answers on 'unix:///x'.*or give config="),
     ],
 )  # fmt: skip
-def test_the_port_of_an_image(labels: Mapping[str, str], port: int | str) -> None:
+def test_the_port_of_an_image(labels, port):
     if isinstance(port, int):
         assert probe_port("i", labels) == port
     else:
@@ -175,8 +172,8 @@ IN_BOTH = {
     ],
 )  # fmt: skip
 def test_a_probe_is_asked_at_its_published_port_or_from_a_container_at_its_address(
-    monkeypatch: pytest.MonkeyPatch, host: str, inside: bool, settings: dict[str, Any], urls: list[str]
-) -> None:
+    monkeypatch, host, inside, settings, urls
+):
     monkeypatch.setattr("infercanary.ab.container._IN_CONTAINER", ("/",) if inside else ())
     assert probe_urls(settings, 9798, host) == urls
 
@@ -189,6 +186,6 @@ def test_a_probe_is_asked_at_its_published_port_or_from_a_container_at_its_addre
         ("tcp://docker:1", "docker"),
     ],
 )
-def test_ports_are_published_on_the_daemons_host(address: str, host: str) -> None:
+def test_ports_are_published_on_the_daemons_host(address, host):
     with closing(docker.APIClient(address, version="1.41")) as client:
         assert published_host(client) == host

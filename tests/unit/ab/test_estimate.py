@@ -180,7 +180,7 @@ def test_the_restart_sd():
     )
 
 
-def test_the_error_of_all_looks_together_is_the_promised_one() -> None:
+def test_the_error_of_all_looks_together_is_the_promised_one():
     for looks in ((3, 4, 5), range(2, 13)):
         assert sum(1 - level for level in levels(looks, 0.05).values()) == pytest.approx(1 - 0.95)
         assert sum(1 - level for level in levels(looks, 0.002).values()) == pytest.approx(0.002)

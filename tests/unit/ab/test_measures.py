@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import pytest
 from measured_starts import AT_8, CANARY, CHANGES, MOST, experiment
 
@@ -12,12 +10,11 @@ from infercanary.ab.answer import ExperimentJudge
 from infercanary.ab.estimate import PairJudge
 from infercanary.ab.experiment import Result, TurnPair
 from infercanary.ab.turn import ArmSummary, Turn
-from infercanary.compare.comparison import Gate
 from infercanary.contract.measures import HOST_MEMORY
 from infercanary.judge.model import Generation, Sample, Start
 
 
-def start(values: Mapping[str, Sequence[float]], runs: int = 12, seconds: float = 0.02) -> Start:
+def start(values, runs=12, seconds=0.02):
     samples = [
         Sample(
             i, CANARY, 1.7e9 + i, "ok", seconds + 1e-6 * i,
@@ -29,7 +26,7 @@ def start(values: Mapping[str, Sequence[float]], runs: int = 12, seconds: float 
 
 
 @pytest.mark.parametrize("words", [*CHANGES])
-def test_what_changed_is_called_and_nothing_else(words: str) -> None:
+def test_what_changed_is_called_and_nothing_else(words):
     for seed in range(8):
         found = experiment(CHANGES[words], (seed,))
         assert [*found.regressed] == [*CHANGES[words]]
@@ -44,9 +41,7 @@ def test_what_changed_is_called_and_nothing_else(words: str) -> None:
         (AT_8, 0.8, "regressed", -0.2), (AT_8, 1.25, "improved", 0.25),
     ],
 )  # fmt: skip
-def test_a_verdict_is_in_the_measures_own_direction(
-    name: str, ratio: float, state: str, shift: float
-) -> None:
+def test_a_verdict_is_in_the_measures_own_direction(name, ratio, state, shift):
     """One value a start is enough, and starts that are the same to the byte make it certain."""
     pairs = [(start({name: [2e9]}), start({name: [2e9 * ratio]})) for _ in range(4)]
     (found,) = measures.decide(pairs, PairJudge(MOST))[0].values()
@@ -55,7 +50,7 @@ def test_a_verdict_is_in_the_measures_own_direction(
     assert (found.before, found.after) == (pytest.approx(2e9), pytest.approx(2e9 * ratio))
 
 
-def test_a_pair_that_lacks_a_measure_does_not_count_for_it() -> None:
+def test_a_pair_that_lacks_a_measure_does_not_count_for_it():
     known, missing = start({AT_8: [250.0]}), start({})
     pairs = [(known, known), (known, missing), (missing, known)]
     (found,) = measures.decide(pairs, PairJudge(MOST))[0].values()
@@ -63,7 +58,7 @@ def test_a_pair_that_lacks_a_measure_does_not_count_for_it() -> None:
     assert measures.decide([(known, missing)], PairJudge(MOST)) == ({}, False)
 
 
-def pairs(ratios: Sequence[float], latency: float = 1.0) -> list[TurnPair]:
+def pairs(ratios, latency=1.0):
     """Of each pair, the throughput of B over that of A at batch 8; and of all, its latency over that of A."""
     sides = [
         [
@@ -85,16 +80,14 @@ def pairs(ratios: Sequence[float], latency: float = 1.0) -> list[TurnPair]:
         ([1.0, 1.25, 1.0, 1.25], 1.0, MOST, "all", True),
     ],
 )
-def test_an_experiment_goes_on_while_something_looks_worse(
-    ratios: Sequence[float], latency: float, most: int, gate: Gate, done: bool
-) -> None:
+def test_an_experiment_goes_on_while_something_looks_worse(ratios, latency, most, gate, done):
     assert ExperimentJudge(most, gate=gate).decisions(pairs(ratios, latency))[CANARY].done is done
 
 
 @pytest.mark.parametrize(
     ("gate", "claimed", "code"), [("all", None, 1), ("latency", None, 0), ("all", 0.0, 0)]
 )
-def test_the_exit_code(gate: Gate, claimed: float | None, code: int) -> None:
+def test_the_exit_code(gate, claimed, code):
     """A claim is about latency alone."""
     arms = ArmSummary(name="a"), ArmSummary(name="b", settings={"cpus": "2"})
     result = Result(arms, pairs([0.8, 0.81, 0.79, 0.8, 0.8]), (), "clear", 9.0)

@@ -17,12 +17,12 @@ from infercanary.command.interruption import Interrupted, Interruption
     ("text", "line"),
     [("start 2 \x1b[2J", "start 2 ?[2J\n"), ("± µ", "+/- u\n"), ("x" * 500, "x" * 399 + "...\n")],
 )
-def test_progress_is_a_line_of_ascii(capsys: pytest.CaptureFixture[str], text: str, line: str) -> None:
+def test_progress_is_a_line_of_ascii(capsys, text, line):
     show_progress(text)
     assert capsys.readouterr().err == line
 
 
-def test_a_closed_standard_error_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_standard_error_does_not_end_it(monkeypatch):
     with open("/dev/full", "wb", buffering=0) as full:
         stream = io.TextIOWrapper(full, encoding="ascii", write_through=True)
         monkeypatch.setattr("sys.stderr", stream)
@@ -30,7 +30,7 @@ def test_a_closed_standard_error_does_not_end_it(monkeypatch: pytest.MonkeyPatch
         stream.detach()
 
 
-def test_what_the_parent_ignores_stays_ignored() -> None:
+def test_what_the_parent_ignores_stays_ignored():
     """`nohup`, and a shell's background job: the experiment is to outlive the terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -44,7 +44,7 @@ def test_what_the_parent_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_signal_ends_a_pause_immediately_and_the_second_ends_all() -> None:
+def test_a_signal_ends_a_pause_immediately_and_the_second_ends_all():
     interruption = Interruption()
     before = signal.getsignal(signal.SIGTERM)
     with interruption.handled():

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from infercanary.ab import sides
 from infercanary.ab.probe_settings import PACE
 from infercanary.ab.sides import KEYS, Side, words
-from infercanary.command import cli
 from tests.scenarios import scenarios
 
 PROBE = {"canaries": {"c": {"target": "torch"}}}
@@ -108,17 +107,13 @@ def test_settings_that_differ_are_named_as_they_were_given(here):
 
 
 @pytest.fixture
-def mistake(monkeypatch, capsys, tmp_path):
+def mistake(monkeypatch, infercanary):
     """What `infercanary ab` prints on wrong use: one line, and exit code 2. Docker must not be needed for it."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
 
     def mistake(*arguments):
-        monkeypatch.setattr(sys, "argv", ["infercanary", "ab", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        assert exit_.value.code == 2, out + err
+        code, out, err = infercanary("ab", *arguments)
+        assert code == 2, out + err
         assert out == "" and err.count("\n") == 1 and err.startswith("infercanary: ")
         return err[len("infercanary: ") : -1]
 

@@ -15,14 +15,14 @@ from infercanary.command.interruption import Interruption
 from infercanary.contract.report import Family, Point, Report, Run, encode
 
 
-def reader(runs: int = 8) -> TurnReader:
+def reader(runs=8):
     """A turn that was started, of an arm that runs on."""
     made = TurnReader(Mock(), Plan(12, runs, 60, 60), time.monotonic() + 60, Interruption())
     made._urls, made._start = ["http://published"], 0.0
     return made
 
 
-def report(interval: float | None, swept_at: float | None, runs: int, at: float) -> Report:
+def report(interval, swept_at, runs, at):
     """A probe with one canary and so many runs, the first at 0 and the last then."""
     of = {"infercanary_sweep_interval_seconds": interval, "infercanary_sweep_timestamp_seconds": swept_at}
     families = [
@@ -51,9 +51,7 @@ def report(interval: float | None, swept_at: float | None, runs: int, at: float)
         (3600.0, None, 5.0, 8, True),  # of a server's own probe: not within this experiment
     ],
 )
-def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(
-    interval: float | None, swept_at: float | None, run_at: float, runs: int, is_enough: bool
-) -> None:
+def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(interval, swept_at, run_at, runs, is_enough):
     start = reader()
     start._last = report(interval, swept_at, runs, run_at)
     start._runs["c"] = [*start._last.runs]
@@ -61,13 +59,13 @@ def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(
 
 
 def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """Two canaries open one after the other, and answer 5 s and 11 s after the start; each warms up for 2 s."""
     now = 0.0
     monkeypatch.setattr(turn, "time", SimpleNamespace(monotonic=lambda: now))
 
-    async def fetched(url: str, cursor: str, _seconds: float) -> bytes:
+    async def fetched(url, cursor, _seconds):
         """What the probe says now."""
         opened = [name for name, at in {"a": 7.0, "b": 13.0}.items() if now >= at]
         steps = [Point((name, "warm_up"), 2.0) for name in opened]
@@ -89,18 +87,18 @@ def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
     assert start._pause() > turn._FIRST_PAUSE, "nothing opens any more"
 
 
-def test_a_server_that_restarts_within_its_start_is_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_restarts_within_its_start_is_no_start(monkeypatch):
     """Its runs would be those of two starts. A restart before the first run does no harm."""
     boots = iter((("first", 0), ("second", 3), ("second", 4), ("third", 0)))
 
-    async def fetched(url: str, cursor: str, _seconds: float) -> bytes:
+    async def fetched(url, cursor, _seconds):
         boot, runs = next(boots)
         ran = tuple(Run(i, "c", 1.0, 1.0, "ok", (0.02,)) for i in range(runs))
         return encode(Report(1, boot, 0.0, "1", 0, (), {}, ran))
 
     monkeypatch.setattr(turn, "fetch", fetched)
     start = reader()
-    start.arm.last_words.return_value = "out of memory"  # type: ignore[attr-defined]
+    start.arm.last_words.return_value = "out of memory"
     for _ in range(3):
         start._ask()
     with pytest.raises(StartFailed, match=r"its server ended and was started again .*: out of memory"):

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[3]
         (-math.inf, math.inf, "not shown"),
     ],
 )
-def test_a_claim_is_held_only_by_its_whole_interval(low: float, high: float, verdict: str) -> None:
+def test_a_claim_is_held_only_by_its_whole_interval(low, high, verdict):
     found = Measured("p50", "≤ 1.005", 1.002, low, high, most=1.005)
     assert found.verdict == verdict
     assert found._replace(decided=False).verdict == "not shown", "a CPU or a stand-in decides nothing"
@@ -41,7 +41,7 @@ def test_a_claim_is_held_only_by_its_whole_interval(low: float, high: float, ver
     assert f"| {verdict} | tenant |" in row(found, "tenant")
 
 
-def test_intervals() -> None:
+def test_intervals():
     assert interval([1.0]) == (1.0, -math.inf, math.inf)
     middle, low, high = interval([1.0, 2.0, 3.0, 4.0, 5.0])
     assert middle == 3.0 and high - 3.0 == pytest.approx(2.78 * math.sqrt(2.5 / 5)) == pytest.approx(
@@ -51,7 +51,7 @@ def test_intervals() -> None:
     assert math.isnan(share(0, 0)[0])
 
 
-def test_a_ratio_of_pairs_knows_a_slower_side() -> None:
+def test_a_ratio_of_pairs_knows_a_slower_side():
     pairs = [([1.1 + i / 1e3, 1.1], [1.0 + i / 1e3, 1.0]) for i in range(20)]
     value, low, high = paired_ratio(pairs, lambda values: quantile(values, 50))
     assert 1.08 < low <= value <= high < 1.12
@@ -60,7 +60,7 @@ def test_a_ratio_of_pairs_knows_a_slower_side() -> None:
     assert low <= 1 <= high
 
 
-def test_a_state_is_whole_or_refused(tmp_path: Path) -> None:
+def test_a_state_is_whole_or_refused(tmp_path):
     path = tmp_path / "gpu.json"
     assert states.read(path) == {"version": 1, "devices": {}}
     states.write(path, {"version": 1, "devices": {"h100": {"steps": {}}}})
@@ -70,12 +70,12 @@ def test_a_state_is_whole_or_refused(tmp_path: Path) -> None:
         states.read(path)
 
 
-def test_a_change_without_its_cause_is_not_named() -> None:
+def test_a_change_without_its_cause_is_not_named():
     nothing = Seen("regressed", 0.5, {"launch": 0.0, "compute": 0.0}, {}, 1.0, 0.0)
     assert [change.name for change in CHANGES if change.is_named(nothing)] == []
 
 
-def started(state: Path, *options: str) -> subprocess.Popen[str]:
+def started(state, *options):
     command = [
         sys.executable,
         "-m",
@@ -94,7 +94,7 @@ def started(state: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path, monkeypatch):
     state = tmp_path / "gpu.json"
     with started(state) as process:
         assert process.stdout is not None
@@ -103,7 +103,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path: Path, monkeypatch:
     kept = states.read(state)["devices"]["cpu"]["steps"]
     assert [*kept] == ["timing-eager"]
 
-    def performed(each: object, *_: object) -> dict[str, object]:
+    def performed(each, *_):
         done.append(each)
         return {"outcome": "not run", "why": "of this test"}
 
@@ -119,7 +119,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path: Path, monkeypatch:
     assert re.search(r"\| eager: the wall time .* \| not shown \| timing-eager \|", page)
 
 
-def test_a_step_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
+def test_a_step_that_hangs_is_ended_at_its_limit(tmp_path):
     with started(tmp_path / "gpu.json", "--step", "timing-eager", "--limit", "0.2") as process:
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 1 and "timing-eager: failed it took more than 0.2 s" in output.replace(
@@ -143,7 +143,7 @@ with group([sys.executable, "-c", {_STEP!r}]) as process:
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_a_load_ends_with_the_run_however_that_ends(is_killed: bool) -> None:
+def test_a_load_ends_with_the_run_however_that_ends(is_killed):
     """Also one that has not come to its first line yet."""
     with subprocess.Popen(
         [sys.executable, "-c", _RUN], cwd=ROOT / "benchmarks", stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -160,9 +160,7 @@ def test_a_load_ends_with_the_run_however_that_ends(is_killed: bool) -> None:
             time.sleep(0.01)
 
 
-def test_without_a_gpu_it_ends_well_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_gpu_it_ends_well_and_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runner, "why_not", lambda: "no libcuda.so.1 here")
     monkeypatch.setattr(runner, "launched", lambda *_: {"outcome": "done", "claims": []})
     monkeypatch.setattr(sys, "argv", ["gpu_claims", "--state", str(tmp_path / "gpu.json")])

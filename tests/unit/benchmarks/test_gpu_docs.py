@@ -13,12 +13,12 @@ PAGE = ROOT / "docs/gpu.md"
 OF_DEVICE_FILES = "infercanary_gpu_own_processes"  # the scripted GPUs have none
 
 
-def kinds(text: str) -> dict[str, str]:
+def kinds(text):
     """Metric → its kind; units are parts of names."""
     return dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
 
 
-def devices() -> dict[str, list[Path]]:
+def devices():
     """Device → its golden files; the scripted GPUs have none of their own name."""
     found: dict[str, list[Path]] = {}
     for path in GOLDEN.glob("nvml_*_*.metrics"):
@@ -26,7 +26,7 @@ def devices() -> dict[str, list[Path]]:
     return found
 
 
-def test_devices_show_metrics_of_the_same_names_and_kinds() -> None:
+def test_devices_show_metrics_of_the_same_names_and_kinds():
     scripted = kinds("".join((GOLDEN / f"nvml_{state}.metrics").read_text() for state in ("idle", "loaded")))
     assert len(scripted) > 20 and devices()
     for device, paths in devices().items():
@@ -37,7 +37,7 @@ def test_devices_show_metrics_of_the_same_names_and_kinds() -> None:
             assert len(ours) > 15 and ours.items() <= scripted.items(), (device, set(ours) - set(scripted))
 
 
-def test_the_page_has_each_device_and_each_step() -> None:
+def test_the_page_has_each_device_and_each_step():
     page = PAGE.read_text()
     for device in devices():
         assert f"`{device}`" in page

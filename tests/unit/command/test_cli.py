@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import shlex
-import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import click
 import pytest
@@ -14,34 +11,16 @@ import pytest
 from infercanary.command import cli as cli
 from infercanary.command.settings import UsageError
 
-Run = Callable[..., tuple[int, str, str]]
 
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command line in this process: its exit code and what it prints."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["infercanary", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert isinstance(ended.value.code, int | None)
-        return ended.value.code or 0, *capsys.readouterr()
-
-    return call
-
-
-def test_version(run: Run) -> None:
-    assert run("--version") == (0, f"infercanary {importlib.metadata.version('infercanary')}\n", "")
+def test_version(infercanary):
+    assert infercanary("--version") == (0, f"infercanary {importlib.metadata.version('infercanary')}\n", "")
 
 
 @pytest.mark.parametrize("name", ["", *cli.COMMANDS])
-def test_help_has_two_examples_that_are_understood_and_fits_a_screen(
-    monkeypatch: pytest.MonkeyPatch, run: Run, name: str
-) -> None:
+def test_help_has_two_examples_that_are_understood_and_fits_a_screen(monkeypatch, infercanary, name):
     monkeypatch.setenv("COLUMNS", "80")
-    code, out, err = run(*name.split(), "--help")
-    assert (code, err) == (0, "") and run(*name.split(), "-h") == (0, out, "")
+    code, out, err = infercanary(*name.split(), "--help")
+    assert (code, err) == (0, "") and infercanary(*name.split(), "-h") == (0, out, "")
     assert name or all(each in out for each in (*cli.COMMANDS, "Exit codes: 0 fine, 1 regressed, 2 usage"))
     lines = out.splitlines()
     assert len(lines) <= 60 and max(map(len, lines)) <= 80
@@ -68,13 +47,11 @@ no-libraries             | `no-libraries` needs the module `not_installed`; in a
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.strip().splitlines())
-def test_wrong_use_has_exit_code_2(
-    monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path, mistake: str
-) -> None:
+def test_wrong_use_has_exit_code_2(monkeypatch, infercanary, tmp_path, mistake):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(cli.COMMANDS, "no-libraries", ("not_installed", "x"))
     arguments, message = map(str.strip, mistake.split("|"))
-    code, out, err = run(*arguments.split())
+    code, out, err = infercanary(*arguments.split())
     assert (code, out) == (2, "") and message in err
     assert err.count("\n") == 1 and err.startswith("infercanary: ")
 
@@ -94,11 +71,11 @@ TORCH = "canaries: {c: {target: torch, options: {model: 'not.looked:at', inputs:
         ("--exporter", "links: {runbooks: 'http://gpu-1:9797/runbooks'}\nstore: judge.sqlite\n", ""),
     ],
 )
-def test_check_config_starts_nothing(run: Run, tmp_path: Path, option: str, text: str, note: str) -> None:
+def test_check_config_starts_nothing(infercanary, tmp_path, option, text, note):
     path = tmp_path / "a.yaml"
     path.write_text(text)
     said = f"{path}: good\n" + (f"{path}: {note}\n" if note else "")
-    assert run("check-config", option, str(path)) == (0, said, "")
+    assert infercanary("check-config", option, str(path)) == (0, said, "")
 
 
 @pytest.mark.parametrize(
@@ -108,12 +85,10 @@ def test_check_config_starts_nothing(run: Run, tmp_path: Path, option: str, text
         (UsageError("here: this\nis wrong"), 2, "infercanary: here: this is wrong\n"),
     ],
 )
-def test_what_ends_a_command_is_the_whole_output(
-    monkeypatch: pytest.MonkeyPatch, run: Run, error: BaseException, code: int, said: str | None
-) -> None:
-    def ends(path: str) -> None:
+def test_what_ends_a_command_is_the_whole_output(monkeypatch, infercanary, error, code, said):
+    def ends(path):
         raise error
 
     monkeypatch.setattr("infercanary.probe.config.read", ends)
-    found, out, err = run("check-config", "--probe", "x")
+    found, out, err = infercanary("check-config", "--probe", "x")
     assert (found, out) == (code, "") and err == (said or err)

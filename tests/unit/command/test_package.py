@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -23,7 +22,7 @@ OF_EXPORTER = (*OF_PROBE, "numpy", "scipy")
 
 
 @pytest.fixture
-def libraries(tmp_path: Path) -> Path:
+def libraries(tmp_path):
     """What the probe needs, and nothing else: neither an installed InferCanary nor the exporter's libraries."""
     folder = tmp_path / "libraries"
     folder.mkdir()
@@ -34,13 +33,13 @@ def libraries(tmp_path: Path) -> Path:
     return folder
 
 
-def folders(names: Sequence[str]) -> list[Path]:
+def folders(names):
     """Where these libraries are installed."""
     files = (Path(str(import_module(name).__file__)) for name in names)
     return [*dict.fromkeys(f.parents[1] if f.name == "__init__.py" else f.parent for f in files)]
 
 
-def python(path: Sequence[Path], *arguments: str) -> subprocess.CompletedProcess[str]:
+def python(path, *arguments):
     """Python with this path alone: without ``site``, nothing that is installed beside it is found."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
     return subprocess.run(
@@ -49,14 +48,14 @@ def python(path: Sequence[Path], *arguments: str) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
-def run(path: Sequence[Path], script: str) -> str:
+def run(path, script):
     done = python(path, "-c", script)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 @pytest.mark.parametrize("trees", [(PROBE, EXPORTER), (EXPORTER, PROBE)])
-def test_both_trees_in_either_order_as_an_editable_install_has_them(trees: tuple[Path, Path]) -> None:
+def test_both_trees_in_either_order_as_an_editable_install_has_them(trees):
     script = (
         "import infercanary\n"
         "print(infercanary.judge.compare([1.0, 1.01, 0.99] * 5, [2.0, 2.01, 1.99] * 5).verdict)\n"
@@ -66,7 +65,7 @@ def test_both_trees_in_either_order_as_an_editable_install_has_them(trees: tuple
     assert run([*trees, *folders(OF_EXPORTER)], script) == "regressed\nTrue True True\n"
 
 
-def test_the_probes_tree_alone(libraries: Path) -> None:
+def test_the_probes_tree_alone(libraries):
     path = [PROBE, libraries]
     script = (
         "import infercanary, infercanary.probe; print(infercanary.Probe.__name__, infercanary.__version__)"
@@ -100,8 +99,8 @@ print(main(["postgresql://none/none"]))
 
 
 def test_with_the_libraries_of_a_bare_install_each_command_is_there_or_says_what_it_needs(
-    libraries: Path,
-) -> None:
+    libraries,
+):
     done = python([PROBE, EXPORTER, libraries], "-c", _EACH)
     assert "Traceback" not in done.stderr
     said = {
@@ -130,7 +129,7 @@ main()
 """
 
 
-def test_the_bare_install_measures_and_shows_text(libraries: Path, tmp_path: Path) -> None:
+def test_the_bare_install_measures_and_shows_text(libraries, tmp_path):
     """Without Jinja2, rich, numpy and all that the extras add: a report of `probe --once`, a result of a notebook."""
     config = tmp_path / "probe.yaml"
     config.write_text("canaries: {c: {target: 'scripted:Scripted'}}\n")
@@ -141,7 +140,7 @@ def test_the_bare_install_measures_and_shows_text(libraries: Path, tmp_path: Pat
     assert "canary c: steady\n\n  latency      median " in done.stdout
 
 
-def test_the_judge_with_the_contract_and_without_the_probe(tmp_path: Path) -> None:
+def test_the_judge_with_the_contract_and_without_the_probe(tmp_path):
     package = tmp_path / "tree" / "infercanary"
     package.mkdir(parents=True)
     shutil.copy(PROBE / "infercanary" / "__init__.py", package)
@@ -160,7 +159,7 @@ def test_the_judge_with_the_contract_and_without_the_probe(tmp_path: Path) -> No
     assert run(path, script) == "equivalent\nFalse\nTrue\ninfercanary.probe\n"
 
 
-def test_importing_it_imports_nothing_else(libraries: Path) -> None:
+def test_importing_it_imports_nothing_else(libraries):
     script = (
         "import sys, infercanary\n"
         "others = ('click', 'msgspec', 'yaml', 'psutil', 'numpy', 'importlib.metadata')\n"
@@ -171,7 +170,7 @@ def test_importing_it_imports_nothing_else(libraries: Path) -> None:
     assert run([PROBE, EXPORTER, libraries], script) == "[]\n[]\nFalse\n"
 
 
-def test_every_package_says_that_it_is_typed() -> None:
+def test_every_package_says_that_it_is_typed():
     packages = [
         file.parent for tree in (PROBE, EXPORTER) for file in tree.glob("infercanary/*/__init__.py")
     ] + [PROBE / "infercanary"]
@@ -179,6 +178,6 @@ def test_every_package_says_that_it_is_typed() -> None:
     assert [str(each) for each in packages if not (each / "py.typed").is_file()] == []
 
 
-def test_a_name_that_it_does_not_have_is_an_attribute_error() -> None:
+def test_a_name_that_it_does_not_have_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'prboe'"):
         getattr(infercanary, "prboe")  # noqa: B009 (a type checker would refuse the other way)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import click
 import pytest
 
 from infercanary.command import cli
 
-Said = Callable[[str, str], str]
 READ = """
 probe --config PATH
 check-config --probe PATH
@@ -44,11 +40,8 @@ FORBIDDEN = [] if os.geteuid() == 0 else ["closed/x", "secret"]
 
 
 @pytest.fixture
-def said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Said]:
+def said(tmp_path, monkeypatch, infercanary):
     """What a command says of a path; it must be one line."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         "infercanary.probe.__main__.be_ended_first", lambda: None
     )  # the process is the tests'
@@ -59,12 +52,9 @@ def said(
     (tmp_path / "secret").write_text("canaries: {}\n")
     (tmp_path / "secret").chmod(0)
 
-    def call(command: str, path: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["infercanary", *command.replace("PATH", path).split()])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        error = capsys.readouterr().err
-        assert end.value.code == 2, error
+    def call(command, path):
+        code, _, error = infercanary(*command.replace("PATH", path).split())
+        assert code == 2, error
         assert error.startswith("infercanary: ") and error.count("\n") == 1, error
         return error
 
@@ -73,19 +63,19 @@ def said(
 
 
 @pytest.mark.parametrize("command", READ.strip().splitlines())
-def test_what_cannot_be_read(said: Said, command: str) -> None:
+def test_what_cannot_be_read(said, command):
     for path in (*TRAPS, *FORBIDDEN):
         assert path in said(command, path)
 
 
 @pytest.mark.parametrize("command", WRITTEN.strip().splitlines())
-def test_what_cannot_be_written(said: Said, command: str) -> None:
+def test_what_cannot_be_written(said, command):
     for path in (*TRAPS, *FORBIDDEN):
         if path != "secret":  # a page replaces it
             assert path.partition("/")[0] in said(command, path)
 
 
-def test_every_option_that_names_a_path_is_in_the_tables() -> None:
+def test_every_option_that_names_a_path_is_in_the_tables():
     # The first two go on, and say it in the log and in metrics; the page of the last is written as that of compare.
     known = f"{READ}{WRITTEN}beside --config PATH\nexporter --store PATH\nreport --html PATH\n"
     missing: list[tuple[str, str]] = []

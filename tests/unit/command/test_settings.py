@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -29,11 +28,11 @@ class Outer(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     return tmp_path / "a.yaml"
 
 
-def mistake(file: Path, text: str) -> str:
+def mistake(file, text):
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
         load(file, Outer)
@@ -43,7 +42,7 @@ def mistake(file: Path, text: str) -> str:
     return line.removeprefix(str(file))
 
 
-def test_what_is_read(file: Path) -> None:
+def test_what_is_read(file):
     file.write_text(
         "base: &base {size: 1, names: [a]}\n".replace("base: ", "free: {base: ").rstrip() + "}\n"
         "parts:\n  one: *base\n  two: {<<: *base, size: 2}\n"
@@ -55,7 +54,7 @@ def test_what_is_read(file: Path) -> None:
     assert found.share == 1.0
 
 
-def test_an_empty_file_is_all_defaults(file: Path) -> None:
+def test_an_empty_file_is_all_defaults(file):
     file.write_text("# nothing\n")
     assert load(file, Outer) == Outer()
 
@@ -87,19 +86,17 @@ def test_an_empty_file_is_all_defaults(file: Path) -> None:
         ("free:\n  'a': 1\n  a: 2", ":3:3: the key `a` is here a second time; keep one"),
     ],
 )
-def test_a_mistake_names_its_place_and_its_fix(file: Path, text: str, message: str) -> None:
+def test_a_mistake_names_its_place_and_its_fix(file, text, message):
     assert mistake(file, text) == message
 
 
-def test_keys_that_only_look_alike_are_two(file: Path) -> None:
+def test_keys_that_only_look_alike_are_two(file):
     file.write_text("free: {a: {'1': x, 1: y}}")
     assert load(file, Outer).free == {"a": {"1": "x", 1: "y"}}
 
 
 @given(st.binary(max_size=200) | st.text("{}[]:-#&*!|>'\"%@`,? \n\tab01.~", max_size=60).map(str.encode))
-def test_no_bytes_at_all_give_anything_but_settings_or_one_line(
-    tmp_path_factory: pytest.TempPathFactory, junk: bytes
-) -> None:
+def test_no_bytes_at_all_give_anything_but_settings_or_one_line(tmp_path_factory, junk):
     file = tmp_path_factory.getbasetemp() / "junk.yaml"
     file.write_bytes(junk)
     message = f"{file}: "
@@ -111,17 +108,17 @@ def test_no_bytes_at_all_give_anything_but_settings_or_one_line(
     assert len(message.splitlines()) == 1
 
 
-def test_convert_without_a_place() -> None:
+def test_convert_without_a_place():
     with pytest.raises(UsageError, match=r"^the required key `size` is missing$"):
         convert({}, Inner, "")
 
 
-def test_a_mistake_is_one_line_whatever_is_in_it() -> None:
+def test_a_mistake_is_one_line_whatever_is_in_it():
     assert str(UsageError("two\nlines \t of  text")) == "two lines of text"
     assert "\x1b" not in str(UsageError("unknown key `\x1b[2J`"))
 
 
-def test_a_huge_value_leaves_room_for_the_place_and_the_fix() -> None:
+def test_a_huge_value_leaves_room_for_the_place_and_the_fix():
     line = str(UsageError(f"f.yaml: host: `{'x' * 600_000}` is no host; give a name"))
     assert line.startswith("f.yaml: host: `xxx") and line.endswith("` is no host; give a name")
     assert len(line) < 2_100

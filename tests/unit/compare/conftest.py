@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +10,10 @@ from infercanary.probe.journal import Journal
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[..., str]:
+def write(tmp_path):
     """A file of these lines or bytes, and its path."""
 
-    def write(name: str, content: bytes | str | Sequence[object]) -> str:
+    def write(name, content):
         path = tmp_path / name
         if isinstance(content, (bytes, str)):
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -27,10 +25,10 @@ def write(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def numbers() -> Callable[..., list[float]]:
+def numbers():
     """Latencies around a level, with 1 % of noise."""
 
-    def numbers(level: float = 0.02, count: int = 100, seed: int = 1, noise: float = 0.01) -> list[float]:
+    def numbers(level=0.02, count=100, seed=1, noise=0.01):
         rng = random.Random(seed)
         return [level * rng.lognormvariate(0, noise) for _ in range(count)]
 
@@ -38,23 +36,23 @@ def numbers() -> Callable[..., list[float]]:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Callable[..., str]:
+def journal(tmp_path):
     """A journal as the probe writes it, with one boot for each of ``levels``."""
 
     def journal(
-        name: str,
-        levels: Sequence[float],
+        name,
+        levels,
         *,
-        count: int = 40,
-        torch: str = "2.7.0",
-        boot: str = "",
-        canaries: Sequence[str] = ("resnet18",),
-        control: float = 1.0,
-        max_bytes: int = 16 << 20,
-        outputs: dict[str, tuple[float, ...]] | None = None,
-        more: dict[str, str] | None = None,
-        **fields: Any,
-    ) -> str:
+        count=40,
+        torch="2.7.0",
+        boot="",
+        canaries=("resnet18",),
+        control=1.0,
+        max_bytes=16 << 20,
+        outputs=None,
+        more=None,
+        **fields,
+    ):
         rng = random.Random(name)
         path = tmp_path / name
         for number, level in enumerate(levels):

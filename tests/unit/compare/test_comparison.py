@@ -13,7 +13,7 @@ from measured_starts import CHANGES, compared
 
 from infercanary.command.settings import UsageError
 from infercanary.compare.actions import settling_actions
-from infercanary.compare.comparison import Gate, compare_runs, concluded, regressions
+from infercanary.compare.comparison import compare_runs, concluded, regressions
 from infercanary.compare.document import comparison_document
 from infercanary.compare.failures import rise
 from infercanary.compare.read import read
@@ -23,24 +23,13 @@ from infercanary.judge.policy import FILES
 from infercanary.judge.result import Causes
 from infercanary.judge.shift import Restarts, Shift
 from infercanary.judge.statistics import learn
-from infercanary.pages.sentence import SENTENCE_BYTES
 
-OPPOSITE = {"regressed": "improved", "improved": "regressed"}
 points = st.lists(st.floats(1e-3, 1e3), max_size=30).map(np.array)
 sides = st.lists(points, max_size=3).map(RecordedRuns)
 
 
 def series(numbers, *levels, count=100):
     return RecordedRuns([np.array(numbers(level, count, seed=i)) for i, level in enumerate(levels)])
-
-
-@given(sides, sides, st.sampled_from([None, 0.0, 0.01]))
-def test_swapped_sides_turn_the_verdict_around(one, other, restart_sd):
-    result = compare_runs("", one, other, restart_sd=restart_sd)
-    turned = compare_runs("", other, one, restart_sd=restart_sd)
-    assert turned.verdict == OPPOSITE.get(result.verdict, result.verdict)
-    if result.shift is not None and turned.shift is not None:
-        assert 1 + turned.shift == pytest.approx(1 / (1 + result.shift), rel=1e-6)
 
 
 @given(sides, sides, st.floats(0.5, 0.9999))
@@ -207,7 +196,7 @@ def test_as_many_more_runs_as_it_says_settle_it():
 
 @pytest.mark.parametrize("words", [*CHANGES])
 @pytest.mark.parametrize("starts", [1, 3])
-def test_the_measures_that_changed_are_called_and_no_other(words: str, starts: int) -> None:
+def test_the_measures_that_changed_are_called_and_no_other(words, starts):
     for seed in range(8):
         result = compared(CHANGES[words], starts, (seed, starts))
         assert [*result.regressed] == [*CHANGES[words]]
@@ -219,17 +208,10 @@ def test_the_measures_that_changed_are_called_and_no_other(words: str, starts: i
     [("equivalent", 1, "all", 1), ("inconclusive", 1, "all", 1), ("regressed", 0, "all", 1),
      ("inconclusive", 0, "all", 3), ("equivalent", 9, "latency", 0), ("inconclusive", 1, "latency", 3)],
 )  # fmt: skip
-def test_the_gate_and_the_sentence_of_measures(verdict: str, worse: int, gate: Gate, code: int) -> None:
+def test_the_gate_and_the_sentence_of_measures(verdict, worse, gate, code):
     plain = msgspec.structs.replace(compared({}, 1, (1,)), verdict=verdict)
     lower = MeasureVerdict("regressed", -0.2, -0.3, -0.1, 2.0, 1.6)
     measures = {f"throughput@{2**i}x1": lower for i in range(worse)}
     result = concluded(plain, measures, gate)
     assert (result.exit_code, len(result.regressed), len(result.measures)) == (code, worse, worse)
     assert all("throughput at batch" in words for words in regressions(measures))
-
-
-def test_the_sentence_names_the_measures_that_regressed_and_is_short() -> None:
-    change = {"host_memory": 1.5, "energy": 1.5, **{f"throughput@{2**i}x1": 0.5 for i in range(9)}}
-    result = compared(change, 1, (1,))
-    assert len(result.sentence.encode()) <= SENTENCE_BYTES and len(result.regressed) > 2
-    assert "host memory regressed +" in result.sentence

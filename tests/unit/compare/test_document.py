@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -24,7 +23,6 @@ from infercanary.compare.overview import OverviewRow, overview_document
 from infercanary.compare.read import read
 from infercanary.compare.recording import RecordedRuns
 from infercanary.judge.measures import MeasureVerdict
-from infercanary.render.document import Document
 from infercanary.render.json import render_json
 from infercanary.render.text import render_text, render_texts
 
@@ -32,11 +30,11 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "comparison.txt"
 SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
 
 
-def facts(document: Document) -> dict[str, str]:
+def facts(document):
     return {fact.label: str(fact.value) for fact in document.facts if fact.value}
 
 
-def test_golden_text(journal: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_golden_text(journal, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     memory = {"host_memory": 3e9}
     for name, levels, torch, more in (
@@ -57,7 +55,7 @@ def test_golden_text(journal: Callable[..., str], tmp_path: Path, monkeypatch: p
     assert text == GOLDEN.read_text()
 
 
-def test_a_bottleneck_is_named_only_for_a_change(journal: Callable[..., str]) -> None:
+def test_a_bottleneck_is_named_only_for_a_change(journal):
     """ "unknown 228 %, scheduling -35 % of the change" stood under a shift of -3.2 % [-31.5, +36.8]."""
     old = read([journal("old", [0.02, 0.0201])]).canaries["resnet18"]
     for name, levels, is_named in (("shaky", [0.016, 0.027], False), ("new", [0.026, 0.0261], True)):
@@ -70,15 +68,13 @@ def test_a_bottleneck_is_named_only_for_a_change(journal: Callable[..., str]) ->
     ("restart_sd", "count", "words"),
     [(0.0, 1, "as given"), (0.02, 1, "2 %, as given"), (None, 1, "two files of numbers"), (None, 3, "from 4 restarts")],
 )  # fmt: skip
-def test_a_document_says_where_the_restart_sd_is_from(
-    numbers: Callable[..., list[float]], restart_sd: float | None, count: int, words: str
-) -> None:
+def test_a_document_says_where_the_restart_sd_is_from(numbers, restart_sd, count, words):
     old, new = (RecordedRuns([np.array(numbers(seed=10 * i + j)) for j in range(count)]) for i in range(2))
     document = comparison_document(compare_runs("", old, new, restart_sd=restart_sd), old, new)
     assert words in facts(document)["restart SD"]
 
 
-def test_json_is_as_the_schema_says_whatever_is_not_finite() -> None:
+def test_json_is_as_the_schema_says_whatever_is_not_finite():
     verdict = MeasureVerdict("inconclusive", 0.1, -1.0, math.inf, 0.5, 0.55)
     result = concluded(compared({}, 1, (1,)), {"energy": verdict})
     nothing = RecordedRuns(())
@@ -99,7 +95,7 @@ def test_json_is_as_the_schema_says_whatever_is_not_finite() -> None:
             validate(broken, json.loads((SCHEMAS / "compare.v1.json").read_text()))
 
 
-def test_rows_of_stores_are_tables_in_80_columns() -> None:
+def test_rows_of_stores_are_tables_in_80_columns():
     row = OverviewRow(
         canary="resnet18", host="gpu-host-1", service="search", image=f"registry.test/{'team/' * 9}search:1",
         origin="1.5", engine="torch 2.13.0", device="NVIDIA H100 80GB HBM3", starts=3, runs=123_456, model="file:1",

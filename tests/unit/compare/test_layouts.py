@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.command import cli
 from infercanary.command.settings import UsageError
-from infercanary.compare.recording import Attempts, RecordedRuns
+from infercanary.compare.recording import Attempts
 from infercanary.compare.rows import File
 from infercanary.compare.table import numbers
 from tests.scenarios import scenarios
@@ -69,8 +67,8 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-def layout(tool: str, latencies: Sequence[float] = X) -> str:
-    def repeated(section: re.Match[str]) -> str:
+def layout(tool, latencies=X):
+    def repeated(section):
         return "".join(section[1] % values for values in runs).rstrip(",")
 
     runs = [
@@ -81,14 +79,14 @@ def layout(tool: str, latencies: Sequence[float] = X) -> str:
     return re.sub("«(.*?)»", repeated, LAYOUTS.get(tool, tool), flags=re.DOTALL)
 
 
-def read(text: str, column: str = "", *where: str) -> tuple[dict[str, RecordedRuns], str]:
+def read(text, column="", *where):
     """The series in a text, and the notes."""
     notes: list[str] = []
     pairs = [(name, value) for name, _, value in (pair.partition("=") for pair in where)]
     return numbers(File("f", notes, column, pairs), text.encode()), "".join(notes)
 
 
-def refused(text: str, *options: str) -> str:
+def refused(text, *options):
     with pytest.raises(UsageError) as raised:
         read(text, *options)
     line = str(raised.value)
@@ -97,7 +95,7 @@ def refused(text: str, *options: str) -> str:
 
 
 @pytest.mark.parametrize("tool", LAYOUTS)
-def test_single_runs_are_read_in_seconds_without_an_option(tool: str) -> None:
+def test_single_runs_are_read_in_seconds_without_an_option(tool):
     text = layout(tool)
     for end in ("", "\n"):
         found, _ = read(text.rstrip("\r\n") + end)
@@ -110,9 +108,7 @@ def test_single_runs_are_read_in_seconds_without_an_option(tool: str) -> None:
     ("column", "latencies", "in_seconds"),
     [("real_time", [0.009, 0.009], True), ("cpu_time", [0.009, 0.009], False), ("iterations", [9, 9], False)],
 )
-def test_a_row_names_the_unit_of_its_times_alone(
-    column: str, latencies: list[float], in_seconds: bool
-) -> None:
+def test_a_row_names_the_unit_of_its_times_alone(column, latencies, in_seconds):
     text = "name,iterations,real_time,cpu_time,time_unit\nB,9,9,9,ms\nB,9,9000,9000,us\n"
     series = read(text, column)[0][""]
     assert series.every.tolist() == pytest.approx(latencies) and series.in_seconds == in_seconds
@@ -140,12 +136,12 @@ output_format=csv            | <?xml version="1.0"?>\n<testResults version="1.2"
 
 
 @pytest.mark.parametrize(("option", "text"), scenarios(SUMMARIES))
-def test_a_summary_is_refused_with_the_option_that_writes_runs(option: str, text: str) -> None:
+def test_a_summary_is_refused_with_the_option_that_writes_runs(option, text):
     line = refused(text)
     assert option in line and re.search("without (single r|a run)|in XML", line)
 
 
-def table_of(header: str, rows: Iterable[tuple[float, str]]) -> str:
+def table_of(header, rows):
     return f"{header}\n" + "".join(f"{1e3 * s:.3f},{more}\n" for s, more in rows)
 
 
@@ -172,7 +168,7 @@ finish_reason        | stop            | abort
 
 
 @pytest.mark.parametrize(("column", "good", "bad"), scenarios(OUTCOMES))
-def test_failed_rows_are_failed_runs(column: str, good: str, bad: str) -> None:
+def test_failed_rows_are_failed_runs(column, good, bad):
     """Whatever is in their latency: only what ended well must have one."""
     rows = [(s if i % 2 else 0.0, good if i % 2 else bad) for i, s in enumerate(X)]
     series = read(table_of(f"ms,{column}", rows), "ms")[0][""]
@@ -203,11 +199,11 @@ result | 3.5
 
 
 @pytest.mark.parametrize(("column", "cell"), scenarios(NO_OUTCOMES))
-def test_other_columns_are_no_failures(column: str, cell: str) -> None:
+def test_other_columns_are_no_failures(column, cell):
     assert read(table_of(f"ms,{column}", [(s, cell) for s in X]), "ms")[0][""].runs == COUNT
 
 
-def alternating(header: str, *names: str) -> str:
+def alternating(header, *names):
     return table_of(header, ((s, names[i % 2]) for i, s in enumerate(X)))
 
 
@@ -240,7 +236,7 @@ TWO_BENCHMARKS = (
     ],
     ids=lambda value: value if "=" in value and len(value) < 40 else "",
 )  # fmt: skip
-def test_rows_of_several_series_are_refused_and_where_picks_one(text: str, column: str, where: str) -> None:
+def test_rows_of_several_series_are_refused_and_where_picks_one(text, column, where):
     name = where.partition("=")[0]
     line = refused(text, column)
     assert "--where" in line and name in line
@@ -249,7 +245,7 @@ def test_rows_of_several_series_are_refused_and_where_picks_one(text: str, colum
     assert "none" in line or "0 results" in line
 
 
-def test_where_is_repeatable_and_refused_without_columns() -> None:
+def test_where_is_repeatable_and_refused_without_columns():
     text = table_of("ms,label,zone", [(s, f"{'ab'[i % 2]},{'xy'[i // 2 % 2]}") for i, s in enumerate(X)])
     assert read(text, "ms", "label=b", "zone=x")[0][""].runs == COUNT / 4
     assert read(text, "ms", "label=a", "label=b")[0][""].runs == COUNT
@@ -258,7 +254,7 @@ def test_where_is_repeatable_and_refused_without_columns() -> None:
     assert "no column `q`; give --where one of: ms, label, zone" in refused(text, "ms", "q=1")
 
 
-def test_labels_with_several_values_give_one_short_note() -> None:
+def test_labels_with_several_values_give_one_short_note():
     rows = [
         (s, f"http://h/items/{i}/{'x' * 100},{'infer' if i % 2 else 'search'},GET") for i, s in enumerate(X)
     ]
@@ -287,7 +283,7 @@ FORMS: dict[str, Callable[[float], str] | str] = {
 
 
 @pytest.mark.parametrize("head", FORMS)
-def test_forms_that_people_have(head: str) -> None:
+def test_forms_that_people_have(head):
     rows = FORMS[head]
     text = head + (layout(rows) if isinstance(rows, str) else "".join(map(rows, X)))
     latencies = read(text, "" if head == "sep=;\n" else "latency_ms")[0][""].every
@@ -308,20 +304,18 @@ def test_forms_that_people_have(head: str) -> None:
         ('{"id": 7}', 0, "1 record without `latency_ms` left out"), ('{"status": 503, "latency_ms": 0.4}', 1, ""),
     ],
 )  # fmt: skip
-def test_one_cancelled_record_does_not_refuse_the_file(
-    record: str, failed: int, note: str, position: int
-) -> None:
+def test_one_cancelled_record_does_not_refuse_the_file(record, failed, note, position):
     records = layout('«{"id": %(i)d, "latency_ms": %(ms)r}\n»').splitlines()
     records.insert(position, record)
     found, notes = read("\n".join(records), "latency_ms")
     assert (found[""].runs, found[""].attempts) == (COUNT, Attempts(COUNT + failed, failed)) and note in notes
 
 
-def failing(tool: str, pattern: str, text: str, count: int = 0) -> str:
+def failing(tool, pattern, text, count=0):
     return re.sub(pattern, text, layout(tool), count=count)
 
 
-def serving_that_fails(share: int) -> str:
+def serving_that_fails(share):
     failed = json.loads(layout("serving"))
     for i in range(0, COUNT, share):
         failed["ttfts"][i], failed["itls"][i], failed["errors"][i] = 0.0, [], "ClientError"
@@ -347,23 +341,17 @@ ABORTED = '{"metadata": {"benchmark_phase": "profiling", "worker_id": "w"}, "met
     ],
     ids=range(13),
 )  # fmt: skip
-def test_a_failed_request_of_each_tool_is_no_run(text: str, column: str, failed: int) -> None:
+def test_a_failed_request_of_each_tool_is_no_run(text, column, failed):
     for series in read(text, column)[0].values():
         assert (series.attempts, series.runs) == (Attempts(COUNT, failed), COUNT - failed)
 
 
-def test_the_commands_take_such_files(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_commands_take_such_files(infercanary):
     """Also that files of different columns are not compared, and failed runs are counted against those before."""
 
-    def run(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["infercanary", *arguments])
-        with pytest.raises(SystemExit):
-            cli.main()
-        return " ".join("".join(capsys.readouterr()).split())
+    def run(*arguments):
+        return " ".join("".join(infercanary(*arguments)[1:]).split())
 
-    monkeypatch.chdir(tmp_path)
     for tool in ("serving", "oha", "hey"):
         Path(tool).write_text(layout(tool))
     Path("failing").write_text(serving_that_fails(2))
@@ -381,7 +369,7 @@ TOKENS = ["null", "[]", "{}", "1e400", "-1", '"x"', "true", ",", "[1]", '{"a": 1
     st.sampled_from([*LAYOUTS]),
     st.lists(st.tuples(st.floats(0, 1), st.sampled_from(TOKENS)), min_size=1, max_size=3),
 )
-def test_a_damaged_file_gives_numbers_or_one_line(tool: str, damages: list[tuple[float, str]]) -> None:
+def test_a_damaged_file_gives_numbers_or_one_line(tool, damages):
     text = layout(tool, [0.02] * 3)
     for share, token in damages:
         values = [*re.finditer(r"[\[{]|[^\s\[\]{},:]+", text)]

@@ -8,36 +8,24 @@ import io
 import json
 import os
 import random
-import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jsonschema import validate
 
-from infercanary.command import cli
 from infercanary.compare.overview import _kind
 from infercanary.contract.journal import environment_id
 from infercanary.judge.model import Generation, Sample
-from infercanary.store.store import Store, open_store
+from infercanary.store.store import open_store
 from tests.scenarios import scenarios
-
-Run = Callable[..., str]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments: str, code: int = 0, note: str = "") -> str:
-        monkeypatch.setattr(sys, "argv", ["infercanary", "report", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        assert exit_.value.code == code, out + err
+def run(infercanary):
+    def run(*arguments, code=0, note=""):
+        ended, out, err = infercanary("report", *arguments)
+        assert ended == code, out + err
         assert (
             (err.count("\n") == 1 and out == "") if code == 2 else err == (note and f"infercanary: {note}\n")
         )
@@ -47,13 +35,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 def take(
-    store: Store,
-    image: str,
-    levels: list[float],
-    canary: str = "resnet18",
-    at: float = 0.0,
-    **environment: str,
-) -> None:
+    store,
+    image,
+    levels,
+    canary="resnet18",
+    at=0.0,
+    **environment,
+):
     """A start for each level, of 40 steady runs and one that was warming."""
     rng = random.Random(image)
     for number, level in enumerate(levels):
@@ -88,7 +76,7 @@ def take(
         ({}, "", "EPYC"),
     ],
 )
-def test_the_engine_is_one_that_ran(environment: dict[str, str], engine: str, device: str) -> None:
+def test_the_engine_is_one_that_ran(environment, engine, device):
     kept = Generation(
         service="s",
         container="c",
@@ -99,18 +87,18 @@ def test_the_engine_is_one_that_ran(environment: dict[str, str], engine: str, de
     assert _kind(kept)[1:] == (engine, device)
 
 
-def answer(run: Run, *arguments: str) -> Any:
+def answer(run, *arguments):
     rows = json.loads(run(*arguments, "--json"), parse_constant=pytest.fail)
     validate(rows, json.loads((Path(__file__).parents[3] / "docs/schemas/report.v1.json").read_text()))
     return rows
 
 
-def table(text: str) -> list[dict[str, str]]:
+def table(text):
     assert text.count("\r\n") == text.count("\n")
     return [*csv.DictReader(io.StringIO(text, newline=""))]
 
 
-def sample(path: Path, measures: dict[str, float], service: str = "search") -> None:
+def sample(path, measures, service="search"):
     rng = random.Random(1)
     store = open_store(path)
     generation = Generation(
@@ -128,7 +116,7 @@ def sample(path: Path, measures: dict[str, float], service: str = "search") -> N
     store.close()
 
 
-def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
+def test_images_and_hosts_side_by_side(run, tmp_path):
     with_cpu = open_store(tmp_path / "one.sqlite")
     take(with_cpu, "search:1", [0.040, 0.041, 0.0405])
     take(with_cpu, "search:2", [0.050])
@@ -164,7 +152,7 @@ def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
         (["weights-0.0", "weights-1.1", "weights-2.2", "weights-3.3"], [("", 4)]),  # without a seed
     ],
 )  # fmt: skip
-def test_each_model_of_an_image_is_a_row(run: Run, tmp_path: Path, models: list[str], rows: object) -> None:
+def test_each_model_of_an_image_is_a_row(run, tmp_path, models, rows):
     with closing(open_store(tmp_path / "one.sqlite")) as store:
         for number, model in enumerate(models):
             known = {"model:resnet18": model, "settings:resnet18": "s1"} if model else {}
@@ -193,7 +181,7 @@ measure_colour | 7.0
 """
 
 
-def test_a_journal_has_a_row_for_each_run(run: Run, journal: Callable[..., str], tmp_path: Path) -> None:
+def test_a_journal_has_a_row_for_each_run(run, journal, tmp_path):
     journal(
         "old.jsonl", [0.02, 0.03], count=3, tags=("warming", "gpu_clock_limited"), clock_reason="sw_thermal",
         detail='=cmd|"x"', sm_clock=1.4e9,
@@ -216,7 +204,7 @@ def test_a_journal_has_a_row_for_each_run(run: Run, journal: Callable[..., str],
     assert (row["outcome"], row["latency_median_seconds"], row["repeats"]) == ("raised", "", "0")
 
 
-def test_each_run_of_a_store_on_demand(run: Run, tmp_path: Path) -> None:
+def test_each_run_of_a_store_on_demand(run, tmp_path):
     sample(tmp_path / "gpu.sqlite", {"device_memory": 2e9})
     rows = table(run("h100=gpu.sqlite", "--format", "csv", "--runs"))
     assert len(rows) == 20 and (rows[0]["container"], rows[0]["host"]) == ("search-1", "h100")
@@ -238,9 +226,7 @@ def test_each_run_of_a_store_on_demand(run: Run, tmp_path: Path) -> None:
         ({"throughput@8x1": 1e308, "throughput": 400.0, "energy": 1e308}, 400.0, None, "runs"),
     ],
 )  # fmt: skip
-def test_a_price_gives_the_cost_of_inferences(
-    run: Run, tmp_path: Path, measures: dict[str, float], rate: float, energy: float | None, origin: str
-) -> None:
+def test_a_price_gives_the_cost_of_inferences(run, tmp_path, measures, rate, energy, origin):
     for name in ("gpu", "other"):
         sample(tmp_path / f"{name}.sqlite", measures)
     files = ("gpu.sqlite", "other.sqlite", "--price", "2500", "--price", "other=5000")
@@ -282,9 +268,7 @@ gpu.sqlite --html pipe               | --html: `pipe` is a device or a pipe; nam
 
 
 @pytest.mark.parametrize(("arguments", "line"), scenarios(MISTAKES))
-def test_a_mistake_is_one_line(
-    run: Run, journal: Callable[..., str], tmp_path: Path, arguments: str, line: str
-) -> None:
+def test_a_mistake_is_one_line(run, journal, tmp_path, arguments, line):
     sample(tmp_path / "gpu.sqlite", {})
     open_store(tmp_path / "empty.sqlite").close()
     older = Path(__file__).parents[2] / "golden/store_schema_1.sqlite.gz"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from typing import Any
 
 import pytest
 
@@ -23,14 +22,14 @@ from infercanary.contract.address import counted_as, in_url, listening_socket
         ("", ""),
     ],
 )
-def test_a_caller_is_an_address_or_a_network_of_64_bits(host: str, counted: str) -> None:
+def test_a_caller_is_an_address_or_a_network_of_64_bits(host, counted):
     assert counted_as(host) == counted
 
 
 @pytest.mark.parametrize(
     ("host", "text"), [("::", "[::]"), ("[::1]", "[::1]"), ("127.0.0.1", "127.0.0.1"), ("gpu-1", "gpu-1")]
 )
-def test_brackets(host: str, text: str) -> None:
+def test_brackets(host, text):
     assert in_url(host) == text
 
 
@@ -39,13 +38,11 @@ def test_brackets(host: str, text: str) -> None:
     ("call", "number"),
     [("__init__", errno.EAFNOSUPPORT), ("setsockopt", errno.ENOPROTOOPT), ("bind", errno.EADDRNOTAVAIL)],
 )
-def test_without_ipv6_every_address_is_of_ipv4(
-    monkeypatch: pytest.MonkeyPatch, listen: str, call: str, number: int
-) -> None:
+def test_without_ipv6_every_address_is_of_ipv4(monkeypatch, listen, call, number):
     class WithoutIPv6(socket.socket):
         """As kernels without IPv6, or sandboxes, refuse it."""
 
-    def refuse(self: socket.socket, *args: Any, **options: Any) -> Any:
+    def refuse(self, *args, **options):
         family = args[0] if call == "__init__" else self.family
         if family == socket.AF_INET6:
             raise OSError(number, os.strerror(number))

@@ -28,13 +28,13 @@ a server that streams                  | first_token=4 tokens=6 | awake blocked=
 """
 
 
-def parsed(text: str, tenth: float) -> dict[str, float]:
+def parsed(text, tenth):
     text = text.replace("awake", "queued=0 blocked=0 reading=0")
     return {name: float(number) * tenth for name, number in (word.split("=") for word in text.split())}
 
 
 @for_each(CASES.strip().replace("\\\n", "").splitlines())
-def test_the_shares_of_a_run(case: str) -> None:
+def test_the_shares_of_a_run(case):
     _, phases, off_cpu, expected = case.split("|")
     found = shares(parts(0.010, parsed(phases, 0.001), parsed(off_cpu, 0.001)))
     assert {limit: share for limit, share in found.items() if share > 1e-9} == pytest.approx(
@@ -42,7 +42,7 @@ def test_the_shares_of_a_run(case: str) -> None:
     )
 
 
-def test_of_an_empty_run_nothing_is_known() -> None:
+def test_of_an_empty_run_nothing_is_known():
     assert shares(parts(0.0, {}, {})) == {}
     assert not Parts(0.0, 0.0, 0.0, 0.0).is_launched_slowly
 
@@ -55,9 +55,7 @@ SECONDS = st.floats(0, 1e6)
     st.dictionaries(st.sampled_from([*PHASES, "tokenize"]), SECONDS),
     st.dictionaries(st.sampled_from([*OFF_CPU, "of a newer probe"]), SECONDS),
 )
-def test_whatever_a_probe_reports_shares_are_shares(
-    latency: float, phases: dict[str, float], off_cpu: dict[str, float]
-) -> None:
+def test_whatever_a_probe_reports_shares_are_shares(latency, phases, off_cpu):
     found = parts(latency, phases, off_cpu)
     assert min(found) >= 0
     assert sum(found[:4]) == pytest.approx(latency)

@@ -20,7 +20,7 @@ from infercanary.contract.cpus import MAX_CPUS, numbers, parse_cpus
         ("8190-8191", {8190, 8191}),
     ],
 )
-def test_lists(text: str, cpus: set[int]) -> None:
+def test_lists(text, cpus):
     assert numbers(parse_cpus(text)) == cpus
     assert parse_cpus(text).bit_count() == len(cpus)
 
@@ -32,12 +32,12 @@ def test_lists(text: str, cpus: set[int]) -> None:
         *("0-4294967295", "8192", "0-8192", "9" * 4096),
     ],
 )
-def test_what_is_no_list_or_names_what_no_linux_has(text: str) -> None:
+def test_what_is_no_list_or_names_what_no_linux_has(text):
     with pytest.raises(ValueError, match="is no CPU and no range of CPUs") as caught:
         parse_cpus(text)
     assert len(str(caught.value)) < 100
 
 
 @given(st.sets(st.integers(0, MAX_CPUS - 1), max_size=200))
-def test_what_was_written_is_read(cpus: set[int]) -> None:
+def test_what_was_written_is_read(cpus):
     assert numbers(parse_cpus(",".join(map(str, cpus)))) == cpus

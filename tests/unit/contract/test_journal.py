@@ -20,7 +20,7 @@ RUN = Run(1, "c", 100.0, 100.5, "ok", (0.01, 0.011), {"compute": 0.01}, ("stalle
         JournalEntry("boot", "id", components={"torch": "2.13"}, outputs={"c": (1.0, 2.0)}),
     ],
 )
-def test_a_line_is_read_as_it_was_written(entry: JournalEntry) -> None:
+def test_a_line_is_read_as_it_was_written(entry):
     line = encode(entry)
     assert decode(line) == entry
     assert line.startswith(MARK)
@@ -38,12 +38,12 @@ def test_a_line_is_read_as_it_was_written(entry: JournalEntry) -> None:
         (b'{"boot_id":"a","environment":"b","x":' + 100_000 * b"[", msgspec.DecodeError),
     ],
 )
-def test_what_is_no_line(line: bytes, error: type[Exception]) -> None:
+def test_what_is_no_line(line, error):
     with pytest.raises(error) as caught:
         decode(line)
     assert isinstance(caught.value, msgspec.DecodeError)
 
 
-def test_the_id_is_of_the_components_not_of_their_order() -> None:
+def test_the_id_is_of_the_components_not_of_their_order():
     assert environment_id({"a": "1", "b": "2"}) == environment_id({"b": "2", "a": "1"})
     assert environment_id({"a": "1", "b": "2"}) != environment_id({"a": "1", "b": "3"})

@@ -7,7 +7,7 @@ import pytest
 from infercanary.contract.measures import MEASURES, measure_of, throughput_of
 
 
-def test_each_is_found_by_its_name() -> None:
+def test_each_is_found_by_its_name():
     assert {name: measure_of(name) for name in MEASURES} == dict(MEASURES)
     assert all(measure.name == name for name, measure in MEASURES.items())
 
@@ -20,7 +20,7 @@ def test_each_is_found_by_its_name() -> None:
         ((4096, 64), "throughput at batch 4096 with 64 requests at a time"),
     ],
 )
-def test_a_load_is_in_its_name(load: tuple[int, int], words: str) -> None:
+def test_a_load_is_in_its_name(load, words):
     measure = measure_of(throughput_of(*load))
     assert measure is not None
     assert (measure.words, measure.name) == (words, throughput_of(*load))
@@ -31,5 +31,5 @@ def test_a_load_is_in_its_name(load: tuple[int, int], words: str) -> None:
     "name",
     ["", "memory", "throughput@8", "throughput@0x1", "throughput@8x1 ", "throughput@٣x1", "energy@8x1"],
 )
-def test_a_name_of_a_newer_probe_is_unknown(name: str) -> None:
+def test_a_name_of_a_newer_probe_is_unknown(name):
     assert measure_of(name) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,7 +10,7 @@ import pytest
 from infercanary.contract import journal, report
 from infercanary.contract.report import Report
 from infercanary.contract.vocabulary import TAGS
-from infercanary.judge.model import Sample, kept
+from infercanary.judge.model import kept
 
 LINES = (Path(__file__).parents[2] / "golden" / "journal_0.1.0.jsonl").read_bytes().splitlines()
 # As 0.1.0 listed them, each of which one run of the journal has.
@@ -27,12 +26,12 @@ NOW = {
 }  # fmt: skip
 
 
-def of_journal(line: bytes) -> Sample | None:
+def of_journal(line):
     run = journal.decode(line).run
     return None if run is None else kept(run)
 
 
-def of_report(line: bytes) -> Sample | None:
+def of_report(line):
     run = msgspec.json.decode(line, type=journal.JournalEntry).run
     if run is None:
         return None
@@ -41,7 +40,7 @@ def of_report(line: bytes) -> Sample | None:
 
 
 @pytest.mark.parametrize("door", [of_journal, of_report])
-def test_runs_of_0_1_0_have_todays_tags(door: Callable[[bytes], Sample | None]) -> None:
+def test_runs_of_0_1_0_have_todays_tags(door):
     samples = [sample for line in LINES if (sample := door(line)) is not None]
     *single, every, late, unknown, none = [sample.labelled_tags for sample in samples]
     assert single == [(now,) if now else () for now in NOW.values()]

@@ -42,24 +42,24 @@ SOUND = Profile(1.0, "torch", "ok", (0.2, 0.3), (0.1, 0.1), (0.0, 0.0), (ROW,))
         ("a\nb\x1b[31m", "a?b?[31m"),
     ],
 )
-def test_a_name_stays_the_same_from_start_to_start(name: str, shown: str) -> None:
+def test_a_name_stays_the_same_from_start_to_start(name, shown):
     assert normalised(name) == shown
 
 
 @given(st.text(max_size=400))
-def test_any_name_becomes_printable_and_short(name: str) -> None:
+def test_any_name_becomes_printable_and_short(name):
     shown = normalised(name)
     assert shown.isprintable() and len(shown.encode(errors="replace")) <= NAME_BYTES
 
 
-def test_shares_are_of_one_whole_though_another_operator_is_slow_in_each_repeat() -> None:
+def test_shares_are_of_one_whole_though_another_operator_is_slow_in_each_repeat():
     seconds = {"a": (2.0, 1.0, 2.0), "b": (1.0, 2.0, 2.0)}
     rows = tuple(ProfileRow(kind, kind, "cpu", "", 1.0, times) for kind, times in seconds.items())
     profile = Profile(1.0, "torch", "ok", (3.0, 3.0, 4.0), (0.0,) * 3, (0.0,) * 3, rows)
     assert shares(profile, 5) == {"a": 0.5, "b": 0.5, "outside operators": 0.0}
 
 
-def changed(whole: Any, fields: dict[str, Any]) -> Any:
+def changed(whole, fields):
     return replace(
         whole, **{name: (*value,) if isinstance(value, list) else value for name, value in fields.items()}
     )
@@ -87,10 +87,10 @@ WRONG += [{"rows": (changed(ROW, wrong),)} for wrong in (*WRONG_ROWS, *WRONG_NAM
 
 
 @pytest.mark.parametrize("wrong", [*WRONG, {"rows": (ROW,) * (MAX_ROWS + 1)}])
-def test_what_is_out_of_bounds_is_not_sound(wrong: dict[str, Any]) -> None:
+def test_what_is_out_of_bounds_is_not_sound(wrong):
     assert is_sound(SOUND) and not is_sound(changed(SOUND, wrong))
 
 
-def test_too_many_repeats_are_not_sound() -> None:
+def test_too_many_repeats_are_not_sound():
     many = (0.1,) * (MAX_REPEATS + 1)
     assert not is_sound(replace(SOUND, wall=many, outside=many, rest=many, rows=()))

@@ -21,13 +21,13 @@ from infercanary.contract.text import REPLACEMENT, printable, shortened
         ("no\xa0break", "no?break"),
     ],
 )
-def test_what_could_act_is_replaced(given_: str, shown: str) -> None:
+def test_what_could_act_is_replaced(given_, shown):
     assert printable(given_) == shown
     assert printable(given_, replacement=REPLACEMENT) == shown.replace("?", REPLACEMENT)
 
 
 @given(st.text(), st.integers(1, 20))
-def test_the_length_stays_or_is_cut(text: str, most: int) -> None:
+def test_the_length_stays_or_is_cut(text, most):
     assert len(printable(text)) == len(text)
     assert printable(text).isprintable()
     assert printable(text, most) == printable(text)[:most]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,11 +44,11 @@ CODE = Path(vocabulary.__file__).parents[1]
 SIDES = (CODE, Path(next(iter(infercanary.judge.__path__))).parent)
 
 
-def sample(*tags: str) -> Sample:
+def sample(*tags):
     return Sample(1, "c", 0.0, "ok", 0.01, tags=tags)
 
 
-def test_the_judge_counts_a_run_by_the_tags_of_the_table() -> None:
+def test_the_judge_counts_a_run_by_the_tags_of_the_table():
     assert (
         {tag for tag in TAGS if not sample(tag).is_settled}
         == NOT_JUDGED
@@ -60,7 +59,7 @@ def test_the_judge_counts_a_run_by_the_tags_of_the_table() -> None:
     assert not any(tag.by_others for tag in TAGS.values() if not tag.is_judged)
 
 
-def test_tags_have_a_row_each_in_the_docs() -> None:
+def test_tags_have_a_row_each_in_the_docs():
     assert all(len(tag.meaning) > 20 for tag in TAGS.values())
     [section] = re.findall(
         r"^## Tags of a run\n(.*?)^## ", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE | re.DOTALL
@@ -68,14 +67,14 @@ def test_tags_have_a_row_each_in_the_docs() -> None:
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == [*TAGS]
 
 
-def test_every_control_has_its_classification_whatever_it_is_made_of() -> None:
+def test_every_control_has_its_classification_whatever_it_is_made_of():
     assert [*cpu_controls(mapped_code()), *cuda_controls(0, mapped_code())] == [*CONTROLS]
     assert [*cpu_controls(None), *cuda_controls(0, None)] == [*CONTROLS]
     limits = [kind.bottleneck for kind in CONTROLS.values()]
     assert limits == 2 * ["compute", "memory", "io", "scheduling"]
 
 
-def test_components_are_those_of_the_targets() -> None:
+def test_components_are_those_of_the_targets():
     names = {text for path in (CODE / "probe").rglob("*.py") for text in _texts(path)}
     assert COMPONENTS.keys() <= names | {MODEL, SETTINGS, GPU_SHARED_WITH, CONTROLS_MADE_OF}, (
         "each canary's, the exporter's, and the probe's own"
@@ -84,7 +83,7 @@ def test_components_are_those_of_the_targets() -> None:
     assert {name for name in COMPONENTS if name.startswith("torch") and "cud" not in name} <= engine
 
 
-def test_components_are_sorted_as_people_ask_for_them() -> None:
+def test_components_are_sorted_as_people_ask_for_them():
     given = "zlib numpy env_OMP_NUM_THREADS settings:b torch onnx_inter_op_threads model:b torch_device"
     assert " ".join(sorted(given.split(), key=order_of_interest)) == (
         "model:b settings:b torch_device torch numpy env_OMP_NUM_THREADS onnx_inter_op_threads zlib"
@@ -93,11 +92,11 @@ def test_components_are_sorted_as_people_ask_for_them() -> None:
     assert set(COMPUTE_THREADS) <= COMPONENTS.keys()
 
 
-def test_a_step_of_the_cold_start_is_a_gauge_of_the_probe() -> None:
+def test_a_step_of_the_cold_start_is_a_gauge_of_the_probe():
     assert KINDS[COLD_START_METRIC] == "gauge"
 
 
-def test_metrics_that_the_other_side_names_exist() -> None:
+def test_metrics_that_the_other_side_names_exist():
     """A gauge of the probe that is renamed would be missing there without a word."""
     declared = {metric.name for metric in runpy.run_path(str(ROOT / "docs/generate.py"))["declared"]()}
     table = Path(kinds.__file__).resolve()  # generated from the declarations, and without `_total`
@@ -108,12 +107,12 @@ def test_metrics_that_the_other_side_names_exist() -> None:
     assert names - declared == {table_of_store}
 
 
-def test_phases_that_wait_are_the_hosts() -> None:
+def test_phases_that_wait_are_the_hosts():
     assert [phase.name for phase in PHASES.values() if phase.is_waiting] == ["launch", "queue"]
     assert [phase.name for phase in PHASES.values() if not phase.of_server][:3] == ["h2d", "compute", "d2h"]
 
 
-def test_dashboards_have_a_colour_for_each() -> None:
+def test_dashboards_have_a_colour_for_each():
     colours = pytest.importorskip("grafana.dashboards.colours")
     assert colours.CANARY_STATES.keys() == set(CANARY_STATES)
     assert colours.OUTCOMES.keys() == set(OUTCOMES)
@@ -121,7 +120,7 @@ def test_dashboards_have_a_colour_for_each() -> None:
     assert [*colours.CONTROLS] == [*CONTROLS]
 
 
-def _texts(path: Path) -> Iterator[str]:
+def _texts(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value

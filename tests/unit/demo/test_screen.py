@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from rich.console import Console
 
@@ -27,7 +25,7 @@ OPEN = {"verdict": "unconfirmed", "cause": None, "sentence": "slower, unconfirme
         ("upgrade", 6, OPEN, "upgrade: 6 runs, waiting for the judge; so far: slower, unconfirmed"),
     ],
 )
-def test_what_it_waits_for(phase: str, runs: int | None, answer: dict[str, Any], words: str) -> None:
+def test_what_it_waits_for(phase, runs, answer, words):
     needed = {"baseline": 12, "upgrade": 5}[phase]
     latencies = None if runs is None else [0.1] * runs
     assert progress(phase, latencies, needed, answer).startswith(words)
@@ -47,15 +45,13 @@ def test_what_it_waits_for(phase: str, runs: int | None, answer: dict[str, Any],
         ({}, ExitCode.INCONCLUSIVE, "No verdict 48 s after"),
     ],
 )
-def test_the_exit_code_says_whether_the_verdict_was_right(
-    answer: dict[str, Any], code: ExitCode, words: str
-) -> None:
+def test_the_exit_code_says_whether_the_verdict_was_right(answer, code, words):
     assert outcome(answer, 48.2, "upgrade: run 3 of 5")[0] == code
     assert words in outcome(answer, 48.2, "upgrade: run 3 of 5")[1]
 
 
 @pytest.mark.parametrize(("answer", "is_shown"), [(REGRESSED, True), (OPEN, False), ({}, False)])
-def test_the_screen_shows_the_judges_final_sentence_as_it_is(answer: dict[str, Any], is_shown: bool) -> None:
+def test_the_screen_shows_the_judges_final_sentence_as_it_is(answer, is_shown):
     console = Console(width=100)
     with console.capture() as capture:
         console.print(

@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 pytest.importorskip("grafana_foundation_sdk", reason="Grafana's SDK needs Python 3.11")
 
 from grafana import alerting
+from tests.rules import ALERTS, ROOT, load
 
-ROOT = Path(__file__).parents[3]
 PROVISIONING = ROOT / "grafana/provisioning"
 
 
-def _read(path: Path) -> Any:
-    return yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
-
-
-ON = _read(PROVISIONING / "alerting/on/rules.yml")
-OFF = _read(PROVISIONING / "alerting/off/rules.yml")
+ON = load(PROVISIONING / "alerting/on/rules.yml")
+OFF = load(PROVISIONING / "alerting/off/rules.yml")
 MADE = [rule for group in ON["groups"] for rule in group["rules"]]
-SOURCE = [
-    rule
-    for path in sorted((ROOT / "prometheus/rules").glob("*.y*ml"))
-    for group in _read(path)["groups"]
-    for rule in group["rules"]
-    if "alert" in rule
-]
 
 
-def test_they_are_prometheus_rules() -> None:
-    assert len(MADE) == len(SOURCE) > 0
+def test_they_are_prometheus_rules():
+    assert len(MADE) == len(ALERTS) > 0
     made_of = {(made["title"], made["labels"]["severity"]): made for made in MADE}
-    for rule in SOURCE:
+    for rule in ALERTS:
         made = made_of[rule["alert"], rule["labels"]["severity"]]
         assert made["title"] == rule["alert"], (
             "Grafana makes the label alertname of it, and Alertmanager reads that"
@@ -47,7 +33,7 @@ def test_they_are_prometheus_rules() -> None:
         assert made["annotations"].keys() == rule.get("annotations", {}).keys()
 
 
-def test_a_series_that_is_there_fires_and_one_that_is_not_does_not() -> None:
+def test_a_series_that_is_there_fires_and_one_that_is_not_does_not():
     for rule in MADE:
         query, present, threshold, *_ = rule["data"]
         assert (query["refId"], present["refId"], threshold["refId"]) == ("A", "B", rule["condition"])
@@ -58,7 +44,7 @@ def test_a_series_that_is_there_fires_and_one_that_is_not_does_not() -> None:
         assert rule["missing_series_evals_to_resolve"] == 1
 
 
-def test_names_are_grafanas() -> None:
+def test_names_are_grafanas():
     uids = [rule["uid"] for rule in MADE]
     assert len(uids) == len(set(uids))
     assert all(re.fullmatch(r"[a-z0-9-]{1,40}", uid) for uid in uids)
@@ -67,25 +53,25 @@ def test_names_are_grafanas() -> None:
     assert len({(group["folder"], group["name"]) for group in ON["groups"]}) == len(ON["groups"])
 
 
-def test_off_takes_away_what_on_brings() -> None:
+def test_off_takes_away_what_on_brings():
     assert [rule["uid"] for rule in OFF["deleteRules"]] == [rule["uid"] for rule in MADE]
     assert OFF.keys() == {"apiVersion", "deleteRules", "resetPolicies", "deleteContactPoints"}
     [policy] = ON["policies"]
     assert OFF["resetPolicies"] == [policy["orgId"]]
     receivers = [receiver for point in ON["contactPoints"] for receiver in point["receivers"]]
     assert [gone["uid"] for gone in OFF["deleteContactPoints"]] == [receiver["uid"] for receiver in receivers]
-    compose = _read(ROOT / "docker-compose.yml")["services"]["grafana"]
+    compose = load(ROOT / "docker-compose.yml")["services"]["grafana"]
     assert (
         "./grafana/provisioning/alerting/${GRAFANA_ALERTS:-off}:/etc/grafana/provisioning/alerting:ro"
         in (compose["volumes"])
     )
 
 
-def test_a_finding_is_sent_to_the_stacks_alertmanager_and_by_grafana_alone() -> None:
+def test_a_finding_is_sent_to_the_stacks_alertmanager_and_by_grafana_alone():
     [point] = ON["contactPoints"]
     [receiver] = point["receivers"]
     [policy] = ON["policies"]
-    services = _read(ROOT / "docker-compose.yml")["services"]
+    services = load(ROOT / "docker-compose.yml")["services"]
     host, port = receiver["settings"]["url"].removeprefix("http://").split(":")
     assert receiver["type"] == "prometheus-alertmanager" and host in services and port == "9093"
     assert set(services[host]["networks"]) & set(services["grafana"]["networks"])
@@ -97,13 +83,13 @@ def test_a_finding_is_sent_to_the_stacks_alertmanager_and_by_grafana_alone() -> 
 
     mount = "./prometheus/alertmanagers/${GRAFANA_ALERTS:-off}:/etc/prometheus/alertmanagers:ro"
     assert mount in services["prometheus"]["volumes"]
-    [sends_to] = _read(ROOT / "prometheus/prometheus.yml")["alerting"]["alertmanagers"]
+    [sends_to] = load(ROOT / "prometheus/prometheus.yml")["alerting"]["alertmanagers"]
     assert sends_to == {"file_sd_configs": [{"files": ["alertmanagers/*.yml"]}]}
-    there = {path.parent.name: _read(path) for path in (ROOT / "prometheus/alertmanagers").glob("*/*.yml")}
+    there = {path.parent.name: load(path) for path in (ROOT / "prometheus/alertmanagers").glob("*/*.yml")}
     assert there == {"on": [], "off": [{"targets": [f"{host}:{port}"]}]}
 
 
-def test_texts_are_templates_that_grafana_expands() -> None:
+def test_texts_are_templates_that_grafana_expands():
     for rule in MADE:
         queries = {node["refId"] for node in rule["data"]}
         for key, text in rule["annotations"].items():
@@ -117,16 +103,16 @@ def test_texts_are_templates_that_grafana_expands() -> None:
         assert re.search(r"\{\{ with \$values\.\w \}\}\{\{ \.Labels\.runbooks \}\}#infercanary", link)
 
 
-def test_a_link_sets_variables_that_its_board_has() -> None:
-    boards = [_read(path) for path in (ROOT / "grafana/dashboards/json").glob("*.json")]
+def test_a_link_sets_variables_that_its_board_has():
+    boards = [load(path) for path in (ROOT / "grafana/dashboards/json").glob("*.json")]
     variables = {board["uid"]: {each["name"] for each in board["templating"]["list"]} for board in boards}
-    for rule in SOURCE:
+    for rule in ALERTS:
         link = rule["annotations"]["dashboard_url"]
         [board] = set(re.findall(r"/d/([\w-]+)", link))
         assert set(re.findall(r"[?&}]var-(\w+)=", link)) <= variables[board], rule["alert"]
 
 
-def test_without_data_a_text_is_empty_and_nothing_fails() -> None:
+def test_without_data_a_text_is_empty_and_nothing_fails():
     """Grafana expands texts then too: a function of a value or a label that is not there is an error in its log."""
     for rule in MADE:
         for key, text in rule["annotations"].items():
@@ -170,11 +156,11 @@ VALUE = '{{ with printf "60 * (max(b{x=%q,y=%q}) - 1)" $labels.x $labels.y | que
         ),
     ],
 )
-def test_a_template(given: str, made: str) -> None:
+def test_a_template(given, made):
     assert alerting.template(given, {}) == f"{{{{ with $values.A }}}}{made}{{{{ end }}}}"
 
 
-def test_what_texts_read_decides_nothing() -> None:
+def test_what_texts_read_decides_nothing():
     for rule in MADE:
         deciding, read = rule["data"][:3], rule["data"][3:]
         assert [node["refId"] for node in deciding] == ["A", "B", "C"]
@@ -187,25 +173,25 @@ def test_what_texts_read_decides_nothing() -> None:
 @pytest.mark.parametrize(
     "given", [{"labels": {"severity": "${x}"}}, {"annotations": {"summary": "costs ${x}"}}]
 )
-def test_what_grafana_would_read_as_its_environment_is_refused(given: dict[str, Any]) -> None:
+def test_what_grafana_would_read_as_its_environment_is_refused(given):
     rule = {"alert": "A", "expr": "up", "labels": {"severity": "warning"}, "annotations": {}}
     with pytest.raises(ValueError, match="reads \\$\\{"):
         alerting._rule({**rule, **given}, shared=False)
 
 
-def test_provisioning_is_what_the_dashboards_ask_for() -> None:
-    [source] = _read(PROVISIONING / "datasources/prometheus.yml")["datasources"]
+def test_provisioning_is_what_the_dashboards_ask_for():
+    [source] = load(PROVISIONING / "datasources/prometheus.yml")["datasources"]
     assert source["uid"] == alerting.UID  # type: ignore[attr-defined]
     assert source["editable"] is False
-    [provider] = _read(PROVISIONING / "dashboards/infercanary.yml")["providers"]
+    [provider] = load(PROVISIONING / "dashboards/infercanary.yml")["providers"]
     assert provider["allowUiUpdates"] is False
-    volumes = _read(ROOT / "docker-compose.yml")["services"]["grafana"]["volumes"]
+    volumes = load(ROOT / "docker-compose.yml")["services"]["grafana"]["volumes"]
     assert f"./grafana/dashboards/json:{provider['options']['path']}:ro" in volumes
 
 
-def test_the_service_has_no_password_and_listens_here_alone() -> None:
+def test_the_service_has_no_password_and_listens_here_alone():
     """tests/stack/test_compose.py has what holds for each service."""
-    service = _read(ROOT / "docker-compose.yml")["services"]["grafana"]
+    service = load(ROOT / "docker-compose.yml")["services"]["grafana"]
     assert service["ports"] == ["127.0.0.1:3000:3000"] and service["user"] == "472:0"
     assert service["environment"]["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
     assert not [key for key in service["environment"] if "PASSWORD" in key]

@@ -12,10 +12,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -25,11 +22,11 @@ pytest.importorskip("grafana_foundation_sdk", reason="Grafana's SDK needs Python
 
 from grafana import generate
 from grafana.dashboards import colours, names
-from grafana.queries import Query, dashboards, panels, queries
+from grafana.queries import dashboards, panels, queries
 from infercanary.contract.vocabulary import CAUSES, TAGS
 from tests.for_each import for_each
+from tests.rules import DECLARED, RECORDS, ROOT
 
-ROOT = Path(__file__).parents[3]
 BOARDS = dashboards()
 PANELS = [(name, panel) for name, board in BOARDS.items() for panel in panels(board)]
 QUERIES = queries()
@@ -49,44 +46,25 @@ PROMETHEUS_OWN = re.compile("(up|ALERTS|ALERTS_FOR_STATE)$|process_|prometheus_|
 
 
 @for_each(generate.files().items(), lambda file: str(file[0].relative_to(ROOT)))
-def test_what_is_written_is_current(file: tuple[Path, str]) -> None:
+def test_what_is_written_is_current(file):
     path, text = file
     assert path.read_text(encoding="utf-8") == text, "it is stale: run `make dashboards`"
 
 
-def test_nothing_else_is_there() -> None:
+def test_nothing_else_is_there():
     assert {*generate.JSON.iterdir()} == {path for path in generate.files() if path.parent == generate.JSON}
 
 
 # Metrics ---------------------------------------------------------------------------------------------------------
 
 
-def _declared() -> dict[str, set[str]]:
-    """Metric → its labels, from docs/metrics.md, with those that the exporter and Prometheus add."""
-    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
-    found: dict[str, set[str]] = {}
-    for name, facts in re.findall(r"^### `(infercanary_\w+)`\n\n(.+)$", page, flags=re.MULTILINE):
-        kind, _, *labels = re.sub(r" \([^)]*\)", "", facts).split(" · ")
-        names = {label.strip("`") for label in labels} | {"instance", "job"}
-        if not EXPORTERS_OWN.match(name):
-            names |= {"namespace", "pod", "service", "container"}
-        if kind == "histogram":
-            found |= {f"{name}_{end}": names for end in ("sum", "count")} | {f"{name}_bucket": names | {"le"}}
-        found[name] = names
-    return found
+def labels_of(metric):
+    """Those that it declares, and those that the exporter and Prometheus add."""
+    names = {*DECLARED[metric].labels, "instance", "job"}
+    names |= {"le"} if metric.endswith("_bucket") else set()
+    return names if EXPORTERS_OWN.match(metric) else names | {"namespace", "pod", "service", "container"}
 
 
-def _recorded() -> set[str]:
-    files = (ROOT / "prometheus/rules").glob("*.y*ml")
-    groups = [
-        group
-        for path in files
-        for group in yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]
-    ]
-    return {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
-
-
-METRICS, RECORDED = _declared(), _recorded()
 FLEETS_OWN = {"ALERTS", "ALERTS_FOR_STATE", "infercanary_upgrade_info", "infercanary_cuda_missing"}
 
 _SELECTOR = re.compile(r'(?P<name>[a-zA-Z_:][\w:]*)\s*(?:\{(?P<matchers>(?:"[^"]*"|[^}"])*)\})?')
@@ -105,7 +83,7 @@ _WORDS = {
 }
 
 
-def selectors(expression: str) -> Iterator[tuple[str, dict[str, str], str]]:
+def selectors(expression):
     """Each selector's metric, its matchers, and what stands before it."""
     bare = re.sub(
         r'(?<=[(, ])"[^"]*"(?=[,)])', lambda text: " " * len(text[0]), expression
@@ -130,32 +108,32 @@ def selectors(expression: str) -> Iterator[tuple[str, dict[str, str], str]]:
 
 
 @every_query
-def test_metrics_exist_with_their_labels(query: Query) -> None:
+def test_metrics_exist_with_their_labels(query):
     found = [*selectors(query.raw.removeprefix("label_values("))]
     if query.raw.startswith("label_values"):
         found = found[:1]
     assert found
     for name, matchers, _ in found:
-        if PROMETHEUS_OWN.match(name) or name in RECORDED:
+        if PROMETHEUS_OWN.match(name) or name in RECORDS:
             continue
-        assert name in METRICS, f"{name} is neither declared nor recorded"
-        assert matchers.keys() <= METRICS[name], f"{name} has no such label"
+        assert name in DECLARED, f"{name} is neither declared nor recorded"
+        assert matchers.keys() <= labels_of(name), f"{name} has no such label"
 
 
-def _read(query: Query) -> list[str]:
+def _read(query):
     """Metrics that it reads; of a variable the one that its values are taken from."""
     found = [name for name, *_ in selectors(query.raw.removeprefix("label_values("))]
     return found[:1] if query.raw.startswith("label_values") else found
 
 
-def test_the_board_of_the_fleet_reads_what_is_recorded() -> None:
+def test_the_board_of_the_fleet_reads_what_is_recorded():
     """A Mimir or a Thanos of many clusters has nothing else."""
     read = {name for query in QUERIES if query.dashboard == "fleet" for name in _read(query)}
-    assert read - RECORDED == FLEETS_OWN and len(read) > 10
+    assert read - RECORDS.keys() == FLEETS_OWN and len(read) > 10
 
 
 @every_query
-def test_what_is_about_a_service_is_of_all_its_hosts(query: Query) -> None:
+def test_what_is_about_a_service_is_of_all_its_hosts(query):
     """What each host's exporter says of it would be several rows and lines of one service."""
     of_a_host = [name for name in _read(query) if name.startswith("instance_service_canary")]
     if query.dashboard in ("fleet", "service"):
@@ -166,7 +144,7 @@ def test_what_is_about_a_service_is_of_all_its_hosts(query: Query) -> None:
 
 
 @every_board
-def test_the_data_source_is_a_variable(board: Mapping[str, Any]) -> None:
+def test_the_data_source_is_a_variable(board):
     """template-datasource-rule, panel-datasource-rule."""
     first, *others = board["templating"]["list"]
     assert (first["name"], first["type"], first["query"]) == ("datasource", "datasource", "prometheus")
@@ -181,7 +159,7 @@ def test_the_data_source_is_a_variable(board: Mapping[str, Any]) -> None:
 
 
 @every_query
-def test_what_is_chosen_is_selected(query: Query) -> None:
+def test_what_is_chosen_is_selected(query):
     """target-job-rule and target-instance-rule, for a target of many containers: by service or exporter."""
     for name, matchers, before in selectors(query.raw.removeprefix("label_values(")):
         if query.raw.startswith("label_values") or name.startswith("infercanary:"):
@@ -193,7 +171,7 @@ def test_what_is_chosen_is_selected(query: Query) -> None:
 
 
 @every_board
-def test_variables(board: Mapping[str, Any]) -> None:
+def test_variables(board):
     """template-label-promql-rule, template-on-time-change-reload-rule, and that each is narrowed by those before it."""
     variables = {variable["name"]: variable for variable in board["templating"]["list"]}
     text = json.dumps([board["panels"], board["annotations"], board["templating"]])
@@ -215,7 +193,7 @@ def test_variables(board: Mapping[str, Any]) -> None:
 
 
 @every_panel
-def test_a_panel_says_what_it_is(at: tuple[str, Mapping[str, Any]]) -> None:
+def test_a_panel_says_what_it_is(at):
     """panel-title-description-rule, panel-units-rule, panel-no-targets-rule; what to do when it is bad, and what it
     says when it is empty."""
     _, panel = at
@@ -239,7 +217,7 @@ UNITS |= {"dateTimeAsIso", "dateTimeFromNow", "runs/min", "/min"}
 
 
 @every_query
-def test_counters_and_windows(query: Query) -> None:
+def test_counters_and_windows(query):
     """target-rate-interval-rule, target-counter-agg-rule."""
     for function, window in re.findall(
         r"\b(i?rate|increase|changes|i?delta|deriv)\([^[]*\[([^]]*)\]", query.raw
@@ -252,12 +230,7 @@ def test_counters_and_windows(query: Query) -> None:
 
 
 @every_query
-def test_lines_do_not_depend_on_the_time_range(query: Query) -> None:
-    assert not query.over_time or not re.search(r"\$__range|@ (start|end)\(\)", query.raw)
-
-
-@every_query
-def test_quantiles_keep_the_ladder(query: Query) -> None:
+def test_quantiles_keep_the_ladder(query):
     """target-histogram rule: a quantile is of buckets that are summed by their bounds."""
     for grouped in re.findall(r"histogram_quantile\([\d.]+, sum by \(([^)]*)\) \(rate\(", query.raw):
         assert "le" in grouped.split(", ")
@@ -267,7 +240,7 @@ def test_quantiles_keep_the_ladder(query: Query) -> None:
 
 
 @every_board
-def test_the_dashboard_itself(board: Mapping[str, Any]) -> None:
+def test_the_dashboard_itself(board):
     """uneditable-rule, and what readers rely on: time zone, refresh, one crosshair, links that keep what is chosen."""
     assert board["editable"] is False
     assert board["timezone"] == "browser"
@@ -286,7 +259,7 @@ def test_the_dashboard_itself(board: Mapping[str, Any]) -> None:
     )
 
 
-def test_addresses_stay() -> None:
+def test_addresses_stay():
     """Alerts, runbooks and people's bookmarks lead here."""
     assert {name: board["uid"] for name, board in BOARDS.items()} == {
         name: f"infercanary-{name}" for name in ("fleet", "service", "host", "self")
@@ -299,7 +272,7 @@ def test_addresses_stay() -> None:
 
 
 @every_board
-def test_links_lead_somewhere(board: Mapping[str, Any]) -> None:
+def test_links_lead_somewhere(board):
     for uid, rest in re.findall(r'"/d/([\w-]+)\?((?:[^"\\]|\\.)*)"', json.dumps(board)):
         [there] = [other for other in BOARDS.values() if other["uid"] == uid]
         names = {variable["name"] for variable in there["templating"]["list"]}
@@ -318,7 +291,7 @@ def test_links_lead_somewhere(board: Mapping[str, Any]) -> None:
 
 
 @every_board
-def test_places(board: Mapping[str, Any]) -> None:
+def test_places(board):
     """Ids are unique; panels lie within the 24 columns, on no other, and beside panels of their height."""
     items = [item for panel in board["panels"] for item in (panel, *(panel.get("panels") or ()))]
     assert len(items) == len({item["id"] for item in items})
@@ -332,7 +305,7 @@ def test_places(board: Mapping[str, Any]) -> None:
 
 
 @every_board
-def test_upgrades_are_marked(board: Mapping[str, Any]) -> None:
+def test_upgrades_are_marked(board):
     marks = {annotation["name"]: annotation for annotation in board["annotations"]["list"]}
     assert [*marks] == (["Upgrades"] if board["uid"] != "infercanary-self" else [])
     for mark in marks.values():
@@ -341,7 +314,7 @@ def test_upgrades_are_marked(board: Mapping[str, Any]) -> None:
 
 
 @every_board
-def test_everybody_can_distinguish_the_colours(board: Mapping[str, Any]) -> None:
+def test_everybody_can_distinguish_the_colours(board):
     text = json.dumps(board)
     palette = {
         getattr(colours, name)
@@ -354,7 +327,7 @@ def test_everybody_can_distinguish_the_colours(board: Mapping[str, Any]) -> None
 # What a real Grafana showed wrong --------------------------------------------------------------------------------
 
 
-def _options(panel: Mapping[str, Any], matcher: str, of: object) -> dict[str, Any]:
+def _options(panel, matcher, of):
     """Properties of the overrides with that matcher."""
     found = [
         o["properties"]
@@ -364,23 +337,14 @@ def _options(panel: Mapping[str, Any], matcher: str, of: object) -> dict[str, An
     return {item["id"]: item["value"] for properties in found for item in properties}
 
 
-def _headings(panel: Mapping[str, Any]) -> list[str]:
-    """A table's columns, from left to right."""
-    [order] = [t["options"] for t in panel.get("transformations") or () if t["id"] == "organize"]
-    return [
-        order["renameByName"][field]
-        for field, _ in sorted(order["indexByName"].items(), key=lambda at: at[1])
-    ]
-
-
-def _look(name: str) -> tuple[str, ...]:
+def _look(name):
     """Hue and strokes."""
     found = [item for pattern, item in names.looks() if re.search(pattern.strip("/"), name)]
     assert [item[0].id_val for item in found] == ["color", "custom.lineStyle"], f"{name} has not one look"
     return tuple(json.dumps(item[0].value, sort_keys=True) for item in found)
 
 
-def test_a_name_of_any_kind_has_one_look() -> None:
+def test_a_name_of_any_kind_has_one_look():
     """A hue and strokes, whatever the name; names next to each other differ."""
     numbered = [f"infercanary-classify-{n} exporter" for n in range(1, 9)]
     assert len({hue for hue, _ in map(_look, numbered)}) == 8
@@ -396,29 +360,11 @@ def test_a_name_of_any_kind_has_one_look() -> None:
     assert _look("Ämter/Ω 日本") == _look("mter/")
 
 
-def test_no_two_tags_look_alike() -> None:
+def test_no_two_tags_look_alike():
     assert len({*map(_look, TAGS)}) == len(TAGS)
 
 
-@every_panel
-def test_lines_can_be_seen_and_have_a_legend_with_values(at: tuple[str, Mapping[str, Any]]) -> None:
-    _, panel = at
-    if panel["type"] == "timeseries":
-        legend, look = panel["options"]["legend"], panel["fieldConfig"]["defaults"]["custom"]
-        assert (legend["displayMode"], legend["calcs"]) == ("table", ["lastNotNull", "max"])
-        assert look["lineWidth"] >= 2 or look["stacking"]["mode"] == "normal"
-
-
-def test_the_answer_comes_first() -> None:
-    """On a screen, and in the first three panels on a phone."""
-    verdict, words, evidence, *_ = panels(BOARDS["service"])
-    assert _headings(verdict) == ["Service", "Verdict", "Latency", "Change", "Cause: what to do"]
-    assert "infercanary_verdict_info" in words["targets"][0]["expr"]
-    assert "infercanary_upgrade_info" in words["targets"][0]["expr"]
-    assert {"Answers", "Device", "Runs"} <= {*_headings(evidence)}
-
-
-def test_each_verdict_and_cause_says_what_to_do() -> None:
+def test_each_verdict_and_cause_says_what_to_do():
     verdict, *_ = panels(BOARDS["service"])
     [known] = _options(verdict, "byName", "Cause: what to do")["mappings"]
     wanted = {*colours.VERDICTS, "answers", "device"}
@@ -426,7 +372,7 @@ def test_each_verdict_and_cause_says_what_to_do() -> None:
     assert known["options"].keys() == wanted
 
 
-def test_the_first_board_to_open_asks_little() -> None:
+def test_the_first_board_to_open_asks_little():
     """At each refresh: of the panels that are open, with the values that the variables have."""
     for name, board in BOARDS.items():
         titles = {panel["title"] for panel in board["panels"] if panel["type"] != "row"}
@@ -439,7 +385,7 @@ def test_the_first_board_to_open_asks_little() -> None:
         assert name != "service" or sum(len(text.encode()) for text in asked) <= 20_000
 
 
-def test_the_rule_counts_verdicts_as_the_boards_do() -> None:
+def test_the_rule_counts_verdicts_as_the_boards_do():
     groups = yaml.safe_load((ROOT / "prometheus/rules/recording.yml").read_text(encoding="utf-8"))["groups"]
     name = "instance_service_canary:infercanary_verdict:number"
     [rule] = [rule for group in groups for rule in group["rules"] if rule["record"] == name]
@@ -450,7 +396,7 @@ def test_the_rule_counts_verdicts_as_the_boards_do() -> None:
 # PromQL, as Prometheus reads it ------------------------------------------------------------------------------------
 
 
-def test_prometheus_reads_every_query(tmp_path: Path) -> None:
+def test_prometheus_reads_every_query(tmp_path):
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed")

@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
-import yaml
 
 from grafana import empty
 from grafana.queries import queries
 from tests.for_each import for_each
+from tests.rules import RECORDS
 
-ROOT = Path(__file__).parents[3]
 LISTED = [place for places in empty.EMPTY.values() for place in places]
 
 
-def _recordings() -> set[str]:
-    files = (ROOT / "prometheus/rules").glob("*.y*ml")
-    groups = [
-        group
-        for path in files
-        for group in yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]
-    ]
-    return {f"recording {rule['record']}" for group in groups for rule in group["rules"] if "record" in rule}
-
-
-PLACES = {f"{query.dashboard}: {query.place}" for query in queries()} | _recordings()
+PLACES = {f"{query.dashboard}: {query.place}" for query in queries()} | {
+    f"recording {name}" for name in RECORDS
+}
 PANELS = {place.rpartition(" ")[0] for place in PLACES if ": panel " in place}
 
 
 @for_each(LISTED)
-def test_what_is_listed_is_there(place: str) -> None:
+def test_what_is_listed_is_there(place):
     assert place in PLACES | PANELS
 
 
-def test_each_is_listed_once() -> None:
+def test_each_is_listed_once():
     assert {place: times for place, times in Counter(LISTED).items() if times > 1} == {}
 
 
@@ -51,5 +41,5 @@ def test_each_is_listed_once() -> None:
         ("recording instance_job:up:max", None),
     ],
 )
-def test_why(place: str, why: str | None) -> None:
+def test_why(place, why):
     assert empty.why(place) == why

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
 from grafana.prometheus import Prometheus, Refused
 from infercanary.command.settings import UsageError
 
-Serve = Callable[[int, bytes], tuple[Prometheus, list[str]]]
-"""From a status and a body to a Prometheus that always answers so, and what it was asked."""
-
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
+def serve():
     servers = []
 
-    def start(status: int, body: bytes) -> tuple[Prometheus, list[str]]:
+    def start(status, body):
         asked: list[str] = []
 
         class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
+            def do_POST(self):
                 asked.append(f"{self.path} {self.rfile.read(int(self.headers['Content-Length'])).decode()}")
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, *_: Any) -> None:
+            def log_message(self, *_):
                 pass
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -45,7 +40,7 @@ def serve() -> Iterator[Serve]:
         server.server_close()
 
 
-def test_a_query_that_is_refused(serve: Serve) -> None:
+def test_a_query_that_is_refused(serve):
     there, _ = serve(400, b'{"status": "error", "error": "parse error"}')
     with pytest.raises(Refused, match=r"^parse error$"):
         there.at("x{", 0)
@@ -62,7 +57,7 @@ def test_a_query_that_is_refused(serve: Serve) -> None:
         (200, b'{"status": "success"}'),
     ],
 )
-def test_what_is_no_prometheus(serve: Serve, status: int, body: bytes) -> None:
+def test_what_is_no_prometheus(serve, status, body):
     there, _ = serve(status, body)
     with pytest.raises(
         UsageError, match=f"^{there.url}: answers, but not as Prometheus does; check the address$"
@@ -71,6 +66,6 @@ def test_what_is_no_prometheus(serve: Serve, status: int, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:9090", "ftp://127.0.0.1", "http//x"])
-def test_what_is_no_address(url: str) -> None:
+def test_what_is_no_address(url):
     with pytest.raises(UsageError, match=r"not an address; write it as http://127\.0\.0\.1:9090"):
         Prometheus(url)

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import yaml
 
 from grafana.check import node
-from grafana.queries import Query, queries
+from grafana.queries import queries
 from tests.for_each import for_each
+from tests.rules import RECORDS, ROOT
 
-ROOT = Path(__file__).parents[3]
-
-
-def _recorded() -> dict[str, set[str]]:
-    """Buckets of which rates are recorded → the labels that are left of them."""
-    groups = yaml.safe_load((ROOT / "prometheus/rules/recording.yml").read_text(encoding="utf-8"))["groups"]
-    pattern = re.compile(r"sum by \((.+?)\) \(rate\((\w+_bucket)\[")
-    found = [
-        pattern.fullmatch(rule["expr"].split("[")[0] + "[") for group in groups for rule in group["rules"]
-    ]
-    return {match[2]: {*match[1].split(", ")} for match in found if match}
+_BUCKETS = (re.match(r"sum by \((.+?)\) \(rate\((\w+_bucket)\[", rule["expr"]) for rule in RECORDS.values())
+RECORDED = {match[2]: {*match[1].split(", ")} for match in _BUCKETS if match}
+"""Buckets of which rates are recorded → the labels that are left of them."""
 
 
-RECORDED = _recorded()
-
-
-def recorded_buckets(query: str) -> list[str]:
+def recorded_buckets(query):
     """The buckets that a query reads although their rates are recorded by all labels that it needs."""
     by = {label for group in re.findall(r"by \((.*?)\)", query) for label in group.split(", ")}
     return [
@@ -40,11 +29,11 @@ def recorded_buckets(query: str) -> list[str]:
 
 
 @for_each(queries(), lambda query: f"{query.dashboard}: {query.place}")
-def test_no_query_reads_raw_buckets_that_are_recorded(query: Query) -> None:
+def test_no_query_reads_raw_buckets_that_are_recorded(query):
     assert recorded_buckets(query.raw) == [], "take the recording rule's series"
 
 
-def test_the_versions_that_are_checked_are_that_of_the_stack_and_those_that_the_readme_names() -> None:
+def test_the_versions_that_are_checked_are_that_of_the_stack_and_those_that_the_readme_names():
     packages = json.loads((ROOT / "grafana/check/package.json").read_text(encoding="utf-8"))["dependencies"]
     versions = {name: packages[f"grafana-data-{name}"].rpartition("@")[2] for name in node.VERSIONS}
     stack = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))

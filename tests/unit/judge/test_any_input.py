@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -66,7 +65,7 @@ seeds, kinds = st.integers(0, 1000), st.sampled_from(KINDS)
 odd = st.integers(0, 3).map(lambda n: n == 3)
 
 
-def drawn(draw: st.DrawFn, options: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
+def drawn(draw, options):
     """The first value of each option, but for some of them: so that records are often alike."""
     found = {name: values[0] for name, values in options.items()}
     for name in draw(st.lists(st.sampled_from(sorted(options)), unique=True)):
@@ -75,9 +74,9 @@ def drawn(draw: st.DrawFn, options: dict[str, tuple[Any, ...]]) -> dict[str, Any
 
 
 def made(
-    service: str, container: str, boot: int, at: float, image: str, runs: int, level: float, kind: str,
-    chosen: dict[str, Any], facts: dict[str, Any], seed: int,
-) -> Start:  # fmt: skip
+    service, container, boot, at, image, runs, level, kind,
+    chosen, facts, seed,
+):  # fmt: skip
     rng = np.random.default_rng([seed, round(at)])
     times = at + chosen["every"] * np.arange(runs)
     steps = np.random.default_rng(seed).normal(0, 0.3 * (kind == "host"), 512)
@@ -90,7 +89,7 @@ def made(
     times = (times - chosen["set_back"] * (np.arange(runs) > runs // 2)).tolist()
     bare, failed = rng.random((2, runs)) < [[chosen["sometimes"]], [chosen["failing"]]]
 
-    def fields(i: int, median: float) -> dict[str, Any]:
+    def fields(i, median):
         if failed[i]:
             return {"outcome": "timed_out", "median": None}
         if bare[i]:
@@ -125,14 +124,14 @@ def made(
 
 @st.composite
 def starts(
-    draw: st.DrawFn,
-    seed: int,
-    kind: str,
-    service: str = "s",
-    containers: int = 4,
-    images: str = "AB",
-    most: int = 30,
-) -> list[Start]:
+    draw,
+    seed,
+    kind,
+    service="s",
+    containers=4,
+    images="AB",
+    most=30,
+):
     """Starts of a service in order of time: of a container one after the other."""
     found = []
     level = draw(st.sampled_from([0.02, 0.02, 1e-9, 1e5]))
@@ -168,7 +167,7 @@ def starts(
 
 
 @st.composite
-def siblings(draw: st.DrawFn, seed: int, kind: str) -> list[Start]:
+def siblings(draw, seed, kind):
     """Other services on the host; some run all the time, and some end before the upgrade or within it."""
     found = []
     for name in "xyz"[: draw(st.integers(0, 3))]:
@@ -181,7 +180,7 @@ def siblings(draw: st.DrawFn, seed: int, kind: str) -> list[Start]:
     return sorted(found, key=lambda start: start.generation.started_at)
 
 
-def floats(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
+def floats(value, place=""):
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
     if isinstance(value, float):
@@ -191,7 +190,7 @@ def floats(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
             yield from floats(each, name)
 
 
-def is_sound(result: Any) -> None:
+def is_sound(result):
     """Each number is finite but for the upper end of an interval, and each shift lies within its own."""
     assert all(math.isfinite(x) or (x > 0 and place == "high") for place, x in floats(result)), result
     if getattr(result, "low", None) is not None:
@@ -205,7 +204,7 @@ thorough = settings(
 
 @thorough
 @given(st.data(), seeds, kinds)
-def test_a_verdict(data: st.DataObject, seed: int, kind: str) -> None:
+def test_a_verdict(data, seed, kind):
     own, others = data.draw(starts(seed, kind)), data.draw(siblings(seed, kind))
     found = Judge().verdict(own, others, "c")
     assert found.state in STATES and 0 < len(sentence(found).encode()) <= SENTENCE_BYTES
@@ -216,12 +215,12 @@ def test_a_verdict(data: st.DataObject, seed: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("runs", range(5, 9))
-def test_a_verdict_on_the_first_runs_beside_siblings_that_feel_the_same_host(runs: int) -> None:
+def test_a_verdict_on_the_first_runs_beside_siblings_that_feel_the_same_host(runs):
     """What siblings felt can be taken off the old image's starts, but not off so few runs."""
     rng = random.Random(1)
     host = [rng.lognormvariate(0, 0.3) for _ in range(512)]
 
-    def felt(time: float) -> float:
+    def felt(time):
         return 0.02 * host[int(time / 40) % 512]
 
     own = [start("a", "old", 100.0 * i, felt, 40) for i in range(6)]
@@ -231,7 +230,7 @@ def test_a_verdict_on_the_first_runs_beside_siblings_that_feel_the_same_host(run
 
 @thorough
 @given(st.data(), seeds, kinds)
-def test_verdicts_on_measures(data: st.DataObject, seed: int, kind: str) -> None:
+def test_verdicts_on_measures(data, seed, kind):
     own, others = data.draw(starts(seed, kind)), data.draw(siblings(seed, kind))
     before, after = ([s for s in own if s.generation.image_id in image] for image in ("A", "B"))
     for verdicts in (Measures().judge(own, others), Measures(FILES).compare(before, after)):
@@ -242,7 +241,7 @@ def test_verdicts_on_measures(data: st.DataObject, seed: int, kind: str) -> None
 
 @thorough
 @given(st.data(), seeds, kinds)
-def test_a_drift(data: st.DataObject, seed: int, kind: str) -> None:
+def test_a_drift(data, seed, kind):
     own = data.draw(starts(seed, kind, containers=1, images="A", most=60))
     found = detect(own, data.draw(siblings(seed, kind)), "c", restarts_of(own))
     is_sound(found)

@@ -49,11 +49,11 @@ some runs that do not know | 10 queued=0 | 20 queued=10 some=0 | cpu_spin=1 memo
 ROWS = [[part.strip() for part in line.split("|")] for line in TABLE.strip().splitlines()]
 
 
-def numbers(text: str, unit: float = 1.0) -> dict[str, float]:
+def numbers(text, unit=1.0):
     return {name: unit * float(value) for name, _, value in (word.partition("=") for word in text.split())}
 
 
-def samples(text: str) -> list[Sample]:
+def samples(text):
     latency, _, rest = text.partition(" ")
     known, median = numbers(rest, 1e-3), float(latency) / 1e3
     off_cpu = {name: known.get(name, 0.0) for name in OFF_CPU} if {*OFF_CPU} & {*known} else {}
@@ -69,7 +69,7 @@ def samples(text: str) -> list[Sample]:
 @pytest.mark.parametrize(
     ("before", "after", "controls", "shares"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
-def test_what_grew(before: str, after: str, controls: str, shares: str) -> None:
+def test_what_grew(before, after, controls, shares):
     shifts = {}
     for name, _, value in (word.partition("=") for word in controls.split()):
         ratio, error = f"{value}/.002".split("/")[:2]
@@ -83,7 +83,7 @@ def test_what_grew(before: str, after: str, controls: str, shares: str) -> None:
     assert [*found.values()] == sorted(found.values(), reverse=True), "the largest first"
 
 
-def test_causes_name_it() -> None:
+def test_causes_name_it():
     old, new = (
         start(
             "a", image, at, seconds, 40, noise=0.0, controls={"cpu_spin": 0.001, "memory_copy": 0.001},

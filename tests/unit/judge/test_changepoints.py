@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
 import pytest
 
-from infercanary.judge.changepoints import PRICES, noise, scan, segmented
+from infercanary.judge.changepoints import scan
 from tests.factories import latencies
 
 COUNT = 650
@@ -96,46 +95,3 @@ def test_a_level_without_noise(after, count, found):
     assert [change.index for change in scan([5.0] * count + [after] * count)] == found
     with pytest.raises(ValueError, match=r"values\[3\] is nan"):
         scan([1.0, 1.0, 1.0, math.nan])
-
-
-@pytest.mark.parametrize("alike", [0.0, 0.8])
-def test_noise_is_larger_where_it_lasts_and_ignores_changes_and_outliers(alike):
-    rng = np.random.default_rng(12)
-    y = lasting(rng, alike)
-    assert noise(y) == pytest.approx(0.02 * (1.9 if alike else 1), rel=0.2)
-    assert noise(y + 0.3 * (np.arange(COUNT) // 60 % 2) + (rng.random(COUNT) < 0.03)) < 1.4 * noise(y)
-    # Of a coarse clock it is seen though most points are the same.
-    assert noise(np.log(np.where(rng.random(COUNT) < 0.3, 21.0, 20.0))) == pytest.approx(0.022, rel=0.4)
-
-
-def cost(y, cuts, grid, scale, price):
-    losses = (
-        np.minimum(((y[a:b, None] - grid) / scale) ** 2, 9).sum(axis=0).min()
-        for a, b in itertools.pairwise([0, *cuts, len(y)])
-    )
-    return sum(losses) + price * math.log(len(y)) * len(cuts)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_segmentation_is_the_cheapest(seed):
-    """Of all that a short series has where every third point may begin a level."""
-    rng = np.random.default_rng([seed, 9])
-    y, scale = rng.normal(0, 0.01, 24), 0.01
-    y[rng.integers(2, 22) :] += 0.05
-    y[rng.integers(2, 22) :] -= 0.03
-    y[rng.integers(24)] += 0.3
-    grid = np.linspace(y.min(), y.max(), int(2 * np.ptp(y) / scale) + 2)
-    found = [*segmented(y, scale)]
-    assert found[-1], "the lowest price"
-    every = [each for count in range(8) for each in itertools.combinations(range(3, 24, 3), count)]
-    for price, cuts in zip(PRICES, found, strict=True):
-        least = min(cost(y, places, grid, scale, price) for places in every)
-        assert cost(y, sorted(cuts), grid, scale, price) == pytest.approx(least, rel=1e-5)
-
-
-def test_an_outlier_is_worth_no_price_and_a_step_is():
-    y = lasting(10, 0.0, 0.01, 200)
-    y[60] += 1.0
-    y[141:] += 0.1
-    for price, cuts in zip(PRICES, segmented(y, 0.01), strict=True):
-        assert cuts == ([141] if price <= 64 else [])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,7 @@ from infercanary.judge.align import Alignment
 from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.pooling import Pooling, Replica
-from infercanary.judge.sequential import SequentialTest
-from infercanary.judge.shift import CHANGED, Pooled, Restarts
+from infercanary.judge.shift import CHANGED, Restarts
 from infercanary.judge.statistics import Series
 from infercanary.judge.verdict import Judge
 from tests.factories import changed, since, start
@@ -28,21 +26,21 @@ UPGRADE = 10_000.0
 
 
 def made(
-    container: str, at: float, runs: int, image: str = "old", *, slower: float = 0.0, later: float = 0.0,
-    host: float = 0.0, **fields: Any,
-) -> Start:  # fmt: skip
+    container, at, runs, image="old", *, slower=0.0, later=0.0,
+    host=0.0, **fields,
+):  # fmt: skip
     """A start slower by ``slower``, and from the upgrade on by ``later`` and, as its control is, by ``host``."""
     level = 0.02 * (1 + slower) * math.exp(random.Random(f"{container} {at}").gauss(0, 0.003))
     seconds, control = since(UPGRADE, (1 + host) * (1 + later), level), since(UPGRADE, 1 + host, 0.001)
     return start(container, image, at, seconds, runs, control=control, **fields)
 
 
-def new(container: str = "canary", runs: int = 48, after: float = 0.0, **fields: Any) -> Start:
+def new(container="canary", runs=48, after=0.0, **fields):
     """A start of the new image, so long after the upgrade."""
     return made(container, UPGRADE + after, runs, "new", **fields)
 
 
-def earlier(containers: int, runs: int = 110, itself: float = 0.0, **last: Any) -> list[Start]:
+def earlier(containers, runs=110, itself=0.0, **last):
     """Seven starts of each, the last of which runs until the upgrade; of all but the first one, on beside it.
 
     The last one changed by ``itself`` from the upgrade on.
@@ -60,14 +58,12 @@ def earlier(containers: int, runs: int = 110, itself: float = 0.0, **last: Any) 
     ]
 
 
-def old(count: int, at: float = 8000.0, runs: int = 300, **fields: Any) -> list[Start]:
+def old(count, at=8000.0, runs=300, **fields):
     """Replicas that stay."""
     return [made(f"r{i}", at + i, runs, **fields) for i in range(count)]
 
 
-def slowed(
-    made: Start, factor: float, after: float = -math.inf, until: float = math.inf, **values: Any
-) -> Start:
+def slowed(made, factor, after=-math.inf, until=math.inf, **values):
     """``made`` with that factor, and these values, in its runs of some minutes."""
     there = [after <= s.started_at < until for s in made.samples]
     samples = changed(made, median=lambda s: factor * s.median, **values).samples
@@ -77,11 +73,11 @@ def slowed(
     )
 
 
-def restless(starts: Sequence[Start], sd: float) -> list[Start]:
+def restless(starts, sd):
     """With noise of the host until the upgrade, which lasts from run to run."""
     rng, last = random.Random(2), 0.0
 
-    def noisy(s: Any) -> float:
+    def noisy(s):
         nonlocal last
         last = 0.8 * last + rng.gauss(0, 0.6 * sd)
         return float(s.median * math.exp(last * (s.started_at < UPGRADE)))
@@ -140,7 +136,7 @@ TEXT = functools.reduce(lambda text, name: text.replace(name, SHORT[name]), SHOR
 ROWS = [[part.strip() for part in line.split("|")] for line in TEXT.splitlines() if line]
 
 
-def starts_of(text: str) -> list[Start]:
+def starts_of(text):
     """The starts of a word of a line."""
     word, *words = text.split(",")
     place, _, runs = word.partition("*")
@@ -155,12 +151,12 @@ def starts_of(text: str) -> list[Start]:
     )
     numbers = range(next((int(each[1:]) for each in words if "=" not in each), 1))
     if name == "earlier":
-        found = earlier(int(at), **values)  # type: ignore[arg-type]
+        found = earlier(int(at), **values)
     elif name[0] == "+":
         found = [new(f"{name[1:]}{i or ''}", int(runs or 48), float(at or 0) + i, **values) for i in numbers]
     else:
         named = [(f"{name}{i}", float(at) + i) for i in numbers]
-        found = [made(*each, int(runs), service=each[0] if name == "s" else "s", **values) for each in named]  # type: ignore[arg-type]
+        found = [made(*each, int(runs), service=each[0] if name == "s" else "s", **values) for each in named]
     felt: dict[str, Any] = {"tags": (tags,)} if tags else {}
     there = [s.generation.container != "r0" or not tags for s in found]
     found = restless(found, sd) if sd else found
@@ -174,7 +170,7 @@ def starts_of(text: str) -> list[Start]:
 @pytest.mark.parametrize(
     ("starts", "siblings", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
-def test_what_replicas_that_stay_say(starts: str, siblings: str, expected: str) -> None:
+def test_what_replicas_that_stay_say(starts, siblings, expected):
     every = sorted(
         (s for word in starts.split() for s in starts_of(word)), key=lambda s: s.generation.started_at
     )
@@ -189,7 +185,7 @@ def test_what_replicas_that_stay_say(starts: str, siblings: str, expected: str) 
     assert found.looks.needs_starts or found.state != "unconfirmed"
 
 
-def test_what_replicas_that_stay_moved_by_is_shown() -> None:
+def test_what_replicas_that_stay_moved_by_is_shown():
     for stay, host in ((1, 0.1), (2, -0.1)):
         found = judge([*earlier(stay + 1, host=host), new("r0", host=host)], [], "c")
         assert (found.concurrent, found.concurrent_shift) == (stay, pytest.approx(host, abs=0.01))
@@ -202,40 +198,23 @@ def test_what_replicas_that_stay_moved_by_is_shown() -> None:
     assert pair.meanwhile is not None and len(pair.meanwhile.after) == 16
 
 
-@pytest.mark.parametrize("stay", [2, 4])
-@pytest.mark.parametrize("moved", [-0.1, -0.3])
-def test_by_what_those_that_stay_differ_is_not_smaller_for_many_restarts(stay: int, moved: float) -> None:
-    rng = np.random.default_rng(3)
-    before, after = ([np.exp(rng.normal(0, 0.005, 96)) for _ in range(count)] for count in (stay, 1))
-    during = [np.exp(rng.normal(moved if not i else 0, 0.005, 96)) for i in range(stay)]
-    ran, was, now = ([Series.of(points) for points in side] for side in (during, before, after))
-    same = Replica(ran, now, [*zip(was, ran, strict=True)], is_same_period=True)
-    found = Pooling().pooled([same], Restarts(0.005, 60.0))
-    assert found is not None and abs(found.log) < 2.6 * found.restart_se + 0.005
-    assert SequentialTest(LIVE.decide).assess(found).verdict not in CHANGED
-
-
-def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_did() -> None:
+def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_did():
+    """By their size: two that moved in opposite directions do not cancel."""
     rng = np.random.default_rng(1)
-    quiet = [np.exp(rng.normal(0, 0.005, 60)) for _ in range(6)]
 
-    def found(beside: Sequence[tuple[Any, Any]]) -> Pooled:
-        near = [(Series.of(was), Series.of(ran)) for was, ran in beside]
-        sides = [([Series.of(quiet[i])], [Series.of(quiet[i + 1])]) for i in (0, 2)]
-        replicas = [Replica(*pair, others) for pair, others in zip(sides, (near, []), strict=True)]
-        pooled = Pooling().pooled(replicas, Restarts(0.01, 20.0))
-        assert pooled is not None
-        return pooled
+    def error(*factors):
+        was, ran = ([Series.of(np.exp(rng.normal(0, 0.005, 60))) for _ in "abc"] for _ in "12")
+        moved = [Series.of(factor * np.exp(y.logs)) for factor, y in zip(factors, ran, strict=True)]
+        near = [Replica([a], [b], [(a, b)]) for a, b in zip(was, moved, strict=False)]
+        return Pooling().pooled([*near, Replica(was[2:], ran[2:])], Restarts(0.01, 20.0)).restart_se
 
-    none, same, moved = found([]), found([(quiet[4], quiet[5])]), found([(quiet[4], 1.2 * quiet[5])])
-    assert same.restart_se == pytest.approx(none.restart_se, rel=0.2)
-    assert moved.restart_se > 1.3 * none.restart_se
+    assert error(1.2, 1 / 1.2, 1.0) > 1.1 * error(1.0, 1.0, 1.0)
 
 
 # Which runs are of the same minutes --------------------------------------------------------------------------------
 
 
-def test_a_few_new_starts_are_never_enough_for_equivalent() -> None:
+def test_a_few_new_starts_are_never_enough_for_equivalent():
     starts = [*(made(f"e{i}", 100.0 * i, 60) for i in range(8)), *restless(old(2, 5000.0, 560), 0.3), new()]
     bold = Judge(LIVE.but(smallest_effect=0.05)).verdict
     assert bold(starts, [], "c").state == "equivalent"
@@ -243,7 +222,7 @@ def test_a_few_new_starts_are_never_enough_for_equivalent() -> None:
     assert bold([*starts, *rest], [], "c").state == "inconclusive"
 
 
-def test_the_runs_of_the_same_minutes_are_those_of_every_class_of_hardware_or_of_none() -> None:
+def test_the_runs_of_the_same_minutes_are_those_of_every_class_of_hardware_or_of_none():
     """Replicas that run more seldom have six runs meanwhile: too few for a baseline."""
     classes = []
     for cpu, every, slower in (("Xeon", 10.0, 0.0), ("EPYC", 40.0, 0.5)):
@@ -254,29 +233,31 @@ def test_the_runs_of_the_same_minutes_are_those_of_every_class_of_hardware_or_of
     assert judge(classes, [], "c").shift == pytest.approx(math.sqrt(1.5) - 1, abs=0.1)
 
 
-def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it() -> None:
+def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it():
     """Of a rolling update, in whose minutes pulls and loads of models make the host slower."""
-    (pair,) = pairs([made("r0", 8000.0, 206), made("r1", 8000.0, 240)], [new(runs=96)])
-    assert pair.meanwhile is not None and len(pair.meanwhile.after[0].samples) == 42
-    assert [s.generation.container for s in pair.meanwhile.before] == ["r1"]
+    # Beside 70 % of the new start's runs, all, and 80 %: three quarters are enough for a baseline.
+    stays = [made(name, 8000.0, runs) for name, runs in (("r0", 227), ("r1", 240), ("r2", 231))]
+    (pair,) = pairs(stays, [new(runs=96)])
+    assert len(pair.meanwhile.after[0].samples) == 42
+    assert [s.generation.container for s in pair.meanwhile.before] == ["r1", "r2"]
     (few,) = pairs(old(1), [new(runs=5)])
     assert few.concurrent and few.meanwhile is None, "five runs on the old image are no baseline"
 
 
-def test_the_picture_of_the_same_minutes_has_the_same_minutes() -> None:
+def test_the_picture_of_the_same_minutes_has_the_same_minutes():
     every = [*restless(old(2, runs=400), 0.3), new(runs=192, slower=0.1)]
     found = judge([slowed(each, 1.5, 11_000.0) for each in every], [], "c")
     before, after = (float(np.median(side)) for side in found.medians)
     assert after / before == pytest.approx(1.1, abs=0.05)
 
 
-def test_memory_is_compared_with_nobodys_same_minutes() -> None:
+def test_memory_is_compared_with_nobodys_same_minutes():
     assert LIVE.for_measures(loads=True).pool.concurrent_starts == LIVE.pool.concurrent_starts
     (pair,) = Alignment(LIVE.for_measures().pool).pairs(old(2, 9000.0, 200), [new()])
     assert not pair.concurrent and pair.meanwhile is None
 
 
-def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself() -> None:
+def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself():
     """The first rollout was beside a neighbour that slowed all; the second one was not."""
     stays = [slowed(s, 1.5, until=UPGRADE + 500) for s in old(1, runs=450)]
     several = [new("n0", 40, slower=1.1 * 1.5 - 1), new("n1", 40, 2000.0, slower=0.1)]
@@ -287,7 +268,7 @@ def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself() -> None:
     assert ran.times.size == 80 and not ((ran.times > UPGRADE + 500) & (ran.times < UPGRADE + 2000)).any()
 
 
-def test_the_judge_waits_for_runs_of_the_same_minutes() -> None:
+def test_the_judge_waits_for_runs_of_the_same_minutes():
     """A new start may run more often than others at first, and its first runs are no others' minutes."""
     stays, quick = [made("r0", 9000.0, 60), made("r1", 9000.0, 200)], new("r0", 200, every=2.0)
     looks = {runs: pairs(stays, [quick.first(runs)]) for runs in LIVE.decide.looks}
@@ -302,7 +283,7 @@ def test_the_judge_waits_for_runs_of_the_same_minutes() -> None:
     assert [len(pair.concurrent) for pair in pairs(seldom, [quick])] == [1]
 
 
-def test_the_runs_after_a_look_do_not_change_it() -> None:
+def test_the_runs_after_a_look_do_not_change_it():
     """What replicas do hours later is no part of a shift."""
     starts = [*earlier(3, 300, host=0.05), new(runs=200, host=0.05)]
     verdict = Judge(LIVE.but(looks=(8, 24))).verdict
@@ -311,14 +292,14 @@ def test_the_runs_after_a_look_do_not_change_it() -> None:
     assert (early.shift, early.low, early.concurrent) == (late.shift, late.low, late.concurrent)
 
 
-def test_trials_compare_with_replicas_that_ran_on() -> None:
+def test_trials_compare_with_replicas_that_ran_on():
     tried = [*earlier(3, host=0.1), made("r0", UPGRADE, 48, host=0.1)]
     boot = tried[-1].boot
     assert not trials(tried)[boot].called
     assert trials([s for s in tried if s.boot[0] == "r0"])[boot].called
 
 
-def test_of_a_hundred_replicas_that_stay_16_are_compared_with() -> None:
+def test_of_a_hundred_replicas_that_stay_16_are_compared_with():
     stays = [made(f"r{i}", 9000.0, 200 + i if i > 4 else 106, host=0.1) for i in range(100)]
     (named,) = pairs([made("r0", 9000.0, 60), *stays[1:]], [new("r0", 60)])
     assert {ran.before.generation.container for ran in named.concurrent} == {f"r{i}" for i in range(5, 21)}, (
@@ -331,7 +312,7 @@ def test_of_a_hundred_replicas_that_stay_16_are_compared_with() -> None:
     )
 
 
-def test_replicas_that_started_after_the_upgrade_take_the_place_of_none_that_was_there_before() -> None:
+def test_replicas_that_started_after_the_upgrade_take_the_place_of_none_that_was_there_before():
     """They have most runs meanwhile and none before, so nothing can be compared with them."""
     upgraded = {f"r{i}" for i in range(3)}
     before = [s.until(UPGRADE) if s.generation.container in upgraded else s for s in earlier(11, host=0.1)]
@@ -343,14 +324,3 @@ def test_replicas_that_started_after_the_upgrade_take_the_place_of_none_that_was
     )
     assert cut.concurrent == whole.concurrent == 8
     assert cut.state == whole.state not in CHANGED and cut.shift == whole.shift
-
-
-def test_a_look_has_the_same_replicas_beside_it_when_more_runs_came() -> None:
-    fast = [made(f"f{i}", 9000.0, 240, every=5.0) for i in range(16)]  # until 200 s after the upgrade
-    slow = [made(f"s{i}", 9000.0, 200) for i in range(16)]
-
-    def beside(until: float) -> set[str]:
-        (pair,) = pairs([fast[0].first(100), *(s.until(until) for s in [*fast[1:], *slow])], [new("f0", 12)])
-        return {ran.before.generation.container for ran in pair.concurrent}
-
-    assert beside(UPGRADE + 150) == beside(UPGRADE + 900)

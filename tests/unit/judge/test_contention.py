@@ -8,10 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from infercanary.contract.bottleneck import QUEUED
-from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import taught_by
-from infercanary.judge.result import Result
 from infercanary.judge.verdict import Judge
 from tests import factories
 
@@ -29,7 +27,7 @@ NUMBERS = [*map(float, CROWDED.split())]
 BASELINE: Points = [*zip(NUMBERS[::2], NUMBERS[1::2], strict=True)]
 
 
-def start(image: str, number: int, points: Points, threads: str = "1") -> Start:
+def start(image, number, points, threads="1"):
     waits = [None if waited is None else waited / 1e3 for _, waited in points]
     return factories.start(
         "a", image, 1e6 + 1000 * number, [median / 1e3 for median, _ in points], control=0, every=1.0,
@@ -38,13 +36,11 @@ def start(image: str, number: int, points: Points, threads: str = "1") -> Start:
     )  # fmt: skip
 
 
-def judge(*starts: Start) -> Result:
+def judge(*starts):
     return Judge().verdict(starts, [], "c")
 
 
-def runs_of(
-    ms: float, runs: int, waits: float = 0.0, seed: int = 1, *, share: float = 0.0, noise: float = 0.01
-) -> Points:
+def runs_of(ms, runs, waits=0.0, seed=1, *, share=0.0, noise=0.01):
     """Runs of so many ms of work: often a wait of up to ``waits`` ms, always one of ``share`` times the work."""
     rng, found = random.Random(seed), []
     for _ in range(runs):
@@ -57,9 +53,7 @@ def runs_of(
 @pytest.mark.parametrize(
     ("threads", "known", "is_unwaited"), [("1", 1, True), ("4", 1, False), ("1", 3, False)]
 )  # fmt: skip
-def test_twice_as_slow_is_called_although_others_crowded_the_baseline(
-    threads: str, known: int, is_unwaited: bool
-) -> None:
+def test_twice_as_slow_is_called_although_others_crowded_the_baseline(threads, known, is_unwaited):
     """Unless several threads wait, or it is known of few runs."""
     new = [(m, w if i % known == 0 else None) for i, (m, w) in enumerate(runs_of(90, 48))]
     # A start that ended before its first run changes nothing.
@@ -72,7 +66,7 @@ def test_twice_as_slow_is_called_although_others_crowded_the_baseline(
 
 @pytest.mark.parametrize("runs", [12, 192])
 @pytest.mark.parametrize("waits", [0.0, 40.0, 150.0])
-def test_the_same_work_is_never_called(runs: int, waits: float) -> None:
+def test_the_same_work_is_never_called(runs, waits):
     """Also where a wait leaves the caches cold, which takes a tenth of it again."""
     for seed in range(5):
         points = [(m + 0.1 * (w or 0.0), w) for m, w in runs_of(44, runs, waits, seed)]
@@ -83,7 +77,7 @@ def test_the_same_work_is_never_called(runs: int, waits: float) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_waiting_that_is_not_what_makes_the_runs_scatter_stays_in(seed: int) -> None:
+def test_waiting_that_is_not_what_makes_the_runs_scatter_stays_in(seed):
     """Without it, the runs would still scatter by more than half: how long the rest lasts would be hidden."""
     old = runs_of(44, 60, 12, seed, noise=0.09)
     new = runs_of(44 * 1.3, 8, 12, seed + 99, noise=0.09)
@@ -92,24 +86,24 @@ def test_waiting_that_is_not_what_makes_the_runs_scatter_stays_in(seed: int) -> 
 
 
 @pytest.mark.parametrize("few", [5, 9])
-def test_a_short_start_is_not_called_alone_if_the_waiting_of_a_longer_one_is_unknown(few: int) -> None:
+def test_a_short_start_is_not_called_alone_if_the_waiting_of_a_longer_one_is_unknown(few):
     longer = start("new", 1, [(median, None) for median, _ in BASELINE[:60]])
     found = judge(start("old", 0, BASELINE), longer, start("new", 2, runs_of(90, few)))
     assert found.state == "inconclusive" and not found.is_unwaited
 
 
-def quiet(number: int, threads: str = "1") -> Start:
+def quiet(number, threads="1"):
     return start("old", number, runs_of(44, 60, 1.0, number), threads)
 
 
-def contended(number: int, threads: str = "1", share: float = 5.0) -> Start:
+def contended(number, threads="1", share=5.0):
     return start("old", number, runs_of(44, 60, seed=9, share=share), threads)
 
 
 @pytest.mark.parametrize("threads", ["1", "4"])
 @pytest.mark.parametrize("earlier", [1, 3])
 @pytest.mark.parametrize("runs", [12, 48])
-def test_a_contended_start_teaches_no_restart_variance(threads: str, earlier: int, runs: int) -> None:
+def test_a_contended_start_teaches_no_restart_variance(threads, earlier, runs):
     """All troubles at once: the next change was inconclusive, [-65 %, ×84]."""
     old = [*(quiet(number, threads) for number in range(earlier)), contended(earlier, threads)]
     slow, same = (start("new", earlier + 1, runs_of(44 * by, runs, 1.0, 7), threads) for by in (1.62, 1.0))
@@ -124,7 +118,7 @@ def test_a_contended_start_teaches_no_restart_variance(threads: str, earlier: in
         )
 
 
-def test_a_contended_start_is_compared_with_those_that_were_as_much() -> None:
+def test_a_contended_start_is_compared_with_those_that_were_as_much():
     old = quiet(0, "4"), contended(1, "4")
     alike = judge(*old, contended(2, "4").reporting(image_id="new"))
     assert alike.contended == 1 and alike.shift == pytest.approx(0.0, abs=0.02)
@@ -137,7 +131,7 @@ def test_a_contended_start_is_compared_with_those_that_were_as_much() -> None:
     assert found.state == "regressed" and found.is_unwaited and found.shift == pytest.approx(0.61, abs=0.05)
 
 
-def test_a_start_stays_where_no_other_is_there_or_nothing_is_known_of_its_waiting() -> None:
+def test_a_start_stays_where_no_other_is_there_or_nothing_is_known_of_its_waiting():
     new = start("new", 2, runs_of(90, 12))
     assert judge(contended(0), new).contended == 0
     unknown = start("old", 1, [(s.median * 1e3, None) for s in contended(1).samples if s.median])
@@ -146,7 +140,7 @@ def test_a_start_stays_where_no_other_is_there_or_nothing_is_known_of_its_waitin
 
 
 @pytest.mark.parametrize("few", [0, 1, 7])
-def test_a_start_of_a_few_runs_takes_no_verdict_back(few: int) -> None:
+def test_a_start_of_a_few_runs_takes_no_verdict_back(few):
     old = [start("old", number, runs_of(44, 60, seed=number)) for number in range(3)]
     assert (
         judge(*old, start("new", 3, runs_of(90, few)), start("new", 4, runs_of(90, 24))).state == "regressed"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from infercanary.contract.profile import Profile, ProfileRow
-from infercanary.judge.drift import Drift, blocks, detect
-from infercanary.judge.model import Sample, ServiceKey, Start, merge
-from infercanary.judge.operators import Operators
+from infercanary.judge.drift import blocks, detect
+from infercanary.judge.model import ServiceKey, Start, merge
 from infercanary.judge.policy import LIVE
 from infercanary.judge.pooling import NO_RESTART
 from infercanary.judge.profiles import pack
@@ -22,17 +20,15 @@ from tests.factories import changed
 
 BLOCK = LIVE.drift.block_runs
 MINUTE, DAY = 60.0, 86_400.0
-Level = Callable[[float], float]
-"""Days to a factor."""
 
 
 def start(
-    days: float, level: Level | None = None, control: Level | None = None, *, begin: float = 0.0, every: float = MINUTE,
-    **fields: Any,
-) -> Start:  # fmt: skip
+    days, level=None, control=None, *, begin=0.0, every=MINUTE,
+    **fields,
+):  # fmt: skip
     """A run a minute, or ``every`` so many seconds, from a day on."""
 
-    def by(factor: Level | None, usual: float) -> Level:
+    def by(factor, usual):
         return lambda time: usual * (factor(time / DAY) if factor else 1.0)
 
     return factories.start(
@@ -41,19 +37,19 @@ def start(
     )  # fmt: skip
 
 
-def step(factor: float, day: float) -> Level:
+def step(factor, day):
     return lambda at: factor if at >= day else 1.0
 
 
-def creep(rate: float, day: float = 1.0) -> Level:
+def creep(rate, day=1.0):
     return lambda at: 1 + rate * max(0.0, at - day)
 
 
-def seen(*starts: Start, siblings: tuple[Start, ...] = ()) -> Drift:
+def seen(*starts, siblings=()):
     return detect(starts, siblings, "c", learn([]) if len(starts) > 1 else NO_RESTART)
 
 
-def test_blocks_are_of_twelve_and_merged_ones_stand_for_themselves() -> None:
+def test_blocks_are_of_twelve_and_merged_ones_stand_for_themselves():
     samples = start(1).samples[:30]
     whole = [merge(samples[:BLOCK]), merge(samples[BLOCK : 2 * BLOCK])]
     assert blocks(samples, BLOCK) == whole
@@ -78,7 +74,7 @@ DRIFTS = """
 Another start (;) may move the level a little. An hour before a pause (&) is too little for a baseline."""
 
 
-def described(text: str) -> Start:
+def described(text):
     days, *words = text.split()
     fields: dict[str, Any] = {
         name: float(value) for name, _, value in (word.partition("=") for word in words if "=" in word)
@@ -89,7 +85,7 @@ def described(text: str) -> Start:
 
 
 @pytest.mark.parametrize("line", DRIFTS.strip().splitlines())
-def test_a_drift_is_found_with_its_onset(line: str) -> None:
+def test_a_drift_is_found_with_its_onset(line):
     text, _, expected = line.partition("|")
     starts = [
         Start(parts[0].generation, [run for part in parts for run in part.samples])
@@ -111,9 +107,7 @@ def test_a_drift_is_found_with_its_onset(line: str) -> None:
         (6, step(1.1, 3), 20.0, 0.1, 10, 3),  # in hours
     ],
 )
-def test_a_drift_is_found_after_the_store_thinned_its_runs(
-    days: int, level: Level, every: float, shift: float, kept: int, onset: float | None
-) -> None:
+def test_a_drift_is_found_after_the_store_thinned_its_runs(days, level, every, shift, kept, onset):
     whole, store, daily = start(days, level, every=every), open_store(None), int(DAY / every)
     for day in range(days):
         for _ in range(2):
@@ -128,16 +122,16 @@ def test_a_drift_is_found_after_the_store_thinned_its_runs(
 
 
 @pytest.mark.parametrize("by", [365 * DAY, -365 * DAY], ids=["on", "back"])
-def test_a_clock_that_is_set_leaves_the_baseline(by: float) -> None:
+def test_a_clock_that_is_set_leaves_the_baseline(by):
     """Set on, it ends the first day at once, as a pause does; set back, that day must not go on for a year."""
 
-    def moved(run: Sample) -> float:
+    def moved(run):
         return run.started_at + by * (run.started_at >= 0.1 * DAY)
 
     assert seen(changed(start(14, creep(0.006)), started_at=moved)).shift == pytest.approx(0.078, abs=0.016)
 
 
-def test_what_controls_or_two_siblings_share_is_the_hosts() -> None:
+def test_what_controls_or_two_siblings_share_is_the_hosts():
     """One sibling alone may have changed by itself, or lie. Where nothing else can tell, the cause is not known."""
     hot = step(1.1, 3)
     blind, one, other = (
@@ -157,22 +151,20 @@ def test_what_controls_or_two_siblings_share_is_the_hosts() -> None:
         ((1.0, 1.15, 0.9, 1.1), 0.0),  # restarts do as much
     ],
 )
-def test_a_restart_does_not_excuse_what_drifts_before_or_after_it(
-    levels: tuple[float | None, ...], shift: float
-) -> None:
+def test_a_restart_does_not_excuse_what_drifts_before_or_after_it(levels, shift):
     """How far it has drifted is nothing that restarts do, however few there were to learn from. None creeps."""
     starts = [
-        start(3, lambda day, x=x: 1 + 0.15 * max(0.0, day % 3 - 1) if x is None else x, begin=3.0 * n)  # type: ignore[misc]
+        start(3, lambda day, x=x: 1 + 0.15 * max(0.0, day % 3 - 1) if x is None else x, begin=3.0 * n)
         for n, x in enumerate(levels)
     ]
     found = detect(starts, [], "c", restarts_before(starts[-1], starts, LIVE.pool))
     assert found.shift == pytest.approx(shift, abs=0.03 if shift else 0)
 
 
-def test_a_drifts_operators_are_those_that_grew_since_the_first_day() -> None:
+def test_a_drifts_operators_are_those_that_grew_since_the_first_day():
     """Of one start: profiles are of the first day or of the time since the onset by when they were taken."""
 
-    def taken(at: float, seconds: float) -> bytes:
+    def taken(at, seconds):
         row = ProfileRow("aten::conv2d", "aten::conv2d", "cpu", "", 1.0, (seconds - 0.002,) * 5)
         return pack(Profile(at, "torch", "ok", (seconds,) * 5, (0.002,) * 5, (0.0,) * 5, (row,)))
 
@@ -182,7 +174,7 @@ def test_a_drifts_operators_are_those_that_grew_since_the_first_day() -> None:
     )
     slowed = start(3, step(1.3, 2))
 
-    def found(*profiles: bytes) -> Operators | None:
+    def found(*profiles):
         return seen(slowed.reporting(profiles={"c": profiles})).operators
 
     operators = found(*before, *after)

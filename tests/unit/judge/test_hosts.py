@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import pytest
 
 from infercanary.judge.align import Alignment
-from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.verdict import Judge
 from tests.factories import start
@@ -23,7 +22,7 @@ CLASSES: Mapping[str, Mapping[str, str]] = {
 """Beside those of a CPU."""
 
 
-def starts(image: str, at: float, pods: str, hosts: bool = True) -> list[Start]:
+def starts(image, at, pods, hosts=True):
     """One start for each class and ms, each on a host of its own; without hosts, all in one container's place."""
     found = []
     for number, (kind, _, ms) in enumerate(pod.partition(":") for pod in pods.split()):
@@ -56,9 +55,7 @@ TWO = "Xeon:20 Xeon:20 Xeon:20 EPYC:10 EPYC:10 EPYC:10"
         ("L4:20 L4:20", "fallback:500 fallback:500", 24.0, 4),
     ],
 )
-def test_a_rollout_is_judged_within_each_class(
-    old: str, new: str, shift: float | None, hosts: int | None
-) -> None:
+def test_a_rollout_is_judged_within_each_class(old, new, shift, hosts):
     found = judge([*starts("one", 0, old), *starts("two", 1000, new)], [], "c")
     assert found.causes.cold_start == {}
     if shift is None:
@@ -68,7 +65,7 @@ def test_a_rollout_is_judged_within_each_class(
         assert (found.state == "regressed") == (shift > 0) and found.hosts == hosts
 
 
-def test_one_host_is_not_split_by_what_it_is_made_of() -> None:
+def test_one_host_is_not_split_by_what_it_is_made_of():
     found = judge(
         [*starts("one", 0, TWO, hosts=False), *starts("two", 1000, "EPYC:10", hosts=False)], [], "c"
     )
@@ -79,6 +76,6 @@ def test_one_host_is_not_split_by_what_it_is_made_of() -> None:
     ("new", "compared"),
     [("Xeon unknown", ["Xeon", ""]), ("unknown Xeon", ["", "Xeon"]), ("Graviton unknown", [""])],
 )
-def test_a_start_of_unknown_hardware_does_not_count_the_baseline_twice(new: str, compared: list[str]) -> None:
+def test_a_start_of_unknown_hardware_does_not_count_the_baseline_twice(new, compared):
     (pair,) = Alignment(LIVE.pool).pairs(starts("one", 0, "Xeon"), starts("two", 1000, new))
     assert [each.hardware[0] for each in pair.after] == compared

@@ -9,7 +9,7 @@ from infercanary.exporter.judging.findings import judge_canary
 from infercanary.exporter.rollout import is_named
 from infercanary.judge.causes import Attribution
 from infercanary.judge.identity import identified, image_name, redrawn
-from infercanary.judge.model import ImageForm, Pair, Start
+from infercanary.judge.model import ImageForm, Pair
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.result import Change, Doubts
@@ -24,9 +24,7 @@ judge, trials = Judge().verdict, Judge().trials
 FORMS: dict[str, ImageForm] = {"r": "registry", "d": "docker", "c": "config"}
 
 
-def start(
-    text: str, at: float = 0.0, seconds: float = 0.020, environment: dict[str, str] | None = None
-) -> Start:
+def start(text, at=0.0, seconds=0.020, environment=None):
     """``container:image/model/settings/output*runs!``, as far as it goes; an end after the last run for the ``!``.
 
     Image ``app:1@r7`` is app:1 by its registry digest 7 (c: of its config, d: Docker's word); ``~2`` is unknown, with
@@ -52,7 +50,7 @@ def start(
     return made.reporting(image=reference if digest else "")
 
 
-def history(text: str, seconds: float = 0.020) -> list[Start]:
+def history(text, seconds=0.020):
     """Groups of starts an hour apart (``|``), in a group a second; the last group is as slow as ``seconds``."""
     groups = [group.split() for group in text.split("|")]
     return [
@@ -132,7 +130,7 @@ ROWS = [row for line in UPGRADES.splitlines() if (row := line.partition("#")[0].
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_the_last_upgrade(row: str) -> None:
+def test_the_last_upgrade(row):
     text, _, expected = row.partition("=>")
     words, _, edited = expected.partition("edited=")
     starts = history(text)
@@ -173,7 +171,7 @@ def test_the_last_upgrade(row: str) -> None:
         ("app:1@-1 app:1@-2", "01"),  # Docker, which knows both digests of an image
     ],
 )
-def test_one_image_under_two_digests(each: str, ran: str) -> None:
+def test_one_image_under_two_digests(each, ran):
     found = identified([start(f"p{n}:{image}", n) for n, image in enumerate(each.replace("/", "%").split())])
     keys = [one.identity for one in found]
     assert "".join(str(keys.index(key)) for key in keys) == ran
@@ -193,12 +191,12 @@ def test_one_image_under_two_digests(each: str, ran: str) -> None:
         ("localhost:5000/app:1", "localhost:5000/app", False),
     ],
 )
-def test_an_image_that_somebody_names(image: str, asked: str, named: bool) -> None:
+def test_an_image_that_somebody_names(image, asked, named):
     one = msgspec.structs.replace(start("a:x").generation, image=image, image_id="sha256:7")
     assert is_named(one, asked) is named
 
 
-def test_images_have_names_that_differ() -> None:
+def test_images_have_names_that_differ():
     names = [image_name(start(f"a:{image}").generation) for image in ("~1", "~2", "app:1@r12345678901234")]
     assert names[0] != names[1] and names[0].startswith("environment ")
     assert names[2] == "app:1 (123456789012)"
@@ -221,15 +219,13 @@ def test_images_have_names_that_differ() -> None:
         ("a:one/file-1 | a:one/file-2 | a:one/file-3 | a:two/file-4", None, "both", Doubts()),
     ],
 )  # fmt: skip
-def test_a_verdict_says_what_was_exchanged(
-    text: str, state: str | None, changed: str, doubts: Doubts
-) -> None:
+def test_a_verdict_says_what_was_exchanged(text, state, changed, doubts):
     found = judge(history(text, 0.030), [], "c")
     assert state in (None, found.state) and (found.changed, found.doubts) == (changed, doubts)
     assert found.settings_changed_at == (2 * HOUR if "a:two/m/s2" in text else None)
 
 
-def test_last_bits_are_one_model_however_many_trainings_and_kinds_of_cpu_there_were() -> None:
+def test_last_bits_are_one_model_however_many_trainings_and_kinds_of_cpu_there_were():
     starts = history(
         "|".join(f"a:one/weights-{n}x{cpu}.l//{n}.50000{cpu},2.5" for n in range(8) for cpu in range(5))
     )
@@ -238,12 +234,12 @@ def test_last_bits_are_one_model_however_many_trainings_and_kinds_of_cpu_there_w
     ]
 
 
-def test_only_weights_that_are_new_at_each_start_lack_a_seed() -> None:
+def test_only_weights_that_are_new_at_each_start_lack_a_seed():
     starts = history("|".join(f"a:one/weights-{n}.l//{n}.5" for n in range(4)))
     assert redrawn(starts) == 4 and not redrawn(starts[:3]) and not redrawn([*starts, starts[0]])
 
 
-def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_settings() -> None:
+def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_settings():
     texts = "a:one/1/s1*200", "a:one/1/s2*200", "a:one/2/s2*200"
     starts = [start(text, HOUR * n, 0.02 * (n + 1)) for n, text in enumerate(texts)]
     same = [start(texts[0], HOUR * n) for n in range(3)]
@@ -259,8 +255,8 @@ def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_
     assert shifts == [None, 0.0], "starts of the same work are one series, and 48 blocks are enough"
 
 
-def test_a_quota_that_was_halved_is_no_upgrade_and_a_drift_names_it() -> None:
-    def limited(at: float, quota: str, image: str, runs: int, seconds: float) -> Start:
+def test_a_quota_that_was_halved_is_no_upgrade_and_a_drift_names_it():
+    def limited(at, quota, image, runs, seconds):
         limits = {"cpu_quota": quota, "env_OMP_NUM_THREADS": quota}
         return start(f"a:{image}/1/s1*{runs}", at, seconds, limits)
 
@@ -273,7 +269,7 @@ def test_a_quota_that_was_halved_is_no_upgrade_and_a_drift_names_it() -> None:
     assert drift.changes == changes
 
 
-def test_what_another_canary_is_set_to_and_what_an_older_probe_did_not_report_is_no_change() -> None:
+def test_what_another_canary_is_set_to_and_what_an_older_probe_did_not_report_is_no_change():
     """A probe has one environment: with another canary's mode the component has both canaries' values."""
     both = {"torch_mode": "compile, eager", "torch_autocast": "bfloat16", "matmul_size": "512"}
     old = {"torch_mode": "eager", "matmul_size": "256"}
@@ -289,7 +285,7 @@ def test_what_another_canary_is_set_to_and_what_an_older_probe_did_not_report_is
     assert select(unknown).upgrade is None
 
 
-def test_a_stores_key_keeps_other_work_apart() -> None:
+def test_a_stores_key_keeps_other_work_apart():
     plain = start("a:one").generation
     assert plain.work_key == plain.image_key, "as in the files of before"
     assert len({start(f"a:one/{m}/{s}").generation.work_key for m in "12" for s in ("s1", "s2")}) == 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from infercanary.contract.measures import (
     throughput_of,
 )
 from infercanary.judge.measures import Measures, MeasureVerdict, measured
-from infercanary.judge.model import Start
 from infercanary.judge.policy import FILES, LIVE
 from infercanary.judge.resolution import Floats
 from infercanary.judge.restarts import Prior
@@ -38,10 +36,10 @@ T = 1e9
 CALLED = (*CHANGED, "unconfirmed")
 
 
-def start(order: int, values: Mapping[str, Sequence[float]], *, slower: float = 1.0, **fields: Any) -> Start:
+def start(order, values, *, slower=1.0, **fields):
     """Of the old image where ``order`` is below 0; ``slower`` are its controls."""
 
-    def of_run(i: int) -> dict[str, float]:
+    def of_run(i):
         return {name: each[i] for name, each in values.items() if i < len(each)}
 
     image, runs = "old" if order < 0 else "new", max(map(len, values.values()))
@@ -49,18 +47,18 @@ def start(order: int, values: Mapping[str, Sequence[float]], *, slower: float = 
     return factories.start(image=image, at=T + 1e6 * order, seconds=0.01, runs=runs, **usual | fields)
 
 
-def upgrade(name: str, old: Sequence[Sequence[float]], new: Sequence[float], **fields: Any) -> list[Start]:
+def upgrade(name, old, new, **fields):
     """Starts of one measure: for each start its values."""
     before = [start(i - len(old), {name: values}, **fields) for i, values in enumerate(old)]
     return [*before, start(0, {name: new}, **fields)]
 
 
-def memory(levels: Sequence[float], new: float, runs: int = 24) -> list[Start]:
+def memory(levels, new, runs=24):
     """Constant to the byte in each start."""
     return upgrade(HOST_MEMORY, [[512 * MIB * level] * 60 for level in levels], [512 * MIB * new] * runs)
 
 
-def only(found: Mapping[str, MeasureVerdict], name: str = HOST_MEMORY) -> MeasureVerdict:
+def only(found, name=HOST_MEMORY):
     assert {*found} - {SPREAD.name} == {name}
     return found[name]
 
@@ -76,7 +74,7 @@ def only(found: Mapping[str, MeasureVerdict], name: str = HOST_MEMORY) -> Measur
         (3, 0.98, "equivalent inconclusive"),
     ],
 )
-def test_memory_at_equal_latency(earlier: int, new: float, states: str) -> None:
+def test_memory_at_equal_latency(earlier, new, states):
     starts = memory([1.0] * earlier, new)
     assert judge(starts, [], "c").state not in CHANGED
     for found in (only(judge_measures(starts)), only(compare_measures(starts[:-1], starts[-1:]))):
@@ -86,7 +84,7 @@ def test_memory_at_equal_latency(earlier: int, new: float, states: str) -> None:
         assert found.low < new - 1.003 < new - 0.997 < found.high
 
 
-def loads(level: float, seed: int, count: int = 48) -> dict[str, Sequence[float]]:
+def loads(level, seed, count=48):
     """Of two points of a sweep; the level is that of a batch of 8."""
     small, large = (
         latencies([seed, n], count, 0.015, level=by).tolist() for n, by in enumerate((200.0, 900 * level))
@@ -103,7 +101,7 @@ def loads(level: float, seed: int, count: int = 48) -> dict[str, Sequence[float]
         (1.1, ("gpu_busy",), "inconclusive"),
     ],
 )
-def test_less_throughput_at_one_load_only(controls: float, tags: tuple[str, ...], state: str) -> None:
+def test_less_throughput_at_one_load_only(controls, tags, state):
     before = [start(-i, loads(1.0, i), every=3600.0) for i in (3, 2, 1)]
     after = [start(0, loads(0.8, 0, 12), every=3600.0, slower=controls, tags=tags)]
     for found in (judge_measures([*before, *after]), compare_measures(before, after)):
@@ -115,13 +113,13 @@ def test_less_throughput_at_one_load_only(controls: float, tags: tuple[str, ...]
         assert one.before == pytest.approx(900, rel=0.02)
 
 
-def leaking(order: int, count: int, level: float = 1.0) -> Start:
+def leaking(order, count, level=1.0):
     """By 5 % an hour."""
     return start(order, {HOST_MEMORY: (level * 512 * MIB * (1 + 0.05 * np.arange(count) / 360)).tolist()})
 
 
 @pytest.mark.parametrize("runs", [5, 24, 192])
-def test_a_leak_is_compared_at_the_same_age(runs: int) -> None:
+def test_a_leak_is_compared_at_the_same_age(runs):
     before, after = [leaking(-2, 3000), leaking(-1, 9000)], [leaking(0, runs)]
     assert only(judge_measures([*before, *after])).state not in CALLED
     if runs >= LIVE.pool.fewest_runs:
@@ -130,7 +128,7 @@ def test_a_leak_is_compared_at_the_same_age(runs: int) -> None:
         assert only(judge_measures([*before, leaking(0, runs, level=1.3)])).state == "regressed"
 
 
-def test_what_is_judged() -> None:
+def test_what_is_judged():
     values = {
         name: [1.0] for name in (THROUGHPUT, DEVICE_USE, AT_8, ENERGY, HOST_MEMORY, DEVICE_MEMORY, "newer")
     }
@@ -143,14 +141,14 @@ def test_what_is_judged() -> None:
     assert taught.for_measures().pool.restart_sd == LIVE.for_measures().pool.restart_sd
 
 
-def test_nothing_is_judged_without_an_upgrade_or_values() -> None:
+def test_nothing_is_judged_without_an_upgrade_or_values():
     assert judge_measures(memory([1.0] * 3, 1.0)[:-1]) == judge_measures([]) == compare_measures([], []) == {}
     assert only(judge_measures(memory([1.0], 2.0, 3))) == MeasureVerdict(state="settling")
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, 5e-324, 1.7e308, math.inf, math.nan])
 @pytest.mark.parametrize("name", [AT_8, HOST_MEMORY])
-def test_a_value_that_nothing_can_have_is_left_out(name: str, value: float) -> None:
+def test_a_value_that_nothing_can_have_is_left_out(name, value):
     """A probe may report any number, and one must not cost the canary its verdicts."""
     some = upgrade(name, [[100.0, value] * 30, *[[value] * 60] * 2], [value, 100.0] * 24)
     none = upgrade(name, [[value] * 60] * 3, [value] * 60)
@@ -163,7 +161,7 @@ def test_a_value_that_nothing_can_have_is_left_out(name: str, value: float) -> N
 
 @pytest.mark.parametrize("name", [HOST_MEMORY, ENERGY, AT_8])
 @pytest.mark.parametrize("unit", [1.0, 1e-6, 1e9])
-def test_restarts_of_one_image_are_not_called_in_any_unit(name: str, unit: float) -> None:
+def test_restarts_of_one_image_are_not_called_in_any_unit(name, unit):
     for seed in range(6):
         levels = unit * np.exp(np.random.default_rng(seed).normal(0, 0.025, 4))
         *old, new = (latencies([seed, n], 60, level=level).tolist() for n, level in enumerate(levels))
@@ -176,9 +174,7 @@ def test_restarts_of_one_image_are_not_called_in_any_unit(name: str, unit: float
 # Spread ------------------------------------------------------------------------------------------------------------
 
 
-def shaken(
-    scale: float, neighbour: str = "", siblings: int = 0, earlier: int = 3, seed: int = 0
-) -> list[Start]:
+def shaken(scale, neighbour="", siblings=0, earlier=3, seed=0):
     """Two replicas whose runs scatter by 1 %, by ``scale`` times as much with the new image; then their siblings.
 
     A neighbour makes all runs on the host and one control scatter by 2 % more: for ten minutes of twenty, or from the
@@ -186,7 +182,7 @@ def shaken(
     """
     rng = np.random.default_rng(seed)
 
-    def one(service: str, replica: int, at: float, count: int) -> Start:
+    def one(service, replica, at, count):
         times: Floats = at + 10.0 * np.arange(count, dtype=np.float64)
         is_there = {"comes": times // 600 % 2 > 0, "since": times >= T}.get(neighbour, times < 0)
         own = 0.01 * (scale if service == "s" and at >= T else 1.0)
@@ -202,7 +198,7 @@ def shaken(
     return [*ours, *(one(f"sibling{i}", 0, T - 2400, 432) for i in range(siblings))]
 
 
-def spread_of(starts: Sequence[Start], runs: int) -> MeasureVerdict:
+def spread_of(starts, runs):
     ours = [
         s if s.generation.started_at < T else s.first(runs) for s in starts if s.generation.service == "s"
     ]
@@ -223,9 +219,7 @@ def spread_of(starts: Sequence[Start], runs: int) -> MeasureVerdict:
         ({"scale": 1.0, "neighbour": "since", "siblings": 2}, 192, "inconclusive"),
     ],
 )
-def test_a_spread_that_doubles_is_called_unless_the_host_shows_it_too(
-    world: dict[str, Any], runs: int, states: str
-) -> None:
+def test_a_spread_that_doubles_is_called_unless_the_host_shows_it_too(world, runs, states):
     for seed in range(3):
         found = spread_of(shaken(**world, seed=seed), runs)
         assert found.state in states
@@ -234,7 +228,7 @@ def test_a_spread_that_doubles_is_called_unless_the_host_shows_it_too(
             assert (found.before, found.after) == sides
 
 
-def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it() -> None:
+def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it():
     """What keeps the rows above from passing for another reason than that of the host."""
     starts = shaken(1.0, "since")
     assert spread_of([changed(s, controls={}) for s in starts], 192).state == "regressed"
@@ -243,7 +237,7 @@ def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it() -> None:
     assert spread_of(other, 192).state == "regressed", "controls of other work show nothing"
 
 
-def test_a_users_numbers_hold_for_the_spread() -> None:
+def test_a_users_numbers_hold_for_the_spread():
     """Looks that end early still get an answer, and many false calls of latencies are none of spread."""
     assert Measures(LIVE.but(looks=(6, 12, 24, 36))).judge(shaken(2.0))[SPREAD.name].state == "regressed"
     usual, bold = (
@@ -253,8 +247,8 @@ def test_a_users_numbers_hold_for_the_spread() -> None:
     assert bold.state == "inconclusive"
 
 
-def test_a_spread_that_is_cpu_wait_is_no_spread_of_the_image() -> None:
-    def wait(run: Any) -> float:
+def test_a_spread_that_is_cpu_wait_is_no_spread_of_the_image():
+    def wait(run):
         return float(0.001 * (run.sequence % 3) * (run.started_at >= T))
 
     starts = [changed(s, median=lambda run: run.median + wait(run), waited=wait) for s in shaken(1.0)]
@@ -262,7 +256,7 @@ def test_a_spread_that_is_cpu_wait_is_no_spread_of_the_image() -> None:
 
 
 @pytest.mark.parametrize("tick", [0.0005, 0.02])
-def test_a_coarse_clock_or_a_still_latency_has_a_spread(tick: float) -> None:
+def test_a_coarse_clock_or_a_still_latency_has_a_spread(tick):
     values = np.round(np.random.default_rng(0).normal(1, 0.01, 48) / tick) * tick
     assert spread(values.tolist()) == pytest.approx(0.01, rel=0.35)
     assert spread([1.0] * 48) == pytest.approx(0.001)

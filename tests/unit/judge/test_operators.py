@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from infercanary.contract.profile import MAX_ROWS, Profile, ProfileRow, is_sound
-from infercanary.judge.operators import MOST, Operators, compare_operators, old_names
+from infercanary.judge.operators import MOST, compare_operators, old_names
 
 REPEATS = 5
 KNOWN = {
@@ -24,7 +23,7 @@ ROW = re.compile(
 )
 
 
-def row(text: str) -> ProfileRow:
+def row(text):
     """``kind/name@device~shapes*calls=ms``; a convolution and a linear layer have their own name, shapes and calls."""
     match = ROW.fullmatch(text)
     assert match is not None
@@ -39,13 +38,13 @@ def row(text: str) -> ProfileRow:
 
 
 def profile(
-    rows: str, *, outside: float = 0.001, rest: float = 0.0, slowed: Sequence[float] = (1.0,) * REPEATS,
-    noise: float = 0.01, seed: int = 0,
-) -> Profile:  # fmt: skip
+    rows, *, outside=0.001, rest=0.0, slowed=(1.0,) * REPEATS,
+    noise=0.01, seed=0,
+):  # fmt: skip
     """Rows in the order of their calls, with some scatter that the wall time has too; ``slowed`` multiplies repeats."""
     draw = random.Random(seed)
 
-    def scattered(values: Sequence[float]) -> tuple[float, ...]:
+    def scattered(values):
         return tuple(
             value * slow * draw.gauss(1.0, noise) for value, slow in zip(values, slowed, strict=True)
         )
@@ -63,10 +62,10 @@ def profile(
 
 
 def compared(
-    before: Profile | Sequence[Profile],
-    after: Profile | Sequence[Profile],
-    timed: tuple[float, float] | None = None,
-) -> Operators:
+    before,
+    after,
+    timed=None,
+):
     old, new = ([side] if isinstance(side, Profile) else side for side in (before, after))
     found = compare_operators(old, new, timed or (median(old[-1].wall), median(new[-1].wall)))
     assert found is not None
@@ -97,7 +96,7 @@ Gelu=1 relu=2                | Mul=6 relu=2                 | Mul new; Gelu gone
 
 
 @pytest.mark.parametrize("line", CHANGES.strip().splitlines())
-def test_the_operator_that_changed_is_named_with_its_kind_of_change(line: str) -> None:
+def test_the_operator_that_changed_is_named_with_its_kind_of_change(line):
     before, after, expected = (part.strip() for part in line.split("|"))
     found = compared(profile(before, seed=1), profile(after, seed=2))
     assert found.state == "explained"
@@ -118,9 +117,7 @@ def test_the_operator_that_changed_is_named_with_its_kind_of_change(line: str) -
         ("norm", "softmax", ""),
     ],
 )  # fmt: skip
-def test_other_names_are_matched_by_kind_of_work_and_order_of_calls(
-    names: str, others: str, expected: str
-) -> None:
+def test_other_names_are_matched_by_kind_of_work_and_order_of_calls(names, others, expected):
     old, new = (
         profile(" ".join(f"{name}={i + 1}" for i, name in enumerate(side.split())))
         for side in (names, others)
@@ -161,22 +158,22 @@ TIMED = 0.0108, 0.0322
     ],
 )
 def test_the_state_says_what_profiles_explain(
-    before: Profile | Sequence[Profile],
-    after: Profile | Sequence[Profile],
-    timed: tuple[float, float],
-    state: str | None,
-) -> None:
+    before,
+    after,
+    timed,
+    state,
+):
     old, new = ([side] if isinstance(side, Profile) else side for side in (before, after))
     found = compare_operators(old, new, timed)
     assert (found and found.state) == state
     assert found is None or bool(found.shifts) == (state == "explained")
 
 
-def many(ms: float, first: int = 0) -> str:
+def many(ms, first=0):
     return " ".join(f"op{i:02}={ms}" for i in range(first, MAX_ROWS))
 
 
-def test_scatter_alone_names_no_operator() -> None:
+def test_scatter_alone_names_no_operator():
     """Forty operators are forty claims: intervals of two standard errors list 36 of these 400, of five repeats each."""
     named, states = 0, []
     for seed in range(10):
@@ -191,7 +188,7 @@ def test_scatter_alone_names_no_operator() -> None:
     assert named <= 15 and states.count("unexplained") >= 8
 
 
-def test_an_operator_that_may_have_been_in_the_rest_is_not_claimed() -> None:
+def test_an_operator_that_may_have_been_in_the_rest_is_not_claimed():
     """Of more operators than rows the short ones are summed: one that grew a little may come up out of them."""
     full = profile(many(1), rest=0.01)
     late, surely = (profile(f"{many(4, 1)} late={ms}", rest=0.01) for ms in (9, 20))

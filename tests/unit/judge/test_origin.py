@@ -14,12 +14,12 @@ RANGE = "1a2b3c4d5e6f...9f8e7d6c5b4a"
 HERE, THERE = "https://github.com/acme/search", "https://github.com/acme/other"
 
 
-def of(revision: str = "", source: str = "", version: str = "") -> Origin:
+def of(revision="", source="", version=""):
     every = {"revision": revision, "source": source, "version": version, "title": "search"}
     return Origin.of({f"org.opencontainers.image.{name}": value for name, value in every.items() if value})
 
 
-def test_labels_are_words() -> None:
+def test_labels_are_words():
     found = of(NEW, HERE, "1.5")
     assert found == Origin(NEW, HERE, "1.5") and found.words == "1.5, 9f8e7d6c5b4a"
     assert Origin.of({"maintainer": "me"}) == NOWHERE and NOWHERE.words == ""
@@ -41,7 +41,7 @@ def test_labels_are_words() -> None:
         ("http://u@[::1]:8080/x", "http://[::1]:8080/x"),
     ],
 )  # fmt: skip
-def test_a_source_is_a_web_address_without_a_password(source: str, kept: str) -> None:
+def test_a_source_is_a_web_address_without_a_password(source, kept):
     assert of(source=source).source == kept
 
 
@@ -59,12 +59,12 @@ def test_a_source_is_a_web_address_without_a_password(source: str, kept: str) ->
         )),
     ],
 )  # fmt: skip
-def test_commits_are_linked_where_the_host_is_known_to_compare_them(source: str, address: str) -> None:
+def test_commits_are_linked_where_the_host_is_known_to_compare_them(source, address):
     assert link(of(OLD, source), of(NEW, source)) == address
 
 
 @pytest.mark.parametrize("before", [of(OLD, THERE), of("", HERE), of("main", HERE), of(NEW, HERE), NOWHERE])
-def test_without_two_commits_of_one_source_the_link_is_the_source(before: Origin) -> None:
+def test_without_two_commits_of_one_source_the_link_is_the_source(before):
     assert link(before, of(NEW, HERE)) == HERE and link(before, NOWHERE) == ""
 
 
@@ -85,12 +85,12 @@ def test_without_two_commits_of_one_source_the_link_is_the_source(before: Origin
         (NOWHERE, of(NEW), "revision 9f8e7d6c5b4a"),  # the old one was seen before labels were read
     ],
 )
-def test_what_is_the_same_is_not_said(before: Origin, after: Origin, words: str) -> None:
+def test_what_is_the_same_is_not_said(before, after, words):
     assert changed(before, after) == words
 
 
 @given(st.text(max_size=300), st.text(max_size=300), st.text(max_size=300))
-def test_whatever_the_labels_hold_it_is_short_and_printable(revision: str, source: str, version: str) -> None:
+def test_whatever_the_labels_hold_it_is_short_and_printable(revision, source, version):
     found = of(revision, source, version)
     words, address = changed(NOWHERE, found), link(found, found)
     assert words.isprintable() and len(words) < 200

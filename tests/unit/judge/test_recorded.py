@@ -12,15 +12,12 @@ interval reach from -6.8 to +460 %, and the alert resolved.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 import recorded
 
 from infercanary.contract.bottleneck import QUEUED
-from infercanary.judge.model import Sample, Start
-from infercanary.judge.result import Result
 from infercanary.judge.upgrade import select
 from infercanary.judge.verdict import Judge
 from tests.factories import changed
@@ -28,12 +25,12 @@ from tests.factories import changed
 CANARY = "resnet18"
 
 
-def judge(starts: Sequence[Start], siblings: Sequence[Start] = ()) -> Result:
+def judge(starts, siblings=()):
     return Judge().verdict(starts, siblings, CANARY)
 
 
-def as_reported_since(made: Start) -> Start:
-    def is_little(s: Sample) -> bool:
+def as_reported_since(made):
+    def is_little(s):
         return s.waited is None and s.off_cpu[QUEUED] <= 0.03 * (s.median or 0.0)
 
     return changed(
@@ -43,7 +40,7 @@ def as_reported_since(made: Start) -> Start:
     )
 
 
-def test_a_neighbours_noise_hid_a_slow_model() -> None:
+def test_a_neighbours_noise_hid_a_slow_model():
     stack = recorded.starts("neighbour_gone")
     *before, last = stack["classify"]
     found = judge([*before, last.first(28)], stack["moderate"])
@@ -58,7 +55,7 @@ def test_a_neighbours_noise_hid_a_slow_model() -> None:
 
 
 @pytest.mark.parametrize("service", ["classify", "moderate"])
-def test_a_start_beside_five_others_is_no_slow_start(service: str) -> None:
+def test_a_start_beside_five_others_is_no_slow_start(service):
     """The settings of the exporter were in the image: an identical rebuild started while all else did, on two cores."""
     stack = recorded.starts("neighbour_gone")
     until = stack["classify"][1].samples[-1].started_at
@@ -68,7 +65,7 @@ def test_a_start_beside_five_others_is_no_slow_start(service: str) -> None:
     assert len(rebuilt) == 2 and judge(rebuilt).causes.cold_start == {}
 
 
-def test_a_second_rollout_is_called_and_its_size_is_known() -> None:
+def test_a_second_rollout_is_called_and_its_size_is_known():
     starts = recorded.starts("second_rollout")
     found = judge(starts["classify"], starts["moderate"])
     assert found.state == "regressed" and found.low is not None and found.low > 0.25
@@ -79,7 +76,7 @@ def test_a_second_rollout_is_called_and_its_size_is_known() -> None:
 
 
 @pytest.mark.parametrize(("stack", "calls"), [("neighbour_gone", 20), ("second_rollout", 10)])
-def test_neither_a_call_nor_its_cause_flips(stack: str, calls: int) -> None:
+def test_neither_a_call_nor_its_cause_flips(stack, calls):
     """At each number of runs that the new image's starts have had."""
     services = recorded.starts(stack)
     starts = [*map(as_reported_since, services["classify"])]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from tests import factories
 judge = Judge().verdict
 
 
-def start(text: str, level: float = 1.0) -> Start:
+def start(text, level=1.0):
     """``name:at*runs/image@host``, as far as it goes."""
     text, _, host = text.partition("@")
     text, _, image = text.partition("/")
@@ -54,11 +53,11 @@ def start(text: str, level: float = 1.0) -> Start:
         ("a:0 a:700*7", 0),
     ],
 )
-def test_a_pod_takes_the_place_of_one_that_ended(text: str, restarts: int) -> None:
+def test_a_pod_takes_the_place_of_one_that_ended(text, restarts):
     assert restarts_of(map(start, text.split())).df - LIVE.pool.restart_df == restarts
 
 
-def test_how_much_starts_differ_is_learned_with_the_prior_and_without() -> None:
+def test_how_much_starts_differ_is_learned_with_the_prior_and_without():
     levels = [0.0, 0.05, -0.05, 0.02, -0.03]
     apart = [start(f"a:{n * 700}", math.exp(level)) for n, level in enumerate(levels)]
     alike = [start(f"a:{n * 700}") for n in range(5)]
@@ -72,7 +71,7 @@ def test_how_much_starts_differ_is_learned_with_the_prior_and_without() -> None:
     assert taught_by(alike[:1], LIVE.pool) is None
 
 
-def test_a_drift_is_no_restart() -> None:
+def test_a_drift_is_no_restart():
     """Starts whose first runs are alike and whose last ones are not, and the other way round."""
     apart = [[*start(f"a:{n}*260", 1 + 0.05 * n).samples] for n in range(4)]
     alike = [start(f"a:{n * 6000}*260") for n in range(4)]
@@ -84,27 +83,27 @@ def test_a_drift_is_no_restart() -> None:
     assert restarts_of(settled).sd < usual < restarts_before(settled[-1], settled, LIVE.pool).sd
 
 
-def services(seed: int, sds: Sequence[float]) -> list[Restarts]:
+def services(seed, sds):
     rng = np.random.default_rng(seed)
     df = rng.integers(2, 12, len(sds)).tolist()
     return [Restarts(sd * math.sqrt(rng.chisquare(d) / d), float(d)) for sd, d in zip(sds, df, strict=True)]
 
 
-def prior_of(several: Sequence[Restarts]) -> Prior:
+def prior_of(several):
     prior = learned(several)
     assert prior is not None
     return prior
 
 
 @pytest.mark.parametrize("sd", [0.004, 0.03])
-def test_a_prior_is_near_what_services_do_in_whatever_order(sd: float) -> None:
+def test_a_prior_is_near_what_services_do_in_whatever_order(sd):
     each = services(1, [sd] * 40)
     assert prior_of(each).sd == pytest.approx(sd, rel=0.3)
     assert prior_of(random.Random(1).sample(each, len(each))) == prior_of(each)
     assert learned(each[:7]) is None and learned(each[:8]) is not None, "few services teach nothing"
 
 
-def test_a_prior_is_that_which_services_are_drawn_from() -> None:
+def test_a_prior_is_that_which_services_are_drawn_from():
     df = LIVE.pool.restart_df
     drawn = 0.01 * np.sqrt(df / np.random.default_rng(2).chisquare(df, 4000))
     assert prior_of(services(3, drawn.tolist())).sd == pytest.approx(0.01, rel=0.07)
@@ -120,16 +119,14 @@ def test_a_prior_is_that_which_services_are_drawn_from() -> None:
         (Restarts(0.0, 5.0), 60, 6, 0.25),
     ],
 )
-def test_one_service_in_ten_that_lies_changes_little(
-    lie: Restarts, honest: int, liars: int, most: float
-) -> None:
+def test_one_service_in_ten_that_lies_changes_little(lie, honest, liars, most):
     for seed in range(20):
         spread = 0.0085 * np.sqrt(3 / np.random.default_rng(seed).chisquare(3, honest))
         each = services(seed, spread.tolist() if honest > 12 else [0.01] * honest)
         assert abs(math.log(prior_of([*each, *[lie] * liars]).sd / prior_of(each).sd)) < most
 
 
-def test_a_verdict_names_its_prior_and_depends_on_it() -> None:
+def test_a_verdict_names_its_prior_and_depends_on_it():
     upgraded = [start("a:0"), start("a:3600/two", 1.12)]
     assumed = judge(upgraded, [], "c")
     assert assumed.state == "unconfirmed" and assumed.restart.df == LIVE.pool.restart_df

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.sequential import SequentialTest, verdict_after
-from infercanary.judge.shift import CHANGED, Comparison, Pooled, Verdict
+from infercanary.judge.shift import CHANGED, Comparison, Pooled
 from infercanary.judge.upgrade import select
 from infercanary.judge.verdict import Judge
 from tests.factories import HOUR, changed, since, start
@@ -24,9 +23,7 @@ judge = Judge().verdict
 looks = SequentialTest(LIVE.decide)
 
 
-def service(
-    seed: int, replicas: int, runs: int, *, slower: float = 0.0, sd: float = 0.01, earlier: int = 3
-) -> list[Start]:
+def service(seed, replicas, runs, *, slower=0.0, sd=0.01, earlier=3):
     """``earlier`` and one more starts of each replica, and then one of a new image; they differ by ``sd``."""
     rng, last = random.Random(seed), earlier + 1
     return [
@@ -40,7 +37,7 @@ def service(
     ]  # fmt: skip
 
 
-def test_the_interval_holds_at_all_looks_together() -> None:
+def test_the_interval_holds_at_all_looks_together():
     rng = np.random.default_rng(1)
     runs = np.array(LIVE.decide.looks)
     means = rng.normal(size=(4000, runs[-1])).cumsum(axis=1)[:, runs - 1] / runs
@@ -48,7 +45,7 @@ def test_the_interval_holds_at_all_looks_together() -> None:
     assert 0.01 < (np.abs(means) > halves).any(axis=1).mean() <= 0.05
 
 
-def test_a_restart_is_asked_about_once_and_runs_at_every_look() -> None:
+def test_a_restart_is_asked_about_once_and_runs_at_every_look():
     parts = (0.0, 0.01), (0.01, 0.0), (0.01, 0.01)
     once, every, together = (
         looks.half_width(Pooled(0.0, runs, 9.0, restart, 9.0), 0.05) for runs, restart in parts
@@ -63,7 +60,7 @@ pooled_shifts = st.tuples(
 
 
 @given(pooled_shifts)
-def test_the_words_are_those_of_the_interval(pooled: Pooled) -> None:
+def test_the_words_are_those_of_the_interval(pooled):
     decide, seen = LIVE.decide, looks.assess(pooled)
     is_clear = seen.low > -1 and max(math.log1p(seen.low), -math.log1p(seen.high)) > decide.log_clear
     called = abs(pooled.log) - looks.half_width(pooled, decide.false_calls) > decide.log_clear
@@ -79,7 +76,7 @@ def test_the_words_are_those_of_the_interval(pooled: Pooled) -> None:
         assert looks.needs_starts(pooled) == (then.verdict not in CHANGED)
 
 
-def test_an_unconfirmed_change_says_whether_it_needs_starts() -> None:
+def test_an_unconfirmed_change_says_whether_it_needs_starts():
     found = [
         judge(service(seed, 1, 5, slower=slower, earlier=1), [], "c")
         for seed in range(12)
@@ -107,18 +104,16 @@ def test_an_unconfirmed_change_says_whether_it_needs_starts() -> None:
         ("improved -unconfirmed", "improved"),
     ],
 )
-def test_a_change_that_was_called_stays_while_its_interval_shows_it(
-    verdicts: str, expected: Verdict | None
-) -> None:
+def test_a_change_that_was_called_stays_while_its_interval_shows_it(verdicts, expected):
     slower, faster = (0.1, 0.05, 0.15), (-0.1, -0.15, -0.05)
     found = [
-        Comparison(verdict.strip("-"), *(faster if verdict in ("improved", "-unconfirmed") else slower))  # type: ignore[arg-type]
+        Comparison(verdict.strip("-"), *(faster if verdict in ("improved", "-unconfirmed") else slower))
         for verdict in verdicts.split()
     ]
     assert verdict_after(found) == expected
 
 
-def test_a_call_of_the_live_judge_stays_while_the_interval_shows_it() -> None:
+def test_a_call_of_the_live_judge_stays_while_the_interval_shows_it():
     """+8 % in the first runs, and +4.5 % since: a look alone would be unconfirmed, an alert does not come and go."""
     stayed = 0
     for seed in range(8):
@@ -138,9 +133,7 @@ def test_a_call_of_the_live_judge_stays_while_the_interval_shows_it() -> None:
 @pytest.mark.parametrize(
     ("runs", "slower", "state"), [(6, 1.0, "regressed"), (24, 0.3, "regressed"), (6, -0.5, "improved")]
 )
-def test_a_large_change_is_called_within_minutes_without_any_history(
-    runs: int, slower: float, state: str
-) -> None:
+def test_a_large_change_is_called_within_minutes_without_any_history(runs, slower, state):
     """At a run every 10 s, 6 runs are a minute."""
     for seed in range(10):
         assert judge(service(seed, 1, runs, slower=slower, earlier=0), [], "c").state == state
@@ -149,7 +142,7 @@ def test_a_large_change_is_called_within_minutes_without_any_history(
 @pytest.mark.parametrize(
     ("sd", "earlier", "replicas"), [(0.003, 0, 1), (0.01, 2, 1), (0.03, 0, 1), (0.03, 1, 2)]
 )
-def test_a_restart_of_the_same_image_is_hardly_ever_called(sd: float, earlier: int, replicas: int) -> None:
+def test_a_restart_of_the_same_image_is_hardly_ever_called(sd, earlier, replicas):
     called = 0
     for seed in range(30):
         starts = service(1000 + seed, replicas, 192, sd=sd, earlier=earlier)
@@ -160,7 +153,7 @@ def test_a_restart_of_the_same_image_is_hardly_ever_called(sd: float, earlier: i
 
 
 @pytest.mark.parametrize("history", [1, 2])
-def test_the_latest_starts_are_the_baseline(history: int) -> None:
+def test_the_latest_starts_are_the_baseline(history):
     """The host was slower a day before: those starts teach the restart variance, and are compared no more."""
     starts = service(9, 1, 48, sd=0.003)
     slow = [changed(s, median=lambda run: 1.05 * run.median) for s in starts[:2]]
@@ -169,7 +162,7 @@ def test_the_latest_starts_are_the_baseline(history: int) -> None:
     assert found.restart.sd > judge(starts, [], "c").restart.sd
 
 
-def test_a_cause_that_a_look_contradicts_is_unknown_until_the_next_one_agrees() -> None:
+def test_a_cause_that_a_look_contradicts_is_unknown_until_the_next_one_agrees():
     """The host was slower for the first minutes alone, and then the image is."""
     old, at = [start(at=HOUR * hour) for hour in range(4)], 5 * HOUR
     new = start("a", "new", at, 0.028, 192, control=since(at + 100, 1 / 1.4, 0.0014))
@@ -179,7 +172,7 @@ def test_a_cause_that_a_look_contradicts_is_unknown_until_the_next_one_agrees() 
     assert [(each.state, each.causes.cause) for each in found] == [("regressed", cause) for cause in causes]
 
 
-def test_a_number_of_the_policy_is_changed_by_its_name() -> None:
+def test_a_number_of_the_policy_is_changed_by_its_name():
     half = LIVE.but(smallest_effect=0.5, history=3)
     assert (half.decide.smallest_effect, half.pool.history) == (0.5, 3)
     assert half.decide.log_effect == pytest.approx(math.log(1.5)), (
@@ -190,7 +183,7 @@ def test_a_number_of_the_policy_is_changed_by_its_name() -> None:
         LIVE.but(smalest_effect=0.5)
 
 
-def test_the_judge_does_not_load_what_only_finds_a_root() -> None:
+def test_the_judge_does_not_load_what_only_finds_a_root():
     """scipy.optimize would be a seventh of the memory of an exporter of a thousand containers."""
     code = "import sys, infercanary.exporter.app; sys.exit('scipy.optimize' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -15,7 +15,7 @@ from infercanary.judge.causes import Attribution
 from infercanary.judge.crowding import crowding
 from infercanary.judge.model import Generation, Pair, Start, merge
 from infercanary.judge.origin import Origin
-from infercanary.judge.result import Change, Result
+from infercanary.judge.result import Change
 from infercanary.judge.shift import Shift
 from infercanary.judge.verdict import Judge
 from tests.factories import HOUR, changed, history, sibling, start
@@ -136,7 +136,7 @@ ROWS = [[part.strip() for part in line.split("|")] for line in TABLE.splitlines(
 ENVIRONMENT = {"threads": "torch_intra_op_threads", "quota": "cpu_quota", "python": "controls_made_of"}
 
 
-def parsed(text: str) -> tuple[list[str], dict[str, Any]]:
+def parsed(text):
     """Words without a sign of equality, and the others by name."""
     fields: dict[str, Any] = {}
     text = " ".join(SHORT.get(word, word) for word in text.split())
@@ -158,8 +158,8 @@ def parsed(text: str) -> tuple[list[str], dict[str, Any]]:
 WAITING = {"waited": 0.0, "crowded": 0.0, "inside": 0.0, "received": 3.0}
 
 
-def upgraded(old_text: str, new_text: str, beside_text: str) -> tuple[list[Start], list[Start]]:
-    """The starts and the siblings of a row."""
+def judged(old_text, new_text, beside_text=""):
+    """The verdict on a row."""
     sides = [parsed(text)[1] for text in (old_text, new_text)]
     knows = any(WAITING.keys() & side.keys() for side in sides)
     for side in sides:
@@ -187,22 +187,22 @@ def upgraded(old_text: str, new_text: str, beside_text: str) -> tuple[list[Start
         made = sibling(f"x{number}", NEW, factor, noise=noise, **fields)
         made = changed(made, tags=lambda run: tags if run.started_at >= NEW else ())
         beside.append(made if until is None else made.until(NEW + until + 1))
-    return starts, beside
+    return judge(starts, beside, "c")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "beside", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
-def test_a_verdict_and_its_cause(old: str, new: str, beside: str, expected: str) -> None:
-    found = judge(*upgraded(old, new, beside), "c")
+def test_a_verdict_and_its_cause(old, new, beside, expected):
+    found = judged(old, new, beside)
     state, cause, *facts = expected.split()
     assert (found.state, found.causes.cause) == (state, cause), found.causes
     assert all(getattr(found.causes, f"unknown_{fact.strip('()')}") for fact in facts)
     assert cause == "unknown" or not found.causes.unknown_siblings
 
 
-def test_the_size_of_a_change_and_what_came_with_it() -> None:
-    def made(image: str, at: float, seconds: float, torch: str) -> Start:
+def test_the_size_of_a_change_and_what_came_with_it():
+    def made(image, at, seconds, torch):
         one = start(
             "a", image, at, seconds, environment={"torch": torch, "numpy": "2.0"}, clock_reason="hw_thermal"
         )
@@ -224,14 +224,14 @@ def test_the_size_of_a_change_and_what_came_with_it() -> None:
     assert other.causes.output_changed
 
 
-def test_the_parts_of_a_shift_have_their_sizes() -> None:
-    causes = judge(*upgraded("", "seconds=.0253 control=.00044", ""), "c").causes
+def test_the_parts_of_a_shift_have_their_sizes():
+    causes = judged("", "seconds=.0253 control=.00044").causes
     assert causes.host is not None and causes.host.shift == pytest.approx(0.10, abs=0.02)
     assert causes.image is not None and causes.image.shift == pytest.approx(0.15, abs=0.02)
     assert causes.controls == {"cpu_spin": pytest.approx(0.1, abs=0.01)}
-    loop = judge(*upgraded("waited=0", "crowded=.02 inside=.5 tags=cpu_wait_inside", ""), "c").causes
+    loop = judged("waited=0", "crowded=.02 inside=.5 tags=cpu_wait_inside").causes
     assert loop.inside == (0.0, 0.5)
-    flipped = judge(*upgraded("", "seconds=.0225 control=.00048 python=3.12", ""), "c")
+    flipped = judged("", "seconds=.0225 control=.00048 python=3.12")
     assert not flipped.causes.has_controls and not flipped.controls, (
         "there is no level to draw the new ones against"
     )
@@ -240,9 +240,7 @@ def test_the_parts_of_a_shift_have_their_sizes() -> None:
 @given(
     st.sampled_from([0.7, 1.15, 1.9]), st.floats(0.9, 2.5), st.floats(0.8, 3.0), st.floats(0.0, 0.02), st.booleans()
 )  # fmt: skip
-def test_parts_add_up_to_the_shift_and_none_exceeds_it(
-    factor: float, control: float, felt: float, waited: float, crowded: bool
-) -> None:
+def test_parts_add_up_to_the_shift_and_none_exceeds_it(factor, control, felt, waited, crowded):
     """An operator met `host +38 %, image +39 %` for a minute."""
     waited, inside = min(waited, 0.01 * factor), 0.5 * crowded
     waiting: dict[str, Any] = {
@@ -262,7 +260,7 @@ def test_parts_add_up_to_the_shift_and_none_exceeds_it(
 
 
 @pytest.mark.parametrize(("is_same_period", "cause"), [(False, "host"), (True, "image")])
-def test_where_both_images_ran_at_once_a_slower_host_made_no_shift(is_same_period: bool, cause: str) -> None:
+def test_where_both_images_ran_at_once_a_slower_host_made_no_shift(is_same_period, cause):
     pair = Pair([start()], [start("b", "new", HOUR, 0.023)], is_same_period=is_same_period)
     felt = Pair([start("s", "x", 0.0, 0.05)], [start("s", "x", HOUR, 0.0575)])
     causes = Attribution().explain(Shift(math.log(1.15), 0.01, 20.0), [pair], "c", beside=[felt] * 2)
@@ -270,24 +268,22 @@ def test_where_both_images_ran_at_once_a_slower_host_made_no_shift(is_same_perio
 
 
 @pytest.mark.parametrize(("meanwhile", "later", "cause"), [(1.15, 1.0, "host"), (1.0, 1.15, "image")])
-def test_what_siblings_feel_long_after_the_judged_runs_says_nothing(
-    meanwhile: float, later: float, cause: str
-) -> None:
+def test_what_siblings_feel_long_after_the_judged_runs_says_nothing(meanwhile, later, cause):
     """A neighbour that came with the upgrade and went, and one that came hours later."""
     end = NEW + 600
 
-    def felt(time: float) -> float:
+    def felt(time):
         return 0.05 * (1.0 if time < NEW else meanwhile if time < end + HOUR else later)
 
     beside = [start("x", "x", NEW - HOUR, felt, 1500, service=name) for name in "xy"]
     assert judge(history(seconds=0.023), beside, "c").causes.cause == cause
 
 
-def test_the_clock_explains_what_follows_it() -> None:
+def test_the_clock_explains_what_follows_it():
     """Of a latency that follows the clock by half, a clock 20 % lower explains 12 % and not 25 %."""
 
-    def found(power: float) -> float:
-        def following(name: str, image: str, at: float, clock: float) -> Start:
+    def found(power):
+        def following(name, image, at, clock):
             rng = random.Random(f"{name}{at}")
             steady = changed(start(name, image, at), sm_clock=lambda s: clock * rng.uniform(0.95, 1.05))
             return changed(steady, median=lambda s: s.median * (1980e6 / s.sm_clock) ** power)
@@ -312,9 +308,7 @@ def test_the_clock_explains_what_follows_it() -> None:
         (60, "regressed", (0.020, 0.030)),
     ],
 )
-def test_the_level_before_is_the_old_images_or_the_only_ones(
-    runs: int | None, state: str, levels: tuple[float | None, float | None]
-) -> None:
+def test_the_level_before_is_the_old_images_or_the_only_ones(runs, state, levels):
     new = [] if runs is None else [start("a", "new", NEW, 0.030, runs)]
     found = judge([*history("a", runs=60)[:-1], *new], [], "c")
     assert found.state == state and found.controls == {"cpu_spin": pytest.approx(0.001, rel=0.01)}
@@ -358,7 +352,7 @@ FACTS: dict[str, dict[str, Any]] = {
         ("gpu", "moved", ""),  # another canary was moved to the CPU on purpose
     ],
 )
-def test_starts_and_devices_are_judged_without_a_look(old: str, new: str, expected: str) -> None:
+def test_starts_and_devices_are_judged_without_a_look(old, new, expected):
     starts = []
     for image, at, text in (("old", 0.0, old), ("new", HOUR, new)):
         for number, words in enumerate(text.split()):
@@ -370,7 +364,7 @@ def test_starts_and_devices_are_judged_without_a_look(old: str, new: str, expect
 
 
 @pytest.mark.parametrize(("old", "new"), [((), (9.0, 10.0)), ((1.0, 2.0), (9.0, 10.0)), ((1.0,), ())])
-def test_servers_that_the_kernel_ended_for_memory(old: tuple[float, ...], new: tuple[float, ...]) -> None:
+def test_servers_that_the_kernel_ended_for_memory(old, new):
     first, second, third, fourth = history(before=1)
     # The first start of the new image ended; the next one notes the same end once more.
     again = start("a", "new", 2 * HOUR, runs=1).reporting(memory_kills=new[:1])
@@ -378,7 +372,7 @@ def test_servers_that_the_kernel_ended_for_memory(old: tuple[float, ...], new: t
     assert judge(starts, [], "c").causes.memory_kills == (len(old), len(new))
 
 
-def test_only_steady_runs_that_ended_well_count() -> None:
+def test_only_steady_runs_that_ended_well_count():
     [sample] = start(runs=1).samples
     assert replace(sample, tags=("cpu_wait_outside",)).is_settled
     wrong: list[dict[str, Any]] = [{"outcome": "raised"}, {"median": None}, {"tags": ("warming",)}]
@@ -387,7 +381,7 @@ def test_only_steady_runs_that_ended_well_count() -> None:
     assert (whole.samples, whole.last) == ([sample], others[-1])
 
 
-def test_merged_runs_keep_what_the_container_took() -> None:
+def test_merged_runs_keep_what_the_container_took():
     fields: dict[str, Any] = {
         name: lambda i: 0.1 * (i % 4) for name in ("waited", "crowded", "inside", "received")
     }
@@ -402,7 +396,7 @@ def test_merged_runs_keep_what_the_container_took() -> None:
 # Which starts are compared -----------------------------------------------------------------------------------------
 
 
-def stopped(runs: int = 60, every: float = 10.0, last_at: float | None = None) -> list[Start]:
+def stopped(runs=60, every=10.0, last_at=None):
     """A rollout to a slower image that was stopped half way: one replica of two had it, for so many runs."""
     bad = start("b", "bad", 2 * HOUR, 0.026, runs, every=every)
     on = start("a", "good", HOUR, runs=int(2 * HOUR / every), every=every)
@@ -427,19 +421,17 @@ def stopped(runs: int = 60, every: float = 10.0, last_at: float | None = None) -
         (stopped()[2:3], None, ""),
     ],
 )
-def test_a_rollout_that_was_stopped_is_no_upgrade_any_more(
-    starts: list[Start], at: float | None, rolled_back: str
-) -> None:
+def test_a_rollout_that_was_stopped_is_no_upgrade_any_more(starts, at, rolled_back):
     found = judge(starts, [], "c")
     assert (found.upgraded_at, found.rolled_back_image) == (at, rolled_back)
     # What was rolled back is no part of the next baseline.
     assert at is not None or (found.candidate_image, found.runs) == ("good", len(starts[0].samples))
 
 
-def test_replicas_under_new_names_share_one_baseline() -> None:
+def test_replicas_under_new_names_share_one_baseline():
     """What four share does not average out over them; replicas that are added share it as those that replace do."""
 
-    def upgraded_to(names: str, olds: str) -> Result:
+    def upgraded_to(names, olds):
         old = [start(name, at=i, noise=0.02) for i, name in enumerate(olds)]
         new = [
             start("n", "new", HOUR + i, noise=0.02).reporting(container=name) for i, name in enumerate(names)
@@ -453,7 +445,7 @@ def test_replicas_under_new_names_share_one_baseline() -> None:
     assert (added.shift, added.low, added.high) == (replaced.shift, replaced.low, replaced.high)
 
 
-def test_a_rollback_is_compared_with_the_images_own_history_too() -> None:
+def test_a_rollback_is_compared_with_the_images_own_history_too():
     starts = [start("a", "bad" if n == 2 else "old", HOUR * n, 0.026 if n == 2 else 0.02) for n in range(4)]
     found = judge(starts, [], "c")
     assert found.rollback and found.state == "improved"
@@ -463,12 +455,12 @@ def test_a_rollback_is_compared_with_the_images_own_history_too() -> None:
 # Trials ------------------------------------------------------------------------------------------------------------
 
 
-def called(starts: list[Start]) -> tuple[int, int]:
+def called(starts):
     found = trials(starts)
     return len(found), sum(trial.called for trial in found.values())
 
 
-def test_a_wild_restart_does_not_excuse_itself() -> None:
+def test_a_wild_restart_does_not_excuse_itself():
     calm = [start(at=HOUR * i) for i in range(5)]
     wild = start(at=5 * HOUR, seconds=0.024)
     assert judge([*calm, wild.reporting(image_id="new")], [], "c").state == "regressed"
@@ -480,7 +472,7 @@ def test_a_wild_restart_does_not_excuse_itself() -> None:
     assert judge([*always, start("a", "new", 8 * HOUR, 0.0215)], [], "c").state == "inconclusive"
 
 
-def test_a_trial_is_made_once_for_each_look() -> None:
+def test_a_trial_is_made_once_for_each_look():
     starts = [start(at=HOUR * i, runs=30 if i == 4 else 192) for i in range(5)]
     first, newest = trials(starts), ("a", f"a-{4 * HOUR}")
     assert [trial.looks for trial in first.values()] == [9, 9, 9, 5] and [*first][-1] == newest

@@ -20,7 +20,6 @@ from infercanary.pages.from_result import (
     verdict_document,
 )
 from infercanary.pages.sentence import sentence
-from infercanary.render.document import Fact
 from tests.results import upgraded
 
 CAUSES = msgspec.convert(
@@ -52,12 +51,12 @@ ORIGINS = Origin("a" * 40, "https://github.com/o/r", "1"), Origin("b" * 40, "htt
 OF_THE_CHANGE = {"due to the host", "due to the image", "bottleneck", "phase", "operators"}
 
 
-def values(facts: list[Fact]) -> dict[str, object]:
+def values(facts):
     return {fact.label: fact.value for fact in facts if fact.value}
 
 
 @pytest.mark.parametrize("is_change", [True, False])
-def test_causes_are_facts(is_change: bool) -> None:
+def test_causes_are_facts(is_change):
     facts = values(causes_facts(CAUSES, is_change=is_change))
     assert OF_THE_CHANGE & {*facts} == (OF_THE_CHANGE if is_change else set())
     assert facts.get("bottleneck") == ("compute 100 % of the change" if is_change else None)
@@ -67,7 +66,7 @@ def test_causes_are_facts(is_change: bool) -> None:
     assert values(causes_facts(Causes())) == {}
 
 
-def test_what_a_sentence_leaves_out_is_a_fact() -> None:
+def test_what_a_sentence_leaves_out_is_a_fact():
     result = upgraded(
         causes=CAUSES, rollback=True, contended=2, hosts=3, is_unwaited=True, concurrent=2,
         doubts=Doubts(is_by_reference=True, redrawn=3),
@@ -83,14 +82,14 @@ def test_what_a_sentence_leaves_out_is_a_fact() -> None:
     ("sd", "words"),
     [(LIVE.pool.restart_sd, "assumed: no restart observed yet"), (0.02, "estimated from other services")],
 )
-def test_the_restart_variance_is_from_one_place_on_every_surface(sd: float, words: str) -> None:
+def test_the_restart_variance_is_from_one_place_on_every_surface(sd, words):
     result = upgraded("unconfirmed", restart=Restarts(sd, LIVE.pool.restart_df))
     text = sentence(result)
     assert f"restart variance {words}" in text
     assert values([*verdict_document(result, text, {}).facts])["restart variance"] == words
 
 
-def test_the_document_of_a_verdict() -> None:
+def test_the_document_of_a_verdict():
     result = upgraded(
         causes=CAUSES, origins=ORIGINS, baseline=0.02, current=0.022, medians=((0.02, 0.021), (0.022,)),
     )  # fmt: skip
@@ -112,7 +111,7 @@ def test_the_document_of_a_verdict() -> None:
     assert not any(table.rows for table in few.tables)
 
 
-def test_tables() -> None:
+def test_tables():
     table = operators_table(CAUSES.operators)
     assert table.rows == [("aten::conv2d", "grew", "9.8 ms", "31.2 ms", "84 %", "cuda:0 → cpu; 8x3")]
     assert not any(t.rows for t in (operators_table(Operators("unexplained")), operators_table(None)))

@@ -32,7 +32,7 @@ RENDERED = {
 
 
 @pytest.mark.parametrize("name", RENDERED)
-def test_a_document_looks_as_before(name: str) -> None:
+def test_a_document_looks_as_before(name):
     assert RENDERED[name] == (FOLDER / name).read_bytes().decode()
 
 

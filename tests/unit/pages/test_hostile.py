@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
@@ -50,47 +49,47 @@ TEXTS = {
 class Tags(HTMLParser):
     """Each tag with its attributes, without the words that may be in them; and the words."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
         self.tags: list[Any] = []
         self.words: list[str] = []
         self.feed(text)
         self.close()
 
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attributes):
         words = "aria-label", "id", "title"
         self.tags.append((tag, [(name, "" if name in words else value) for name, value in attributes]))
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         self.tags.append(f"/{tag}")
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         self.words.append(data.strip())
 
-    def handle_comment(self, data: str) -> None:
+    def handle_comment(self, data):
         self.tags.append("comment")
 
-    handle_decl = handle_pi = unknown_decl = handle_comment  # type: ignore[assignment]
+    handle_decl = handle_pi = unknown_decl = handle_comment
 
 
-def html(text: str) -> Any:
+def html(text):
     page = Tags(render_page(text, [document(text)], [text], [text]))
     return page.tags, page.words
 
 
-def status_page(text: str) -> Any:
+def status_page(text):
     page = Tags(filled(text))
     return page.tags, [word for word in page.words if "infercanary-open" not in word]
 
 
-def markdown(text: str) -> Any:
+def markdown(text):
     comment = render_markdown([document(text)], [text])
     assert "://" not in comment and "www.example" not in comment and "@octocat" not in comment
     page = Tags(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(comment))
     return page.tags, page.words
 
 
-def junit(text: str) -> Any:
+def junit(text):
     elements = [*ElementTree.fromstring(render_junit([document(text)])).iter()]
     words = [
         word
@@ -100,12 +99,12 @@ def junit(text: str) -> Any:
     return [(one.tag, [*one.attrib]) for one in elements], words
 
 
-def as_json(text: str) -> Any:
+def as_json(text):
     answer = render_json([document(text)], [text])
     assert answer.isascii() and answer.count("\n") == 1
     root = json.loads(answer)
 
-    def strings(value: Any) -> Iterator[str]:
+    def strings(value):
         if isinstance(value, (dict, list)):
             for part in value if isinstance(value, list) else (*value, *value.values()):
                 yield from strings(part)
@@ -115,12 +114,12 @@ def as_json(text: str) -> Any:
     return [*root], [*strings(root)]
 
 
-def text(text: str) -> Any:
+def text(text):
     shown = render_texts([document(text)], [text])
     return None, shown.splitlines()
 
 
-def as_csv(text: str) -> Any:
+def as_csv(text):
     rows = [
         *csv.reader(io.StringIO("".join(render_csv(["a", text], [[text, 1.5]] * 2)), newline=""), strict=True)
     ]
@@ -131,7 +130,7 @@ def as_csv(text: str) -> Any:
 
 @pytest.mark.parametrize("render", [html, status_page, markdown, junit, as_json, text, as_csv])
 @pytest.mark.parametrize("words", TEXTS.values(), ids=TEXTS)
-def test_words_are_shown_and_do_nothing(render: Callable[[str], Any], words: str) -> None:
+def test_words_are_shown_and_do_nothing(render, words):
     structure, shown = render(words)
     assert structure == render("text")[0]
     lines = [line.replace("\N{ZERO WIDTH SPACE}", "") for words in shown for line in words.splitlines()]
@@ -152,7 +151,7 @@ NO_LINKS = (
 )  # fmt: skip
 
 
-def test_a_page_links_to_web_addresses_alone() -> None:
+def test_a_page_links_to_web_addresses_alone():
     for link in (*LINKS, *NO_LINKS):
         tags = Tags(render_page("a", [document(link=link)])).tags
         links = [dict(tag[1]) for tag in tags if tag[0] == "a"]
@@ -162,7 +161,7 @@ def test_a_page_links_to_web_addresses_alone() -> None:
 @given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=40))
 @example("__0__ search@sha256:12 \\| C:\\|")
 @settings(max_examples=100, deadline=None)
-def test_any_words_are_shown_in_markdown_as_they_are(words: str) -> None:
+def test_any_words_are_shown_in_markdown_as_they_are(words):
     words = f"a {' '.join(words.split())} z"
     _, shown = markdown(words)
     assert words in [word.replace("\N{ZERO WIDTH SPACE}", "") for word in shown]

@@ -7,9 +7,7 @@ import io
 import math
 import re
 import resource
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -23,10 +21,9 @@ from infercanary.pages.table_csv import moment, render_csv
 from infercanary.render.document import Chart, Document, Series
 
 MS = 1e-3
-Kind = Literal["points", "distributions"]
 
 
-def figure(chart: Chart) -> str:
+def figure(chart):
     return draw(environment(), chart)
 
 
@@ -54,16 +51,14 @@ def figure(chart: Chart) -> str:
     ],
 )
 @pytest.mark.parametrize("kind", ["points", "distributions"])
-def test_the_scale_shows_what_matters(
-    values: Sequence[float | None], ends: str, beyond: int, kind: Kind
-) -> None:
+def test_the_scale_shows_what_matters(values, ends, beyond, kind):
     drawing = figure(Chart("a", kind, [Series("b", values)]))
     found = re.findall(r"<span>(\d[^<]* [mµ]?s)</span>", drawing)
     assert " ".join(found if kind == "distributions" else found[::-1]) == ends
     assert (f"{beyond} beyond the scale" in drawing) is bool(beyond)
 
 
-def test_a_long_series_is_medians_of_parts() -> None:
+def test_a_long_series_is_medians_of_parts():
     drawing = figure(Chart("a", "points", [Series("a", [1.0, 1.0, 1.2] * 100_000)], misses=range(300_000)))
     [data] = re.findall(r'class="line new" d="([^"]*)"', drawing)
     assert len({*re.findall(r"[ML][\d.e+]+ ([\d.]+)", data)}) == 1 and len(re.findall("[ML]", data)) == 1500
@@ -74,19 +69,19 @@ def test_a_long_series_is_medians_of_parts() -> None:
 @pytest.mark.parametrize(
     "values", [[1e308, 1.79e308], [5e-324], [1e-322, 1e-321], [-2.0, -3.0], [-1.7e308, 1.7e308]]
 )
-def test_any_number_can_be_drawn(kind: Kind, values: Sequence[float]) -> None:
+def test_any_number_can_be_drawn(kind, values):
     drawing = figure(Chart("a", kind, [Series("a", [*values] * 20)]))
     assert "<path" in drawing and "nan" not in re.sub("<span.*|<p.*|<svg.*", "", drawing)
 
 
 @pytest.mark.parametrize("kind", ["points", "distributions"])
 @pytest.mark.parametrize("values", [[], [None], [math.nan, math.inf]])
-def test_nothing_is_drawn_without_values(kind: Kind, values: Sequence[float | None]) -> None:
+def test_nothing_is_drawn_without_values(kind, values):
     chart = Chart("the title", kind, [Series("a", values), Series("b", values)])
     assert figure(chart) == "" and "the title" not in render_page("a", [Document(charts=[chart])])
 
 
-def test_a_report_loads_nothing() -> None:
+def test_a_report_loads_nothing():
     page = render_page("a", [Document(verdict="equivalent", sentence="equivalent within 3 %")])
     assert "default-src 'none'; style-src 'unsafe-inline'\"" in page
     assert not re.search(r"src=|@import|url\(|<link|<script", page)
@@ -99,12 +94,12 @@ def test_a_report_loads_nothing() -> None:
 @pytest.mark.parametrize(
     ("path", "fault"), [("", "cannot be written"), ("a/b", "No such"), ("/dev/full", "No space")]
 )
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, path: str, fault: str) -> None:
+def test_a_file_that_cannot_be_written_is_named(tmp_path, path, fault):
     with pytest.raises(UsageError, match=f"^--junit .*{fault}"):
         write(str(tmp_path / path), "text", "--junit")
 
 
-def test_half_a_file_is_removed(tmp_path: Path) -> None:
+def test_half_a_file_is_removed(tmp_path):
     file = tmp_path / "report.html"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
@@ -121,7 +116,7 @@ cells = st.one_of(st.text(), st.floats(), st.none(), st.integers())
 
 
 @given(st.lists(st.lists(cells, min_size=3, max_size=3), max_size=5))
-def test_csv_is_read_as_it_was_written(rows: list[list[str | float | None]]) -> None:
+def test_csv_is_read_as_it_was_written(rows):
     text = "".join(render_csv(["a", "b", "c"], rows))
     read = [*csv.reader(io.StringIO(text, newline=""), strict=True)]
     assert read[0] == ["a", "b", "c"] and len(read) == len(rows) + 1
@@ -139,5 +134,5 @@ def test_csv_is_read_as_it_was_written(rows: list[list[str | float | None]]) -> 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.5, "1970-01-01T00:00:00.500000Z"), (1e300, ""), (math.nan, "")]
 )
-def test_a_moment_is_in_the_calendar_or_empty(seconds: float, text: str) -> None:
+def test_a_moment_is_in_the_calendar_or_empty(seconds, text):
     assert moment(seconds) == text

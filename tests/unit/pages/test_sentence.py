@@ -26,7 +26,7 @@ FOLDER = Path(__file__).parents[2] / "golden"
 FILE = FOLDER / "sentences.txt"
 
 
-def scenarios() -> dict[str, Result]:
+def scenarios():
     """Results by name; those that begin with a full stop are parts of others."""
     every = yaml.safe_load((FOLDER / "sentences.yaml").read_text("utf-8"))
     return {
@@ -39,11 +39,11 @@ SLOW, OPEN, EQUAL = (SCENARIOS[name] for name in ("both exchanged", "inconclusiv
 TORCH, VARIABLE = Change("torch", "2.7.0", "2.13.0"), Change("env_ONEDNN_MAX_CPU_ISA", None, "SSE41")
 
 
-def golden() -> str:
+def golden():
     return "".join(f"{name}: {sentence(result)}\n" for name, result in SCENARIOS.items())
 
 
-def test_the_words() -> None:
+def test_the_words():
     assert golden().splitlines() == FILE.read_text("utf-8").splitlines()
     assert {result.state for result in SCENARIOS.values()} == {*STATES}
 
@@ -52,7 +52,7 @@ def test_the_words() -> None:
     ("result", "said"),
     [(Result(state="settling"), "collecting: 3 of 5 runs"), (OPEN, "next look at 5 runs"), (SLOW, "")],
 )
-def test_progress_is_no_part_of_a_sentence(result: Result, said: str) -> None:
+def test_progress_is_no_part_of_a_sentence(result, said):
     early, late = (replace(result, runs=runs, looks=Looks(0, 5)) for runs in (3, 4))
     assert sentence(early) == sentence(late) and progress(early) == said
     assert progress(replace(OPEN, looks=Looks(192))) == ""
@@ -89,9 +89,7 @@ RESULTS = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(RESULTS, WORDS, st.lists(WORDS, max_size=2))
-def test_whatever_it_says_it_has_300_bytes_and_every_alarm(
-    result: Result, subject: str, also: list[str]
-) -> None:
+def test_whatever_it_says_it_has_300_bytes_and_every_alarm(result, subject, also):
     text = sentence(result, subject=subject, also=also)
     assert 0 < len(text.encode()) <= SENTENCE_BYTES and text.isprintable()
     assert text.startswith(("no ", "nothing ") if result.state == "no_baseline" else result.state)
@@ -103,7 +101,7 @@ def test_whatever_it_says_it_has_300_bytes_and_every_alarm(
     assert ("other weights" in text) or not result.doubts.redrawn or result.shift is None
 
 
-def test_the_least_important_is_left_out_first_and_as_a_whole() -> None:
+def test_the_least_important_is_left_out_first_and_as_a_whole():
     changes = tuple(Change(f"component-{i}", "🦜" * 20, "x") for i in range(2))
     causes = Causes(cause="image", has_controls=True, tags={"gpu_busy": (0.0, 1.0)})
     said = [
@@ -123,7 +121,7 @@ def test_the_least_important_is_left_out_first_and_as_a_whole() -> None:
         (HOST_MEMORY, None, None, "host memory regressed"),
     ],
 )
-def test_a_measures_words(name: str, low: float | None, high: float | None, words: str) -> None:
+def test_a_measures_words(name, low, high, words):
     assert measure_words(name, MeasureVerdict("regressed", 0.31, low, high)) == words
     assert words in sentence(EQUAL, also=[words])
 
@@ -142,7 +140,7 @@ OPERATORS = "Cast (4 nodes), Concat (12 nodes), Gather (20 nodes), Unique"
         ([Change("c", OPERATORS, OPERATORS.replace("Unique", "NonZero, Unique"))], "c …, Unique → …, NonZero, Unique"),
     ],
 )  # fmt: skip
-def test_changes_that_are_listed(changes: list[Change], words: str) -> None:
+def test_changes_that_are_listed(changes, words):
     assert listed(changes) == words
 
 

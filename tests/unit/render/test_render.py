@@ -60,7 +60,7 @@ REGRESSED = Document(
 STEADY = Document(name="other", sentence="equivalent", data={"verdict": "equivalent", "notes": []})
 
 
-def test_golden_text() -> None:
+def test_golden_text():
     text = render_texts([REGRESSED, STEADY], ["2 canaries"])
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text)
@@ -68,13 +68,13 @@ def test_golden_text() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 101, 120])
-def test_no_line_is_wider_than_the_terminal_or_ends_in_spaces(width: int) -> None:
+def test_no_line_is_wider_than_the_terminal_or_ends_in_spaces(width):
     lines = render_text(REGRESSED, width).split("\n")
     assert max(map(len, lines)) <= width
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-def test_texts_of_others_are_printable_and_short() -> None:
+def test_texts_of_others_are_printable_and_short():
     hostile = "\x1b[31m\u202eevil\x00\n" * 3000
     table = Table(hostile, (hostile, hostile), [(hostile, hostile)])
     document = Document(
@@ -89,17 +89,17 @@ def test_texts_of_others_are_printable_and_short() -> None:
     assert len(text) < 60_000
 
 
-def test_a_number_stays_with_its_unit_and_its_interval() -> None:
+def test_a_number_stays_with_its_unit_and_its_interval():
     for width in range(20, 60):
         for text in wrapped("all of it is +178 % [+116, +259] slower, 57.5 ms and 160 MB", width):
             assert not text.endswith(("178", "%", "116,", "57.5", "160"))
 
 
-def test_the_nearest_ascii() -> None:
+def test_the_nearest_ascii():
     assert plain("57 µs → ×2 ± 1 ö") == "57 us -> x2 +/- 1 ?"
 
 
-def test_json_has_the_worst_documents_fields_first() -> None:
+def test_json_has_the_worst_documents_fields_first():
     inconclusive = Document(exit_code=3, data={"verdict": "inconclusive", "notes": []})
     text = render_json([STEADY, REGRESSED, inconclusive], ["both"], extra=1)
     answer = json.loads(text)
@@ -147,5 +147,5 @@ interval   | 0.1, -1.0, 1e999       | ×1.1 [×0, ×∞]
 
 
 @pytest.mark.parametrize(("function", "arguments", "expected"), scenarios(NUMBERS))
-def test_numbers_for_people(function: str, arguments: str, expected: str) -> None:
+def test_numbers_for_people(function, arguments, expected):
     assert getattr(units, function)(*ast.literal_eval(arguments)) == expected

@@ -1,0 +1,49 @@
+"""Prometheus' rules, and the metrics that docs/metrics.md declares: tests compare what reads them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+RULE_FILES = sorted((ROOT / "prometheus/rules").glob("*.yml"))
+
+
+@cache
+def load(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
+    return document
+
+
+GROUPS: list[dict[str, Any]] = [group for path in RULE_FILES for group in load(path)["groups"]]
+RULES: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules"]]
+ALERTS = [rule for rule in RULES if "alert" in rule]
+RECORDS = {rule["record"]: rule for rule in RULES if "record" in rule}
+
+
+class Metric(NamedTuple):
+    kind: str
+    labels: dict[str, set[str]]
+    """Name → its values, where docs/metrics.md lists them all."""
+
+
+def declared() -> dict[str, Metric]:
+    """The metrics of docs/metrics.md, by the names of their series."""
+    text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    found: dict[str, Metric] = {}
+    for name, kind, rest in re.findall(r"^### `(\w+)`\n\n(\w+) · [^·\n]+(.*)$", text, flags=re.MULTILINE):
+        labels = {
+            label: set(re.findall(r"`([^`]+)`", values))
+            for label, values in re.findall(r"· `(\w+)`(?: \(([^)]*)\))?", rest)
+        }
+        # Without an end: as one native histogram.
+        ends = ("", "_bucket", "_sum", "_count") if kind == "histogram" else ("",)
+        found |= {name + end: Metric(kind, labels) for end in ends}
+    return found
+
+
+DECLARED = declared()
