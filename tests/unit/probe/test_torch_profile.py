@@ -198,7 +198,7 @@ def test_forty_operators_have_rows_and_the_others_are_summed() -> None:
             times.add(repeat, Operator(f"op{i}", "cpu"), f"op{i}", 0.1 / (i + 1))
     found = times.profile([10.0] * 3, "torch", 1.0)
     assert is_sound(found)
-    assert [row.kind for row in found.rows] == [f"op{i}" for i in range(MAX_ROWS)]
+    assert [(row.kind, row.calls) for row in found.rows] == [(f"op{i}", 1) for i in range(MAX_ROWS)]
     assert found.rest == (pytest.approx(sum(0.1 / (i + 1) for i in range(40, 60)), rel=1e-3),) * 3
     whole = sum(row.seconds[0] for row in found.rows) + found.rest[0] + found.outside[0]
     assert whole == pytest.approx(10.0, rel=1e-3)
