@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TypeVar
+
+import pytest
 
 T = TypeVar("T")
 
@@ -18,3 +23,12 @@ def in_a_fresh_process(function: Callable[[], T]) -> T:
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as child:
         return child.submit(function).result(60)
+
+
+def in_a_pid_namespace(shell: str, code: str) -> str:
+    """What a shell prints that is process 1 of a PID namespace, as in a container; ``"$0" -c "$1"`` runs the code."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("PID namespaces need rights that are not here")
+    command = [*unshare, "sh", "-c", shell, sys.executable, code]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fresh import in_a_pid_namespace
 
 from infercanary.probe.samplers import processes
 from infercanary.probe.samplers.processes import ProcessSampler
@@ -101,18 +101,12 @@ def test_an_id_that_is_used_again_is_another_process(monkeypatch: pytest.MonkeyP
 @pytest.mark.root
 def test_in_a_container_the_others_are_those_of_the_container() -> None:
     """In a PID namespace as a container has one: process 1, and a worker."""
-    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
-    if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True).returncode:
-        pytest.skip("PID namespaces need rights that are not here")
     script = (
         "from infercanary.probe.samplers.processes import ProcessSampler\n"
         "for f in ProcessSampler().sample(): print(f.name, *(p.labels for p in f.points))\n"
     )
-    done = subprocess.run(
-        [*unshare, "sh", "-c", 'sleep 60 & "$0" -c "$1"; kill $!', sys.executable, script],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    assert done.stdout.splitlines() == [
+    printed = in_a_pid_namespace('sleep 60 & "$0" -c "$1"; kill $!', script)
+    assert printed.splitlines() == [
         f"{CPU} ('beside', '', 'sh') ('beside', '', 'sleep')",
         f"{MEMORY} ('process', '') ('beside', 'sh') ('beside', 'sleep')",
     ]

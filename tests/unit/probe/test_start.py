@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fresh import in_a_pid_namespace
 
 from infercanary.contract.started import started
 from infercanary.probe.start import of_container, since_start
@@ -18,14 +18,10 @@ PRINT = "from infercanary.probe.start import in_container, since_start; print(in
 
 
 @pytest.mark.parametrize(
-    ("own", "first", "seconds"),
-    [
-        pytest.param(88.0, 90.0, 90.0, id="of its first process"),
-        pytest.param(5.0, 9e5, None, id="started again, days later"),
-        pytest.param(0.0, -0.004, 0.0, id="the kernel's ticks are 10 ms"),
-    ],
+    ("own", "first", "seconds"), [(88.0, 90.0, 90.0), (5.0, 9e5, None), (0.0, -0.004, 0.0)]
 )
 def test_a_cold_start_is_the_containers(own: float, first: float, seconds: float | None) -> None:
+    """That of its first process, but not days later, when it started again; the kernel's ticks are 10 ms."""
     assert of_container(own, first) == seconds
 
 
@@ -39,15 +35,16 @@ def test_of_a_process_that_has_just_started() -> None:
         started(child.pid)
 
 
-def printed(*command: str) -> tuple[bool, float]:
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    contained, seconds = done.stdout.split()
+def printed(text: str) -> tuple[bool, float]:
+    contained, seconds = text.split()
     return contained == "True", float(seconds)
 
 
 def test_outside_of_a_container_it_is_since_the_process_started() -> None:
     begin = time.monotonic()
-    contained, seconds = printed(sys.executable, "-c", PRINT)
+    contained, seconds = printed(
+        subprocess.check_output([sys.executable, "-c", PRINT], text=True, timeout=60)
+    )
     if contained:
         pytest.skip("the tests run in a container themselves")
     assert 0 < seconds < time.monotonic() - begin + 0.02
@@ -55,13 +52,9 @@ def test_outside_of_a_container_it_is_since_the_process_started() -> None:
 
 @pytest.mark.root
 def test_in_a_container_it_is_since_its_first_process_started() -> None:
-    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
-    if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True).returncode:
-        pytest.skip("PID namespaces need rights that are not here")
-    # The shell is the first process, and starts the probe's half a second later.
-    contained, seconds = printed(*unshare, "sh", "-c", 'sleep 0.5; "$0" -c "$1"; :', sys.executable, PRINT)
-    assert contained
-    assert 0.5 <= seconds < 60
+    """The shell is the first process, and starts the probe's half a second later."""
+    contained, seconds = printed(in_a_pid_namespace('sleep 0.5; "$0" -c "$1"; :', PRINT))
+    assert contained and 0.5 <= seconds < 60
 
 
 def test_without_proc_it_is_since_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
