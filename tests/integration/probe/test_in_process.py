@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from scripted import Scripted
-from watching import MODULES, fetch, ran, until
+from watching import MODULES, fetch, in_state, ran, shown, until
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import decode
@@ -130,7 +130,8 @@ def test_a_canary_that_misbehaves_costs_only_itself(
     method, deed, outcome, reason = row.split(" ", 3)
     caplog.set_level(logging.INFO)
     opens = outcome != "-"
-    good, bad = Scripted(), Scripted(**({} if opens else {method: deed}))
+    good, bad = Scripted(), Scripted()
+    bad.script = {} if opens else {method: deed}
     open_seconds = 1.0 if row.startswith("open hang") else 60.0
     probe = started({"bad": bad, "good": good}, timeout_seconds=0.3, open_timeout_seconds=open_seconds)
     if opens:
@@ -141,7 +142,7 @@ def test_a_canary_that_misbehaves_costs_only_itself(
         assert reason in detail and "\n" not in detail
         # A canary that fails has no latency now: its last good one would look healthy.
         assert outcome == "not_finite" or seen.value("infercanary_run_median_seconds", "bad") is None
-    until(lambda: fetch(probe.address).state("bad") == "failing")
+    in_state(probe.address, "bad", "failing")
 
     # The other canary goes on, and so does the host.
     before = fetch(probe.address).runs("good", "ok")
@@ -153,7 +154,7 @@ def test_a_canary_that_misbehaves_costs_only_itself(
         # Repaired, it is well again by itself.
         bad.clock, bad.script = good.clock, {}
         bad.go_on.set()
-        until(lambda: fetch(probe.address).state("bad") in ("warming", "steady"))
+        in_state(probe.address, "bad", "warming", "steady")
         until(lambda: "answers again" in caplog.text)
 
 
@@ -186,7 +187,7 @@ def test_a_canary_that_opens_for_long_is_reported_as_opening_and_stop_does_not_w
 def test_a_load_past_its_deadline_is_taken_when_it_ends(started: Any) -> None:
     slow = Scripted(open="hang")
     probe = started({"slow": slow}, open_timeout_seconds=0.1)
-    until(lambda: fetch(probe.address).state("slow") == "failing")
+    in_state(probe.address, "slow", "failing")
     slow.go_on.set()
     ran(probe.address, canary="slow")
     assert slow.count("open") == 1
@@ -228,7 +229,7 @@ def test_ever_new_phases_are_refused(started: Any) -> None:
                 return super().run(phase)
 
     probe = started({"a": Inventive()})
-    until(lambda: fetch(probe.address).state("a") == "failing")
+    in_state(probe.address, "a", "failing")
     family = fetch(probe.address).families.get("infercanary_phase_seconds")
     assert family is None or len(family.points) <= 16
 
@@ -247,7 +248,7 @@ def test_the_loop_dies_alone(
 
 def test_beside_a_canary_that_fails_it_still_samples(started: Any) -> None:
     probe = started({"a": Scripted(open="raise")}, samplers={})
-    until(lambda: fetch(probe.address).value("infercanary_process_granted_cpus"))
+    shown(probe.address, "infercanary_process_granted_cpus")
 
 
 def test_a_unix_socket_is_taken_where_nobody_listens_and_no_file_is(started: Any, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from control_group import Group, limited
 from ports import free_port
 from probe_process import PROBE, ProbeProcess
 from scripted import Scripted
-from watching import MODULES, fetch, ran, until
+from watching import MODULES, ran
 
 from infercanary.contract.measures import HOST_MEMORY, THROUGHPUT
 
@@ -80,23 +80,6 @@ def test_runs_before_and_with_the_controls_memory_are_not_compared(started: Any)
     memory = [each[HOST_MEMORY] for each in later]
     # This process is that of other tests, too, whose threads end or begin meanwhile; the controls hold 36 MiB.
     assert max(memory) - min(memory) < 24 << 20
-
-
-def test_a_run_that_fails_has_none(started: Any) -> None:
-    target = Scripted()
-    probe = started({"a": target})
-    until(lambda: fetch(probe.address).value(RATE, "a") is not None)
-    target.script = {"run": "raise"}
-    seen = ran(probe.address, outcome="raised")
-    assert seen.value(RATE, "a") is None and seen.value(MEMORY, "a", "host") is None
-    assert seen.report.runs[-1].measures == {}
-
-
-def test_a_servers_memory_is_not_known(started: Any, server: Any) -> None:
-    from infercanary.probe.targets import make
-
-    probe = started({"a": make("http", {"url": server.url, "timeout_seconds": 5})})
-    assert ran(probe.address).report.runs[-1].measures.keys() == {THROUGHPUT}
 
 
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]

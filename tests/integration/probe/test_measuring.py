@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from probe_process import ProbeProcess, scripted
 from scripted import OnDevice, Scripted
-from watching import Seen, fetch, ran, until
+from watching import Seen, fetch, in_state, ran, shown, until
 
 from infercanary.contract.report import Family, Run, decode
 from infercanary.notebook.function import FunctionTarget
-from infercanary.probe import Phase
+from infercanary.probe import HostClock, Phase
 from infercanary.probe.journal import last_runs
 from infercanary.probe.samplers import Sampler
 from infercanary.probe.samplers.cgroup.metrics import CPUSET
@@ -67,6 +67,19 @@ def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(starte
         assert len(own) == sum(phases[name].counts)
         assert phases[name].sum == pytest.approx(sum(own), rel=0.01)
     assert sum(phases[name].sum for name in waits) == pytest.approx(whole.sum, rel=0.01)
+
+
+def test_a_batch_is_timed_per_inference() -> None:
+    clock = HostClock()
+    clock.batch = 10
+
+    def run(phase: Phase) -> None:
+        with phase("compute"):
+            for _ in range(clock.batch):
+                time.sleep(0.002)
+
+    timing = min((clock.measure(run)[0] for _ in range(5)), key=lambda timing: timing.wall)
+    assert 0.002 <= timing.phases["compute"] <= timing.wall < 0.02
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
@@ -148,7 +161,7 @@ def test_an_output_that_holds_no_numbers_has_no_error_and_is_named_once(
     started: Any, target: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     probe = started({"a": target})
-    until(lambda: fetch(probe.address).value("infercanary_canary_state", "a", "steady"))
+    shown(probe.address, "infercanary_canary_state", "a", "steady")
     seen = ran(probe.address, 4)
     assert seen.value("infercanary_output_error_ratio", "a") is None
     assert {run.output_error for run in ok(seen)} == {None}
@@ -167,7 +180,7 @@ def test_a_pool_that_is_busy_is_busy_not_broken(started: Any) -> None:
         assert seen.value("infercanary_run_median_seconds", "a") is None
         assert "no turn in the server's pool within 0.5 s" in seen.report.runs[-1].detail
         go_on.set()
-        until(lambda: fetch(probe.address).state("a") in ("warming", "steady"))
+        in_state(probe.address, "a", "warming", "steady")
         probe.stop()
 
 

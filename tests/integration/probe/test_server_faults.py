@@ -17,7 +17,7 @@ import pytest
 from faulty import GOOD, MAX_BYTES, Faulty, full_backlog
 from ports import free_port
 from server_targets import http_target, kserve_target, openai_target, opened, values_of
-from watching import MODULES, Seen, fetch, until
+from watching import MODULES, Seen, fetch, in_state, until
 
 from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.targets import Failure
@@ -301,7 +301,7 @@ def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(
             assert seen.value("infercanary_server_seconds", "c", "queue") is None
         server.fault = ""
         # The fault may have been met by one more run, in its middle, and not by any other reason.
-        before = failures(watch(probe, lambda s: s.state("c") == "steady"))
+        before = failures(in_state(probe.address, "c", "steady"))
     watch(probe, lambda s: s.value("infercanary_server_seconds", "c", "queue"))
     assert set(before) <= {*COUNTED.values()}
 
@@ -329,7 +329,7 @@ def test_a_canary_behind_a_rate_limit_waits_and_then_asks_half_as_often(started:
         [detail] = [p.labels for p in seen.families["infercanary_canary_failure_info"].points]
         assert seen.state("c") == "failing" and detail[1] == "rate_limited" and "429" in detail[2]
         server.allowed = 12  # warm-up ends there, and half of it is what a run makes
-        watch(probe, lambda s: s.state("c") in ("warming", "steady"))
+        in_state(probe.address, "c", "warming", "steady")
         server.allowed = 10**6
         seen = watch(probe, lambda s: s.runs("c", "ok"))
         assert not seen.families["infercanary_canary_failure_info"].points
@@ -338,16 +338,16 @@ def test_a_canary_behind_a_rate_limit_waits_and_then_asks_half_as_often(started:
         seen = watch(probe, lambda s: failures(s).get("rate_limited", 0) > 1)
         assert seen.state("c") == "failing" and seen.report.runs[-1].outcome == "raised"
         server.allowed = 10**6
-        watch(probe, lambda s: s.state("c") in ("warming", "steady"))
+        in_state(probe.address, "c", "warming", "steady")
 
 
 @pytest.mark.parametrize(("kind", "fault"), OF_FORM)
 def test_a_run_is_as_good_as_each_of_its_answers(started: Any, kind: str, fault: str) -> None:
     with Gateway() as server:
         probe = started({"c": made(kind, server)}, timeout_seconds=20)
-        watch(probe, lambda s: s.state("c") == "steady")
+        in_state(probe.address, "c", "steady")
         server.broken = fault
-        first = watch(probe, lambda s: s.state("c") == "failing").runs("c", "raised")
+        first = in_state(probe.address, "c", "failing").runs("c", "raised")
         seen = watch(probe, lambda s: s.runs("c", "raised") > first + 5)
         assert {run.outcome for run in seen.report.runs[-5:]} == {"raised"}
         probe.stop()
@@ -366,9 +366,9 @@ def test_a_server_that_is_there_late_or_killed_is_found_when_it_is_back(
     for number in (signal.SIGKILL, signal.SIGTERM):
         with subprocess.Popen([sys.executable, MODULES / "faulty.py", str(port)]) as process:
             try:
-                watch(probe, lambda s: s.state("c") == "steady")
+                in_state(probe.address, "c", "steady")
             finally:
                 process.send_signal(number)
-        seen = watch(probe, lambda s: s.state("c") == "failing")
+        seen = in_state(probe.address, "c", "failing")
         assert set(failures(seen)) == {"unreachable"}
     watch(probe, lambda s: "Connection refused" in s.report.runs[-1].detail)

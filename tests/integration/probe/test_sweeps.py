@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from infercanary.contract.measures import HOST_MEMORY, THROUGHPUT, throughput_of
 from infercanary.probe import Sweep, TorchTarget
 from infercanary.probe.targets import make
 
-pytestmark = pytest.mark.takes(60)
+pytestmark = pytest.mark.takes(90)
 
 torch = pytest.importorskip("torch")
 
@@ -52,7 +51,7 @@ def swept(probe: Any) -> Seen:
 
 def test_throughput_against_latency(tmp_path: Path) -> None:
     loads = (1, 1), (4, 1), (64, 1), (1, 2)
-    sweep = "batches: [1, 4, 64], concurrency: [1, 2], seconds: 2, every_seconds: 1"
+    sweep = "batches: [1, 4, 64], concurrency: [1, 2], seconds: 4, every_seconds: 1"
     with sweeping(tmp_path, canary(sweep)) as probe:
         before = time.time()
         first = probe.until(has_swept)
@@ -137,19 +136,6 @@ def test_once_does_not_sweep(tmp_path: Path) -> None:
         tmp_path, canary("batches: [1, 4], every_seconds: 1", "swept:raises", 8), "--once"
     )
     assert code == 0 and "sweep" not in out + said, said
-
-
-def test_in_a_servers_pool_with_the_servers_own_model(started: Any) -> None:
-    model = torch.nn.Linear(64, 64).eval()
-    with ThreadPoolExecutor(2) as pool:
-        probe = started(
-            {"c": TorchTarget(model, torch.ones(1, 64))},
-            executor=pool,
-            sweeps={"c": Sweep(batches=(1, 8), concurrency=(2,), seconds=1.2, every_seconds=1)},
-        )
-        seen = swept(probe)
-        assert all(point(seen, *load)[1] > 0 for load in ((1,), (8,), (1, 2)))
-        probe.stop()
 
 
 def test_requests_to_a_server_at_a_time(started: Any, server: Any) -> None:

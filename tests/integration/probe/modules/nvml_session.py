@@ -63,6 +63,7 @@ def serve(pipe: Connection, script: Path) -> None:
         new.write_text("\n".join(order["lines"]))
         new.replace(script)  # in one piece: a call that hangs reads it all the time
         minutes += order.get("minutes", 0)
+        answer: dict[str, Any]
         if order.get("close"):
             answer = {"closed": guard.close(30)}
         elif order.get("visible"):

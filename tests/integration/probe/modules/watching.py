@@ -78,3 +78,17 @@ def until(condition: Callable[[], Any], what: str = "it did not happen", seconds
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
     return found
+
+
+def in_state(address: str, canary: str, *states: str) -> Seen:
+    """The first report in which the canary is in one of these states."""
+    seen: Seen = until(
+        lambda: (s := fetch(address)).state(canary) in states and s, f"{canary} is not {states}"
+    )
+    return seen
+
+
+def shown(address: str, metric: str, *labels: str) -> float:
+    """The value of a metric once it is there and not zero."""
+    value: float = until(lambda: fetch(address).value(metric, *labels), f"no {metric} of {labels}")
+    return value

@@ -67,8 +67,7 @@ class RunOptions:
 
 class Part(SimpleNamespace):
     def get_nodes(self):
-        names = [f"Operator{i % self.kinds}" for i in range(self.nodes)]
-        return [SimpleNamespace(op_type=name) for name in [*names[:-1], self.last or names[-1]]]
+        return [SimpleNamespace(op_type=f"Operator{i % 2}") for i in range(self.nodes)]
 
 
 class InferenceSession:
@@ -102,9 +101,7 @@ class InferenceSession:
     def get_provider_graph_assignment_info(self):
         assert self._options.config["session.record_ep_graph_assignment_info"] == "1"
         nodes = self._model.get("nodes", {self._registered[0]: 3})
-        kinds = self._model.get("kinds", 2)
-        last = self._model.get("last")
-        return [Part(ep_name=name, nodes=count, kinds=kinds, last=last) for name, count in nodes.items()]
+        return [Part(ep_name=name, nodes=count) for name, count in nodes.items()]
 
     def get_session_options(self):
         return self._options

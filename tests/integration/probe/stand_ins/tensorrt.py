@@ -47,8 +47,6 @@ class Runtime:
         declared = json.loads(plan[HEAD:]) if plan[:4] == b"ftrt" else {"says": ["Magic tag does not match"]}
         for text in declared.get("says", ()):
             self._logger.log(ILogger.ERROR, text)
-        for text in declared.get("warns", ()):
-            self._logger.log(ILogger.WARNING, text)
         return None if "says" in declared else Engine(self._logger, declared)
 
     def __del__(self):
