@@ -16,31 +16,33 @@ from infercanary.probe.targets import matmul
 
 def test_the_components() -> None:
     found = fingerprint({"torch": "2.13.0"})
-    assert found["python"] == platform.python_version()
-    assert found["kernel"] == platform.release()
-    assert found["infercanary"] == metadata.version("infercanary")
-    assert found["torch"] == "2.13.0"
-    assert list(found) == sorted(found)
+    known = {
+        "python": platform.python_version(), "kernel": platform.release(), "torch": "2.13.0",
+        "infercanary": metadata.version("infercanary"),
+    }  # fmt: skip
+    assert found.items() >= known.items() and list(found) == sorted(found)
     assert {"libc", "os", "architecture", "cpu_model", "gil", "python_implementation"} <= found.keys()
 
 
-def test_only_known_variables_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment holds secrets."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
-    found = fingerprint({})
-    assert found["env_OMP_NUM_THREADS"] == "3"
-    assert "hunter2" not in str(found)
-
-
-def test_values_are_short_and_printable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exporter refuses the whole family for one label value that is not."""
-    monkeypatch.setenv("LD_PRELOAD", "/lib/\udcff\n\x07x.so")
+def test_only_known_variables_are_shown_and_values_are_short_and_printable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An environment holds secrets; the exporter counts bytes, and refuses the whole family for one odd label value."""
+    variables = {
+        "OMP_NUM_THREADS": "3",
+        "AWS_SECRET_ACCESS_KEY": "hunter2",
+        "LD_PRELOAD": "/lib/\udcff\n\x07x.so",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     found = fingerprint({"long": "x" * 1000, "wide": "模" * 1000, "none": None})  # type: ignore[dict-item]
-    assert found["env_LD_PRELOAD"] == "/lib/???x.so"
-    assert len(found["long"]) == 200
-    assert found["wide"] == "模" * 66, "the exporter counts bytes"
-    assert found["none"] == "None"
+    expected = {
+        "env_OMP_NUM_THREADS": "3",
+        "env_LD_PRELOAD": "/lib/???x.so",
+        "wide": "模" * 66,
+        "none": "None",
+    }
+    assert found.items() >= expected.items() and len(found["long"]) == 200 and "hunter2" not in str(found)
 
 
 # The first two of the 72 CPUs of a Grace, whose kernel names no model.

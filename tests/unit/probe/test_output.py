@@ -8,34 +8,37 @@ from hypothesis import strategies as st
 
 from infercanary.contract.report import OUTPUT_TOLERANCE, relative_error
 from infercanary.probe.output import fingerprint
+from tests.scenarios import typed
 
 numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
 
 
-def test_by_how_much() -> None:
-    assert relative_error([3.0, 4.05], [3.0, 4.0]) == pytest.approx(0.01)
-    assert relative_error([0.0], [0.0]) == 0.0
-    assert relative_error([1e-9], [0.0]) == 1.0
-    assert relative_error([1.0], [1.0, 2.0]) == 1.0
-    assert relative_error([math.nan], [1.0]) == 1.0
-    assert relative_error([1.0], [math.inf]) == 1.0
-    assert relative_error([500.0], [1.0]) == 1.0
+ERRORS = """
+[3.0, 4.05] | [3.0, 4.0] | 0.01
+[0.0]       | [0.0]      | 0.0
+[1.0e-9]    | [0.0]      | 1.0
+[1.0]       | [1.0, 2.0] | 1.0
+[.nan]      | [1.0]      | 1.0
+[1.0]       | [.inf]     | 1.0
+[500.0]     | [1.0]      | 1.0
+"""
+
+
+@pytest.mark.parametrize(("found", "reference", "error"), typed(ERRORS))
+def test_by_how_much(found: list[float], reference: list[float], error: float) -> None:
+    assert relative_error(found, reference) == pytest.approx(error)
 
 
 def test_rounding_of_another_library_is_tolerated_and_other_weights_are_not() -> None:
     reference = [math.sin(k) for k in range(1000)]
-    assert (
-        relative_error([v * (1 + 4e-3 * (-1) ** k) for k, v in enumerate(reference)], reference)
-        < OUTPUT_TOLERANCE
-    )
-    assert relative_error([math.sin(k + 0.05) for k in range(1000)], reference) > OUTPUT_TOLERANCE
+    rounded = [v * (1 + 4e-3 * (-1) ** k) for k, v in enumerate(reference)]
+    other = [math.sin(k + 0.05) for k in range(1000)]
+    assert relative_error(rounded, reference) < OUTPUT_TOLERANCE < relative_error(other, reference)
 
 
 def test_the_fingerprint_is_short() -> None:
-    assert fingerprint([1 / 3]) == (0.333333,)
-    assert fingerprint(()) == ()
-    assert len(fingerprint([float(k) for k in range(1000)])) == 32
-    assert fingerprint([float(k) for k in range(64)]) == tuple(float(k) for k in range(0, 64, 2))
+    assert (fingerprint([1 / 3]), fingerprint(())) == ((0.333333,), ())
+    assert len(fingerprint(range(1000))) == 32 and fingerprint(range(64)) == (*range(0, 64, 2),)
 
 
 @given(numbers, st.floats(1e-3, 1e3))

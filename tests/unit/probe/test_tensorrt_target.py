@@ -51,19 +51,13 @@ def test_an_engine_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monke
         assert str(path) in str(caught.value) and "check the path" in str(caught.value)
 
 
-def head(tag: bytes = b"ftrt", layout: int = 0, version: tuple[int, ...] = (10, 3, 0, 26)) -> bytes:
-    return tag + layout.to_bytes(4, "little") + bytes(16) + bytes(version)
+HEAD = b"ftrt" + bytes(20) + bytes((10, 3, 0, 26))
+# Another kind of file; a layout in which the place of the version is not known; a part.
+OTHERS = (b"ptrt" + HEAD[4:], HEAD[:4] + b"\1" + HEAD[5:], HEAD[:-1], b"")
 
 
 @pytest.mark.parametrize(
-    ("plan", "version"),
-    [
-        (head() + b"more", "10.3.0.26"),
-        (head(tag=b"ptrt"), None),
-        (head(layout=1), None),  # where the version is in another layout is not known
-        (head()[:-1], None),
-        (b"", None),
-    ],
+    ("plan", "version"), [(HEAD + b"more", "10.3.0.26"), *((other, None) for other in OTHERS)]
 )
 def test_the_version_in_an_engines_head(plan: bytes, version: str | None) -> None:
     assert built_by(plan) == version

@@ -116,6 +116,14 @@ def test_granted_cpus_and_oversubscription(
     assert found.get("thread_oversubscription_ratio") == ratio
 
 
+def test_more_threads_than_cpus_are_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+    sampler = ThreadSampler(compute_threads=lambda: 8, cgroup_cpus=lambda: 1.0)
+    for _ in range(2):
+        list(sampler.sample())
+    [record] = caplog.records
+    assert record.levelname == "WARNING" and "8 computing threads share 1 CPUs" in record.getMessage()
+
+
 def test_threads_that_vanish_while_it_looks() -> None:
     """A thousand short threads, sampled all the while: no sample may fail over one that ended."""
     sampler = ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)})
