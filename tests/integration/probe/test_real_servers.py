@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,12 @@ class Dense(MLModel):
         return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output("y", infer(x))])
 """
 
+_MLSERVER_SETTINGS = """{
+  "name": "dense", "implementation": "runtime.Dense",
+  "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1024]}],
+  "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 1024]}]
+}"""
+
 _TRITON = """\
 import sys
 sys.path[:0] = {folders!r}
@@ -80,24 +86,26 @@ instance_group [{ kind: KIND_CPU }]
 _TINY_LLAMA = Path(__file__).parents[3] / "benchmarks/gpu_claims/tiny_llama.py"
 
 
+@contextmanager
+def mlserver_in(folder: Path, port: int) -> Iterator[None]:
+    """MLServer with the models of a folder, while it serves."""
+    ports = {"HTTP": port, "GRPC": free_port(), "METRICS": free_port()}
+    more = {f"MLSERVER_{name}_PORT": str(number) for name, number in ports.items()}
+    more |= {"MLSERVER_PARALLEL_WORKERS": "0", "MLSERVER_HOST": "127.0.0.1", **_ONE_THREAD}
+    command = [environment("mlserver") / "bin/mlserver", "start", "."]
+    with serving(command, f"http://127.0.0.1:{port}/v2/health/ready", folder, more):
+        yield
+
+
 @pytest.fixture(scope="module")
 def mlserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    made = environment("mlserver")
-    folder = tmp_path_factory.mktemp("mlserver")
+    folder, port = tmp_path_factory.mktemp("mlserver"), free_port()
     (folder / "dense_model.py").write_text(_MODEL)
     (folder / "dense").mkdir()
     (folder / "dense/runtime.py").write_text(_MLSERVER.format(folder=str(folder)))
-    tensors = {"inputs": [("x", [1, 1024])], "outputs": [("y", [-1, 1024])]}
-    settings: dict[str, Any] = {"name": "dense", "implementation": "runtime.Dense"}
-    for key, of in tensors.items():
-        settings[key] = [{"name": name, "datatype": "FP32", "shape": shape} for name, shape in of]
-    (folder / "dense/model-settings.json").write_text(json.dumps(settings))
-    http, grpc, metrics = free_port(), free_port(), free_port()
-    ports = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics}
-    (folder / "settings.json").write_text(json.dumps({"host": "127.0.0.1", "parallel_workers": 0, **ports}))
-    url = f"http://127.0.0.1:{http}"
-    with serving([made / "bin/mlserver", "start", "."], f"{url}/v2/health/ready", folder, _ONE_THREAD):
-        yield url
+    (folder / "dense/model-settings.json").write_text(_MLSERVER_SETTINGS)
+    with mlserver_in(folder, port):
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
@@ -266,15 +274,9 @@ def once(folder: Path, phases: list[str]) -> str:
 
 
 def test_the_page_of_kserve(tmp_path: Path) -> None:
-    made = environment("mlserver")
-    port = free_port()
-    unpack("kserve.md", tmp_path, port, 8080)
-    ports = {"HTTP": port, "GRPC": free_port(), "METRICS": free_port()}
-    more = {f"MLSERVER_{name}_PORT": str(number) for name, number in ports.items()}
-    more |= {"MLSERVER_PARALLEL_WORKERS": "0", "MLSERVER_HOST": "127.0.0.1", **_ONE_THREAD}
     assert "mlserver start ." in (PAGES / "kserve.md").read_text()
-    ready = f"http://127.0.0.1:{port}/v2/health/ready"
-    with serving([made / "bin/mlserver", "start", "."], ready, tmp_path, more):
+    unpack("kserve.md", tmp_path, port := free_port(), 8080)
+    with mlserver_in(tmp_path, port):
         printed = once(tmp_path, ["send", "wait", "receive"])
     assert "inference server mlserver 1.7.1" in " ".join(printed.split())
 
