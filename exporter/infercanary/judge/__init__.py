@@ -1,4 +1,4 @@
-"""Did latency change, by how much, and why. Pure: numbers and records in, findings out; no I/O and no clock.
+"""Judge: tells whether latency changed, by how much, and why. Pure functions, without I/O and without a clock.
 
 To compare two samples of latencies, or to find where one series changed its level::
 
@@ -7,7 +7,7 @@ To compare two samples of latencies, or to find where one series changed its lev
     compare([18.1, 18.3, …], [19.4, 19.2, …]).verdict  # 'regressed'
     [change.index for change in scan(latencies)]
 
-To judge the last upgrade of a service, by its starts with their runs::
+To judge the last upgrade of a service, given its starts with their runs::
 
     from infercanary.judge import Judge
 

@@ -1,4 +1,4 @@
-"""Alignment: pairs the starts that are compared, at each look, and finds the siblings beside them."""
+"""Alignment: pairs old and new starts for comparison at each look, and finds the runs of siblings beside them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from infercanary.judge.statistics import Series
 
 
 class Alignment:
-    """Pairs the starts that are compared.
+    """Pairs old and new starts for comparison.
 
     Args:
-        pool: Which starts and runs count.
-        looks: Run counts of a start at which the judge looks.
+        pool: Limits of the starts and runs that count.
+        looks: Run counts of a new start at which the judge looks, in ascending order.
     """
 
     def __init__(self, pool: Pool, looks: Sequence[int] = ()) -> None:
@@ -30,9 +30,9 @@ class Alignment:
         self._looks = looks
 
     def looks(self, upgrade: Upgrade) -> Iterator[tuple[int, list[Pair]]]:
-        """Yield each look that the new image's starts have reached, the latest first: the run count, and the pairs.
+        """Yield the run count and the pairs of each look that a new start has reached, the latest look first.
 
-        At a look only the first runs of each new start count.
+        At a look only the first runs of each new start count, up to the look's run count.
         """
         reached = max((len(start.samples) for start in upgrade.after), default=0)
         for runs in reversed(self._looks):
@@ -40,18 +40,15 @@ class Alignment:
                 yield runs, self.pairs(upgrade.before, [start.first(runs) for start in upgrade.after])
 
     def pairs(self, before: Sequence[Start], after: Sequence[Start]) -> list[Pair]:
-        """Pair the starts within each class of hardware, never across classes.
+        """Pair the starts on the same hardware.
 
         Args:
             before: Starts of the old image, in order of time.
-            after: Starts of the new image, in order of time.
-
-        Returns:
-            No pair for a class on which the old image did not run.
+            after: Starts of the new image, in order of time. Starts on hardware without the old image are left out.
         """
         after = [start for start in after if any(old.is_comparable(start.hardware) for old in before)]
         known_first = sorted((start.hardware for start in after), key=lambda hardware: hardware.count(""))
-        # A start of unknown hardware joins a class, because a shared baseline is one measurement.
+        # A start on unknown hardware joins the first class, so that the baseline is not used in two classes.
         classes = grouped(after, lambda start: next(filter(start.is_comparable, known_first)))
         return [
             pair
@@ -60,11 +57,11 @@ class Alignment:
         ]
 
     def _pairs(self, before: Sequence[Start], after: Sequence[Start]) -> list[Pair]:
-        """Pair starts by container, which cancels differences between replicas; containers with new names share a
-        baseline.
+        """Pair starts by container, which cancels differences between replicas.
 
-        There is one pair for each container that ran both images, and at most one more. There is none if either image
-        has no start that counts, or while replicas on the old image have too few runs of the same period.
+        Returns:
+            One pair for each container that ran both images, and at most one pair for all other containers. Empty if
+            no start of an image counts, or while replicas on the old image have too few runs of the same period.
         """
         fewest, fewest_new, history = self._pool.fewest_runs, self._pool.fewest_new_runs, self._pool.history
         container = attrgetter("generation.container")
@@ -72,8 +69,8 @@ class Alignment:
         new = grouped((start for start in after if len(start.samples) >= fewest_new), container)
         own = [name for name in old if name in new]
         if len(own) == len(old) < len(new):
-            # Starts with new names are one pair. If they share the baseline with containers that kept their names,
-            # all starts are one pair.
+            # All containers of the old image have new starts, so no baseline is left for containers with new names.
+            # Then all starts are one pair.
             own = []
         groups = [(old.pop(name)[-history:], new.pop(name)) for name in own]
         rest = [start for group in old.values() for start in group[-history:]]
@@ -84,19 +81,19 @@ class Alignment:
     def _pair(
         self, baseline: Sequence[Start], after: Sequence[Start], before: Sequence[Start]
     ) -> Pair | None:
-        """Pair the baseline's runs before the new starts with these, and add the starts that ran on beside them.
+        """Pair baseline starts with new starts, and add the concurrent baseline.
 
         Returns:
-            None while a start that runs on has too few runs of the same period.
+            None while a start of the old image still runs, but does not have enough runs of the same period yet.
         """
         ran_on = [ran for start in before if (ran := self._concurrent(start, after)) is not None]
-        # Take the starts that ran on longest. Runs after the last new run do not count, so the result of a look is
-        # stable.
+        # Take the starts with the most runs during the new starts. Later runs do not count, so the result of a look
+        # does not change later.
         ran_on.sort(key=lambda ran: len(ran.during.samples), reverse=True)
         near = ran_on[: self._pool.concurrent_starts]
         stays = [ran for ran in near if len(ran.during.samples) >= self._pool.concurrent_runs]
         until = max(start.times[-1] for start in after)
-        # Do not wait for a start with an interval above 30 s.
+        # Do not wait for a start whose run interval is above 30 s.
         if not stays and any(ran.ends >= until and ran.before.pace <= 30 for ran in near):
             return None
         own = {start.boot for start in baseline}
@@ -109,13 +106,17 @@ class Alignment:
         )
 
     def _same_period(self, stays: Sequence[Concurrent], after: Sequence[Start]) -> Pair | None:
-        """Pair the baseline starts that ran on with the first new starts of the same period.
+        """Pair baseline starts that continued to run with the first new starts of the same period.
 
-        Excluded are starts that ended long before the new ones, or have too few runs for a baseline in that period.
-        The first new starts stay the same when others begin.
+        A baseline start is left out if it ended long before the new starts, or has too few runs in the period. Only
+        the first new starts are compared, so that later starts do not change the result.
+
+        Args:
+            stays: Baseline starts that continued to run.
+            after: Starts of the new image, in order of time.
 
         Returns:
-            None if less than half of the new starts have enough runs in the period.
+            None if no baseline start is left, or if less than half of the new starts have enough runs in the period.
         """
         last = max((ran.ends for ran in stays), default=-math.inf)
         parts = (start.until(last) for start in after)
@@ -133,40 +134,42 @@ class Alignment:
         return Pair([ran.during for ran in there], new, there, is_same_period=True) if there else None
 
     def _concurrent(self, start: Start, after: Sequence[Start]) -> Concurrent | None:
-        """Split the runs of one start into runs before the new starts and runs during them.
+        """Split the runs of one start into runs before the new starts and runs during the new starts.
 
         Returns:
-            None if too few runs are before the new starts, or none is during them.
+            None if there are too few runs before the new starts, or no runs after their beginning.
         """
         before = start.until(min(s.times[0] for s in after))
         if not self._pool.fewest_runs <= len(before.samples) < len(start.samples):
             return None
-        # A start goes on until its next run is overdue.
+        # Without a new run, a start counts as running until its next run is overdue.
         ends = float(start.times[-1]) + self._pool.gone_runs * before.pace
         return Concurrent(before.latest(self._pool.baseline_runs), _meanwhile(start, after), ends)
 
     def teaching(self, starts: Sequence[Start], upgrade: Upgrade | None) -> list[Start]:
-        """Select the runs that estimate the restart variance.
+        """Select the runs from which the restart variance is estimated.
 
-        For a replica that stays on the old image these are its runs before the upgrade: later changes are the host's,
-        and the verdict must be reproducible.
+        For a replica that stays on the old image, only runs before the upgrade are selected. Later changes are caused
+        by the host, and later runs must not change the verdict.
 
         Args:
             starts: All starts of a service, in order of time.
+            upgrade: The upgrade; None to select all runs.
         """
         old = {start.boot: start.until(upgrade.at) for start in upgrade.before} if upgrade else {}
         long = {boot: part for boot, part in old.items() if len(part.samples) >= self._pool.fewest_runs}
         return [long.get(start.boot, start) for start in starts]
 
     def beside(self, siblings: Iterable[Start], upgrade: Upgrade, pairs: Sequence[Pair]) -> list[Pair]:
-        """Return the runs before and since the upgrade of each sibling on a host of the new image.
+        """Return each sibling's runs before and since the upgrade, for siblings on a host of the new image.
 
         Args:
             siblings: Starts of other services on the host.
-            pairs: The compared pairs: runs of siblings after the last compared run do not count.
+            upgrade: The upgrade.
+            pairs: The compared pairs. Runs of siblings after the last compared run do not count.
 
         Returns:
-            The second side of a pair may be empty: that sibling may have runs later.
+            One pair for each sibling. Its second side is empty if the sibling has no run since the upgrade yet.
         """
         hosts = {start.generation.host for start in upgrade.after}
         until = max((start.times[-1] for pair in pairs for start in pair.after), default=-math.inf)
@@ -180,9 +183,10 @@ class Alignment:
 
 
 def replica_of(pair: Pair, points: Callable[[Start], Series] = attrgetter("series")) -> Replica:
-    """Return the values of a pair's starts.
+    """Convert a pair of starts to a replica of series.
 
     Args:
+        pair: The starts.
         points: Function from a start to its values; latencies by default.
     """
     return Replica(
@@ -194,7 +198,7 @@ def replica_of(pair: Pair, points: Callable[[Start], Series] = attrgetter("serie
 
 
 def _meanwhile(start: Start, after: Sequence[Start]) -> Start:
-    """Keep the runs that began while a new start ran."""
+    """Return the start with only the runs that began while at least one new start was running."""
     firsts, lasts = np.array([(s.times[0], s.times[-1]) for s in after]).T
     times = start.times[:, None]
     ran = ((firsts <= times) & (times <= lasts)).any(axis=1)
@@ -202,7 +206,7 @@ def _meanwhile(start: Start, after: Sequence[Start]) -> Start:
 
 
 def grouped(starts: Iterable[Start], key: Callable[[Start], Any]) -> dict[Any, list[Start]]:
-    """Group starts by a key; order is kept."""
+    """Group starts by a key. The order within a group is kept."""
     groups: dict[Any, list[Start]] = defaultdict(list)
     for start in starts:
         groups[key(start)].append(start)

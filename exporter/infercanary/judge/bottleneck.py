@@ -1,8 +1,8 @@
-"""Bottleneck: the resource that a change went to (memory, compute, I/O or scheduling).
+"""Bottleneck: attributes a change to resources (memory, compute, I/O or scheduling).
 
-The latency of each run is divided into parts (:mod:`infercanary.contract.bottleneck`); the growth of a part is its
-share of the change. Growth of processor time is memory or compute: the controls of the same runs, each of which
-depends on one resource, tell them apart.
+The latency of each run is divided into parts (:mod:`infercanary.contract.bottleneck`). The growth of a part, relative
+to the growth of the latency, is this part's share of the change. Growth of processor time is due to memory or compute.
+The controls of the same runs tell which, because each control depends on one resource.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ def bottlenecks(
     clock: Shift | None,
     moved: Callable[[Shift], bool],
 ) -> dict[Limit, float]:
-    """Return the share of the change that each resource made, the largest first.
+    """Return the share of the change by resource, the largest first.
 
     Args:
-        controls: Shift of each known control.
+        before: Runs with the old image.
+        after: Runs with the new image.
+        controls: Shift by control, for known controls.
         clock: Part of the shift that the SM clock explains.
-        moved: Function that tells whether a shift is clear.
+        moved: Function that returns True if a shift is significant.
 
     Returns:
-        Shares sum to about 1. One is below 0, and others above 1, if a part became shorter. Empty if nothing changed.
+        Shares that sum to about 1; empty if nothing changed. A share is below 0 if its part changed in the opposite
+        direction. Then other shares may be above 1.
     """
     is_known = all(s.off_cpu for s in (*before, *after))
     runs = (
@@ -51,22 +54,23 @@ def bottlenecks(
         split = _split(math.log(new.processor / old.processor), of_device, clock, moved)
     whole = (level(after, LATENCY) - level(before, LATENCY)) or math.inf
     shares = {
-        # Parts of a run: processor time is not yet split into compute and memory.
+        # The parts of a run have no compute and memory yet, only processor time.
         limit: (getattr(grown, limit, 0.0) + split.get(limit, 0.0) * grown.processor) / whole
         for limit in LIMITS
     }
-    # A share below half a percent rounds to nothing.
+    # A share below half a percent would be displayed as 0 %.
     return {limit: x for limit, x in sorted(shares.items(), key=lambda item: -item[1]) if abs(x) >= 0.005}
 
 
 def _split(
     growth: float, controls: Mapping[str, Shift], clock: Shift | None, moved: Callable[[Shift], bool]
 ) -> dict[Limit, float]:
-    """Split the growth of processor time (a logarithm) into shares of compute and memory.
+    """Split the growth of processor time (a logarithm) into shares of compute, memory and unknown.
 
-    The shift of a computing control or of the clock is compute. A memory control's further shift is memory. The rest
-    is the program's own compute, unless a memory control moved by a quarter of the growth, or its error allows as
-    much as the rest: a program may be more sensitive to memory than the control.
+    The shift of a compute control or of the clock is the share of compute. The shift of a memory control beyond this
+    share is the share of memory. The rest is compute of the program itself. But the rest is unknown if a memory
+    control moved by a quarter of the growth, or is too noisy to exclude a shift as large as the rest: a program may
+    depend more on memory than the control does.
     """
 
     def explained(shifts: Iterable[Shift]) -> float:

@@ -1,13 +1,13 @@
 """Causes: attribute a shift to host or image, and to phases, controls and versions.
 
-The control of an experiment is what the treatment cannot affect (difference in differences; Angrist and Pischke,
-"Mostly Harmless Econometrics", 2009, chapter 5). Here the treatment is the new image, which cannot affect:
+A control group is one that the treatment cannot affect (difference in differences; Angrist and Pischke, "Mostly
+Harmless Econometrics", 2009, chapter 5). In an upgrade the treatment is the new image, which cannot affect:
 
 - controls: tiny work that is the same in every image, run in the same container after each canary run;
 - siblings: containers of other services on the host, whose image did not change.
 
-The movement that they share with the canary is the host's part of a shift; the rest is the image's. A control depends
-on one resource, a canary on several: so a control's shift bounds the host's part and is not scaled.
+The shift that controls and siblings share with the canary is the host's part of the canary's shift; the rest is the
+image's part. A control depends on one resource, but a canary depends on several. So a control's shift is not scaled.
 """
 
 from __future__ import annotations
@@ -40,18 +40,20 @@ from infercanary.judge.shift import Shift
 
 
 class Attribution:
-    """Attributes shifts to causes by the numbers of a policy."""
+    """Attributes shifts to causes by the thresholds of a policy."""
 
     def __init__(self, policy: Policy = LIVE) -> None:
         self._policy = policy
         self._rules = policy.attribute
 
     def of_upgrade(self, finding: Finding, beside: Sequence[Pair], canary: str) -> Causes:
-        """Return the causes of an upgrade's shift; before the first look, only causes that need no comparison.
+        """Return the causes of an upgrade's shift. Before the first look, only differences of the starts are known.
 
         Args:
-            beside: Starts before and after of each sibling and of each staying replica; the second side may be empty
-                still.
+            finding: Shift and state of the upgrade.
+            beside: Starts before and after of each sibling and of each staying replica. The second side may still be
+                empty.
+            canary: Name of the canary.
         """
         upgrade, look = finding.selection.upgrade, finding.unwaited or finding.look
         if upgrade is None:
@@ -59,7 +61,7 @@ class Attribution:
         known = differences(upgrade.before, upgrade.after, finding.selection.live, canary, self._rules)
         if look is None or finding.state == "equivalent":
             return known
-        # Siblings say nothing about runs without CPU wait, because their own wait is not subtracted.
+        # If CPU wait was subtracted from the canary's runs, siblings are no evidence: their own wait is included.
         beside = [] if finding.unwaited else beside
         return self.explain(look.shift, look.pairs, canary, beside=beside, known=known, awaits=True)
 
@@ -78,12 +80,13 @@ class Attribution:
         Args:
             shift: Shift of the canary between the starts of ``compared``.
             compared: Starts before and after of each replica.
-            beside: The same for siblings, whose image did not change.
-            known: Differences that need no comparison; computed from ``compared`` if missing.
-            awaits: True if no cause is named while siblings will have enough runs soon.
+            canary: Name of the canary.
+            beside: Starts before and after of each sibling, whose image did not change.
+            known: Differences of the starts; computed from ``compared`` if missing.
+            awaits: True to name no cause as long as a sibling will soon have enough runs.
 
         Returns:
-            Parts are None and the cause is `unknown` if the runs do not show it.
+            Causes with parts None and the cause `unknown` if the runs show no cause.
         """
         seen = Evidence(shift, compared, beside, self._policy)
         known = known or differences(seen.old, seen.new, seen.new, canary, self._rules)
@@ -92,8 +95,8 @@ class Attribution:
         blame = self._blame(seen, changed) if shift.log and not awaits else {}
         tags = seen.risen
         if blame.get("cause") in ("image", "both") and (users := seen.gpu_users):
-            # A GPU runs processes in turns longer than a control's repeat. So controls that did not move do not prove
-            # that the image made the shift (docs/adr/0026). A control that did move still counts for the host.
+            # A GPU gives each process a time slice that is longer than a control's repeat. So controls that did not
+            # move do not prove that the image caused the shift (docs/adr/0026). Controls that moved still count.
             blame, tags = {}, tags | {GPU_BUSY: users}
         return msgspec.structs.replace(
             known,
@@ -114,39 +117,41 @@ class Attribution:
     def _blame(self, seen: Evidence, changed: Collection[str]) -> dict[str, Any]:
         """Return the parts of the shift and its cause; empty without evidence.
 
-        Parts are shares that add up to 1. Host or load alone is the cause only if the image's possible part is small,
-        because a regression must not hide behind a neighbour. The image is named together with the host only if its
-        part is clear of zero, because a false alarm is the most expensive mistake.
+        The host, the image and the load have shares of the shift that add up to 1. The host or the load alone is the
+        cause only if the image's possible part is small; otherwise a neighbour could hide a regression. The image is
+        named together with the host only if the image's part is surely above zero, because a false alarm is the most
+        expensive mistake.
         """
         rules, shift, crowd = self._rules, seen.shift, seen.crowding or Crowding()
         few, size = 1 - rules.whole_share, abs(shift.log)
         host, se, is_known = self._host(seen, changed)
         error = math.hypot(shift.se, se)
-        load = slack = 0.0  # slack: share of the image's part that may be the host's
+        load = slack = 0.0  # slack: share of the shift that is attributed to the image but may be the host's
         if seen.waiting is not None:
             felt = min(1.0, seen.share(seen.waiting))
             load, outside = crowd.inside * felt * (crowd.load or 0.0), (1 - crowd.inside) * felt
             if host is None or outside > min(host, rules.whole_share):
                 is_known = seen.crowding is not None or (is_known and (host or 0.0) >= rules.whole_share)
                 host = outside
-                # The error of the wait includes restart variance, but not the scatter that the wait itself made.
+                # The error of the wait includes restart variance, but not the scatter caused by the wait.
                 error = se = seen.waiting.se
-                # Caches are cold after a wait.
+                # After a wait, cold caches make the canary slower as well, which is the host's part, too.
                 slack = min((rules.waiting_factor - 1) * outside, 1 - felt)
         if host is None:
             return {}
         host = min(host, 1 - load)
         image = 1 - host - load
-        # Load inside the container that too few runs know may be requests. A canary may also wait for a lock that
-        # requests hold, such as the GIL, for at most as long as they computed.
+        # If too few runs know the cores that others in the container used, the reason may be requests. A canary may
+        # also wait for a lock that requests hold, such as the GIL, for at most as long as the requests computed.
         more = (1.0 if crowd.load is None else crowd.load) * (crowd.cores[1] - crowd.cores[0])
         is_unseen = seen.crowding is None and CPU_WAIT_INSIDE in seen.risen
         may_be_load = is_unseen or (
             more * shift.log > 0 and rules.waiting_factor * math.log1p(abs(more)) > few * size
         )
         low, high = Shift(image, error / size, shift.df).interval(rules.cause_confidence)
-        # Restart variance hides the origin of a part of a small shift: the host is still the cause if the image's
-        # possible part is at most half of the shift, or six times the smallest effect.
+        # With restart variance, the runs cannot show that the image's part of a small shift is near zero. So the host
+        # is also the cause if the image's possible part is at most half of the shift and at most six times the
+        # smallest effect.
         is_small = high <= max(few, min(0.5, 6 * self._policy.decide.log_effect / size))
         cause: Cause = "unknown"
         if load >= rules.whole_share and is_small:
@@ -168,21 +173,23 @@ class Attribution:
         }
 
     def _host(self, seen: Evidence, changed: Collection[str]) -> tuple[float | None, float, bool]:
-        """Return the host's share of the shift (None if unknown), its standard error (a logarithm), and whether it
-        may be blamed.
+        """Return the host's share of the shift, its standard error, and whether the host may be named as the cause.
 
-        Siblings do the same kind of work as the canary. A sibling or control that did not move shows that the host
-        did not change; one that moved with the canary gives the host's part: the largest counts, at most the whole
-        shift.
+        A sibling or control that did not move shows that the host did not change. If siblings or controls moved in
+        the canary's direction, the largest of their shifts is the host's part.
+
+        Returns:
+            The share is None if unknown. The standard error is one of logarithms.
         """
         told = [s for name, s in seen.controls.items() if CONTROLS[name].in_step and seen.tells(s)]
         is_crowded = CPU_WAIT_INSIDE in seen.risen
         if is_crowded:
-            # They shared the container's CPU with other processes, as the canary did: that is not the host.
+            # Controls shared the container's CPU with other processes, as the canary did. So their shift is not caused
+            # by the host.
             told = [s._replace(log=0.0) for s in told]
         if THROTTLED in seen.risen and "cpu_quota" not in changed and any(map(seen.moved, told)):
-            # The container reaches its unchanged quota more often: a control then waits for the next period as the
-            # canary does, whoever used the quota.
+            # The container reaches its unchanged CPU quota more often. Then controls wait for the next period as the
+            # canary does, so they do not show who used the quota.
             told = []
         if seen.siblings is not None and seen.tells(seen.siblings):
             told.append(seen.siblings)
@@ -190,11 +197,11 @@ class Attribution:
         if not moved:
             return 0.0 if told else None, min((s.se for s in told), default=0.0), True
         most = max(moved, key=seen.share)
-        # A multi-threaded engine waits for other processes of the host: no sibling's wait is as long.
+        # A multi-threaded engine waits longer for other processes on the host than any sibling or control does.
         is_queued = (
             not (seen.is_single or is_crowded) and CPU_WAIT_OUTSIDE in seen.risen and seen.shift.log > 0
         )
-        # A single sibling is no evidence on the host: it may have changed for a reason of its own.
+        # A single sibling is no evidence about the host, because this sibling may have changed for its own reason.
         is_known = len(seen.felt) > 1 or moved != [seen.siblings]
         return 1.0 if is_queued else seen.share(most), most.se, is_known
 
@@ -202,7 +209,7 @@ class Attribution:
         return Part.of(shift, self._rules.cause_confidence)
 
     def _operators(self, seen: Evidence, canary: str) -> Operators | None:
-        """Return what profiled repeats of both sides show; None without a change."""
+        """Return the explanation of a shift by profiled repeats; None if the shift is below the smallest effect."""
         if abs(seen.shift.log) < self._policy.decide.log_effect:
             return None
         old, new = (

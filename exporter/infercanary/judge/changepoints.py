@@ -1,10 +1,11 @@
-"""Change points: places where the level of one series changed, without a known event. Pure.
+"""Change points: places where the level of one series changed, without a known event. Pure functions.
 
-Two criteria must agree. Globally: up to which price does the best segmentation keep the change? Locally: do the
-medians on either side differ by more than the scatter? Alone, the first takes bursts of noise for levels, and the
-second finds changes on the slopes of a wave.
+The strength of a change combines two criteria. The global criterion is the highest price of a change at which the
+best segmentation still contains this change. The local criterion is the difference of the medians on either side
+relative to the scatter. The global criterion alone mistakes bursts of noise for levels. The local criterion alone
+finds changes on the slopes of a wave.
 
-Each number and each mechanism was chosen on series in which people marked the changes (``benchmarks/labelled.py``).
+All constants were tuned on series in which people marked the changes (``benchmarks/labelled.py``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from infercanary.judge.shift import ratio
 from infercanary.judge.statistics import Points, Series, autocorrelation, between
 
 FEWEST = 24
-"""Smallest number of points of a series."""
+"""Smallest number of points of a series in which changes are sought."""
 
 STRENGTH = 5.6
 """Smallest strength of a reported change."""
@@ -32,11 +33,12 @@ STRENGTH = 5.6
 PRICES = (128, 64, 32, 16, 8, 4, 2)
 """Prices of a change, in units of ln(number of points).
 
-2 is the Bayesian information criterion for ideal noise. Real noise differs, so a range is tried.
+The price 2 is the Bayesian information criterion for independent normal noise. Real noise differs, so a range is
+tried.
 """
 
-SIDE = 15  # largest number of points on either side whose medians are compared
-NEAR = 5  # smallest number of points on a side with a known error of the median; closer changes are one
+SIDE = 15  # largest number of points on either side from which a median is computed
+NEAR = 5  # smallest number of points that show a median's error; changes closer to each other count as one
 
 
 @dataclass(frozen=True)  # not a tuple: tuples have a method named index
@@ -50,21 +52,21 @@ class ChangePoint:
 
 
 def scan(values: Points) -> list[ChangePoint]:
-    """Find where the level of a series steps to another and stays. Use it if no event is known.
+    """Find the lasting steps in the level of a series, if the time of a change is unknown.
 
         [change.index for change in scan(latencies)]
 
-    A slow trend has no step; use ``compare`` with a frozen baseline for that.
+    A slow trend has no step. To detect a trend, use ``compare`` with a frozen baseline.
 
     Args:
         values: Latencies above zero in order of time, in any unit.
 
     Returns:
-        Change points in order. A step of the clock's resolution, such as from 4 to 5 ms in whole milliseconds, is
-        none.
+        Change points in order of time. A step as small as the clock's resolution, such as from 4 to 5 ms in whole
+        milliseconds, is not reported.
 
     Raises:
-        ValueError: A value is not a latency.
+        ValueError: A value is not finite or not above zero.
     """
     logs = Series.of(values, "values").logs
     edges = [0, *(at for at, strength in strengths(logs) if strength >= STRENGTH), logs.size]
@@ -82,25 +84,25 @@ def scan(values: Points) -> list[ChangePoint]:
 def strengths(logs: Floats) -> list[tuple[int, float]]:
     """Return index and strength of each place where the level may have changed by the smallest effect or more.
 
-    The strength is the geometric mean of the highest price at which the change is kept and of the z value of the
-    medians on either side. It is lower if the series wanders.
+    The strength is the geometric mean of two values: the highest price at which the change is kept, and the
+    difference of the medians on either side in standard errors. A series that wanders has lower strengths.
 
     Args:
         logs: The series, as logarithms.
 
     Returns:
-        Strengths of 0 or more, in order of the index. Empty for fewer than ``FEWEST`` points.
+        Pairs in order of the index, with strengths of at least 0. Empty for fewer than ``FEWEST`` points.
     """
     if logs.size < FEWEST:
         return []
 
-    @cache  # most prices give the same cuts
+    @cache  # most prices give the same segments
     def side(begin: int, end: int) -> tuple[float, float]:
         return _median(sorted(logs[begin:end].tolist()))
 
     @cache
     def sharpened(cut: int) -> int:
-        """Move a cut to the nearby split that leaves the points closest to the medians on either side."""
+        """Move a cut to the nearby place where the points fit the medians on either side best."""
         (before, _), (after, _) = side(max(0, cut - 12), cut), side(cut, cut + 12)
         first = max(0, cut - NEAR)
         return first + split(logs[first : cut + NEAR], before, after)
@@ -120,19 +122,26 @@ def strengths(logs: Floats) -> list[tuple[int, float]]:
 
 
 def split(logs: Floats, before: float, after: float) -> int:
-    """Return the number of points in the first part of the split closest to two given levels (logarithms)."""
+    """Return the length of the first part, if a series is split so that its points are closest to two given levels.
+
+    Args:
+        logs: The series, as logarithms.
+        before: Level of the first part (a logarithm).
+        after: Level of the second part (a logarithm).
+    """
     nearer = abs(logs - before) - abs(logs - after)
     return int(np.argmin(np.cumsum([0.0, *nearer])))
 
 
 def noise(logs: Floats) -> float:
-    """Estimate the SD of a point, increased if noise lasts for several points.
+    """Estimate the SD of a point. The estimate is larger if the noise is autocorrelated.
 
-    Most neighbouring stretches of 8 points share a level, so the typical difference of their medians is free of
-    changes and outliers (Wu and Zhao, "Inference of Trends in Time Series", JRSS B 69, 2007). With a coarse clock all
-    may be equal; means of two then show its ticks.
+    Neighbouring stretches of 8 points mostly have the same level. So the median difference between their medians is
+    not affected by changes of the level and by outliers (Wu and Zhao, "Inference of Trends in Time Series", JRSS B
+    69, 2007). With a coarse clock all these medians may be equal. So stretches of two points are used as well, whose
+    means show the clock's ticks.
     """
-    largest = 1e-4  # below this it is rounding error
+    largest = 1e-4  # a smaller SD is rounding error
     for count in (2, min(8, logs.size // 10 * 2)):
         ordered = np.sort(sliding_window_view(logs, count), axis=1)
         level = ordered[:, count // 2 - 1 : count // 2 + 1].mean(axis=1)
@@ -144,20 +153,22 @@ def noise(logs: Floats) -> float:
 
 
 def segmented(logs: Floats, scale: float) -> Iterator[list[int]]:
-    """Yield the starts of the segments of the cheapest segmentation, without the first, last to first, for each
-    price.
+    """Yield the changes of the cheapest segmentation for each price.
 
-    A segmentation costs, for each point, the squared distance from its segment's level in units of ``scale``, at most
-    9, plus the price of each change: the biweight loss of Fearnhead and Rigaill ("Changepoint Detection in the
-    Presence of Outliers", JASA 2019). So an outlier costs no more than a change. Levels lie on a grid, so the optimum
-    on it takes a few array operations for all prices together.
+    The cost of a segmentation is the price times the number of changes, plus a cost for each point: its squared
+    distance from the segment's level in units of ``scale``, at most 9. This is the biweight loss of Fearnhead and
+    Rigaill ("Changepoint Detection in the Presence of Outliers", JASA 2019), with which a single outlier costs less
+    than a change. Levels are taken from a grid, so a few array operations find the optimum for all prices.
 
     Args:
         logs: The series, as logarithms.
-        scale: SD of its noise, above zero.
+        scale: SD of the noise, above zero.
+
+    Yields:
+        Index of the first point of each segment but the first, in descending order.
     """
     stride = 3  # distance in points between possible changes
-    # Levels are half an SD of the noise apart; if that makes more than 160, use 160 quantiles of the points.
+    # Levels are half an SD of the noise apart. If this gives more than 160 levels, use 160 quantiles of the points.
     count = int(2 * np.ptp(logs) / scale) + 2
     grid = np.quantile(logs if count > 160 else [logs.min(), logs.max()], np.linspace(0, 1, min(count, 160)))
     losses = np.minimum((logs[:, None] / scale - grid / scale) ** 2, 9)
@@ -165,15 +176,15 @@ def segmented(logs: Floats, scale: float) -> Iterator[list[int]]:
     most = math.log(logs.size) * np.array(PRICES)[:, None]
     rows = np.arange(most.size)
     costs = np.zeros((most.size, grid.size))
-    # For each level, the start of its best segment; for each step, the start of the segment before, if one begins
-    # there.
+    # ``since`` has the start of the last segment for each level; ``before`` has the start of the previous segment if
+    # a segment begins at this step.
     since = np.zeros(costs.shape, dtype=int)
     before = np.zeros((len(losses), most.size), dtype=int)
     for step, loss in enumerate(losses):
         best = costs.argmin(axis=1)
         costs -= costs[rows, best, None]
         before[step] = since[rows, best]
-        np.copyto(since, step, where=costs >= most)  # a level that costs more than a change to another one
+        np.copyto(since, step, where=costs >= most)  # a change to this level costs less
         np.minimum(costs, most, out=costs)
         costs += loss
     for row, step in enumerate(since[rows, costs.argmin(axis=1)]):
@@ -187,9 +198,9 @@ def segmented(logs: Floats, scale: float) -> Iterator[list[int]]:
 def _median(ordered: Sequence[float]) -> tuple[float, float]:
     """Return the median and its standard error.
 
-    The error is the distance between the two order statistics that enclose the median with 99 % confidence (McKean
-    and Schrader, "A Comparison of Methods for Studentizing the Sample Median", 1984): with two modes it shows that
-    the median may lie in either.
+    The error is derived from the distance between the two order statistics that enclose the median with 99 %
+    confidence (McKean and Schrader, "A Comparison of Methods for Studentizing the Sample Median", 1984). With bimodal
+    data this error is large, because the median may lie in either mode.
     """
     count, sds = len(ordered), 2.5758
     low = max(int((count - sds * math.sqrt(count)) / 2), 0)
@@ -200,8 +211,8 @@ def _median(ordered: Sequence[float]) -> tuple[float, float]:
 def _doubt(logs: Floats, places: Sequence[int]) -> float:
     """Return a divisor (at least 1) for the strength of the changes in a series.
 
-    If consecutive values are very alike even between changes, the series wanders like a random walk or a wave, and
-    steps are normal for it.
+    If the autocorrelation is high even between changes, the series wanders like a random walk or a wave. In such a
+    series steps are normal.
     """
     rest = np.concatenate([stretch - np.median(stretch) for stretch in np.split(logs, places)])
     alike = autocorrelation(rest)

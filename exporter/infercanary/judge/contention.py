@@ -1,6 +1,4 @@
-"""Contention: CPU wait caused by other processes on the host. Finds contended starts, and subtracts the wait from
-runs.
-"""
+"""Contention: finds starts with CPU wait caused by other processes on the host, and subtracts this wait from runs."""
 
 from __future__ import annotations
 
@@ -19,16 +17,16 @@ from infercanary.judge.policy import Pool
 
 
 def left_waiting(starts: Sequence[Start]) -> list[Start]:
-    """Return starts after subtracting each run's CPU wait caused by others on the host.
+    """Return the starts after subtracting the CPU wait caused by other processes on the host from each run.
 
-    Wait caused inside the container stays, because the image causes it. The effect of cold caches after a wait stays,
-    too.
+    Wait caused inside the container is not subtracted, because the image causes it. The effect of cold caches after a
+    wait is unknown and not subtracted either.
 
     Args:
-        starts: Starts of canaries with one thread: with several, each thread knows only its own wait.
+        starts: Starts of canaries with one thread. With several threads, only the wait of one thread is known.
 
     Returns:
-        Only starts with a known wait in at least half of the runs, with these runs.
+        Starts with a known wait in at least half of their runs. Runs with unknown wait are left out.
     """
     left = []
     for start in starts:
@@ -50,11 +48,10 @@ def left_waiting(starts: Sequence[Start]) -> list[Start]:
 
 
 def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> list[Start]:
-    """Return the starts without the contended ones, compared within each container and image.
+    """Leave out contended starts, which distort the restart variance and the baseline.
 
-    A contended start says nothing about restart variance and is no baseline while other starts exist. If the new
-    image's starts are contended, they are compared with baseline starts that were contended as much; if there are
-    none, with all.
+    A start is contended if it waited longer than other starts of the same container and image. If the new image's
+    starts are contended, the baseline is the old starts that waited about as long, or all old starts if there are none.
 
     Args:
         starts: Starts of one service, in order of time.
@@ -84,6 +81,10 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> li
 
 
 def _known(start: Start) -> list[tuple[Sample, float]]:
-    """Return runs with known CPU wait, and their latency without it; empty if fewer than half are known."""
+    """Return the runs with known CPU wait, and their latency after subtracting it.
+
+    Returns:
+        Empty if fewer than half of the runs have a known CPU wait.
+    """
     known = [(s, rest) for s in start.samples if (rest := computing(s, inside=False))]
     return known if 2 * len(known) >= len(start.samples) else []

@@ -1,11 +1,13 @@
-"""Crowding: CPU wait caused inside the container, caused on the host, and the share that more requests explain.
+"""Crowding: splits CPU wait into wait caused inside the container, by requests or not, and wait caused on the host.
 
-A probe splits each run's CPU wait by what the container computed meanwhile. Shares multiply: the host gives the
-container a part of a CPU, and the canary gets a part of that beside the others inside (the scheduler works this way
-for cgroups). So the logarithm of a latency is that of the canary's own compute, plus log((own + inside) / own), plus
-log(latency / (own + inside)). A busy loop inside also doubles the wait for neighbours.
+A probe splits each run's CPU wait by the CPU time that others in the container used during the run. The two factors
+multiply, because of how the scheduler treats cgroups: the host gives the container a part of a CPU, and the canary
+shares this part with the others in the container. So the logarithm of a latency is a sum: log(own), where own is the
+canary's own CPU time, plus log((own + inside) / own), plus log(latency / (own + inside)), where inside is the wait
+caused in the container. A busy loop in the container also doubles the wait caused by neighbours on the host.
 
-Only *additional* compute inside counts. Otherwise a server that is always busy would be blamed for a new neighbour.
+Only *additional* CPU time in the container counts. Otherwise a server that is always busy would be blamed if a new
+neighbour on the host causes the wait.
 """
 
 from __future__ import annotations
@@ -19,25 +21,30 @@ from typing import NamedTuple
 from infercanary.judge.model import Sample, medians
 
 LATENCY = attrgetter("median")
-"""Judged value of a run."""
+"""Median latency of a sample, in seconds."""
 
 
 class Crowding(NamedTuple):
-    """Origin of the CPU wait that came or went with a shift."""
+    """Origin of the change in CPU wait."""
 
     inside: float = 0.0
-    """Share of the wait, 0 to 1, caused inside the container; the rest is caused by others on the host."""
+    """Share of the wait, 0 to 1, caused inside the container. The rest is caused by other processes on the host."""
     load: float | None = 0.0
-    """Share of the additional CPU time inside, 0 to 1, that more requests explain; None if unknown."""
+    """Share of the additional CPU time in the container, 0 to 1, that more requests explain; None if unknown."""
     cores: tuple[float, float] = (0.0, 0.0)
-    """Cores that others inside used while the canary ran, before and after."""
+    """Cores that other processes in the container used while the canary ran, before and after."""
 
 
 def crowding(before: Sequence[Sample], after: Sequence[Sample], fewest: int) -> Crowding | None:
-    """Return the origin of the CPU wait; None if too few runs know the CPU use of others in their container.
+    """Return the origin of the change in CPU wait.
 
     Args:
-        fewest: Smallest number of runs on either side that know it.
+        before: Runs with the old image.
+        after: Runs with the new image.
+        fewest: Smallest number of runs on either side with known CPU use of other processes in the container.
+
+    Returns:
+        None if either side has too few such runs.
     """
     sides = [[row for s in side if (row := _row(s))] for side in (before, after)]
     if min(map(len, sides)) < fewest:
@@ -49,19 +56,23 @@ def crowding(before: Sequence[Sample], after: Sequence[Sample], fewest: int) -> 
     inside = _share(grown["inside"] * _share(grown["cores"] * latency, grown["crowded"]), grown["longer"])
     if "received" not in grown:
         return Crowding(inside, None, cores)
-    # Polls and health checks make about one segment a second, and nobody knows their cost: assume at least 1 % of a
-    # core. Their number is never exactly the same.
+    # Polls and health checks receive about one segment a second. Their CPU cost is unknown, so at least 1 % of a core
+    # is assumed. Their number fluctuates, so a change below a fifth does not count.
     rise = grown["received"] / (1 + old["received"])
     requested = max(cores[0], 0.01) * rise * (abs(rise) >= 0.2)
     return Crowding(inside, _share(requested, grown["cores"]), cores)
 
 
 def _row(sample: Sample) -> dict[str, float] | None:
-    """Return a run's data about other processes; None if anything but the requests is unknown.
+    """Return a run's data about other processes by name; None if any value but the requests is unknown.
 
     Returns:
-        Logarithms of the growth by others ``inside`` and by all others (``longer``); wait for those inside, their
-        cores, the latency, and requests since the previous run (unknown for the first run of a start).
+        - ``inside``, ``longer``: logarithm of the factor by which the run became longer because of processes in the
+          container, and because of all processes;
+        - ``crowded``: seconds of CPU wait caused in the container;
+        - ``cores``: cores that other processes in the container used;
+        - ``latency``: seconds;
+        - ``received``: requests since the previous run, missing for the first run of a start.
     """
     own = computing(sample)
     if own is None or sample.median is None or sample.crowded is None or sample.inside is None:
@@ -80,10 +91,11 @@ def computing(sample: Sample, *, inside: bool = True) -> float | None:
     """Return the seconds of a run after subtracting CPU wait.
 
     Args:
-        inside: True if wait caused inside the container is subtracted, too.
+        sample: The run.
+        inside: True to subtract wait caused inside the container as well.
 
     Returns:
-        None if the wait is unknown, or is the whole run.
+        None if the wait is unknown, or is as long as the run.
     """
     if sample.median is None or sample.waited is None:
         return None
@@ -92,7 +104,7 @@ def computing(sample: Sample, *, inside: bool = True) -> float | None:
 
 
 def level(samples: Sequence[Sample], value: Callable[[Sample], float | None]) -> float:
-    """Return the median of a value; 0 if no run knows it."""
+    """Return the median of a value over the runs that have it; 0 if no run has it."""
     values = [x for sample in samples if (x := value(sample)) is not None]
     return median(values) if values else 0.0
 

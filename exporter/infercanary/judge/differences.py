@@ -1,4 +1,4 @@
-"""Differences between starts that need no comparison of latencies: components, outputs, devices, cold starts, kills."""
+"""Differences between starts other than latency: components, outputs, devices, cold starts and memory kills."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ from infercanary.judge.result import Causes, Change
 def differences(
     before: Sequence[Start], after: Sequence[Start], live: Sequence[Start], canary: str, rules: Attribute
 ) -> Causes:
-    """Return the differences between starts that are certain whatever the runs will show.
+    """Return the differences between old and new starts that do not depend on latencies.
 
-    The newest live start of each container is compared with its last start before (with the last of all if that had
-    another name), because a single replica may have lost its GPU. A memory kill noted with two starts of a container,
-    as after a restart of the exporter, counts once.
+    Outputs and devices are compared for each container, because a single replica may have lost its GPU. The newest
+    live start of a container is compared with the container's last start on the old image. For a container with a new
+    name, the last start of any container on the old image is taken. A memory kill that is recorded with two starts of
+    a container counts once.
 
     Args:
         before: Starts of the old image, in order of time.
         after: Starts of the new image, in order of time.
         live: New starts that still run, in order of time.
+        canary: Name of the canary.
         rules: Limits of a slower cold start.
 
     Returns:
-        Changes, the largest output error, its tokens, whether a start runs on the CPU now, memory kills, slower cold
-        starts.
+        Causes with only these fields set: changed components, the largest output error, output tokens, CPU fallback,
+        memory kills, and slower steps of the cold start.
     """
     last = before[-1].generation
     own, newest = ({s.generation.container: s.generation for s in side} for side in (before, live))
@@ -62,18 +64,16 @@ def differences(
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str], canary: str) -> tuple[Change, ...]:
-    """Return the changed components that may concern a canary, the most asked for first.
+    """Return the changed components of the environment that may concern a canary, the most interesting first.
 
-    All canaries of a probe share one environment. Measurements of other canaries are left out, and consequences of
-    settings if this canary's settings are the same. A limit or variable that only one side reports is left out, too:
-    an older probe does not report it.
+    All canaries of a probe share one environment, so components of other canaries are left out. Components that
+    depend on settings are left out if this canary's settings are the same. A limit or variable is left out if only
+    one side reports it, because an older probe does not report it.
 
     Args:
-        before: Value of each component in the old image.
-        after: The same for the new image.
-
-    Returns:
-        A value is None if that side does not have the component.
+        before: Value by component, in the old image.
+        after: Value by component, in the new image.
+        canary: Name of the canary.
     """
     own = of_canary(MODEL, canary), (settings := of_canary(SETTINGS, canary))
     are_same = settings in before and before[settings] == after.get(settings)
@@ -90,17 +90,17 @@ def changes(before: Mapping[str, str], after: Mapping[str, str], canary: str) ->
 def _slower_starts(
     before: Sequence[Start], after: Sequence[Start], canary: str, rules: Attribute
 ) -> dict[str, tuple[float, float]]:
-    """Return the steps of the cold start that took much longer than ever before, beyond CPU wait.
+    """Return the steps of the cold start that took much longer than ever before, after subtracting CPU wait.
 
-    One start is not enough: files of a new image are not cached, and other upgrades start beside it. Hardware new to
-    the service says nothing.
+    One start is not enough: files of a new image are not cached yet, and other upgrades may start at the same time.
+    Starts on hardware that is new to the service do not count.
 
     Returns:
-        Median seconds of each step before and after.
+        Median seconds before and after, by step.
     """
     after = [s for s in after if any(s.is_comparable(earlier.hardware) for earlier in before)]
     earlier, later = ([s.generation.cold_start.get(canary, {}) for s in side] for side in (before, after))
-    # CPU wait of the start is estimated from its first runs.
+    # The share of CPU wait during a cold start is estimated from the first runs.
     waited = max(
         (
             level(s.samples[:5], lambda run: run.waited and run.waited / (run.median or math.inf))
@@ -128,6 +128,6 @@ def _tokens(starts: Sequence[Start]) -> float:
 
 
 def _devices(generation: Generation) -> set[str]:
-    """Kinds of device that its canaries ran on, such as `cpu` or `cpu, cuda:0`."""
+    """Return the kinds of device that the canaries of a start ran on, such as `cpu` and `cuda`."""
     reported = ",".join(generation.environment.get(component, "") for component in DEVICE_COMPONENTS)
     return {device.strip().partition(":")[0] for device in reported.split(",")} - {""}

@@ -1,8 +1,8 @@
-"""Drift without an upgrade: has a container left the level of its image's first day, and since when.
+"""Drift without an upgrade: detects that a container has left the level of its image's first day, and since when.
 
-Medians of blocks are compared, which average out disturbances of a minute. The baseline is frozen, because a rolling
-one would absorb a slow drift. Starts of one image are one series; since a restart alone can move the level, a drift
-must exceed restart variance.
+Medians of blocks are compared, which removes disturbances of a minute. The baseline is frozen, because a rolling
+baseline would absorb a slow drift. The starts of one image are one series. Since a restart alone can change the level,
+a drift must exceed restart variance.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     shift: float | None = None
     """Ratio: 0.05 is 5 % slower. 0 without a drift, None with too few runs."""
     onset: float | None = None
-    """Unix seconds."""
+    """Unix time at which the drift began; None without a drift."""
     host: Part | None = None
+    """Host's part of the shift; None if the cause is unknown."""
     changes: tuple[Change, ...] = ()
     """Components of the environment (limits, variables) that differ from the first day."""
     operators: Operators | None = None
@@ -41,14 +42,14 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def blocks(samples: Sequence[Sample], runs: int) -> list[Sample]:
-    """Return medians of blocks, in order; runs that the store already merged are blocks by themselves.
+    """Merge runs into blocks of a fixed number of runs. A run that the store has already merged is one block.
 
     Args:
         samples: Runs of one start, in order of time.
-        runs: Runs in a block.
+        runs: Number of runs in a block.
 
     Returns:
-        Full blocks only. A block never spans a merged run.
+        Full blocks only, in order of time. Runs before and after a merged run are never in the same block.
     """
     found: list[Sample] = []
     for is_merged, group in groupby(samples, lambda sample: sample.runs > 1):
@@ -65,36 +66,38 @@ def detect(
     restarts: Restarts,
     policy: Policy = LIVE,
 ) -> Drift:
-    """Detect whether the last blocks have left the first day's level.
+    """Detect whether the latest blocks have left the level of the first day.
 
     Args:
         starts: Starts of one container and one image, in order of time.
         siblings: Starts of other services on the host.
-        restarts: Restart variance learned without the last start; none for a single start.
+        canary: Name of the canary.
+        restarts: Restart variance, learned without the last start; zero for a single start.
+        policy: Thresholds of a drift and of its causes.
 
     Returns:
-        Shift None with too few blocks, 0 without a drift; otherwise the shift and its onset.
+        A drift whose shift is None with too few blocks, and 0 if the level has not changed.
     """
     rules = policy.drift
     merged = [block for start in starts for block in blocks(start.samples, rules.block_runs)]
     if len(merged) < 2 * rules.blocks:
         return Drift()
     whole = Start(starts[0].generation, merged)
-    # The baseline is the first day once it is over, before that everything but the last blocks. If a day has too few
-    # blocks (rare runs, a paused container), as many as needed. A clock that was set back adds no time.
+    # The baseline is the first day, but never includes the latest blocks. If the first day has too few blocks (rare
+    # runs, a paused container), the baseline is longer. A clock that was set back adds no time.
     ages = np.diff(whole.times, prepend=whole.times[0]).clip(0).cumsum()
     day = max(rules.blocks, (ages < rules.first_seconds).sum())
     before = whole.first(min(day, len(merged) - rules.blocks))
     now = Start(starts[-1].generation, merged[-rules.blocks :])
     sides = [before.series], [now.series]
     shift = shift_of_starts(*sides, pool=policy.pool)
-    # A restart is one event, so its possible effect is tested once, at its own level, not at each look.
+    # A restart is one event, so the confidence of the test with restart variance need not allow for repeated tests.
     with_restarts = shift_of_starts(*sides, restarts, policy.pool)
     looks = (shift, rules.drift_confidence), (with_restarts, 0.99)
     if any(assess(each, level, policy.decide).verdict not in CHANGED for each, level in looks):
         return Drift(shift=0.0)
     old, new = before.series.level, now.series.level
-    # At least one block on either side.
+    # The onset leaves at least one block on either side.
     onset = float(whole.times[1 + split(whole.series.logs[1:-1], old, new)])
     beside = [
         Pair([s.first(earlier)], [s.latest(later)])
@@ -106,7 +109,7 @@ def detect(
     return Drift(
         shift=ratio(shift.log),
         onset=onset,
-        # A single sibling may have changed by itself, or be wrong: the cause is then unknown.
+        # The cause is unknown if the only evidence is a single sibling, which may have changed for its own reason.
         host=causes.host if causes.cause != "unknown" else None,
         changes=causes.changes,
         operators=compare_operators(

@@ -1,4 +1,4 @@
-"""Evidence of a cause: other values that moved between the compared runs."""
+"""Evidence of a cause: controls, siblings, CPU wait, clock, tags and phases that changed between the compared runs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ Value: TypeAlias = Callable[[Sample], "float | None"]
 
 
 class Evidence:
-    """Other values that moved with a shift. Shifts are logarithms without restart variance; too few runs give an
-    infinite error.
+    """Shifts of controls, siblings, CPU wait and clock beside the canary's shift, to find its cause.
+
+    These shifts are logarithms without restart variance. With too few runs their standard error is infinite.
 
     Args:
         shift: Shift of the canary.
         compared: Starts before and after of each replica.
-        beside: The same for siblings, whose image did not change.
-        policy: Limits from which a value has moved.
+        beside: Starts before and after of each sibling, whose image did not change.
+        policy: Thresholds from which a value has moved.
     """
 
     def __init__(
@@ -48,17 +49,17 @@ class Evidence:
         )
         self.before, self.after = _samples(self.old), _samples(self.new)
         self.is_single = all(map(is_single, (*self.old, *self.new)))
-        """True if the engine computes with one thread. With several, a thread knows only its own wait."""
+        """True if the engine computes with one thread. With several threads, the CPU wait of the others is unknown."""
         self.crowding = crowding(self.before, self.after, policy.pool.fewest_new_runs)
-        """Processes that caused the CPU wait: in the container, or on the host."""
+        """Origin of the CPU wait: the container or the host; None if unknown."""
         self.latencies = level(self.before, LATENCY), level(self.after, LATENCY)
-        """Medians before and after, in seconds."""
+        """Median latencies before and after, in seconds."""
         self.risen = self._risen(self.old, self.new)
-        """Share of runs with a tag before and after, for tags that clearly more runs have now."""
+        """Share of runs before and after by tag, for tags that became clearly more frequent."""
         self._concurrent = [ran for pair in compared if not pair.is_same_period for ran in pair.concurrent]
         """Replicas on the old image whose shift is subtracted."""
-        # A sibling that its own container holds back more than before, such as by a lower quota, is no evidence. If
-        # both images are compared over the same period, a host that has both is no part of the shift.
+        # A sibling is no evidence if its own container slows it down more than before, such as by a lower quota. A
+        # host that ran both images in the same period is no part of the shift, so its siblings do not count.
         same = {start.generation.host for pair in compared if pair.is_same_period for start in pair.before}
         self._beside = [
             (pair, self.shift_of([pair._replace(concurrent=self._concurrent)], LATENCY))
@@ -67,32 +68,31 @@ class Evidence:
             and BY_ITSELF.isdisjoint(self._risen(pair.before, pair.after))
         ]
         self.felt = [sibling for _, sibling in self._beside if self.tells(sibling)]
-        """Shifts of siblings that are evidence, beyond the shift of replicas on the old image."""
+        """Shifts of siblings that are evidence, after subtracting the shift of replicas on the old image."""
         self.siblings = middle_of(self.felt) if self.felt else None
         """Median sibling's shift."""
 
     def moved(self, shift: Shift) -> bool:
-        """Return True if a shift is at least the smallest effect and beyond its own noise."""
+        """Return True if a shift is at least the smallest effect and significant."""
         return abs(shift.log) >= max(
             self.policy.decide.log_effect, self.policy.attribute.moved_sigmas * shift.se
         )
 
     def tells(self, shift: Shift) -> bool:
-        """Return True if a control or sibling moved, or surely moved less than the canary."""
+        """Return True if a control or sibling is evidence: it moved, or it surely moved less than the canary."""
         room = (self.policy.attribute.whole_share - self.share(shift)) * abs(self.shift.log)
         return self.moved(shift) or 2 * shift.se <= room
 
     def share(self, part: Shift) -> float:
-        """Return a part of the shift as a share; below 0 for the opposite direction."""
+        """Return a shift as a share of the canary's shift; below 0 for the opposite direction."""
         return part.log / (self.shift.log or math.inf)
 
     @property
     def awaits_siblings(self) -> bool:
-        """Return True if the judge should wait for siblings: no sibling or control is evidence yet, but a running
-        sibling will have enough runs soon.
+        """Return True if the judge should wait: no sibling is evidence yet, but a sibling will soon have enough runs.
 
-        A sibling that stays without evidence is waited for only while the new starts have few runs, or if no other
-        sibling is there.
+        A sibling that has enough runs and is still no evidence is waited for only while the new starts have few runs,
+        or if there is no other sibling.
         """
         few = len(self._beside) < 2 or max(len(start.samples) for start in self.new) < 24
         return not self.felt and any(
@@ -100,14 +100,17 @@ class Evidence:
         )
 
     def _goes_on(self, sibling: Pair) -> bool:
-        """Return True if it still ran at the last judged run, by its interval: a new start runs more often at first."""
+        """Return True if a sibling was still running at the last judged run.
+
+        The sibling's own run interval decides, because a new start has shorter intervals at first.
+        """
         start = Start(sibling.before[0].generation, _samples((*sibling.before, *sibling.after)))
         next_run = start.times[-1] + self.policy.pool.gone_runs * start.pace
         return bool(next_run >= max(s.started_at for s in self.after))
 
     @cached_property
     def controls(self) -> dict[str, Shift]:
-        """Shift of each control that enough runs have."""
+        """Shift by control, for controls with enough runs."""
         names = sorted(CONTROLS) if have_alike_controls((*self.old, *self.new)) else ()
         return {
             name: shift
@@ -117,24 +120,24 @@ class Evidence:
 
     @cached_property
     def waiting(self) -> Shift | None:
-        """Part of the shift that is CPU wait; None if unknown, or if it is no part of the shift.
+        """Part of the shift that is CPU wait; None if unknown, or if CPU wait did not change with the shift.
 
-        Controls do not show it: a control ends before the scheduler takes its CPU away.
+        Controls do not show CPU wait, because a control ends before its time slice does.
         """
         rest = self.shift_of(self.compared, computing)
-        # Both from the same runs with the same weights: runs whose wait may be due to a quota are in neither.
+        # Both shifts are from the same runs with the same weights. Runs with unknown wait are in neither.
         whole = self.shift_of(self.compared, lambda s: s.median if computing(s) else None)
-        # Without the scatter that the wait made, but with restart variance.
+        # The error excludes the scatter caused by the wait, but includes restart variance.
         rest = rest.widened(max(0.0, self.shift.se**2 - whole.se**2), self.shift.df)
         part = rest._replace(log=whole.log - rest.log)
         return part if self.is_single and self.moved(part) and self.share(part) > 0 else None
 
     @cached_property
     def clock(self) -> Shift | None:
-        """Part of the shift that the SM clock explains: the clock's shift times the slope of latency within starts.
+        """Part of the shift that the SM clock explains; None if the clock is unknown.
 
-        The slope is fitted by least squares about each start's means, and kept between 0 (memory-bound) and -1
-        (compute-bound).
+        This part is the clock's shift times the slope of latency over clock within starts. The slope is fitted by
+        least squares around each start's means, and limited to between 0 (memory-bound) and -1 (compute-bound).
         """
         clock = self.shift_of(self.compared, attrgetter("sm_clock"))
         if not math.isfinite(clock.se):
@@ -144,13 +147,13 @@ class Evidence:
             for start in (*self.old, *self.new)
         ]
         x, y = np.concatenate([points - points.mean(axis=0) for points in logs if points.size]).T
-        # If no clock moved within a start, assume that the canary is compute-bound.
+        # The tiny terms make the slope -1 (compute-bound) if the clock was constant within each start.
         slope = float(np.clip((x @ y - 1e-9) / (x @ x + 1e-9), -1, 0))
         return Shift(slope * clock.log, abs(slope) * clock.se, clock.df)
 
     @property
     def phases(self) -> dict[str, float]:
-        """Share of the change in seconds of each important phase, the largest first."""
+        """Share of the change in seconds by phase, the largest first. Small shares are left out."""
         old, new = (medians([s.phases for s in side]) for side in (self.before, self.after))
         grown = self.latencies[1] - self.latencies[0] or math.inf
         shares = {name: (new.get(name, 0.0) - old[name]) / grown for name in old}
@@ -163,10 +166,10 @@ class Evidence:
 
     @property
     def gpu_users(self) -> tuple[float, float] | None:
-        """Return the shares of runs that met other users of the GPU before and after, if these may have made the
-        shift.
+        """Return the share of runs beside other GPU users before and after; None if these users cannot be the cause.
 
-        They may if more runs met them and took longer (or fewer did and took less), beyond replicas on the old image.
+        They may be the cause if more runs met them and latency rose, or fewer runs met them and latency fell. The
+        change of this share in replicas on the old image is subtracted.
         """
         stayed = [ran.before for ran in self._concurrent], [ran.during for ran in self._concurrent]
         old, new, earlier, meanwhile = (_tags(s)[GPU_BUSY] for s in (self.old, self.new, *stayed))
@@ -175,7 +178,7 @@ class Evidence:
         return (old, new) if is_likely else None
 
     def shift_of(self, compared: Iterable[Pair], value: Value) -> Shift:
-        """Return the shift of a value that restarts do not affect."""
+        """Return the shift of a value, without restart variance."""
 
         def points(start: Start) -> Series:
             return Series.of([x for s in start.samples if (x := value(s)) is not None and x > 0])
@@ -184,7 +187,7 @@ class Evidence:
 
 
 def is_single(start: Start) -> bool:
-    """Return True if the engine reports one thread."""
+    """Return True if the engine computes with one thread, which is assumed if the number is unknown."""
     return all(start.generation.environment.get(name, "1") == "1" for name in COMPUTE_THREADS)
 
 
@@ -193,7 +196,7 @@ def _samples(starts: Iterable[Start]) -> list[Sample]:
 
 
 def _tags(starts: Iterable[Start]) -> Mapping[str, float]:
-    """Return the share of runs that had each tag; 0 for any other tag."""
+    """Return the share of runs by tag; 0 for a tag that no run has."""
     samples = _samples(starts)
     had = Counter(tag for sample in samples for tag in sample.labelled_tags)
     return defaultdict(float, {tag: count / len(samples) for tag, count in had.items()})

@@ -1,4 +1,4 @@
-"""Finding: the shift at each look, and the state that the looks give."""
+"""Finding: the shift of an upgrade at each look, and the resulting state."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from infercanary.judge.upgrade import Selection
 
 
 class Look(NamedTuple):
-    """A look: the shift after a number of runs, and its own verdict."""
+    """A look: the shift after a number of runs, and the verdict of this look alone."""
 
     pooled: Pooled
     needs_starts: bool
     """True if an unconfirmed change needs more starts or replicas, because more runs alone would not confirm it."""
     seen: Comparison
+    """Verdict, and the shift with its interval."""
     runs: int
+    """Run count of the look."""
     pairs: Sequence[Pair]
     """The compared starts."""
     restarts: Restarts
@@ -37,7 +39,7 @@ class Look(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """State of one upgrade, and the look that it is based on."""
+    """State of one upgrade, and the last look at it."""
 
     selection: Selection
     restarts: Restarts
@@ -47,13 +49,13 @@ class Finding(NamedTuple):
     look: Look | None = None
     """The last look; None if nothing can be compared yet."""
     unwaited: Look | None = None
-    """The last look after subtracting CPU wait, if only that is conclusive."""
+    """The last look after subtracting CPU wait. None unless a change is called only after this subtraction."""
     own: Shift | None = None
-    """After a rollback: the shift from the same image's own history."""
+    """After a rollback: the shift from the same image's own history; None otherwise."""
 
 
 class Finder:
-    """Compares the starts of an upgrade by the numbers of a policy."""
+    """Compares the starts of an upgrade by a policy."""
 
     def __init__(self, policy: Policy) -> None:
         self._pool, self._effect = policy.pool, policy.decide.log_effect
@@ -66,7 +68,7 @@ class Finder:
         """Return the shift of the selected upgrade and its state.
 
         Returns:
-            `no_baseline` without an upgrade, or if the old image has too few runs on the same class of hardware;
+            State `no_baseline` if there was no upgrade, or if the old image has too few runs on comparable hardware;
             `settling` before the first look.
         """
         starts, upgrade = selection.starts, selection.upgrade
@@ -90,17 +92,17 @@ class Finder:
         if finding.state not in ("inconclusive", "unconfirmed"):
             return finding
         unwaited = self._unwaited(starts, upgrade)
-        # A change must also be visible in the runs without subtraction.
+        # A change must also be visible without subtracting CPU wait, in the same direction and of similar size.
         state = verdict_after(look.seen for look in unwaited)
         if state in CHANGED and 0.25 <= looks[-1].pooled.log / unwaited[-1].pooled.log <= 1.75:
             return finding._replace(state=state, unwaited=unwaited[-1])
         return finding
 
     def beside(self, finding: Finding, siblings: Sequence[Start]) -> list[Pair]:
-        """Return runs before and since the upgrade of siblings and of replicas that stay, for the runs that a finding
-        compares.
+        """Return the runs of siblings and of staying replicas, before the upgrade and since it.
 
         Args:
+            finding: Finding whose last compared run ends the period.
             siblings: Starts of other services on the host, in order of time.
         """
         upgrade, look = finding.selection.upgrade, finding.look
@@ -116,10 +118,10 @@ class Finder:
         )
 
     def _replayed(self, upgrade: Upgrade, restarts: Restarts) -> list[Look]:
-        """Return the last look, and the looks before that its verdict depends on.
+        """Return the looks that the verdict depends on, in order of time: the last look and some before it.
 
-        Only `unconfirmed` depends on earlier looks, at which the change may have been called. So most judgements take
-        one look.
+        Only an `unconfirmed` verdict depends on earlier looks, at which the change may have been called. So most
+        judgements compute one look.
         """
         found: list[Look] = []
         for runs, reached in self._alignment.looks(upgrade):
@@ -132,10 +134,10 @@ class Finder:
         return found[::-1]
 
     def _look(self, runs: int, reached: Sequence[Pair], restarts: Restarts) -> Look | None:
-        """Return a look at all runs, or at runs of the same period if each pair has some, whichever has the smaller
-        error.
+        """Return a look at all runs or at runs of the same period, whichever has the smaller standard error.
 
-        All runs include more starts, but also changes of the host before. The choice does not depend on the shift.
+        All runs include more starts, but also earlier changes of the host. The same period is possible only if each
+        pair has runs in it. The choice does not depend on the shift, so it does not bias the verdict.
         """
         same = [pair.meanwhile for pair in reached if pair.meanwhile is not None]
         found = [
@@ -153,10 +155,11 @@ class Finder:
         return look
 
     def _is_seen_unadjusted(self, look: Look, reached: Sequence[Pair]) -> bool:
-        """Return whether a look's answer holds without subtracting the shift of a single replica on the old image.
+        """Return True if a look's verdict also holds without subtracting the shift of the only replica on the old
+        image.
 
-        That replica may have changed by itself, and its change would be attributed to the new image with the opposite
-        sign.
+        This replica may have changed for its own reason. Then subtracting its shift would make the new image appear
+        changed in the opposite direction.
         """
         beside = {ran.during.generation.container for pair in look.pairs for ran in pair.concurrent}
         if len(beside) != 1 or look.seen.verdict == "inconclusive":
@@ -168,8 +171,10 @@ class Finder:
         return unadjusted / adjusted >= 0.5
 
     def _unwaited(self, starts: Sequence[Start], upgrade: Upgrade) -> list[Look]:
-        """Return the looks after subtracting CPU wait; empty if the wait of a new start is unknown, or does not
-        explain the scatter of the runs.
+        """Return the looks after subtracting CPU wait.
+
+        Returns:
+            Empty if the wait of a new start is unknown, or if the wait does not explain the scatter of the runs.
         """
         if not all(map(is_single, (*upgrade.before, *upgrade.after))):
             return []

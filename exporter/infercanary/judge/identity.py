@@ -1,8 +1,8 @@
-"""Identity: which starts ran the same work (image, model, the canary's settings), even if some of it is unknown.
+"""Identity: decides which starts ran the same work (image, model, the canary's settings), even with missing values.
 
-A Kubernetes node that pulled an image names it by a digest of the registry (of an index or a manifest); a node into
-which the image was loaded names it by the digest of its config. No API maps one to the other. So digests of the same
-form are compared; images of different forms are the same if their reference, with its tag, is.
+A Kubernetes node that pulled an image reports a digest of the registry (of an index or a manifest). A node into which
+the image was loaded reports the digest of the image's config. No API maps one digest to the other. So images are
+compared by digest if both digests have the same form, and otherwise by reference with tag.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _WEIGHTS = "weights-"
 
 
 def identified(starts: Sequence[Start]) -> Sequence[Start]:
-    """Fill in unknown identities of a start from neighbouring starts.
+    """Fill in unknown models and settings of a start from neighbouring starts.
 
-    An older probe reports no digests, and a list from a server may fail: a missing value is no change. The previous
-    start counts first, then the next one, so a start keeps its identity when others follow. A model is copied only
-    between starts of the same image; settings between any.
+    An older probe reports no digests, and a request to a server may fail. So a missing value is no change. It is taken
+    from the previous start with a value, or else from the next one, so a start keeps its identity when others follow.
+    A model is copied only between starts of the same image, settings between any starts.
 
     Args:
         starts: Starts of one service with the runs of one canary, in order of time.
@@ -50,7 +50,7 @@ def comparable(starts: Sequence[Start], live: Sequence[Start]) -> tuple[Sequence
         live: Newest start of each container that still runs.
 
     Returns:
-        The comparable starts, and when the settings were edited (Unix seconds), or None if they were not.
+        The comparable starts, and the time of the last change of settings (Unix seconds); None if there was none.
     """
     own = {start.generation.container: start.settings for start in live}
     left = [
@@ -62,34 +62,39 @@ def comparable(starts: Sequence[Start], live: Sequence[Start]) -> tuple[Sequence
 
 
 def redrawn(starts: Sequence[Start]) -> int:
-    """Return the number of starts that each have random weights of their own; 0 if two are the same or there are too
-    few.
+    """Return the number of starts if each has other weights, as with random initialization.
+
+    Returns:
+        0 if two starts have the same weights, or if there are too few starts.
     """
-    fewest = 4  # three images with other weights each would be a week's work
+    fewest = 4  # fewer starts may each have been a real upgrade with new weights
     models = [start.model for start in starts if start.model.startswith(_WEIGHTS)]
     return len(models) if len({*models}) == len(models) >= fewest else 0
 
 
 def reference_of(image: str) -> str:
-    """Return the short reference of an image, without Docker's registry but with its tag."""
+    """Return the reference of an image without Docker's default registry, but always with a tag."""
     image = image.removeprefix("docker.io/").removeprefix("library/")
     return image if ":" in image.rpartition("/")[2] else f"{image}:latest"
 
 
 def image_name(generation: Generation) -> str:
-    """Return the name of an image for people: its reference, and enough of its id to distinguish two with one tag."""
+    """Return the name of an image for people: its reference and the first 12 digits of its id.
+
+    The digits distinguish two images with the same tag.
+    """
     digest = generation.image_key.rpartition(":")[2][:12]
     name = generation.image if generation.is_known else ENVIRONMENT
     return digest if not name or name.startswith("sha256:") else f"{name} ({digest})"
 
 
 def _of_one_image(starts: Sequence[Start]) -> list[Start]:
-    """Return the starts with one id for each image; the digest's form stays as the node reported it.
+    """Return the starts with the same id for all digests of one image.
 
-    Docker's starts have both digests and no form, and stay as they are.
+    The form of the digest is kept. Starts that Docker reported have both digests and no form, and are not changed.
     """
-    images: dict[str, str] = {}  # first digest of an image, by each of its digests
-    named: dict[str, dict[str, str]] = {}  # the same by form, for each reference
+    images: dict[str, str] = {}  # first digest of an image, by any of its digests
+    named: dict[str, dict[str, str]] = {}  # first digest of an image, by reference and form
     found = []
     for start in starts:
         form, digest = start.generation.image_form, start.generation.image_key
@@ -107,19 +112,20 @@ def _of_one_image(starts: Sequence[Start]) -> list[Start]:
 
 
 def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
-    """Return the starts with one digest for weights that differ only in their last bits.
+    """Return the starts with the same digest for weights that differ only in their last bits.
 
-    A factory that draws weights from a seed gives other last bits on another CPU. Such weights have the same layout
-    and give the same answer to the canary's input: last bits make relative errors of 1e-6 in float32 and 1e-4 in
-    bfloat16, other weights make 1. Classes, token counts and zeros are no proof, because other weights give the same.
+    Weights drawn from a seed differ in their last bits between kinds of CPU. Such weights have the same layout and
+    give nearly the same output for the canary's input: the relative error is about 1e-6 in float32 and 1e-4 in
+    bfloat16. With other weights the relative error is about 1. Outputs of whole numbers, such as classes, token counts
+    and zeros, prove nothing, because other weights may give the same numbers.
     """
     most = (
-        16  # no service runs on more kinds of CPU; without a seed each of thousands of starts has new weights
+        16  # a service runs on fewer kinds of CPU; the limit saves time if each start has new random weights
     )
     found: list[Start] = []
     drawings: dict[tuple[str, str], list[Start]] = defaultdict(
         list
-    )  # first start of each drawing, by layout and settings
+    )  # first start with each set of weights, by layout and settings
     for start in starts:
         first = start
         if start.model.startswith(_WEIGHTS):
@@ -132,7 +138,7 @@ def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
 
 
 def _is_alike(a: Start, b: Start) -> bool:
-    """Return True if both give the same answer, and other weights would not."""
+    """Return True if both starts give the same output, and the output is not of whole numbers only."""
     outputs = [start.generation.outputs.get(start.canary_name, ()) for start in (a, b)]
     return relative_error(*outputs) <= 1e-3 and not all(map(float.is_integer, outputs[1]))
 

@@ -1,14 +1,14 @@
-"""Measures: verdicts on memory, energy, throughput of a load, and spread of runs, beside the latency.
+"""Measures: verdicts on memory, energy, throughput of a load, and spread of runs, in addition to latency.
 
-The stages are those of latency, with the measure in place of the median. A measure of which more is better is
-inverted, so `regressed` always means worse. Spread is judged by :mod:`~infercanary.judge.spread`. Three things
-differ:
+A measure is judged like latency, with the measure's value in place of the run's median latency. If more of a measure
+is better, the value is inverted, so `regressed` always means worse. Spread is judged by
+:mod:`~infercanary.judge.spread`. Three rules differ from those for latency:
 
-- **Memory is compared at the same age.** A process grows for hours, and a leak never ends: the last runs of an old
-  start against the first of a new one would make each restart an improvement.
-- **The host's part is not subtracted.** The host does not change memory. If controls or siblings moved too, a change
-  of throughput or energy is `inconclusive`.
-- **A measure is often constant**, so the prior of the restart variance stays in each interval.
+- **Memory is compared at the same age.** The memory of a process grows for hours, or for ever with a leak. If the
+  last runs of an old start were compared with the first runs of a new start, each restart would be an improvement.
+- **The host's part is not subtracted.** The host does not change memory. If controls or siblings moved as well, a
+  change of throughput or energy is `inconclusive`.
+- **The prior of the restart variance always counts**, because the values of a measure are often constant.
 """
 
 from __future__ import annotations
@@ -36,21 +36,24 @@ from infercanary.judge.upgrade import Selection, select
 
 
 class MeasureVerdict(msgspec.Struct, frozen=True):
-    """Verdict on one measure. Shifts are ratios of the measure: -0.2 is 20 % less, whether that is better or worse."""
+    """Verdict on one measure. Shifts are ratios of the measure: -0.2 is 20 % less, even if less is worse."""
 
     state: State
     """`regressed` is worse: more memory, less throughput, more spread."""
     shift: float | None = None
     """None if nothing can be compared yet."""
     low: float | None = None
+    """Lower end of the interval of ``shift``."""
     high: float | None = None
+    """Upper end of the interval of ``shift``."""
     before: float | None = None
-    """Median of the values before, in the measure's unit."""
+    """Median with the old image, in the measure's unit."""
     after: float | None = None
+    """Median with the new image, in the measure's unit."""
 
 
 class Measures:
-    """Judges measures by the policy for latency."""
+    """Judges measures by thresholds that are derived from the policy for latency."""
 
     def __init__(self, policy: Policy = LIVE) -> None:
         self._policy = policy
@@ -63,10 +66,10 @@ class Measures:
         Args:
             starts: Starts of the service's containers with the runs of this canary, in order of time.
             siblings: Starts of other services on the host.
-            selection: :func:`select` of ``starts``, if known.
+            selection: Result of :func:`select` for ``starts``, if already computed.
 
         Returns:
-            Verdict of each measure that both images have, and of spread; empty without an upgrade.
+            Verdict by name, for spread and for each measure that both images have. Empty if there was no upgrade.
         """
         selection = selection or select(starts)
         upgrade = selection.upgrade
@@ -101,15 +104,15 @@ class Measures:
         return found
 
     def compare(self, before: Sequence[Start], after: Sequence[Start]) -> dict[str, MeasureVerdict]:
-        """Compare the measures of two groups of starts, at one look at all runs.
+        """Compare the measures of two groups of starts, in one look at all runs.
 
         Args:
             before: Starts of one side, in order of time.
             after: Starts of the other side, in order of time.
 
         Returns:
-            Verdict of each measure that both sides have; `inconclusive` with too few values. A change is called by
-            the interval at ``false_calls``; the interval shown has ``confidence``.
+            Verdict by name, for each measure that both sides have; `inconclusive` with too few values. The interval
+            that calls a change has the error ``false_calls``; the displayed interval has ``confidence``.
         """
         found = {}
         for measure in measured(before, after):
@@ -117,7 +120,7 @@ class Measures:
             old, new = (self._derived(measure, side, (before, after)) for side in (before, after))
             seen, shift, _ = compare_starts([s.series for s in old], [s.series for s in new], policy=rules)
             state: State = seen.verdict
-            if state in CHANGED:  # the error of live calls, because several measures are tested at once
+            if state in CHANGED:  # several measures are tested at once, so a call needs the smaller error
                 state = assess(shift, 1 - rules.decide.false_calls, rules.decide).verdict
             found[measure.name] = self._verdict(measure, state, seen, shift, [Pair(old, new)], [])
         return found
@@ -128,7 +131,7 @@ class Measures:
     def _derived(
         self, measure: Measure, starts: Iterable[Start], sides: Iterable[Iterable[Start]]
     ) -> list[Start]:
-        """Return the starts with the measure as their value. Memory: only up to the age that both sides reached."""
+        """Return the starts with the measure as their value. Memory counts up to the age that both sides reached."""
         age = math.inf
         if measure.unit == "bytes":
             age = min(max((np.ptp(s.times) for s in side if s.samples), default=0.0) for side in sides)
@@ -149,7 +152,7 @@ class Measures:
     ) -> MeasureVerdict:
         """Return the verdict in the measure's own unit and direction.
 
-        A change that the host or other GPU users may have made, by controls and siblings, is `inconclusive`.
+        A change is `inconclusive` if controls and siblings show that the host or other GPU users may be its cause.
         """
         if not math.isfinite(seen.shift):
             return MeasureVerdict(state)
@@ -170,8 +173,10 @@ def measure_verdict(
     """Return the verdict in the measure's own unit and direction.
 
     Args:
-        seen: Comparison of values that are worse if larger.
-        medians: Medians of both sides, as compared.
+        measure: The measure.
+        state: Verdict on the measure.
+        seen: Comparison of the values, inverted if more is better.
+        medians: Medians of both sides, inverted if more is better.
     """
     before, after = medians
     if not measure.more_is_better:
@@ -181,9 +186,9 @@ def measure_verdict(
 
 
 def measured(before: Iterable[Start], after: Iterable[Start]) -> list[Measure]:
-    """Return the judged measures that both sides have: memory and energy, then points of sweeps.
+    """Return the judged measures that both sides have: memory and energy, then points of load sweeps.
 
-    At most 20, because a probe may report any number.
+    At most 20 measures are returned, because a probe may report any number of measures.
     """
     old, new = ({n for start in side for s in start.samples for n in s.measures} for side in (before, after))
     known = [m for name in old & new if (m := measure_of(name)) and m.is_judged]
@@ -191,10 +196,10 @@ def measured(before: Iterable[Start], after: Iterable[Start]) -> list[Measure]:
 
 
 def of_measure(start: Start, measure: Measure) -> Start:
-    """Return the start with a measure in place of its medians, inverted if more is better.
+    """Return the start with a measure in place of its median latencies, inverted if more is better.
 
-    A probe may report any number: impossible values (the inverse of 1e-320, a mean of several 1e308) and zero do not
-    count. Runs keep their controls, clock and tags.
+    Runs keep their controls, clock and tags. Runs with a value of zero, or with a value outside 1e-18 to 1e18, are
+    left out: a probe may report any number, and extreme numbers overflow when inverted or averaged.
     """
     samples = [
         Sample(

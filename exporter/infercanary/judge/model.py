@@ -34,7 +34,7 @@ from infercanary.judge.statistics import Series
 
 
 class ServiceKey(NamedTuple):
-    """Key of a service: the same name may be in two namespaces."""
+    """Key of a service. The namespace is part of it, because two namespaces may have services of the same name."""
 
     namespace: str
     """Namespace in Kubernetes; empty for Docker and for probes listed in the config."""
@@ -45,19 +45,20 @@ class ServiceKey(NamedTuple):
 
 
 ImageForm = Literal["", "registry", "docker", "config"]
-"""Form of a Kubernetes node's image digest: of the registry, of the registry as Docker reports it, or of the image's
-config (loaded images). Empty if both id and digest are known, as Docker reports them.
+"""Origin of the image digest that a Kubernetes node reports: the registry, the registry through Docker, or the
+image's config (for an image loaded from a file). Empty if Docker reports both id and digest.
 """
 
 
 ENVIRONMENT: Final = "environment"
-"""Prefix of the environment's digest, which identifies the image if Docker does not know the container."""
+"""Prefix of a digest of the environment. This digest identifies the image if Docker does not know the container."""
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of one container. Times are Unix seconds by the probe's clock; ``cold_start`` has seconds.
+    """One start of one container. Times are Unix seconds of the probe's clock.
 
-    ``outputs`` and ``cold_start`` (load, first_run, time_to_steady) are by canary.
+    ``outputs`` has the first steady output by canary. ``cold_start`` has the seconds of each step (load, first_run,
+    time_to_steady) by canary.
     """
 
     service: str
@@ -74,29 +75,29 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     outputs: dict[str, tuple[Finite, ...]] = {}
     cold_start: dict[str, dict[str, Seconds]] = {}
     origin: Origin = NOWHERE
-    """The image's own labels, for people only: they influence no verdict."""
+    """Origin from the image's labels, for people only: labels influence no verdict."""
     profiles: Packed = {}
-    """First and last profiles of each canary, packed by :func:`~infercanary.judge.profiles.pack`."""
+    """First and last profiles by canary, packed by :func:`~infercanary.judge.profiles.pack`."""
     memory_kills: tuple[Moment, ...] = ()
-    """Times at which the kernel ended its server for memory, as far as the exporter learned."""
+    """Times at which the kernel killed the container's server for lack of memory, as far as the exporter knows."""
     ended_at: Moment = 0.0
-    """Unix time at which Docker or Kubernetes no longer had its container; 0 if it may still run."""
+    """Time from which Docker or Kubernetes no longer listed the container; 0 if the container may still run."""
     host: str = ""
-    """Host that it ran on; empty if the store is of one host."""
+    """Host of the container; empty if the store is for one host only."""
 
     @property
     def is_known(self) -> bool:
-        """True if Docker or Kubernetes found its container."""
+        """True if Docker or Kubernetes found the container."""
         return bool(self.image_id or self.image_digest)
 
     @property
     def key(self) -> ServiceKey:
-        """Key of its service."""
+        """Key of the container's service."""
         return ServiceKey(self.namespace, self.service)
 
     @property
     def image_key(self) -> str:
-        """Identity of its image; for a container that Docker does not know, of its environment."""
+        """Identity of the image. If Docker does not know the container, a digest of its environment stands for it."""
         if self.is_known:
             return self.image_id or self.image_digest
         own = {n: x for n, x in self.environment.items() if not (is_given(n) or is_setting(n))}
@@ -104,16 +105,17 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work_key(self) -> str:
-        """Image, and settings of its canaries: runs of starts with different keys are kept apart."""
+        """Identity of the image and of the canaries' settings. Starts with different keys are stored separately."""
         work = {name: value for name, value in self.environment.items() if is_of_canary(name)}
         return f"{self.image_key} {_digest(work)}" if work else self.image_key
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One run, or the median of ``runs`` runs (then with the sequence of the last and the time of the first).
+    """One run, or the medians of several merged runs.
 
-    Base units. Values out of bounds are not decoded. The order of the fields is the file format: add new ones at the
-    end, with a default.
+    A merged sample has the sequence number of the last run and the time of the first. All values are in base units.
+    Decoding fails if a value is out of bounds. The order of the fields is the file format: add new fields at the end,
+    with a default.
     """
 
     sequence: Count
@@ -138,27 +140,29 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def labelled_tags(self) -> tuple[str, ...]:
-        """Tags for people."""
+        """Tags as people see them, with the reason for a low clock."""
         return labelled_tags(self.tags, self.clock_reason)
 
     @property
     def is_settled(self) -> bool:
-        """True if it counts: it ended well, and its canary was steady. Tags of trouble do not exclude it."""
+        """True if the run counts for verdicts: the run succeeded and its canary was steady. Tags of disturbances do
+        not exclude a run.
+        """
         return not self.failed and bool(self.median) and NOT_JUDGED.isdisjoint(self.tags)
 
     @property
     def failed(self) -> bool:
-        """True if it has no latency."""
+        """True if the run has no latency."""
         return self.outcome != "ok" or self.median is None
 
 
 _OF_RUN = [name for name in Sample.__struct_fields__ if name in Run.__struct_fields__]
-_NUMBERS = ("median", "sm_clock", "waited", "crowded", "inside", "received")  # each may be None
+_NUMBERS = ("median", "sm_clock", "waited", "crowded", "inside", "received")  # these fields may be None
 _BY_NAME = ("phases", "controls", "off_cpu", "measures")
 
 
 def kept(run: Run) -> Sample:
-    """Return the run as it is stored: with the median of its latencies, or None without any."""
+    """Convert a run to the sample that is stored, with the median of the latencies; None if there are no latencies."""
     return Sample(
         median=median(run.latencies) if run.latencies else None,
         repeats=len(run.latencies),
@@ -167,17 +171,18 @@ def kept(run: Run) -> Sample:
 
 
 def merge(samples: Sequence[Sample]) -> Sample:
-    """Merge samples of one canary, in order, none of which failed, into one.
+    """Merge successful samples of one canary into one sample.
 
-    Only judged samples count, if there are any, so that the result can stand for them. A tag stays if at least half
-    of them have it. The output error is the largest, because it is rare and a median would hide it. ``runs`` is the
-    sum; fields without a median are the last sample's.
+    If some samples are judged, only these are merged, so that the result can replace them. The result has a tag if at
+    least half of these samples have it. It has the largest output error, because such errors are rare and a median
+    would hide them. ``runs`` is the sum. Other fields without a median are those of the last sample.
 
     Args:
-        samples: At least one.
+        samples: At least one sample, in order of time.
 
     Returns:
-        A number that no sample has is None; phases and controls are medians of the samples that have them.
+        A sample with a number None if no sample has this number. Phases and controls are medians of the samples that
+        have them.
     """
     judged = [s for s in samples if NOT_JUDGED.isdisjoint(s.tags)] or samples
     tags = Counter(tag for s in judged for tag in s.tags)
@@ -195,7 +200,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
 
 
 def medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of each name's values over the mappings that contain the name."""
+    """Return the median value by name. Mappings without a name do not count for this name."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for mapping in each:
         for name, value in mapping.items():
@@ -204,7 +209,7 @@ def medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def have_alike_controls(starts: Iterable[Start]) -> bool:
-    """Return True if all starts ran the same controls: machine code, or one version of Python and libc."""
+    """Return True if all starts ran the same controls (the same machine code, or the same Python and libc)."""
     return len({start.generation.environment.get(CONTROLS_MADE_OF) for start in starts}) == 1
 
 
@@ -214,16 +219,16 @@ def _digest(components: dict[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Start:
-    """One start of one container with the counted runs of one canary: steady ones that ended well, in order."""
+    """One start of one container, with the runs of one canary that count for verdicts, in order of time."""
 
     generation: Generation
     samples: Sequence[Sample]
     last: Sample | None = None
-    """Last run, counted or not; None if only counted ones are known."""
+    """Last run, whether it counts or not; None if only counted runs are known."""
 
     @classmethod
     def of(cls, generation: Generation, samples: Sequence[Sample]) -> Start:
-        """Make a start of all its runs, in order of time; only settled ones are kept."""
+        """Make a start from all runs, in order of time. Only settled runs are kept."""
         settled = [sample for sample in samples if sample.is_settled]
         return cls(generation, settled, samples[-1] if samples else None)
 
@@ -259,37 +264,37 @@ class Start:
 
     @cached_property
     def identity(self) -> str:
-        """Image and model: another one is an upgrade."""
+        """Identity of image and model. A start with another identity is an upgrade."""
         return f"{self.generation.image_key} {self.model}".rstrip()
 
     @cached_property
     def hardware(self) -> tuple[str, str]:
-        """Models of the CPU and the GPU of the host, in a fleet; empty if unknown.
+        """Model names of the host's CPU and GPU, in a store for several hosts; empty if unknown.
 
-        The device that the canary used is not part of it: an image that fell back to the CPU is compared with its
-        runs on a GPU.
+        The device that the canary used is not considered. So an image that fell back to the CPU is compared with
+        earlier runs on a GPU.
         """
         known = self.generation.environment if self.generation.host else {}
         gpus = (known[name] for name in sorted(known) if name.endswith("_cuda_device"))
         return known.get("cpu_model", ""), next(gpus, "")
 
     def is_comparable(self, hardware: tuple[str, str]) -> bool:
-        """Return True if it ran on the given hardware, as far as both are known."""
+        """Return True if the start ran on the given hardware. An unknown model equals any other."""
         return all(not a or not b or a == b for a, b in zip(self.hardware, hardware, strict=True))
 
     @cached_property
     def work(self) -> tuple[str, ...]:
-        """Identity, settings and hardware: starts with the same work have no known difference."""
+        """Identity, settings and hardware. Starts with the same work have no known difference."""
         return self.identity, self.settings, *self.hardware
 
     @property
     def replica(self) -> tuple[str, ...]:
-        """Container and work."""
+        """Container and work, which identify a replica."""
         return self.generation.container, *self.work
 
     @cached_property
     def series(self) -> Series:
-        """Logarithms of its runs' medians (seconds), in order of time."""
+        """Logarithms of the runs' median latencies in seconds, in order of time."""
         return Series.of([s.median for s in self.samples if s.median])
 
     @cached_property
@@ -299,16 +304,16 @@ class Start:
 
     @cached_property
     def pace(self) -> float:
-        """Mean seconds between its last 12 runs: after the burst of a start, the interval is longer."""
+        """Mean seconds between the last 12 runs. Earlier runs do not count, because a new start runs more often."""
         last = self.samples[-12:]
         return (last[-1].started_at - last[0].started_at) / (len(last) - 1) if len(last) > 1 else 0.0
 
     def reporting(self, **facts: Any) -> Start:
-        """Return the start with changed fields of its generation."""
+        """Return a copy of the start with changed fields of its generation."""
         return replace(self, generation=msgspec.structs.replace(self.generation, **facts))
 
     def latest(self, runs: int) -> Start:
-        """Return the start with its last ``runs`` runs: its baseline."""
+        """Return the start with its last ``runs`` runs."""
         return self.part(len(self.samples) - runs, len(self.samples))
 
     def first(self, runs: int) -> Start:
@@ -320,7 +325,7 @@ class Start:
         return self.first(int(np.searchsorted(self.times, at)))
 
     def part(self, first: int, last: int) -> Start:
-        """Return the start with a range of its runs: the same object at each call, and this one for all runs."""
+        """Return the start with a range of its runs, from a cache. The part with all runs is the start itself."""
         if first <= 0 and last >= len(self.samples):
             return self
         if (first, last) not in self._parts:
@@ -329,25 +334,31 @@ class Start:
 
 
 class Concurrent(NamedTuple):
-    """A start of the old image that ran on: its runs before a new start, and during it."""
+    """A start of the old image that continued to run beside the new image: a concurrent baseline."""
 
     before: Start
+    """Its runs before the first new start."""
     during: Start
+    """Its runs during the new starts."""
     ends: float
-    """Unix time until which it is known to run."""
+    """Unix time until which the start is known to run."""
 
 
 class Pair(NamedTuple):
-    """Starts of one replica before and after."""
+    """Starts of one replica before and after an upgrade."""
 
     before: Sequence[Start]
     after: Sequence[Start]
     concurrent: Sequence[Concurrent] = ()
     """Replicas that stayed on the old image."""
     meanwhile: Pair | None = None
-    """The same over the same period, if baseline starts ran on: fewer starts, but free of the host's changes before."""
+    """Alternative pair whose runs before and after are of the same period. None if no baseline start continued to
+    run. This pair has fewer starts, but excludes earlier changes of the host.
+    """
     is_same_period: bool = False
-    """True if ``before`` are the runs of ``concurrent`` in the period; otherwise their shift is subtracted."""
+    """True if ``before`` has the runs of ``concurrent`` in the same period. Otherwise the shift of ``concurrent`` is
+    subtracted.
+    """
 
 
 Changed = Literal["image", "model", "both"]
@@ -355,12 +366,16 @@ Changed = Literal["image", "model", "both"]
 
 
 class Upgrade(NamedTuple):
-    """Last change of image or model. ``own`` are earlier starts of the new image: then it is a rollback."""
+    """Last change of image or model."""
 
     at: float
+    """Unix time of the first start of the new image."""
     before: Sequence[Start]
+    """Starts of the old image."""
     after: Sequence[Start]
+    """Starts of the new image since the upgrade."""
     own: Sequence[Start]
+    """Starts of the new image before the upgrade: if there are any, the upgrade is a rollback."""
 
     @property
     def stays(self) -> list[Start]:
@@ -372,7 +387,7 @@ class Upgrade(NamedTuple):
 
     @property
     def changed(self) -> Changed:
-        """Exchanged part, by the last start before and after."""
+        """Exchanged part, from comparing the last start before with the last start after."""
         old, new = self.before[-1], self.after[-1]
         if not old.model or not new.model or old.model == new.model:
             return "image"

@@ -1,9 +1,9 @@
-"""Operators: which operators a shift went to, by profiled repeats of both sides.
+"""Operators: attributes a shift to operators of the model, by comparing profiled repeats of both images.
 
-An operator is a call of the model (``aten::conv2d``, ``Conv``) with everything that it called in turn. The changes of
-all operators and of the time outside operators add up to the change of the profiled wall time. Operators are named
-only if the profiled wall time changed as the timed one did, and if they make the greater part of it
-(docs/adr/0023-profiled-repeats.md).
+An operator is a call of the model (``aten::conv2d``, ``Conv``) with all calls made by it. The changes of all operators
+and of the time outside operators sum to the change of the profiled wall time. Operators are reported as the
+explanation only if the profiled wall time changed about as much as the timed latency, and if operators make up at
+least half of the change (docs/adr/0023-profiled-repeats.md).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from infercanary.contract.profile import Profile, ProfileRow
 Kind = Literal["grew", "shrank", "new", "gone"]
 
 State = Literal["explained", "outside", "unexplained"]
-"""``outside``: the change is outside operators. ``unexplained``: neither operators nor the time outside them explain
-the change, or the profiled repeats do not show the change of the timed repeats.
+"""``explained``: operators explain the change. ``outside``: the change is outside operators. ``unexplained``: neither
+explains the change, or the profiled repeats do not show the change of the timed repeats.
 """
 
 MOST = 10
@@ -40,23 +40,23 @@ _WORK = (
     "embedding|gather",
     "reorder|transpose|reformat|permute|shuffle",
 )
-"""Kinds of work, by words in the names of torch, ONNX Runtime, TensorRT, cuDNN and Inductor; the first match counts.
-Elementwise work is no kind: a sum and a sigmoid are different operators.
+"""Kinds of work, as patterns of operator names in torch, ONNX Runtime, TensorRT, cuDNN and Inductor. The first match
+counts. Elementwise operators have no common kind: a sum and a sigmoid are different work.
 """
 
 
 class OperatorShift(msgspec.Struct, frozen=True):
-    """One operator's part of a change. Times are seconds of one inference in profiled repeats."""
+    """One operator's part of a change. Times are seconds in one profiled inference."""
 
     operator: str
     before: float
     after: float
     share: float
-    """Share of the change of the profiled wall time; below 0 for the opposite direction."""
+    """Share in the change of the profiled wall time; below 0 if the operator changed in the opposite direction."""
     change: Kind
     detail: str = ""
-    """Other changes of it: device, kernel or library, shapes or types, number of calls, such as ``mkldnn_convolution
-    → _slow_conv2d_forward``, ``cuda:0 → cpu``, ``8x256 float → 8x256 double``, ``5 → 9 calls``.
+    """Changes of the operator other than its time: device, kernel or library, shapes or types, number of calls. Such
+    as ``mkldnn_convolution → _slow_conv2d_forward``, ``cuda:0 → cpu``, ``8x256 float → 8x256 double``, ``5 → 9 calls``.
     """
     shapes: str = ""
     """Shapes of the row that changed most; empty if unknown."""
@@ -67,7 +67,7 @@ class Operators(msgspec.Struct, frozen=True):
 
     state: State
     shifts: tuple[OperatorShift, ...] = ()
-    """Operators that clearly changed, the largest part first; :data:`MOST` at most."""
+    """At most :data:`MOST` operators that clearly changed, the largest share first."""
     share: float = 0.0
     """Share of all operators in the change of the profiled wall time; the rest is outside operators."""
 
@@ -75,18 +75,19 @@ class Operators(msgspec.Struct, frozen=True):
 def compare_operators(
     before: Sequence[Profile], after: Sequence[Profile], timed: tuple[float, float]
 ) -> Operators | None:
-    """Find the operators that a shift went to.
+    """Attribute a shift to operators.
 
     Args:
-        before: Profiles of the old side.
-        after: Profiles of the new side.
-        timed: Medians of the timed runs of both sides, in seconds.
+        before: Profiles of the old image.
+        after: Profiles of the new image.
+        timed: Median latencies of the timed runs with the old and the new image, in seconds.
 
     Returns:
-        None if a side has no profile with enough repeats to know their scatter.
+        None if an image has no profile with at least three repeats.
     """
     new = _nearest(after, timed[1])
-    # Profilers with different rights, such as without kernels, would report operators as gone.
+    # Compare only profiles of the same kind. A profiler with fewer rights, such as without access to GPU kernels,
+    # does not report all operators.
     old = new and _nearest([p for p in before if (p.engine, p.state) == (new.engine, new.state)], timed[0])
     if old is None or new is None:
         return None
@@ -104,16 +105,23 @@ def compare_operators(
 
 
 def _nearest(profiles: Sequence[Profile], timed: float) -> Profile | None:
-    """Return the profile that disturbed the model least: its repeats took about as long as the timed ones."""
+    """Return the profile whose repeats took about as long as the timed runs, because it slowed the model least."""
     known = [profile for profile in profiles if profile.repeats >= 3]
     return min(known, key=lambda profile: abs(median(profile.wall) - timed), default=None)
 
 
 def _shift(was: str, now: str, old: Profile, new: Profile, whole: float) -> OperatorShift | None:
-    """Return an operator's part of the change ``whole``; None if it is not clear.
+    """Return an operator's part of the change of the wall time; None if the operator did not clearly change.
 
-    Clear is beyond 3.5 standard errors, because each of many operators is a claim. If a profile has more operators
-    than rows, the short ones are summed: one without a row may have had as much time as that sum.
+    A clear change exceeds 3.5 standard errors, because many operators are tested. A profile with too many operators
+    has only a sum for the short ones. So an operator without a row may have taken as long as this sum.
+
+    Args:
+        was: Name of the operator with the old image.
+        now: Name of the operator with the new image.
+        old: Profile of the old image.
+        new: Profile of the new image.
+        whole: Change of the profiled wall time in seconds.
     """
     rows = [row for row in old.rows if row.kind == was], [row for row in new.rows if row.kind == now]
     (before, error), (after, other) = map(_seconds, rows)
@@ -129,8 +137,8 @@ def _shift(was: str, now: str, old: Profile, new: Profile, whole: float) -> Oper
 def _seconds(rows: Sequence[ProfileRow]) -> tuple[float, float]:
     """Return the median of an operator's seconds, and its standard error.
 
-    The error is 1.86 median absolute deviations over the root of the number less two, because few repeats may be
-    equal by chance.
+    The error is 1.86 median absolute deviations divided by the square root of (number of repeats - 2). The factor and
+    the 2 allow for few repeats, which may be equal by chance.
     """
     seconds = [*map(sum, zip(*(row.seconds for row in rows), strict=True))] or 3 * [0.0]
     middle = median(seconds)
@@ -140,8 +148,8 @@ def _seconds(rows: Sequence[ProfileRow]) -> tuple[float, float]:
 def _details(old: Sequence[ProfileRow], new: Sequence[ProfileRow]) -> tuple[str, str]:
     """Return the changes in the rows of one operator, and the shapes of the row that changed most.
 
-    Its work is different if the row that gained most is not on the old side and differs from the row that gained
-    least.
+    The row with the largest increase of time is reported as a replacement of the row with the largest decrease, if
+    the old image does not have the former.
     """
     work = attrgetter("device", "name", "shapes")
     gains: dict[tuple[str, str, str], float] = defaultdict(float)
@@ -164,18 +172,15 @@ def _details(old: Sequence[ProfileRow], new: Sequence[ProfileRow]) -> tuple[str,
 
 
 def short_name(name: str) -> str:
-    """Return a name for a sentence, without torch's namespace or a provider's suffix.
-
-    Args:
-        name: Such as ``aten::conv2d`` or ``OpenVINOExecutionProvider``.
-    """
+    """Shorten a name for display: ``aten::conv2d`` to ``conv2d``, ``CUDAExecutionProvider`` to ``CUDA``."""
     return name.removeprefix("aten::").removesuffix("ExecutionProvider")
 
 
 def old_names(old: Profile, new: Profile) -> dict[str, str]:
-    """Map names to those of the old side: another engine, compiler or graph has other names for the same work.
+    """Map operator names of the new image to names of the old image, for work whose name changed.
 
-    They are matched by kind of work and order of calls.
+    Another engine, compiler or graph has other names for the same work. Names are matched by kind of work and by the
+    order of calls.
     """
     before, after = (
         dict.fromkeys(row.kind for row in sorted(profile.rows, key=attrgetter("order")))
@@ -192,5 +197,5 @@ def old_names(old: Profile, new: Profile) -> dict[str, str]:
 
 
 def _work(name: str) -> str:
-    """Return the kind of work, or the name if it is of no kind."""
+    """Return the kind of work of an operator, or its name if no kind matches."""
     return next((work for work in _WORK if re.search(work, name.lower())), name)

@@ -1,7 +1,7 @@
-"""Origin of an image by its own labels: words and a link for people.
+"""Origin of an image from its labels: version, revision and a link, for people.
 
-Whoever built the image or its base image wrote the labels. So they never identify an image, they are cut and made
-printable, and only http and https addresses become links.
+Labels are untrusted: anyone who built the image or its base image may have written them. So a label never identifies
+an image, its text is cut and made printable, and only http and https addresses become links.
 https://github.com/opencontainers/image-spec/blob/main/annotations.md
 """
 
@@ -20,19 +20,19 @@ _REVISION, _SOURCE, _VERSION = (
 )
 _MOST, _MOST_URL = 64, 200
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
-_SHORT = 12  # digits of a commit
+_SHORT = 12  # shown digits of a commit's hash
 _COMPARES: Mapping[str, str] = {
     "github": "{repository}/compare/{old}...{new}",
     "gitlab": "{repository}/-/compare/{old}...{new}",
     "codeberg": "{repository}/compare/{old}...{new}",
 }
-"""Code-hosting software → its page for a range of commits. The software is recognized by the first or the
-second-to-last part of the host's name, such as ``github.com`` or ``gitlab.example.com``.
+"""URL of the page that compares two commits, by code-hosting software. The software is recognized by the first or the
+second-to-last part of the host's name, such as in ``gitlab.example.com`` or ``github.com``.
 """
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Origin of one image; fields without a label are empty."""
+    """Origin of one image; a field is empty if the image lacks its label."""
 
     revision: str = ""
     source: str = ""
@@ -41,9 +41,7 @@ class Origin(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, labels: Mapping[str, str]) -> Origin:
-        """Read the origin from an image's labels; long values are cut, and a source that is no web address is left
-        out.
-        """
+        """Read the origin from an image's labels. Long values are cut; a source that is no web address is left out."""
         revision, version = (
             printable(labels.get(label, "").strip(), _MOST) for label in (_REVISION, _VERSION)
         )
@@ -61,7 +59,8 @@ NOWHERE = Origin()
 def changed(before: Origin, after: Origin) -> str:
     """Return the difference of two origins, such as ``version 1.4 → 1.5, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a``.
 
-    Empty if they are the same, as the labels of a common base image are, or if the old image has no labels.
+    Without labels of the old image, the new version and revision are returned. The text is empty if both origins are
+    the same, for example if both are those of a common base image.
     """
     each = (
         ("version", before.version, after.version),
@@ -73,7 +72,11 @@ def changed(before: Origin, after: Origin) -> str:
 
 
 def link(before: Origin, after: Origin) -> str:
-    """Return the URL of the commits between two images, or the new one's source; empty if no source is known."""
+    """Return the URL of a page with the commits between two images.
+
+    Returns:
+        The new image's source if there is no such page; empty if the source is unknown, too.
+    """
     commits = [_COMMIT.fullmatch(origin.revision.lower()) for origin in (before, after)]
     if (
         not after.source

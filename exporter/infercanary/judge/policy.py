@@ -1,9 +1,9 @@
-"""Policy: every number that the judge decides by, in four groups. Thresholds of alerts are in prometheus/rules alone.
+"""Policy: all thresholds of the judge, in four groups. Thresholds of alerts are in prometheus/rules.
 
-Three policies have names: ``LIVE`` judges upgrades in the exporter, ``FILES`` compares two files at one look, and
-``EXPERIMENT`` decides ``infercanary ab``. The size of a change is the same in all three.
+There are three policies: ``LIVE`` judges upgrades in the exporter, ``FILES`` compares two files at one look, and
+``EXPERIMENT`` decides ``infercanary ab``. The smallest effect is the same in all three.
 
-Shifts are ratios here (0.03 is 3 %), in both directions; the judge works on their logarithms.
+This module gives shifts as ratios (0.03 is 3 %, slower or faster). The judge computes with logarithms of ratios.
 """
 
 from __future__ import annotations
@@ -16,42 +16,41 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Decide:
-    """When a shift is a change. Users set the first five."""
+    """Limits that decide whether a shift is a change. Users set the first five."""
 
     smallest_effect: float = 0.03
-    """Ratio. A smaller shift is no change, and an interval within it is `equivalent`. Below 3 %, code layout and
-    memory allocation alone change speed (Mytkowicz et al., "Producing Wrong Data Without Doing Anything Obviously
-    Wrong!", 2009).
+    """Ratio. A smaller shift is no change. If the whole interval is within this limit, the verdict is `equivalent`.
+    Code layout and memory allocation alone can change speed by almost 3 % (Mytkowicz et al., "Producing Wrong Data
+    Without Doing Anything Obviously Wrong!", 2009).
     """
 
     clear_zone: float = 0.01
-    """Ratio. Dead band: the confidence interval of a change lies outside it, because a tiny but certain shift matters
-    to nobody.
+    """Ratio. Dead band: a shift is a change only if its confidence interval lies outside this band. A tiny shift
+    matters to nobody, even if it is certain.
     """
 
     confidence: float = 0.95
-    """Confidence of the interval that is shown, over all looks at one upgrade together. A change is called by
-    ``false_calls``.
+    """Confidence of the displayed interval, over all looks at one upgrade together. Whether a change is called
+    depends on ``false_calls``, not on this confidence.
     """
 
     false_calls: float = 0.002
-    """Error of the interval that calls a change, over all looks at one upgrade and both directions. With a restart
-    variance learned from eight earlier starts, about .5 % of restarts of an unchanged image are called. With the
-    prior alone, it is below 1 % for restart SDs up to 3 %, and 2 % at 5 % (``benchmarks/verdicts.py``).
+    """Error probability of the interval that calls a change, over all looks at one upgrade and both directions. With
+    a restart variance learned from eight earlier starts, about .5 % of the restarts of an unchanged image are called
+    a change. With the prior alone, fewer than 1 % are called if the restart SD is at most 3 %, and 2 % if it is 5 %
+    (``benchmarks/verdicts.py``).
     """
 
     looks: tuple[int, ...] = (5, 8, 12, 16, 24, 36, 48, 96, 192)
-    """Run counts of a candidate's start at which the judge looks. The interval holds at all looks together, so looks
-    cost only CPU time. Looks are most frequent at the run counts at which a large change is called.
+    """Run counts of a new start at which the judge looks. The interval holds for all looks together, so more looks
+    cause no more false calls. Most looks are at small run counts, because a large change is called early.
     """
-
-    # Logarithms, so that a verdict holds for ratios in both directions.
 
     @cached_property
     def log_effect(self) -> float:
         """Smallest effect as a logarithm.
 
-        It is symmetric: if one side is 3 % slower, the other one is 2.9 % faster.
+        The logarithm is symmetric: if the new side is 3 % slower, the old side is 2.9 % faster.
         """
         return math.log1p(self.smallest_effect)
 
@@ -63,145 +62,157 @@ class Decide:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """Which starts and runs count, and how shifts are pooled. Users set ``history``."""
+    """Limits that select starts and runs, and priors for pooling shifts. Users set ``history``."""
 
     history: int = 8
-    """Latest baseline starts of each container that count: enough to learn the restart variance without reading an
-    image's whole past.
+    """Number of baseline starts that count for each container, the latest ones. Eight are enough to learn the restart
+    variance.
     """
 
     fewest_runs: int = 8
-    """Smallest number of runs of a start that counts: with fewer, scatter and autocorrelation are guesses."""
+    """A start counts if it has at least this number of runs. With fewer, scatter and autocorrelation are guesses."""
 
     fewest_new_runs: int = 5
-    """Smallest number of runs of a candidate's start in the live judge. Less than for a baseline, because the
-    baseline's noise counts for it, too.
+    """A new start counts in the live judge if it has at least this number of runs. It needs fewer runs than a
+    baseline start, because its noise is estimated partly from the baseline.
     """
 
     full_baseline_runs: int = 24
-    """Runs after which the status page and the demo call a baseline complete. Fewer are compared, too, but their
-    noise is a guess: with 12, a slow image was not called within 11 minutes, with 24 it was in 5
-    (``benchmarks/results/2026-11-22-stack.md``).
+    """Number of runs after which the status page and the demo call a baseline complete. A shorter baseline is
+    compared, too, but its noise is a guess. With 12 runs a slow image was not called within 11 minutes, with 24 runs
+    it was called after 5 minutes (``benchmarks/results/2026-11-22-stack.md``).
     """
 
     concurrent_runs: int = 4
-    """Runs of a staying replica during the candidate's runs from which it is compared: fewer have no scatter. The
-    judge waits until one replica has so many.
+    """A replica on the old image is a concurrent baseline if it has at least this number of runs during the new
+    image's runs. Fewer runs show no scatter. The judge waits until one such replica has enough runs.
     """
 
     concurrent_starts: int = 16
-    """Largest number of staying replicas that a new start is compared with: those that ran on longest. The median
-    shift of 16 is known three times as well as a single one; 150 took 11 s.
+    """Largest number of replicas on the old image that a new start is compared with. Those with the most runs during
+    the new start are taken. The standard error of their median shift is a third of that of a single replica. With
+    150 replicas a judgement took 11 s.
     """
 
     noise_df: float = 5.0
-    """Degrees of freedom of the baseline's noise in the candidate's. With more, a candidate noisier than the baseline
-    is trusted too early; with fewer, calling a slowdown to double takes more than a minute.
+    """Weight of the baseline's noise in the noise estimate of a new start, in degrees of freedom. A larger weight
+    trusts a new image too early if it is noisier than the baseline. With a smaller weight, a doubled latency is
+    called only after more than a minute.
     """
 
     restart_sd: float = 0.012
     """SD of logarithms. Assumed restart SD before any restart was observed."""
 
     restart_df: float = 3.0
-    """Its degrees of freedom: few, so that its tail is heavy and a service's own restarts soon outweigh it."""
+    """Degrees of freedom of :attr:`restart_sd`. They are few, so that the prior has a heavy tail and a service's own
+    restarts soon outweigh it.
+    """
 
     prior: int = 0
-    """Number of the stored prior that was learned from the services of a store; 0 for the assumed one."""
+    """Number of the stored prior of the restart variance, learned from all services; 0 for the assumed prior."""
 
     baseline_runs: int = 240
-    """Latest runs of a start that are its baseline."""
+    """Number of runs of a start that are its baseline, the latest ones."""
 
     reads_clock: bool = True
-    """True if equal values may be due to a coarse clock. Memory is exact: each start may have the same bytes."""
+    """True if equal values are attributed to a coarse clock. False for memory, because memory values are exact."""
 
     measure_effect: float = 0.05
-    """Ratio. :attr:`smallest_effect` for memory, throughput and energy: allocators and clocks change these by a few
-    percent between starts.
+    """Ratio. :attr:`smallest_effect` for memory, throughput and energy. It is larger than for latency, because
+    allocators and clock rates change these measures by a few percent between starts.
     """
 
     load_restart_sd: float = 0.025
-    """SD of logarithms. :attr:`restart_sd` for throughput and energy: loads of a second at clocks that differ between
-    starts. It has eight degrees of freedom: with fewer, its heavy tail would ask for more starts than come in a
-    week (``benchmarks/results/2026-11-24-measures.md``).
+    """SD of logarithms. :attr:`restart_sd` for throughput and energy, whose loads of a second depend on the clock
+    rate of a start. This prior has eight degrees of freedom. With fewer, its tail is so heavy that a verdict would
+    need more starts than a week has (``benchmarks/results/2026-11-24-measures.md``).
     """
 
     spread_restart_sd: float = 0.15
-    """SD of logarithms. :attr:`restart_sd` for the spread of runs, which 48 runs show no better. It has eight degrees
-    of freedom.
+    """SD of logarithms. :attr:`restart_sd` for the spread of runs. A spread estimated from 48 runs has about this
+    error. The prior has four degrees of freedom.
     """
 
     contended: float = 0.1
-    """Ratio. A start is contended if CPU wait caused by others on the host made its runs longer by so much than those
-    of the image's other starts: it teaches no restart variance, and is no baseline.
+    """Ratio. A start is contended if CPU wait caused by other processes on the host made its runs longer than those
+    of the image's other starts by more than this. A contended start is no baseline and is not used to learn the
+    restart variance.
     """
 
     gone_seconds: float = 600.0
-    """A container is not live after so many seconds without a run, and"""
+    """Seconds without a run after which a container is no longer live, if ``gone_runs`` is exceeded as well."""
 
     gone_runs: float = 3.0
-    """after so many of its own intervals."""
+    """Run intervals without a run after which a container is no longer live, if ``gone_seconds`` is exceeded, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attribute:
-    """When a cause is named."""
+    """Limits from which a cause is named."""
 
     cause_confidence: float = 0.95
-    """Confidence of the interval of a part of a shift."""
+    """Confidence of the interval of one cause's part of a shift."""
 
     history_confidence: float = 0.9995
-    """Confidence of a shift from the same image's own history, and of the shift at a change point."""
+    """Confidence of two intervals: of a rolled-back image's shift from its own history, and of the shift at a change
+    point.
+    """
 
     moved_sigmas: float = 2.6
-    """Standard errors by which a control or sibling has moved (and by the smallest effect): one in a hundred that
-    stood still passes, with normal noise.
+    """A control or sibling has moved if its shift is at least this number of standard errors, and at least the
+    smallest effect. With normal noise, one in a hundred unchanged controls exceeds 2.6 standard errors.
     """
 
     whole_share: float = 0.75
-    """An explanation of at least this share of the shift is its only cause."""
+    """An explanation covering at least this share of the shift is reported as its only cause."""
 
     waiting_factor: float = 2.0
-    """Largest possible part of the host for each second of CPU wait. Cold caches follow a context switch, which costs
-    from microseconds to more than a millisecond (Li, Ding, Shen, "Quantifying the cost of context switch", ExpCS
-    2007), while a turn of the scheduler lasts a few: as much again at most.
+    """Largest possible host part of the shift, in seconds for each second of CPU wait. After a wait the caches are
+    cold, which costs from microseconds to more than a millisecond (Li, Ding, Shen, "Quantifying the cost of context
+    switch", ExpCS 2007). A time slice of the scheduler lasts a few milliseconds, so cold caches at most double the
+    wait.
     """
 
     phase_share: float = 0.25
-    """Share of a change from which a phase or a resource is named."""
+    """A phase or a resource is named if it explains at least this share of the change."""
 
     tag_share: float = 0.2
-    """Rise of the share of runs with a tag from which the tag is named."""
+    """A tag is named if the share of runs with this tag rose by at least this value."""
 
     cold_start_ratio: float = 1.25
-    """A step of the cold start is slower if it takes so many times the longest time before,"""
+    """A step of the cold start is slower if it takes more than this multiple of its longest earlier time."""
 
     cold_start_seconds: float = 1.0
-    """and so many seconds more,"""
+    """A step of the cold start is slower if it also takes this number of seconds more than its longest earlier time."""
 
     cold_starts: int = 2
-    """in at least so many starts: the first start reads a new image's files from the disk."""
+    """Smallest number of starts in which a step must be slower. One is not enough, because the first start reads the
+    new image's files from the disk.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """When a container has drifted without an upgrade."""
+    """Limits from which a container has drifted without an upgrade."""
 
     block_runs: int = 12
-    """Runs in a block, whose median is compared: it averages out disturbances of a minute."""
+    """Number of runs in a block. Medians of blocks are compared, which removes disturbances of a minute."""
 
     first_seconds: float = 86_400.0
-    """Length of the frozen baseline from an image's first run; longer if it holds too few blocks."""
+    """Length of the frozen baseline, from an image's first run. The baseline is longer if it has too few blocks."""
 
     blocks: int = 24
-    """Blocks now, and at least in a baseline: four hours with a run every minute, 48 minutes with a run every 10 s."""
+    """Number of latest blocks that are compared with the baseline, and smallest number of blocks of a baseline. 24
+    blocks take about five hours with a run every minute, and 48 minutes with a run every 10 s.
+    """
 
     drift_confidence: float = 0.99999
-    """Confidence of the interval: the test is repeated for years."""
+    """Confidence of the interval. It is this high because the test is repeated for years."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Numbers that decide, in groups."""
+    """All thresholds of the judge, in groups."""
 
     decide: Decide = Decide()
     pool: Pool = Pool()
@@ -209,13 +220,13 @@ class Policy:
     drift: Drift = Drift()
 
     def but(self, **changes: Any) -> Policy:
-        """Return the policy with some numbers changed.
+        """Return a copy of the policy with some fields changed.
 
         Args:
-            changes: Name of a number in any group → its value.
+            changes: New value by field name; the field may be in any group.
 
         Raises:
-            KeyError: No number has that name.
+            KeyError: No group has a field of that name.
         """
         group_of = {f.name: group.name for group in fields(self) for f in fields(getattr(self, group.name))}
         policy = self
@@ -225,10 +236,10 @@ class Policy:
         return policy
 
     def for_measures(self, *, loads: bool = False) -> Policy:
-        """Return the policy for memory or, with ``loads``, for throughput and energy.
+        """Return the policy for memory, or for throughput and energy if ``loads`` is true.
 
-        The restart SD learned from latencies does not apply. Memory is not compared with other replicas over the same
-        period, because the host does not change it, and their processes are older.
+        The restart SD learned from latencies does not apply to measures. Memory has no concurrent baseline: the host
+        does not change memory, and the processes of the other replicas are older.
         """
         pool = self.pool
         known = Pool.restart_sd if pool.prior else pool.restart_sd
@@ -240,14 +251,16 @@ class Policy:
 
 
 LIVE = Policy()
-"""Judges upgrades in the exporter, at looks while runs come in."""
+"""Policy of the exporter, which judges upgrades at several looks while runs arrive."""
 
 FILES = LIVE.but(confidence=0.995, history=16, cold_starts=1, fewest_new_runs=8, noise_df=0.0)
-"""Compares files or samples at one look: all runs are there, so the interval that is shown also calls. At this
-confidence .09 % of the places in labelled series without a change were called (benchmarks/verdicts.py).
+"""Policy for comparing files or samples at one look. All runs exist already, so the displayed interval also calls a
+change. At this confidence .09 % of the places without a change in labelled series were called
+(``benchmarks/verdicts.py``).
 """
 
 EXPERIMENT = LIVE.but(restart_sd=0.05, cold_starts=1)
-"""Decides on pairs of starts, with a look after each pair. Its interval rests on the number of starts; the assumed
-restart SD counts only for changes that are beyond doubt on a machine where starts differ by 15 %.
+"""Policy of an experiment with pairs of starts, with a look after each pair. The interval is computed from the
+observed starts. The assumed restart SD is used only to stop early, at changes that would be certain even if starts
+differed by 15 %.
 """

@@ -1,10 +1,10 @@
-"""Pooling: the shift over the replicas of a service, from starts, runs, and replicas that stayed on the old image.
-Pure.
+"""Pooling: combines the shifts of a service's replicas into one shift. Pure functions.
 
 A start is one replicate, whatever its number of runs. The shift of replicas that stayed on the old image is
-subtracted (difference in differences; Card and Krueger, "Minimum Wages and Employment", 1994): it is the host's,
-without restart variance and without differences between replicas. If these replicas are the baseline themselves, they
-may be compared over the same period instead; then nothing is subtracted, and earlier noise is no part of the error.
+subtracted (difference in differences; Card and Krueger, "Minimum Wages and Employment", 1994). This shift is caused
+by the host: it includes no restart and no difference between replicas. If these replicas are the baseline themselves,
+the new image may instead be compared with their runs of the same period. Then nothing is subtracted, and noise of
+earlier runs does not count.
 """
 
 from __future__ import annotations
@@ -22,60 +22,65 @@ from infercanary.judge.shift import UNKNOWN, Pooled, Restarts, Shift
 from infercanary.judge.statistics import Level, Points, Series, between, mean_of
 
 NO_RESTART = Restarts(0.0, math.inf)
-"""Restart variance of a sibling or a control: it was not restarted, or restarts do not affect it."""
+"""Zero restart variance, for siblings (which were not restarted) and controls (which restarts do not affect)."""
 
 
 class Replica(NamedTuple):
-    """Starts of one replica (all replicas with new names count as one) with the old image and with the new one."""
+    """Starts of one replica with the old and the new image. All replicas with new names count as one."""
 
     old: Sequence[Series]
     new: Sequence[Series]
     beside: Sequence[tuple[Series, Series]] = ()
-    """Replicas that stayed on the old image: their runs before, and in the period."""
+    """Runs before and during the new starts, for each replica that stayed on the old image."""
     is_same_period: bool = False
-    """True if ``old`` has the staying replicas' runs of the same period. Otherwise these replicas' shift is
-    subtracted.
+    """True if ``old`` has the runs of the staying replicas during the new starts. Otherwise the shift of these
+    replicas is subtracted.
     """
 
 
 class _Part(NamedTuple):
-    """Shift of one replica, and its variances by runs and by starts."""
+    """Shift of one replica (a logarithm), with separate variances due to runs and due to restarts."""
 
     log: float
     sampling: float
+    """Variance due to the replica's own runs."""
     df: float
-    """Degrees of freedom of ``sampling``, and of ``shared``."""
+    """Degrees of freedom of ``sampling`` and ``shared`` together."""
     starting: float
+    """Variance due to restarts."""
     shared: float
-    """Variance due to runs of staying replicas, which may be common to all parts."""
+    """Variance due to the runs of staying replicas. Several parts may share the same staying replicas."""
     bound: float
-    """See :attr:`~infercanary.judge.shift.Pooled.bound`."""
+    """Upper bound of the error by runs, as :attr:`~infercanary.judge.shift.Pooled.bound`."""
     moved: float
     """Subtracted shift of staying replicas; NaN if nothing is subtracted."""
 
 
 class Pooling:
-    """Pools shifts.
+    """Pools the shifts of replicas.
 
     Args:
-        pool: Which starts count, and the weight of the baseline's noise in a new start's.
+        pool: Limits of the starts that count, and the weight of the baseline's noise for a new start.
     """
 
     def __init__(self, pool: Pool = LIVE.pool) -> None:
         self._pool = pool
 
     def pooled(self, replicas: Sequence[Replica], restarts: Restarts) -> Pooled | None:
-        """Return the shift over the replicas, with the errors of runs and of restarts apart; None if nothing can be
-        compared.
+        """Return the shift over the replicas, with separate errors by runs and by restarts.
 
-        Over m replicas with one start each, restarts leave a variance of 2 sd² / m, with the degrees of freedom of
-        ``restarts``. Replicas are weighted by inverse variances, as in a random-effects meta-analysis. If they differ
-        by more than their errors, the restart part is widened (Hartung and Knapp, "A refined method for the
-        meta-analysis of controlled clinical trials with binary outcome", 2001); agreement by chance does not narrow
-        it. Assumes independent starts and equal shifts of replicas.
+        With m replicas that have one start on each side, the variance by restarts is 2 sd² / m, with the degrees of
+        freedom of ``restarts``. Replicas are weighted by inverse variances, as in a random-effects meta-analysis. If
+        replicas differ by more than their errors, the error by restarts is widened (Hartung and Knapp, "A refined
+        method for the meta-analysis of controlled clinical trials with binary outcome", 2001). If they agree by
+        chance, it is not narrowed. Starts are assumed to be independent, and replicas to have equal shifts.
 
         Args:
-            replicas: Starts with too few runs, and replicas without a start on either side, do not count.
+            replicas: Replicas to pool. Starts with too few runs do not count.
+            restarts: Restart variance of a start.
+
+        Returns:
+            None if no replica has a counted start on both sides.
         """
         counted = [each for replica in replicas if all((each := self._counted(replica))[:2])]
         if not counted:
@@ -83,7 +88,7 @@ class Pooling:
         parts = np.array([self._compared(replica, restarts.sd**2) for replica in counted])
         logs, sampling, dfs, starting, shared, bounds, moved = parts.T
         taken_off = moved[~np.isnan(moved)]
-        if taken_off.size:  # a replica without staying replicas may have moved as much as those of others
+        if taken_off.size:  # without staying replicas, the host may have moved a replica as much as elsewhere
             starting = starting + np.where(np.isnan(moved), np.mean(taken_off**2), 0.0)
         total = sampling + shared + starting
         weights = 1 / total if total.all() else np.ones(len(total))
@@ -112,12 +117,12 @@ class Pooling:
         )
 
     def shift(self, replicas: Sequence[Replica], restarts: Restarts) -> Shift:
-        """Return :meth:`pooled` with one error, which is infinite if nothing can be compared."""
+        """Return the pooled shift with one combined error, which is infinite if nothing can be compared."""
         found = self.pooled(replicas, restarts)
         return UNKNOWN if found is None else found.shift
 
     def _counted(self, replica: Replica) -> Replica:
-        """Leave out starts, and staying replicas, with too few runs."""
+        """Leave out starts and staying replicas with too few runs."""
         fewest, least = self._pool.fewest_runs, self._pool.concurrent_runs
         return replica._replace(
             old=[start for start in replica.old if len(start) >= fewest],
@@ -126,26 +131,31 @@ class Pooling:
         )
 
     def _compared(self, replica: Replica, square: float) -> _Part:
-        """Return the shift of one replica; ``square`` is the restart variance."""
+        """Return the shift of one replica and its variances.
+
+        Args:
+            replica: Replica with counted starts only.
+            square: Restart variance.
+        """
         old, new, beside, is_same = replica
-        # For a few minutes a wandering level looks constant, so the autocorrelation is taken from earlier runs.
+        # Within a few minutes a wandering level looks constant. So the autocorrelation is estimated from earlier runs.
         lasting = [before for before, _ in beside] if is_same else old
         old_levels = [self._level(s, [s], lasting) if is_same else s.known for s in old]
         new_levels = [self._level(s, old, lasting) for s in new]
         before, after = mean_of(old_levels), mean_of(new_levels)
-        # The old image's variance between starts is part of the restart variance. New starts may differ by more: pods
-        # with new names are compared at once, and a throttled one moves the mean of all.
+        # New starts may differ by more than the restart variance: all pods with new names are one replica, and a
+        # throttled pod changes their mean.
         apart = float(np.var([level.log for level in new_levels], ddof=1)) if len(new) > 1 else 0.0
         starting = square / len(old) + max(square, apart - after.variance * len(new)) / len(new)
         shared, bound, moved = 0.0, math.inf, math.nan
         if not is_same and not beside and sum(map(len, old)) >= 200:
-            # With fewer runs, by chance none may have been as far off as a new start.
+            # With fewer runs, possibly no baseline run deviates as much as a new start does.
             bound = math.hypot(max(s.reach for s in old), 3 * math.sqrt(before.variance))
         runs = between(before, after)
         log, df = runs.log, runs.df
         if beside:
-            # Each of these may have changed by itself. So quiet ones have no larger weight, and replicas that
-            # disagree are weak evidence.
+            # A staying replica may have changed for its own reason. So their median is taken, without larger weights
+            # for replicas with little noise, and its error grows if the replicas disagree.
             shifts = [between(a.known, self._level(b, [a])) for a, b in beside]
             others = middle_of(shifts)
             if is_same:
@@ -160,11 +170,13 @@ class Pooling:
         return _Part(log, runs.se**2, df, starting, shared, bound, moved)
 
     def _level(self, start: Series, usual: Sequence[Series], lasting: Sequence[Series] = ()) -> Level:
-        """Return the level of a start that may have too few runs to show its own noise.
+        """Return the level of a start that may have too few runs to estimate its own noise.
 
-        The noise of ``usual`` counts for ``noise_df`` degrees of freedom, like the conjugate prior of a normal
-        variance. The result is never below it, because a start may be in one of two modes for all its runs. Its
-        autocorrelation is at least that of ``lasting``, or of ``usual``.
+        Args:
+            start: Runs of the start.
+            usual: Baseline starts. Their noise is a prior with ``noise_df`` degrees of freedom. The estimated noise is
+                not below this prior, because all runs of a start may be in one of two modes.
+            lasting: Longer series whose autocorrelation is the lower limit; ``usual`` if empty.
         """
         noise_df = self._pool.noise_df
         if not noise_df:
@@ -173,7 +185,7 @@ class Pooling:
         square = median(each.scatter**2 for each in usual)
         own = (noise_df * square + (len(start) - 1) * start.scatter**2) / df
         alike = median(each.alike for each in lasting or usual)
-        if len(start) >= 24:  # with fewer, an autocorrelation is a guess
+        if len(start) >= 24:  # with fewer runs, the autocorrelation is a guess
             alike = max(alike, start.alike)
         return start.level_by(max(own, square), alike, df)
 
@@ -181,24 +193,25 @@ class Pooling:
 def shift_of_starts(
     old: Sequence[Points], new: Sequence[Points], restarts: Restarts = NO_RESTART, pool: Pool = LIVE.pool
 ) -> Shift:
-    """Return the shift between two sides of starts; its error is infinite if a side has no start that counts.
+    """Return the shift between two sides of starts. Its error is infinite if no start of a side counts.
 
     Args:
         old: Latencies of each start of one side.
         new: Latencies of each start of the other side.
-        restarts: Restart variance; none by default.
+        restarts: Restart variance; zero by default.
+        pool: Limits of the starts that count.
     """
     return Pooling(pool).shift([Replica([*map(Series.of, old)], [*map(Series.of, new)])], restarts)
 
 
 def middle_of(shifts: Sequence[Shift]) -> Shift:
-    """Return the median of shifts that should be alike, with the error that their agreement shows.
+    """Return the median of shifts that are expected to be equal, with the standard error of this median.
 
-    The error is that of a median, by the spread of the shifts (1.4826 median absolute deviations are an SD of normal
-    values, and a median's error is sqrt(pi / 2) times a mean's) or by their own errors, whichever is larger.
+    The error is based on the scatter of the shifts or on their own errors, whichever is larger. For normal values
+    1.4826 median absolute deviations are one SD, and a median's error is sqrt(pi / 2) times a mean's error.
 
     Args:
-        shifts: At least one.
+        shifts: At least one shift.
     """
     if len(shifts) == 1:
         return shifts[0]

@@ -1,4 +1,4 @@
-"""Profiles as they are stored with a start: packed, because 1,000 containers have some each and few are ever read."""
+"""Profiles as stored with a start: compressed, because there are several for each container and few are ever read."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from infercanary.contract.profile import Profile
 from infercanary.contract.report import Run
 
 KEPT: Final = 4
-"""Latest profiles kept for each canary of a start: 1.5 KB each."""
+"""Number of latest profiles that are kept for each canary of a start. A profile has about 1.5 KB."""
 
 FIRST: Final = 2
-"""First profiles kept as well: a drift is compared with them."""
+"""Number of first profiles that are kept as well, because a drift is compared with the first day."""
 
 Packed: TypeAlias = "dict[str, tuple[bytes, ...]]"
-"""Canary → its first and last profiles, in order of time."""
+"""First and last profiles by canary, in order of time."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Profile)
 
 
 def pack(profile: Profile) -> bytes:
-    """Pack a sound profile (:func:`~infercanary.contract.profile.is_sound`) into bytes that sort by its time."""
+    """Pack a valid profile (:func:`~infercanary.contract.profile.is_sound`) into bytes that sort by time."""
     return struct.pack(">d", profile.taken_at) + zlib.compress(_encoder.encode(profile))
 
 
 def unpacked(packed: Sequence[bytes]) -> Iterator[Profile]:
-    """Yield unpacked profiles in order, without those that a failing disk made unreadable."""
+    """Yield unpacked profiles in order. Profiles that are unreadable, as after a disk error, are left out."""
     for body in packed:
         with suppress(zlib.error, msgspec.DecodeError):
             yield _decoder.decode(zlib.decompress(body[8:]))
 
 
 def of_runs(runs: Iterable[Run]) -> Packed:
-    """Return the first and last profiles of each canary in the runs of one start, in order of time."""
+    """Return the first and last profiles by canary from the runs of one start, in order of time."""
     found: dict[str, list[Profile]] = {}
     for run in runs:
         if run.profile is not None:
@@ -54,15 +54,15 @@ def _ends(profiles: list[Any]) -> list[Any]:
 
 
 def merged(known: Packed, new: Packed) -> Packed:
-    """Merge the profiles known of one start with newer ones, each profile once.
+    """Merge the known profiles of one start with new profiles, without duplicates.
 
     Returns:
-        First and last profiles of the first canaries.
+        First and last profiles by canary. Canaries beyond 128 KiB in total are left out.
     """
     found = dict(known)
     for canary, profiles in new.items():
-        # Sort by time: an exporter that was started later has another first profile.
+        # Sort by time, because an exporter that was started later has other first profiles.
         found[canary] = tuple(_ends(sorted({*found.get(canary, ()), *profiles})))
-    # A probe must not fill the disk: ten of our canaries have 128 KiB.
+    # A faulty probe must not fill the disk. 128 KiB is enough for ten usual canaries.
     sizes = accumulate(sum(map(len, packed)) for packed in found.values())
     return dict(compress(found.items(), (size <= 128 << 10 for size in sizes)))

@@ -1,7 +1,7 @@
-"""Resolution: how far a coarse clock, or values with few digits, may hide a shift. Pure.
+"""Resolution: largest error of a shift due to a coarse clock or to values with few digits. Pure functions.
 
-Rounding averages out if values scatter over several steps. Otherwise each value may be off by up to a step in the
-same direction, and more runs add nothing (Widrow and Kollar, "Quantization Noise", 2008).
+Rounding errors average out if values scatter over several steps. Otherwise all values may have an error of up to one
+step in the same direction, and more runs do not reduce this error (Widrow and Kollar, "Quantization Noise", 2008).
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ _EQUAL = 1e-9  # logarithms that differ by less are equal: converting ms to s ch
 
 
 class Resolution(NamedTuple):
-    """Smallest reach of a shift's interval below and above the shift (logarithms)."""
+    """Smallest distances of an interval's lower and upper end from the shift (logarithms)."""
 
     down: float = 0.0
     up: float = 0.0
     only: float | None = None
-    """The value of all runs; None if they differ."""
+    """The common value of all runs; None if the values differ."""
 
     def around(self, log: float, half: float) -> tuple[float, float]:
-        """Return the ends of an interval around ``log`` with half-width ``half``, at least as wide as the reach."""
+        """Return the ends of an interval around ``log`` with half-width ``half``, widened to the resolution."""
         return log - max(half, self.down), log + max(half, self.up)
 
 
 FINE = Resolution()
-"""Values that scatter over several steps."""
+"""Resolution of values that scatter over several steps, which widens no interval."""
 
 
 def resolution(baseline: Sequence[Floats], candidate: Sequence[Floats], *more: Floats) -> Resolution:
     """Return the resolution of the values of two sides.
 
-    The middle half of continuous values has several values. A start whose middle half is one value scatters by less
-    than a step: the smallest difference between two values or, if all are the same, the last digit written. No step
-    exceeds the smallest latency.
+    The clock is coarse if the middle half of a start's values, in ascending order, is a single value. Then the clock's
+    step is the smallest difference between two values. If all values are equal, the step is one unit of the last
+    written digit. A step is at most the smallest latency.
 
     Args:
         baseline: Values of each start, as ascending logarithms; at least one start with a value.
-        candidate: The same for the other side.
+        candidate: Values of each start of the other side, in the same form.
         more: Other values of the same clock.
 
     Returns:
-        A step of both sides in the less favourable direction, whether values were rounded, cut off or rounded up:
-        (candidate ± step) over baseline, and candidate over (baseline ± step).
+        The shift's largest error if the values of one side are wrong by one step up or down. This covers values that
+        were rounded, rounded up or truncated.
     """
     if min(np.median([*map(_middle_half, side)]) for side in (baseline, candidate)) > _EQUAL:
         return FINE
@@ -59,7 +59,7 @@ def resolution(baseline: Sequence[Floats], candidate: Sequence[Floats], *more: F
     logs = np.unique(np.concatenate((*sides, *more)))
     values = np.exp(logs)
     steps = np.diff(values)[np.diff(logs) > _EQUAL]
-    written = Decimal(f"{old:.12g}")  # more digits are conversion noise
+    written = Decimal(f"{old:.12g}")  # further digits are conversion errors
     last_digit = 10.0 ** min(int(written.as_tuple().exponent), 0)
     step = float(min(min(steps, default=last_digit), values[0]))
     return Resolution(_reach(step, old, new), _reach(step, new, old), None if steps.size else float(written))
@@ -71,6 +71,6 @@ def _middle_half(ordered: Floats) -> float:
 
 
 def _reach(step: float, side: float, other: float) -> float:
-    """Larger of two changes (a logarithm): a step up on one side, or a step down on the other."""
+    """Return the larger of two shifts (logarithms): by a step up of ``side``, or by a step down of ``other``."""
     fallen = -math.log1p(-step / other) if step < other * (1 - _EQUAL) else math.inf
     return max(math.log1p(step / side), fallen)

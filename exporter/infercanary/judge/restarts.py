@@ -1,10 +1,10 @@
-"""Restart variance: how much starts of one image differ, learned from earlier restarts.
+"""Restart variance: the variance between starts of one image, learned from earlier restarts.
 
-Until a service has restarts of its own, it is learned from all services of a store. Service variances are modelled as
-draws of a scaled inverse chi-square, the conjugate prior of a normal variance (as in limma: Smyth, "Linear Models and
-Empirical Bayes Methods for Assessing Differential Expression in Microarray Experiments", 2004), so a service's own
-restarts combine with it. Each service counts once, and the median counts: one odd service in ten changes the SD by
-less than a fifth (``benchmarks/priors.py``).
+Until a service has been restarted, its restart variance is estimated from all services of a store. The variances of
+services are modelled as draws from a scaled inverse chi-square distribution, the conjugate prior of a normal variance
+(as in limma: Smyth, "Linear Models and Empirical Bayes Methods for Assessing Differential Expression in Microarray
+Experiments", 2004). So the prior combines with a service's own restarts. The prior is based on the median service:
+one unusual service in ten changes the SD by less than a fifth (``benchmarks/priors.py``).
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from infercanary.judge.statistics import learn
 
 
 class Prior(msgspec.Struct, frozen=True, kw_only=True):
-    """A prior as it is stored; number 0 is the policy's own."""
+    """A stored prior of the restart variance. Number 0 is the policy's assumed prior."""
 
     number: int = 0
     sd: float = LIVE.pool.restart_sd
 
     @property
     def changes(self) -> dict[str, float]:
-        """Changes of a policy that apply this prior."""
+        """Changed fields of a policy that uses this prior, by name."""
         return {"restart_sd": self.sd, "prior": self.number}
 
 
 def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
     """Learn the restart variance from the last runs of each start.
 
-    A replica is one container of an image. If pods come back under new names, it is several: a new one replaces one
-    that ended before the new one had enough runs and that nobody replaced yet.
+    The starts of a replica are those of one container and image. Restarted pods may have new names: then a container
+    with a new name continues a replica that ended before the new container had enough runs.
 
     Args:
         starts: Starts of one service with the runs of one canary.
-        pool: Prior, and which runs of a start are a baseline.
+        pool: Prior, and limits of the starts and runs that count.
 
     Returns:
         The prior alone if no image was started twice.
@@ -68,9 +68,9 @@ def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
 
 
 def restarts_before(last: Start, starts: Sequence[Start], pool: Pool) -> Restarts:
-    """Learn the restart variance from the first runs of all starts but ``last``, even of those that began later.
+    """Learn the restart variance from the first runs of all starts except ``last``, including later starts.
 
-    A drift within a start is no restart variance: it would excuse itself.
+    Later runs of a start do not count, because a drift would increase the restart variance and so hide itself.
 
     Args:
         last: Newest start of the container whose drift is tested.
@@ -82,9 +82,12 @@ def restarts_before(last: Start, starts: Sequence[Start], pool: Pool) -> Restart
 
 
 def taught_by(starts: Sequence[Start], pool: Pool) -> Restarts | None:
-    """Return the restart variance of one service without a prior; None if no image was started twice.
+    """Return the restart variance of one service, estimated without a prior.
 
-    Contended starts are left out: their difference is not due to the restart.
+    Contended starts are left out, because their differences are not due to restarts.
+
+    Returns:
+        None if no image was started twice.
     """
     nothing = replace(pool, restart_df=1e-9)
     taught = restarts_of(uncontended(starts, [], pool), nothing)
@@ -92,15 +95,19 @@ def taught_by(starts: Sequence[Start], pool: Pool) -> Restarts | None:
 
 
 def learned(services: Sequence[Restarts]) -> Prior | None:
-    """Return the prior that these services teach, without a number; None for too few services.
+    """Return the prior learned from the restart variances of services, without a number.
 
-    It is one standard error wider than the fit, because few services are weak evidence. Its degrees of freedom are
-    the policy's, so its tail stays heavy.
+    The prior's SD is one standard error larger than the estimate, because few services are weak evidence. The prior
+    has the degrees of freedom of the policy, so its tail is heavy.
+
+    Returns:
+        None if there are fewer than eight services.
     """
-    if len(services) < 8:  # fewer are too weak
+    if len(services) < 8:  # fewer are too weak evidence
         return None
     sds, dfs = np.array(services).T
-    # A service's variance over the prior's is an F variable: divide by its median. No SD is below .2 %.
+    # A service's variance divided by the prior's has an F distribution, so divide by the median of this distribution.
+    # An SD below .2 % counts as .2 %.
     logs = np.log(np.maximum(sds, 0.002) / np.sqrt(fdtri(dfs, LIVE.pool.restart_df, 0.5)))
     low, middle, high = np.quantile(logs, (0.25, 0.5, 0.75))
     return Prior(sd=math.exp(middle + (high - low) / math.sqrt(len(services))))

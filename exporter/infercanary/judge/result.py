@@ -46,82 +46,87 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A component of the environment that differs; None on a side that does not have it."""
+    """A component of the environment that differs between two images."""
 
     component: str
     before: str | None
+    """Value with the old image; None if the old image does not have this component."""
     after: str | None
+    """Value with the new image; None if the new image does not have this component."""
 
 
 class Causes(msgspec.Struct, frozen=True):
     """Causes of a shift, as far as they are known."""
 
     host: Part | None = None
-    """Host's part; None without controls and siblings."""
+    """Host's part of the shift; None without controls and siblings."""
     image: Part | None = None
+    """Image's part of the shift; None if unknown."""
     load: Part | None = None
-    """CPU wait caused by more (or fewer) requests than before; None if there is none, or if it is unknown."""
+    """Part of the shift that is CPU wait caused by more (or fewer) requests; None if there is none or it is unknown."""
     cause: Cause = "unknown"
     phases: dict[str, float] = {}
-    """Phase → its share of the change, from a quarter on; the largest first."""
+    """Share of the change by phase, the largest first. Shares below a quarter are left out."""
     bottlenecks: dict[Limit, float] = {}
-    """Resource → its share of the change, the largest first; they sum to about 1. Empty if nothing changed."""
+    """Share of the change by resource, the largest first. Shares sum to about 1. Empty if nothing changed."""
     controls: dict[str, float] = {}
-    """Control → its shift; empty if all were flat, or none ran."""
+    """Shift (a ratio) by control, for controls that moved."""
     has_controls: bool = False
-    """True if some control ran before and after."""
+    """True if at least one control ran both before and after."""
     siblings: Part | None = None
-    """Shift of the containers whose image did not change."""
+    """Median shift of the siblings, which are containers whose image did not change."""
     clock: Part | None = None
     """Part of the shift that the SM clock explains."""
     changes: tuple[Change, ...] = ()
     tags: dict[str, tuple[float, float]] = {}
-    """Tag → share of runs with it before and after, for tags that rose."""
+    """Share of runs before and after by tag, for tags that became more frequent."""
     cold_start: dict[str, tuple[float, float]] = {}
-    """Step → seconds before and after, for steps that became slower."""
+    """Seconds before and after by step of the cold start, for steps that became slower."""
     output_error: float | None = None
-    """Relative error of the first steady output compared with the old image's; None if either is unknown."""
+    """Relative error of the new image's first steady output against the old image's; None if either is unknown."""
     output_tokens: tuple[float, float] | None = None
-    """Tokens of a completion before and after, if they differ: fewer tokens take less time."""
+    """Tokens of a completion before and after; None if both are equal. Fewer tokens take less time."""
     cpu_fallback: bool = False
-    """True if it ran on a GPU before and runs on the CPU now."""
+    """True if the canary ran on a GPU before and runs on the CPU now."""
     memory_kills: tuple[int, int] = (0, 0)
-    """Number of server processes that the kernel killed for memory, before and after the upgrade."""
+    """Number of server processes that the kernel killed for lack of memory, before and after the upgrade."""
     inside: tuple[float, float] | None = None
-    """Cores that others in the container used beside the canary, before and after, if that made it wait."""
+    """Cores that other processes in the container used during the canary, before and after; None if the canary did
+    not wait because of them.
+    """
     operators: Operators | None = None
-    """Explanation by profiled repeats; None if a side has none."""
+    """Explanation by profiled repeats; None if either side has no profile."""
     unknown_siblings: bool = False
-    """True if siblings or replicas on the old image have too few runs yet."""
+    """True if siblings or replicas on the old image do not have enough runs yet."""
     unknown_waiting: bool = False
-    """True if it waited for CPUs, and it is unknown whether inside its container or outside."""
+    """True if the canary waited for CPUs, and the wait may have been caused inside or outside its container."""
     unknown_load: bool = False
-    """True if others in the container used more CPU, and it is unknown whether for requests."""
+    """True if other processes in the container used more CPU, and requests may or may not be the reason."""
 
     @property
     def output_changed(self) -> bool:
-        """True if the same input gives another output now."""
+        """True if the new image gives another output for the same input."""
         return (self.output_error or 0.0) > OUTPUT_TOLERANCE
 
 
 class Looks(msgspec.Struct, frozen=True):
-    """Looks of the judge, each at a number of runs of a start."""
+    """Looks of the judge, given as run counts of a new start."""
 
     last: int = 0
-    """The last look; 0 before the first one."""
+    """Run count of the last look; 0 before the first look."""
     next: int | None = None
-    """The next look; None after the last one."""
+    """Run count of the next look; None after the final look."""
     needs_starts: bool = False
-    """True if an unconfirmed change needs more starts or replicas: more runs alone do not confirm it."""
+    """True if only more starts or replicas, not more runs, can confirm an unconfirmed change."""
 
 
 class Doubts(msgspec.Struct, frozen=True):
     """Reasons to doubt that there was an upgrade."""
 
     is_by_reference: bool = False
-    """True if the images are compared by name, since their digests are not comparable."""
+    """True if the images are compared by name, because their digests are not comparable."""
     redrawn: int = 0
-    """Number of starts, each with weights of its own (random initialization); 0 where two starts have the same."""
+    """Number of starts if each start has other weights (random initialization); 0 if any two starts share weights."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,23 +137,23 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     upgraded_at: float | None = None
     """Time of the upgrade: the first start of the new image."""
     newest_at: float | None = None
-    """Time of the last start of the new image: a rollout that was stopped may go on."""
+    """Time of the last start of the new image, later than ``upgraded_at`` if the rollout is gradual."""
     shift: float | None = None
-    """Shift of the latency; None where nothing can be compared."""
+    """Shift of the latency; None if nothing can be compared."""
     low: float | None = None
     """Lower end of the interval of ``shift``."""
     high: float | None = None
     """Upper end of the interval of ``shift``."""
     own: Part | None = None
-    """After a rollback: shift compared with earlier runs of the same image."""
+    """After a rollback: shift from earlier runs of the same image; None otherwise."""
     rollback: bool = False
-    """True if the new image ran before."""
+    """True if the new image already ran before the old image."""
     changed: Changed = "image"
-    """The part that the upgrade exchanged: new weights in the same image are an upgrade, too."""
+    """Part that the upgrade exchanged. New weights in the same image are an upgrade, too."""
     baseline_image: str = ""
     """Name of the old image."""
     candidate_image: str = ""
-    """Name of the new image; without an upgrade, of the only image."""
+    """Name of the new image, or of the only image if there was no upgrade."""
     rolled_back_image: str = ""
     """Name of the last new image, if it was rolled back."""
     origins: tuple[Origin, Origin] = (NOWHERE, NOWHERE)
@@ -156,34 +161,34 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     doubts: Doubts = Doubts()
     """Reasons to doubt that there was an upgrade."""
     settings_changed_at: float | None = None
-    """Time of the last change of the canary's settings; None where runs from before it are compared."""
+    """Time of the last change of the canary's settings, which excludes earlier runs; None if no run is excluded."""
     baseline: float | None = None
     """Median latency of the old image in seconds."""
     current: float | None = None
-    """Median latency of the new image in seconds; without an upgrade, of the only image."""
+    """Median latency in seconds of the new image, or of the only image if there was no upgrade."""
     controls: dict[str, float] = {}
-    """Control → its median time in seconds with the old image; without an upgrade, with the only image."""
+    """Median seconds by control, with the old image, or with the only image if there was no upgrade."""
     only: float | None = None
-    """Latency of all runs of both sides in seconds, as a coarse clock shows it; None where runs differ."""
+    """Latency in seconds if a coarse clock shows the same value for all runs of both images; None if runs differ."""
     looks: Looks = Looks()
-    """The last look and the next one."""
+    """The last look and the next look."""
     restart: Restarts = Restarts(LIVE.pool.restart_sd, math.inf)
-    """Restart variance that the interval has. It is assumed if its degrees of freedom are the policy's."""
+    """Restart variance included in the interval. If its degrees of freedom are the policy's, it is assumed."""
     concurrent: int = 0
     """Concurrent baseline: number of replicas that stayed on the old image over the same period."""
     concurrent_shift: float | None = None
-    """Shift of these replicas, a ratio, which the shift of the upgrade is corrected for; None where it is not."""
+    """Shift of the concurrent baseline (a ratio), which was subtracted from ``shift``; None if none was subtracted."""
     contended: int = 0
     """Number of starts excluded because they were contended."""
     is_unwaited: bool = False
-    """True if the shift is the one after subtracting CPU wait."""
+    """True if ``shift`` and ``state`` are those after subtracting CPU wait."""
     causes: Causes = Causes()
     """Causes of the shift."""
     runs: int = 0
-    """Runs of the new image that the last look counted; before the first look, those of the longest start."""
+    """Number of the new image's runs at the last look; before the first look, the runs of the longest start."""
     starts: int = 0
-    """Starts of both images that counted."""
+    """Number of compared starts of both images."""
     hosts: int = 0
-    """Hosts of the compared starts; 0 where the store is of one host."""
+    """Number of hosts of the compared starts; 0 if the store is for one host only."""
     medians: tuple[Sequence[float], Sequence[float]] = ((), ())
-    """Latencies of the compared runs before and after in seconds, in order of time, thinned for a picture."""
+    """Latencies before and after in seconds, in order of time, for a chart: at most 120 runs of each side."""

@@ -1,4 +1,4 @@
-"""Samples: compares two samples, or two lists of starts, at one look. ``judge.compare`` and files share this path."""
+"""Samples: comparison of two samples, or of two lists of starts, in one look."""
 
 from __future__ import annotations
 
@@ -23,31 +23,32 @@ def compare(
     *,
     restart_sd: float | None = None,
 ) -> Comparison:
-    """Is ``candidate`` slower than ``baseline``? Use it on the medians of runs before and after an event.
+    """Compare the latencies before and after an event: is ``candidate`` slower than ``baseline``?
 
         compare([18.1, 18.3, 18.2, …], [19.4, 19.2, 19.5, …]).verdict  # 'regressed'
 
-    Two samples are one series before and after, without a restart unless ``restart_sd`` says so. Two lists
-    of samples are starts, as journals hold them: how much starts differ is learned from them and from what is
-    assumed. ``infercanary compare`` answers the same on the same files.
+    Two samples are one series, split at the event. They have no restart variance unless ``restart_sd`` is given. Two
+    lists of samples are starts, such as those of journals. Their restart variance is estimated from these starts and
+    a prior. ``infercanary compare`` gives the same verdict for the same files.
 
     Args:
-        baseline: Latencies above zero in order of time, in any unit; at least 8, or the answer is inconclusive.
-            Or a list of such samples, one for each start.
-        candidate: The same, after the event.
-        restart_sd: SD of logarithms by which two starts of one image differ (0.01 is 1 %), where it is known.
+        baseline: Median latency of each run before the event, above zero, in any unit, in order of time. Fewer than 8
+            are inconclusive. Or a list of such samples, one for each start.
+        candidate: Latencies after the event, in the same form.
+        restart_sd: Restart SD of logarithms (0.01 is 1 %), if known.
 
     Returns:
         The verdict, the shift and its confidence interval as ratios.
 
     Raises:
-        ValueError: A point is no latency, one side alone is a list of starts, or ``restart_sd`` is out of range.
+        ValueError: A latency is not finite or not above zero, only one side is a list of starts, or ``restart_sd`` is
+            negative or not finite.
     """
     if not 0 <= (restart_sd or 0.0) < math.inf:
-        raise ValueError(f"restart_sd is {restart_sd}: it is finite and not below zero")
+        raise ValueError(f"restart_sd is {restart_sd}: it must be finite and at least 0")
     are_starts, others = (len(side) > 0 and np.ndim(side[0]) > 0 for side in (baseline, candidate))
     if are_starts != others:
-        raise ValueError("baseline and candidate: two samples, or two lists of starts; here is one of each")
+        raise ValueError("baseline and candidate: pass two samples or two lists of starts, not one of each")
     sides: Any = baseline, candidate
     if not are_starts:
         sides, restart_sd = ([baseline], [candidate]), restart_sd or 0.0
@@ -64,15 +65,15 @@ def compare_starts(
     """Compare the starts of two sides.
 
     Args:
-        baseline: Latencies of each start in order of time. Short starts do not count, and only the latest
-            ``policy.pool.history`` of a side.
-        candidate: The same, after the event.
+        baseline: Latencies of each start before the event, in order of time. Only the latest ``policy.pool.history``
+            starts with enough runs count.
+        candidate: Latencies of each start after the event, in the same form.
         restart_sd: Restart SD of logarithms; learned from these starts if missing.
-        policy: Size of a change.
+        policy: Thresholds of a change.
 
     Returns:
-        The comparison (ratios), its shift (a logarithm), and its restart variance. If a side has no start that
-        counts, the comparison is inconclusive, and the shift is NaN unless each side is one start with points.
+        The comparison (ratios), its shift (a logarithm), and its restart variance. If no start of a side counts, the
+        comparison is inconclusive. The shift is then NaN, unless each side has exactly one start with any points.
     """
     pool = policy.pool
     sides = [

@@ -1,4 +1,4 @@
-"""Shift of a latency: the values that the statistics return."""
+"""Shift of a latency: types of the results of the statistics."""
 
 from __future__ import annotations
 
@@ -28,14 +28,19 @@ class Shift(NamedTuple):
             level: Two-sided confidence, between 0 and 1.
 
         Returns:
-            Lower and upper end, at least as far apart as the resolution; infinite if the standard error is.
+            Lower and upper end, at least as wide as the resolution; infinite if the standard error is infinite.
         """
         if not math.isfinite(self.se):
             return -math.inf, math.inf
         return self.resolution.around(self.log, float(stdtrit(self.df, (1 + level) / 2)) * self.se)
 
     def widened(self, variance: float, df: float) -> Shift:
-        """Add an independent ``variance`` with ``df`` degrees of freedom (Welch and Satterthwaite)."""
+        """Return the shift with an independent variance added to its error (Welch and Satterthwaite).
+
+        Args:
+            variance: Variance to add.
+            df: Degrees of freedom of ``variance``.
+        """
         total = self.se**2 + variance
         if not 0 < total < math.inf:
             return self
@@ -45,9 +50,9 @@ class Shift(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """A shift over replicas (a logarithm), with two separate standard errors.
+    """A shift pooled over replicas (a logarithm), with two separate standard errors.
 
-    The error of the runs shrinks with every run, the error of restarts only with starts and replicas.
+    The error by runs decreases with each run. The error by restarts decreases only with more starts and replicas.
     """
 
     log: float
@@ -56,13 +61,11 @@ class Pooled(NamedTuple):
     restart_se: float
     restart_df: float
     bound: float = math.inf
-    """Upper bound of the runs' error, whatever its cause: new starts are off their level by at most as much as some
-    baseline run was, and the baseline by three of its standard errors.
+    """Upper bound of the error by runs (a logarithm). It assumes that a new start's level is wrong by at most the
+    largest deviation of a baseline run, and the baseline's level by at most three standard errors.
     """
     moved: float | None = None
-    """Subtracted shift of replicas on the old image over the same period (a logarithm); None if nothing was
-    subtracted.
-    """
+    """Shift of the concurrent baseline, which was subtracted (a logarithm); None if nothing was subtracted."""
     resolution: Resolution = FINE
 
     @property
@@ -73,7 +76,7 @@ class Pooled(NamedTuple):
 
 
 UNKNOWN = Shift(math.nan, math.inf, 0.0)
-"""Nothing can be compared."""
+"""Shift if nothing can be compared."""
 
 
 class Comparison(NamedTuple):
@@ -95,6 +98,6 @@ class Restarts(NamedTuple):
 def ratio(log: float) -> float:
     """Convert a logarithm to a ratio minus one: 0.05 is 5 % slower.
 
-    -inf gives -1, more than 700 gives inf, and NaN (unknown) stays NaN.
+    The result is -1 for -inf, inf above 700, and NaN for NaN (an unknown shift).
     """
     return math.inf if log > 700 else math.expm1(log)

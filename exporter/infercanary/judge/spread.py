@@ -1,13 +1,14 @@
-"""Spread of a canary's runs: an image may be as fast as the one before, and less steady.
+"""Spread of a canary's runs: an image may be as fast as the previous one, but less steady.
 
-The spread of 48 runs is the mean difference of neighbours, as a ratio, without the largest eighth, so slow drift
-hardly changes it. The spreads of an image's earlier starts show the effect of restarts, noise and the host; no noise
-model is needed. Beside a neighbour that comes and goes, a doubled spread is seldom called; alternatives are in
-``benchmarks/results/2026-11-28-spread.md``.
+The spread of 48 runs is the mean difference between neighbouring runs, as a ratio, without the largest eighth of the
+differences. Differences between neighbours are used because slow drift hardly changes them. No noise model is needed:
+the spreads of earlier starts show the effect of restarts, noise and the host. If a neighbour on the host is active
+only at times, a doubled spread is seldom called.
 
-Worse in simulated noise were: differences from a local median or of second order, ranks of single differences, means
-of 3 to 8 of them, the plain or winsorized mean (outliers), one value a start, and independent replicas (with a
-neighbour that comes and goes, 14 to 34 of 100 identical restarts were called).
+Other statistics were worse in simulated noise (``benchmarks/results/2026-11-28-spread.md``): differences from a local
+median, second-order differences, ranks of single differences, means of 3 to 8 differences, the plain or winsorized
+mean (outliers), and one value for each start. So were replicas taken as independent: with a neighbour that is active
+only at times, 14 to 34 of 100 identical restarts were called.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ class Spreads(NamedTuple):
     """Spread of one replica's runs before and after the upgrade, as logarithms."""
 
     old: float
-    """Mean over the starts before."""
+    """Mean over the starts before the upgrade."""
     grown: float
-    """Mean over the starts after, minus ``old``."""
+    """Mean over the starts after the upgrade, minus ``old``."""
     apart: Sequence[float]
-    """Deviation of each stretch of runs before from ``old``."""
+    """Deviation of each stretch of 48 runs before the upgrade from ``old``."""
     starts: int
-    """Number of starts before."""
+    """Number of starts before the upgrade."""
 
 
 def compare_spread(
@@ -46,14 +47,14 @@ def compare_spread(
 ) -> tuple[Verdict, float, float, float, float, float] | None:
     """Judge whether the spread of runs changed with the upgrade.
 
-    A change is at least five times the smallest effect of other measures, and needs three earlier starts. The
-    interval that is shown (98 % or more) calls it, unless controls, siblings or replicas on the old image spread at
-    least half as much.
+    The smallest effect is five times that of other measures, and a change needs three earlier starts. The displayed
+    interval (98 % or more) calls a change. But a change is `inconclusive` if the spread of controls, siblings or
+    replicas on the old image changed at least half as much in the same direction.
 
     Args:
         pairs: Starts before and after of each replica.
-        beside: The same for siblings.
-        decide: Smallest effect of the latency.
+        beside: Starts before and after of each sibling.
+        decide: Dead band and confidence.
         pool: Smallest effect of a measure, and the prior of the restart variance.
 
     Returns:
@@ -62,7 +63,7 @@ def compare_spread(
     replicas = _spreads(pairs)
     if not replicas:
         return None
-    # Replicas share a host and its changes, so they count as one. The prior of the restart variance counts for four
+    # Replicas on one host are not independent, so they count as one. The prior of the restart variance has four
     # degrees of freedom.
     squares = fmean(math.fsum(x * x for x in each.apart) for each in replicas)
     starts, df = fmean(each.starts for each in replicas), 3 + fmean(len(each.apart) for each in replicas)
@@ -75,25 +76,25 @@ def compare_spread(
         controls = [each for name in CONTROLS for each in _spreads(pairs, name)]
         for others in (controls, _spreads([*beside, *stayed])):
             if others and median(each.grown for each in others) / shift.log >= 0.5:
-                seen = seen._replace(verdict="inconclusive")  # the host may have done it
+                seen = seen._replace(verdict="inconclusive")  # the host may be the cause
     before = math.exp(fmean(each.old for each in replicas))
     return *seen, before, before * math.exp(shift.log)
 
 
 def spread(values: Sequence[float] | Floats) -> float:
-    """Return the mean difference of neighbours as a ratio, without the largest eighth; at least .1 %.
+    """Return the mean difference between neighbouring values as a ratio, without the largest eighth; at least .1 %.
 
     Args:
-        values: At least two, above zero, in order of time.
+        values: At least two values above zero, in order of time.
     """
     steps = np.sort(np.abs(np.diff(np.log(values))))
-    # Two values that a coarse clock shows as equal are on average a third of its tick apart.
+    # Two values that a coarse clock shows as equal differ on average by a third of the clock's tick.
     steps = np.maximum(steps, min(steps[steps > 1e-9], default=0.0) / 3)
     return math.hypot(float(steps[: steps.size - steps.size // 8].mean()), 1e-3)
 
 
 def _spreads(pairs: Iterable[Pair], control: str = "") -> list[Spreads]:
-    """Return the spreads of the latency or of a control, for each pair that has them on both sides."""
+    """Return the spreads of the latency or of a control, for each pair with enough runs before and after."""
     found = []
     for pair in pairs:
         old, new = ([x for start in side if (x := _stretches(start, control))] for side in pair[:2])
@@ -105,8 +106,9 @@ def _spreads(pairs: Iterable[Pair], control: str = "") -> list[Spreads]:
 
 
 def _stretches(start: Start, control: str) -> list[float]:
-    """Return the logarithmic spreads of stretches of 48 runs, after subtracting CPU wait caused by others; without
-    merged samples.
+    """Return the logarithm of the spread of each stretch of 48 runs, without merged samples.
+
+    CPU wait caused by other processes on the host is subtracted from latencies.
     """
     values = [
         value

@@ -1,16 +1,17 @@
-"""Statistics: level of a start, shift between two levels, restart variance. Pure: numbers in, numbers out.
+"""Statistics: level of a start, shift between two levels, restart variance. Pure functions of numbers.
 
-All values are logarithms, so a shift is a ratio and units do not matter; a point is a run's median, in order of time.
+All values are logarithms, so a difference is a ratio and units do not matter. A point is the median latency of a run.
+Points are in order of time.
 
 - The level is that of Hodges and Lehmann ("Estimates of Location Based on Rank Tests", 1963): the median of all means
-  of two points. A few outliers do not move it.
-- Neighbouring runs are alike, so the level is known less well than from independent points: its variance is that of a
-  first-order autoregression, whose coefficient is estimated without the bias of short series (Marriott and Pope,
-  "Bias in the Estimation of Autocorrelations", 1954).
+  of two points. A few outliers hardly move this level.
+- Neighbouring runs are correlated, so the level is less precise than with independent points. Its variance is that of
+  a first-order autoregression, whose coefficient is corrected for the bias of short series (Marriott and Pope, "Bias
+  in the Estimation of Autocorrelations", 1954).
 - **A restart is one replicate** (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013): two starts of
-  one image differ, and no number of runs within them shows by how much. :mod:`~infercanary.judge.pooling` adds that
-  variance.
-- Verdicts are three-way, as in equivalence testing: changed, the same, or not known yet.
+  one image differ, and no number of runs within a start shows by how much. :mod:`~infercanary.judge.pooling` adds
+  this restart variance.
+- A verdict has three outcomes, as in equivalence testing: changed, equivalent, or inconclusive.
 
 Fourteen statistics were compared on labelled series (``benchmarks/results/2026-11-28-verdicts.md``).
 """
@@ -55,20 +56,20 @@ class Series:
         """Make a series of latencies.
 
         Args:
-            points: Latencies above zero in any unit, in order of time; a series is returned as it is.
-            what: Name of the points in an error.
+            points: Latencies above zero in any unit, in order of time; a series is returned unchanged.
+            what: Name of the points in error messages.
 
         Raises:
-            ValueError: A point is not finite or not above zero, or the points are not flat.
+            ValueError: A point is not finite or not above zero, or the points are not one-dimensional.
         """
         if isinstance(points, Series):
             return points
         values = np.asarray(points, dtype=np.float64)
         if values.ndim != 1:
-            raise ValueError(f"{what}: a flat sequence of numbers is needed")
+            raise ValueError(f"{what}: expected a one-dimensional sequence of numbers")
         bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
         if bad.size:
-            raise ValueError(f"{what}[{bad[0]}] is {values[bad[0]]}: a latency is finite and above zero")
+            raise ValueError(f"{what}[{bad[0]}] is {values[bad[0]]}: a latency must be finite and above zero")
         return cls(np.log(values))
 
     def __len__(self) -> int:
@@ -81,8 +82,8 @@ class Series:
 
     @cached_property
     def level(self) -> float:
-        """Level by Hodges and Lehmann: median of all means of two points, each also with itself."""
-        step = 1 + 2 * (len(self) // 1024)  # all pairs of many points would need a matrix of their square
+        """Level by Hodges and Lehmann: median of the means of all pairs of points, including a point with itself."""
+        step = 1 + 2 * (len(self) // 1024)  # limits the memory for all pairs, which grows with the square
         kept = self.ordered[step // 2 :: step]
         sums = np.add.outer(kept, kept).ravel()
         low, high = (sums.size - 1) // 2, sums.size // 2
@@ -91,7 +92,7 @@ class Series:
 
     @cached_property
     def scatter(self) -> float:
-        """Winsorized SD: outliers hardly change it, and neither ties nor a second mode make it zero."""
+        """Winsorized SD. Outliers hardly change it, and equal values or a second mode do not make it zero."""
         n = len(self)
         return math.sqrt(self._rest @ self._rest * (n - 1)) / (n - 2 * self._cut - 1)
 
@@ -102,28 +103,35 @@ class Series:
 
     @cached_property
     def alike(self) -> float:
-        """Autocorrelation of neighbours, as of a first-order process."""
+        """Autocorrelation of neighbouring points (first order), corrected for bias and between 0 and 0.97."""
         alike = autocorrelation(self._rest)
-        # Closer to 1, no number of runs would show a level.
+        # With a value closer to 1, no number of runs would show a level.
         return min(max(alike + (1 + 3 * max(alike, 0.0)) / len(self), 0.0), 0.97)
 
     @cached_property
     def known(self) -> Level:
-        """Level with the error that its own points show."""
+        """Level with an error estimated from the series' own points."""
         return self.level_by(self.scatter**2, self.alike, len(self) - 1.0)
 
     def level_by(self, square: float, alike: float, df: float) -> Level:
-        """Level of points with variance ``square`` (``df`` degrees of freedom) and autocorrelation ``alike``."""
+        """Return the level with an error from a given variance of the points.
+
+        Args:
+            square: Variance of the points.
+            alike: Autocorrelation of neighbouring points.
+            df: Degrees of freedom of ``square``.
+        """
         n = len(self)
         # Variance of a mean relative to independent points (Anderson, "The Statistical Analysis of Time Series",
-        # 1971, section 8.3.1). For normal noise the standard error of this level is 1.0233 times the mean's; a tenth
-        # more covers longer dependence: then .1 % of quiet places of labelled series are called.
+        # 1971, section 8.3.1). For normal noise the standard error of this level is 1.0233 times that of the mean.
+        # 1.14 is more, because real runs are correlated over longer times. With 1.14, .1 % of the places without a
+        # change in labelled series are called.
         inflation = (1 + alike) / (1 - alike) - 2 * alike * (1 - alike**n) / (n * (1 - alike) ** 2)
         return Level(self.level, 1.14**2 * square * inflation / n, df)
 
     @cached_property
     def _rest(self) -> Floats:
-        """Distance of the points from their mean, in order of time, after winsorizing one in 15 at either end."""
+        """Deviation of the points from their mean, in order of time, with a fifteenth winsorized at either end."""
         winsorized = self.logs.clip(self.ordered[self._cut], self.ordered[-1 - self._cut])
         return winsorized - float(winsorized.sum()) / len(self)
 
@@ -133,13 +141,14 @@ class Series:
 
 
 def autocorrelation(rest: Floats) -> float:
-    """Return the autocorrelation of neighbours in a series around zero; 0 for zeros."""
+    """Return the first-order autocorrelation of a series whose mean is zero; 0 if all values are zero."""
     return float(rest[1:] @ rest[:-1] / (rest @ rest + 1e-24))
 
 
 def mean_of(levels: Sequence[Level]) -> Level:
-    """Return the mean level of independent starts, with their median variance: a start throttled for a while has a
-    large one.
+    """Return the mean level of independent starts.
+
+    The variance of its error is based on the median variance, because a temporarily throttled start has a large one.
     """
     return Level(
         sum(level.log for level in levels) / len(levels),
@@ -151,22 +160,21 @@ def mean_of(levels: Sequence[Level]) -> Level:
 def between(old: Level, new: Level) -> Shift:
     """Return the shift from one level to another, without restart variance.
 
-    It cannot recognize modes that last as long as a side: such a side looks like one mode, and a change of mode like
-    a change of level.
+    If the runs of a side are all in one of two modes, a change of mode cannot be distinguished from a change of level.
     """
     return Shift(new.log - old.log, math.sqrt(old.variance), old.df).widened(new.variance, new.df)
 
 
 def assess(of: Shift, level: float, decide: Decide = LIVE.decide) -> Comparison:
-    """Return the verdict of a single look, at which the interval that is shown also calls.
+    """Return the verdict of a single look, at which the displayed interval also calls a change.
 
     Args:
         of: Shift with a t-distributed error.
         level: Confidence of the interval, between 0 and 1.
-        decide: Size of a change.
+        decide: Smallest effect and dead band.
 
     Returns:
-        Ratios, and a verdict that is never `unconfirmed`.
+        The shift and its interval as ratios, with a verdict that is never `unconfirmed`.
     """
     return decided(of, of.interval(level), decide, abs(of.log) >= decide.log_effect)
 
@@ -178,17 +186,19 @@ def decided(
     is_called: bool,
     otherwise: Verdict = "inconclusive",
 ) -> Comparison:
-    """Return the verdict for a shift and its interval (logarithms): the only rule.
+    """Return the verdict for a shift and its interval. All verdicts use this rule.
 
-    `equivalent` is two one-sided tests (Schuirmann, "A Comparison of the Two One-Sided Tests Procedure and the Power
-    Approach for Assessing the Equivalence of Average Bioavailability", 1987): the whole interval lies within the
-    smallest effect, and not all values are the same. A change needs an interval outside the dead band.
+    The verdict is `equivalent` if the whole interval lies within the smallest effect and the values are not all the
+    same. These are two one-sided tests (Schuirmann, "A Comparison of the Two One-Sided Tests Procedure and the Power
+    Approach for Assessing the Equivalence of Average Bioavailability", 1987). A shift is a change only if the interval
+    lies outside the dead band.
 
     Args:
-        ends: The interval that is shown.
+        of: The shift.
+        ends: The displayed interval (logarithms).
         decide: Smallest effect and dead band.
-        is_called: True if an interval outside the dead band is a change; otherwise it is ``otherwise``.
-        otherwise: Verdict on a change that is not called.
+        is_called: True if an interval outside the dead band means a change.
+        otherwise: Verdict if the interval is outside the dead band, but ``is_called`` is false.
     """
     low, high = ends
     verdict: Verdict = "inconclusive"
@@ -202,18 +212,19 @@ def decided(
 def learn(images: Iterable[Sequence[Points]], pool: Pool = LIVE.pool) -> Restarts:
     """Estimate the restart variance from a prior and from starts of the same image.
 
-    The scatter of the levels of k starts has k - 1 degrees of freedom. The part that the runs' own scatter explains
-    (the median one, because a disturbed start has a large one) is subtracted, since a shift's standard error already
-    has it: the analysis-of-variance estimate of a variance component (Searle, Casella and McCulloch, "Variance
-    Components", 1992, chapter 3), not below zero. The prior is the conjugate one of a normal variance (Gelman et al.,
-    "Bayesian Data Analysis", 2013, section 2.6). Assumes one restart SD for all images of a service.
+    The variance of the levels of k starts has k - 1 degrees of freedom. The variance that scatter within starts
+    explains is subtracted, because a shift's standard error already includes it. This is the analysis-of-variance
+    estimate of a variance component, but not below zero (Searle, Casella and McCulloch, "Variance Components", 1992,
+    chapter 3). The median variance within starts is used, because a contended start has a large one. The prior is the
+    conjugate prior of a normal variance (Gelman et al., "Bayesian Data Analysis", 2013, section 2.6). All images of a
+    service are assumed to have the same restart SD.
 
     Args:
         images: Latencies of each start of each image.
         pool: Prior, and the smallest number of runs of a start.
 
     Returns:
-        SD of logarithms; each image with k counted starts adds k - 1 degrees of freedom to the prior's.
+        SD of logarithms. An image with k counted starts adds k - 1 degrees of freedom to those of the prior.
     """
     df = pool.restart_df
     squares = pool.restart_sd**2 * df

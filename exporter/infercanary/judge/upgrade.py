@@ -1,6 +1,7 @@
-"""Upgrade: selects the last upgrade of a service, with the starts of the new image and of the one before.
+"""Upgrade: selects the last upgrade of a service, with the starts of the old and the new image.
 
-New weights in the same image are another image here (:attr:`~.model.Start.identity`).
+In this module, "image" means image and model: the same image with new weights is another image
+(:attr:`~.model.Start.identity`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from infercanary.judge.policy import LIVE
 
 
 class Selection(NamedTuple):
-    """Starts of a service in order of time, and its last upgrade; None if there was none."""
+    """Starts of a service in order of time, and the service's last upgrade."""
 
     starts: Sequence[Start]
     upgrade: Upgrade | None
+    """The last upgrade; None if there was none."""
     live: Sequence[Start]
-    """Live starts of the new image; without an upgrade, of the service."""
+    """Live starts of the new image, or of the service if there was no upgrade."""
     rolled_back_image: str = ""
     """Name of the last new image, if it was rolled back."""
     settings_changed_at: float | None = None
@@ -29,11 +31,11 @@ class Selection(NamedTuple):
 
 
 def select(starts: Sequence[Start]) -> Selection:
-    """Select the last change of image or model, in whichever replica it came first.
+    """Select the last change of image or model in any replica.
 
-    Starts with other settings of the canary are left out. A new image whose containers are all gone, while others of
-    the service go on, was rolled back: then the change before it is selected. An image that is gone and never had
-    enough runs is skipped.
+    Starts with other settings of the canary are left out. A new image was rolled back if all its containers are gone
+    while other containers of the service still run. Then the change before it is selected. An image is ignored if
+    its containers are gone and none had enough runs.
 
     Args:
         starts: Starts of one service and canary, in order of time.
@@ -43,7 +45,7 @@ def select(starts: Sequence[Start]) -> Selection:
     starts, settings_changed_at = comparable(starts, live)
     left = {start.identity for start in live}
     known = left | {start.identity for start in starts if len(start.samples) >= LIVE.pool.fewest_runs}
-    # Nothing was before the first start, so it counts even if it is short.
+    # The first start counts even if it has few runs, because no earlier image can be taken instead.
     judged = [start for place, start in enumerate(starts) if not place or start.identity in known]
     replaced = _replaced(judged)
     places = [*replaced]
@@ -56,7 +58,8 @@ def select(starts: Sequence[Start]) -> Selection:
         return selection
     new = judged[places[-1]].identity
     places = [*takewhile(lambda place: judged[place].identity == new, reversed(places))]
-    # The image that most containers ran: one that tried another image in between is compared with its image before.
+    # The old image is the one that most containers ran. If one container tried another image in between, this image
+    # is not the old image.
     containers = Counter(replaced[place] for place in places)
     old = max(
         containers,
@@ -75,8 +78,8 @@ def select(starts: Sequence[Start]) -> Selection:
 def live_starts(starts: Sequence[Start]) -> list[Start]:
     """Return the newest start of each container that still runs, in order of time.
 
-    There is no clock here: a running container keeps up with the others, and if all stand still, all count. A start
-    that is known to have ended counts only if all have.
+    The judge has no clock, so a container counts as running if its runs continue as long as those of the others. A
+    start that is known to have ended counts only if all starts have ended.
 
     Args:
         starts: Starts of one service, in order of time.
@@ -90,7 +93,7 @@ def live_starts(starts: Sequence[Start]) -> list[Start]:
 
 
 def _replaced(starts: Sequence[Start]) -> dict[int, str]:
-    """Return the replaced image's identity for each start that replaced another image, by its place."""
+    """Return the identity of the replaced image, by the index of the start that replaced it."""
     found = {}
     newest: dict[str, str] = {}  # identity of each container's last start
     until: dict[str, float] = {}  # end of the starts of each identity; the newest identity is last
@@ -99,7 +102,7 @@ def _replaced(starts: Sequence[Start]) -> dict[int, str]:
         replaced = newest.get(container, image)
         running = [name for name, end in until.items() if end >= start.generation.started_at]
         if container not in newest and until and image not in running:
-            # A new container name: an upgrade only if no running start has its image.
+            # A container with a new name is an upgrade only if no running start has its image.
             replaced = (running or sorted(until, key=until.__getitem__))[-1]
         if replaced != image:
             found[place] = replaced

@@ -1,8 +1,8 @@
 """Verdict on one canary of one service: the upgrade, the runs it is based on, and the looks.
 
-Pure and without memory: the same records give the same verdict, so nothing can be lost. Each time the looks are
-replayed with all records: a late start adds its first runs to each look, and later restarts refine the restart
-variance. So late evidence may take back an early call.
+The verdict is a pure function of the stored records, so no state can be lost. Each judgement replays the looks with
+all records. A start that began later adds its first runs to each look, and later restarts refine the restart
+variance. So later evidence may take back an earlier verdict.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ _CONTRADICTIONS = [{"image", "host"}, {"image", "load"}, {"both", "load"}]
 
 
 class Trial(NamedTuple):
-    """Result of an A/A test: after so many looks at a restart of one image, was a change called?"""
+    """Result of an A/A test, which judges a restart of the same image as if it were an upgrade."""
 
     looks: int
+    """Number of looks that the start had reached."""
     called: bool
+    """True if a change was called, which is a false alarm."""
 
 
 Trials: TypeAlias = Mapping[tuple[str, str], Trial]
@@ -41,7 +43,7 @@ Trials: TypeAlias = Mapping[tuple[str, str], Trial]
 
 
 class Judge:
-    """Judges upgrades by the numbers of one policy."""
+    """Judges upgrades by one policy."""
 
     def __init__(self, policy: Policy = LIVE) -> None:
         self._policy = policy
@@ -60,18 +62,18 @@ class Judge:
         Args:
             starts: Starts of the service's containers with the runs of this canary, in order of time.
             siblings: Starts of other services on the host, one canary each, in order of time.
-            selection: :func:`select` of ``starts``, if known.
+            selection: Result of :func:`select` for ``starts``, if already computed.
 
         Returns:
-            `no_baseline` without an upgrade, or if the image before has too few runs; `settling` before the first
+            State `no_baseline` if there was no upgrade or the old image has too few runs; `settling` before the first
             look.
         """
         selection = selection or select(starts)
         finding, causes = self._found(selection, siblings, canary)
         upgrade, look, looks = selection.upgrade, finding.look, self._policy.decide.looks
         if upgrade and look and look.runs > looks[0] and finding.state in CHANGED:
-            # A cause needs two looks that agree: a sibling, a replica or a control that just began to count may have
-            # made it. Until then it is unknown.
+            # A single look may name a wrong cause, if a sibling, a replica or a control has just begun to count. So
+            # the cause is unknown if the previous look contradicts it.
             runs = max(runs for runs in looks if runs < look.runs)
             first = upgrade._replace(after=[start.first(runs) for start in upgrade.after])
             before = selection._replace(upgrade=first)
@@ -83,21 +85,20 @@ class Judge:
     def trials(
         self, starts: Sequence[Start], known: Mapping[tuple[str, str], Trial] = {}, most: float = math.inf
     ) -> Trials:
-        """Run the A/A test on each start of an image that its container had started before: each call is a false
-        alarm.
+        """Judge each restart of an unchanged image as if it were an upgrade (A/A test), which measures false alarms.
 
-        Each start is tried with what was known then, because an unusual restart would otherwise excuse itself. So a
-        trial is repeated only when its start reached another look.
+        A trial uses only the starts before its own. Otherwise an unusual restart would increase the restart variance
+        and so prevent its own call. A trial is repeated only when its start has reached another look.
 
         Args:
             starts: Starts of a service, in order of time.
             known: Earlier trials.
-            most: Largest number of new trials in one call: each costs as much as a judgement.
+            most: Largest number of new trials in this call. A trial costs as much CPU time as a judgement.
 
         Returns:
-            All trials so far.
+            Earlier and new trials.
         """
-        fewest = 24  # runs of both starts: with fewer, a trial seldom calls anything
+        fewest = 24  # smallest number of runs of both starts: with fewer, a trial seldom calls a change
         found: dict[tuple[str, str], Trial] = {}
         earlier: dict[tuple[str, ...], int] = {}
         for place, start in enumerate(starts):
@@ -135,7 +136,7 @@ class Judge:
             return _without_upgrade(result, selection)
         replaced, running = upgrade.before[-1].generation, upgrade.after[-1].generation
         forms = {replaced.image_form, running.image_form} - {""}
-        # People see the runs without subtraction.
+        # The result shows latencies as measured, without subtracting CPU wait.
         pairs = look.pairs if look else [Pair(upgrade.before, upgrade.after)]
         old = [start for pair in pairs for start in pair.before]
         new = [start for pair in pairs for start in pair.after]
@@ -183,11 +184,11 @@ class Judge:
 
 
 def _without_upgrade(result: Result, selection: Selection) -> Result:
-    """Return the result with the runs of the only image: the next baseline."""
+    """Return the result for a service without an upgrade, with the runs of its only image."""
     if not selection.live:
         return result
     last = selection.live[-1]
-    # Runs of a rolled-back image are no part of the next baseline.
+    # Leave out runs of a rolled-back image.
     starts = [start for start in selection.starts if start.identity == last.identity]
     same = _runs(starts)
     return replace(
@@ -204,7 +205,7 @@ def _runs(starts: Iterable[Start]) -> list[Sample]:
 
 
 def _controls(runs: Sequence[Sample], starts: Iterable[Start]) -> dict[str, float]:
-    """Return medians of the known controls; empty if the controls of the starts are different work."""
+    """Return median seconds by control; empty if the starts ran different controls."""
     if not have_alike_controls(starts):
         return {}
     return {name: x for name, x in medians([s.controls for s in _some(runs)]).items() if name in CONTROLS}

@@ -150,8 +150,8 @@ def test_a_known_shift_is_found_and_covered(effect, runs, verdict):
         ([1.0], [math.inf], r"candidate\[0\] is inf"),
         ([1.0], [1.0, 1.0, 0.0], r"candidate\[2\] is 0.0"),
         ([-1.0], [1.0], r"baseline\[0\] is -1.0"),
-        ([[1.0, 2.0]], [1.0], "two samples, or two lists of starts; here is one of each"),
-        ([[1.0], [[1.0]]], [[1.0]], "baseline: a flat sequence"),
+        ([[1.0, 2.0]], [1.0], "two samples or two lists of starts, not one of each"),
+        ([[1.0], [[1.0]]], [[1.0]], "baseline: expected a one-dimensional"),
     ],
 )
 def test_what_is_no_latency_is_named(baseline, candidate, place):
