@@ -1,1 +1,1 @@
-"""The store: each run once, thinned with age, and the verdicts; in an SQLite file, or in PostgreSQL for a fleet."""
+"""Store of runs and verdicts: an SQLite file, or a PostgreSQL database that several exporters share."""

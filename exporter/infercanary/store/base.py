@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from infercanary.store.session import Session
 
 HISTORY = 100
-"""Documents of one kind kept for each service and canary."""
+"""Number of documents of one kind that are kept for each service and canary."""
 GONE_SECONDS = 300.0
-"""A container is gone after so many seconds without a run, while others of its service have some."""
+"""Seconds without a run after which a container is gone, if other containers of its service have runs."""
 
 
 class StoreError(Exception):
-    """The store failed and is unchanged. One line, for people."""
+    """A call of the store failed and changed nothing. The text is one line for people."""
 
     def __str__(self) -> str:
         return masked(" ".join(super().__str__().split()))
 
 
 class StoreAway(StoreError):
-    """The store is unavailable now: offer the same again later."""
+    """The store is unavailable now. The same call may succeed later."""
 
 
 class LeaseLost(StoreError):
@@ -39,9 +39,10 @@ class LeaseLost(StoreError):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A document with its Unix time."""
+    """A stored document of the judge."""
 
     at: float
+    """Unix time of the document."""
     body: bytes
 
 
@@ -52,27 +53,29 @@ class LastRun(NamedTuple):
     container: str
     canary: str
     at: float
-    """Unix time by the probe's clock."""
+    """Unix time of the probe's clock."""
 
 
 class Database:
-    """A kind of database: opens connections and explains errors. It holds no connection."""
+    """A kind of database: opens connections and explains errors. It keeps no connection open."""
 
     engine: Engine
     shown: str
-    """Name for people, without secrets; each error begins with it."""
+    """Name for people, without secrets. Each error message begins with it."""
     advice: ClassVar[Mapping[str, str]] = {}
-    """Part of an error's text → its fix."""
+    """Explanation and fix of an error, by a part of the error's text."""
     set_aside_at: float | None = None
-    """Unix time at which the last corrupt file was set aside; None if there was none."""
+    """Unix time at which the last corrupt file was renamed; None if there is no such file."""
     retention = Retention()
-    """Default windows of what is kept."""
+    """Default limits of the rows that are kept."""
     upgrades = False
-    """True if old tables of a shared database may be upgraded: only by their owner's command."""
+    """True if old tables of a shared database may be upgraded, which only the ``migrate`` command does."""
 
     def connect(self) -> Connection:
-        """Open a connection in the driver's autocommit mode, with the tables of :mod:`.schema`; raises errors of
-        SQLAlchemy and of the system.
+        """Open a connection in autocommit mode, with the tables of :mod:`.schema`.
+
+        Raises:
+            Exception: Errors of SQLAlchemy and of the operating system are not converted.
         """
         connection = self.engine.connect()
         try:
@@ -87,32 +90,39 @@ class Database:
         raise NotImplementedError
 
     def begin(self, connection: Connection) -> None:
-        """Begin a transaction. An unusable connection is invalidated, with an error."""
+        """Begin a transaction. If the connection is unusable, it is invalidated and an error is raised."""
         connection.exec_driver_sql("BEGIN")
 
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
-        """Return the error in one line with its fix: :class:`StoreAway` if the same may succeed later.
+        """Return an error with a message of one line that names the fix.
 
-        An unusable connection is invalidated; a corrupt file is set aside.
+        An unusable connection is invalidated, and a corrupt file is renamed.
+
+        Args:
+            error: Error of the driver or of the operating system.
+            connection: Connection with which the error occurred.
+
+        Returns:
+            A :class:`StoreAway` if the same call may succeed later.
         """
         raise NotImplementedError
 
     def size(self, connection: Connection) -> int | None:
-        """Return the stored bytes; None if another administrator owns the disk."""
+        """Return the size of the database in bytes; None if the database is on a server."""
 
     def age(self, connection: Connection, now: float | None = None) -> float:
-        """Return the store's age in seconds: the time that exporters watched, or the Unix time of its own clock.
+        """Return the store's age in seconds: the time for which exporters ran, or a server's Unix time.
 
         Args:
-            connection: Within a transaction if ``now`` is given.
-            now: Unix time by this machine's clock; None to read only.
+            connection: Connection, within a transaction if ``now`` is given.
+            now: Unix time of this machine's clock, to advance the age; None to read only.
         """
         raise NotImplementedError
 
     def fleet(self, session: Session) -> Fleet | None:
-        """Return leases and findings of exporters that share the database; None if it has one owner."""
+        """Return leases and findings of exporters that share the database; None if no other exporter uses it."""
 
     def explained(self, text: str, code: str = "") -> str:
-        """Return an error's text with its place and fix."""
+        """Return an error's text with the name of the database and the fix."""
         found = (f"{fix} ({text})" for part, fix in self.advice.items() if part in text or part == code)
         return f"{self.shown}: {next(found, text)}"

@@ -1,4 +1,4 @@
-"""Fleet: leases, which decide which of the exporters that share a database judges a service, and their findings."""
+"""Fleet: leases and findings of exporters that share a database. The holder of a service's lease judges the service."""
 
 from __future__ import annotations
 
@@ -20,47 +20,49 @@ _Body: TypeAlias = tuple[ServiceKey, str, bytes]
 
 
 class Fleet:
-    """This process among those that share the database. Every method may raise :class:`.StoreError`.
+    """Leases and findings of this process in a shared database. Every method except :meth:`close` may raise
+    :class:`.StoreError`.
 
-    Not thread-safe, except for :meth:`renew`. A lease has one holder. It ends after ``lease_seconds``, by the
-    database's clock, unless it is renewed.
+    A lease has one holder. If it is not renewed, it ends after ``lease_seconds`` by the database's clock. Only
+    :meth:`renew` may be called from another thread.
 
     Args:
         session: The store's connection.
-        renewing: Another connection, for renewals alone.
-        lease_seconds: Length of a lease without renewal.
+        renewing: A separate connection, only for renewals.
+        lease_seconds: Seconds until a lease ends without renewal.
     """
 
     def __init__(self, session: Session, renewing: Session, lease_seconds: float) -> None:
         self.lease_seconds = lease_seconds
         self.holder = uuid.uuid4().hex
-        """Name of this process."""
+        """Unique name of this process."""
         self.held: dict[ServiceKey, int] = {}
-        """Service → fencing number of its lease, as far as this process knows."""
+        """Fencing number by service, for the leases that this process believes to hold."""
         self._session = session
         self._renewing = renewing
         self._counts: dict[_Canary, Any] = {}
         self._numbers: dict[_Canary, Any] = {}
 
     def hold(self, wanted: _Services) -> set[ServiceKey]:
-        """Renew the leases of these services and take free ones; return those held now."""
+        """Renew the leases of these services, take free leases, and return the services whose lease is now held."""
         self.held = self._lease(self._session, wanted, self.lease_seconds, takes=True)
         return {*self.held}
 
     def renew(self, services: _Services) -> set[ServiceKey]:
-        """Renew held leases on a separate connection, from another thread than the other methods; return those that
-        go on.
+        """Renew held leases on a separate connection, and return the services whose lease was renewed.
+
+        This method may be called from another thread than the other methods.
         """
         return {*self._lease(self._renewing, services, self.lease_seconds)}
 
     def give_back(self, services: _Services) -> None:
-        """End held leases of these services, so that another process may take them at once."""
+        """End held leases of these services, so that another process can take them at once."""
         if ended := self.held.keys() & services:
             self.held = {service: fence for service, fence in self.held.items() if service not in ended}
             self._lease(self._session, ended, 0.0)
 
     def claim(self, connection: Connection, service: ServiceKey) -> None:
-        """Lock a service's lease until the transaction ends, before a write about the service.
+        """Lock a service's lease until the transaction ends, so that no other process writes about the service.
 
         Raises:
             LeaseLost: Another process has the lease.
@@ -69,20 +71,23 @@ class Fleet:
             raise self._lost(service)
 
     def refresh(self, services: _Services) -> set[_Canary]:
-        """Return the canaries of ``services`` whose starts or runs changed since the last call, and forget all other
-        services.
+        """Return the canaries of ``services`` whose starts or runs changed since the last call.
+
+        Services that are not in ``services`` are forgotten, so a later call returns all their canaries.
         """
         before, self._counts = self._counts, self._by_canary(queries.COUNTS, services)
         both = self._counts.keys() | before.keys()
         return {key for key in both if key[0] in services and self._counts.get(key) != before.get(key)}
 
     def put_finding(self, service: ServiceKey, canary: str, at: float, body: bytes, taught: bytes) -> None:
-        """Store the finding on a canary of a service whose lease this process has.
+        """Store the finding on a canary, if this process has the service's lease.
 
         Args:
-            at: A Unix time.
+            service: Service of the canary.
+            canary: Name of the canary.
+            at: Unix time of the finding.
             body: The finding.
-            taught: Restart variance that it teaches other services; empty for none.
+            taught: Restart variance of the canary, for the prior of all services; empty if unknown.
 
         Raises:
             LeaseLost: Another process has the lease.
@@ -94,7 +99,10 @@ class Fleet:
         self._numbers[service, canary] = [*rows[0][1:]]
 
     def findings(self, services: _Services) -> list[_Body]:
-        """Return the findings on ``services`` that changed since the last call, and forget all other services."""
+        """Return the findings on ``services`` that changed since the last call.
+
+        Services that are not in ``services`` are forgotten, so a later call returns all their findings.
+        """
         numbers = self._by_canary(queries.FINDING_NUMBERS, services)
         changed = [key for key in numbers if numbers[key] != self._numbers.get(key)]
         keys = [(*service, canary) for service, canary in changed]
@@ -105,22 +113,22 @@ class Fleet:
     def running(self, service: ServiceKey) -> list[Generation]:
         """Return the newest start of each running container, ordered by container.
 
-        Empty if nobody has the service's lease, because then no exporter knows what runs.
+        The list is empty if no exporter has the service's lease, because then it is unknown which containers run.
         """
         rows = self._session.rows(queries.RUNNING, queries.named(service, gone=GONE_SECONDS))
         newest = {start.container: start for start in decode_starts(rows)}
         return [start for _, start in sorted(newest.items()) if not start.ended_at]
 
     def services(self) -> set[ServiceKey]:
-        """Return the services with a lease holder."""
+        """Return the services whose lease any exporter holds."""
         return {service for (service,) in self._session.keyed(queries.SERVICES)}
 
     def taught(self) -> list[_Body]:
-        """Return the restart variance that each canary of all services teaches, if any."""
+        """Return the restart variance of each canary of all services, if known."""
         return self._session.keyed(queries.TAUGHT)
 
     def close(self) -> None:
-        """Let go of the connection for renewals. Never raises."""
+        """Close the connection for renewals. Never raises."""
         self._renewing.close()
 
     def _mine(self, service: ServiceKey, **more: Any) -> dict[str, Any]:

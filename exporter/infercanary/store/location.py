@@ -1,4 +1,4 @@
-"""Location of a PostgreSQL database: the URL of `store:`, and its separate password."""
+"""Location of a PostgreSQL database: the URL in the setting `store:`, and the separate password file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEFAULTS: Mapping[str, str] = {
     "client_encoding": "utf8",
     "connect_timeout": "5",
     "application_name": "infercanary-exporter",
-    "target_session_attrs": "read-write",  # of several hosts the current primary
+    "target_session_attrs": "read-write",  # if several hosts are named, use the current primary
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "2",
@@ -28,29 +28,33 @@ class Location(msgspec.Struct, frozen=True):
     """Location of a database, without the password."""
 
     conninfo: str
+    """Connection string for libpq."""
     shown: str
-    """Name for people, without parameters."""
+    """URL for people, without parameters."""
     password_file: str | None
     lease_seconds: float
+    """Seconds after which another exporter may take the services of an exporter that has stopped responding."""
 
     @classmethod
     def of(cls, url: str) -> Location:
         """Read ``postgresql://ROLE@HOST:PORT/DATABASE?PARAMETER=…``.
 
-        Parameters are libpq's, ``password_file``, and ``lease_seconds``: how long a silent judge is waited for.
+        Parameters are those of libpq, ``password_file`` and ``lease_seconds``.
 
         Raises:
-            StoreError: The URL has a password in it, or cannot be read.
+            StoreError: The URL is invalid or contains a password.
         """
         base, _, text = url.partition("?")
         query = dict(parse_qsl(text, keep_blank_values=True))
         role, _, place = base.partition("//")[2].rpartition("@")
-        is_cut = "@" in text  # a `?` in an unescaped password looks like the start of the parameters
+        is_cut = (
+            "@" in text
+        )  # an unescaped password contains `?`, which looks like the start of the parameters
         shown = f"postgresql://{'…' if is_cut else place}"
         if "password" in query or ":" in role or is_cut:
             raise StoreError(
-                f"{shown}: the password is in the URL, where everybody can read it; write it into a file and add "
-                "?password_file=PATH, or use libpq's ?passfile=PATH or ?service=NAME"
+                f"{shown}: the URL contains the password, which anyone can read there; write the password to a file "
+                "and add ?password_file=PATH, or use libpq's ?passfile=PATH or ?service=NAME"
             )
         file, lease = query.pop("password_file", None), query.pop("lease_seconds", "20")
         seconds = 0.0
@@ -73,7 +77,7 @@ class Location(msgspec.Struct, frozen=True):
         """Read the password file for one connection.
 
         Returns:
-            Nothing if no file is named: libpq finds a password itself, or needs none.
+            Connection parameters; empty without a password file, because libpq then finds a password or needs none.
 
         Raises:
             StoreError: The file cannot be read.

@@ -1,4 +1,4 @@
-"""Brings the tables of a store up to date: ``python -m infercanary.store.migrate LOCATION``."""
+"""Upgrade of a store's tables to the current schema: ``python -m infercanary.store.migrate LOCATION``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 
 
 def read_version(connection: Connection, shown: str) -> str | None:
-    """Return the revision of the tables; None if there are none.
+    """Return the revision of the tables; None if the database has no tables of InferCanary.
 
     Raises:
-        StoreError: They are newer than :mod:`.schema`, or of an unknown revision.
+        StoreError: The tables are newer than :mod:`.schema`, or of an unknown revision.
     """
     from sqlalchemy import inspect
 
@@ -29,14 +29,14 @@ def read_version(connection: Connection, shown: str) -> str | None:
     version = str(connection.scalar(schema.schema.select()) or "")
     if not any(MIGRATIONS.glob(f"versions/{version or '?'}_*.py")):
         raise StoreError(
-            f"{shown}: written by a newer InferCanary (schema `{version}`, this one knows {schema.SCHEMA}); upgrade "
-            "this one, or name another store"
+            f"{shown}: a newer InferCanary wrote this store (schema `{version}`, this version reads {schema.SCHEMA}); "
+            "upgrade InferCanary, or use another store"
         )
     return version
 
 
 def update(connection: Connection, version: str | None) -> None:
-    """Create the tables of :mod:`.schema`, or upgrade older ones, within a transaction."""
+    """Create the tables of :mod:`.schema`, or upgrade older tables. The caller has begun a transaction."""
     from infercanary.store import schema
 
     if version is None:
@@ -59,10 +59,10 @@ def main(arguments: list[str]) -> int:
     """Create or upgrade the tables of a store.
 
     Args:
-        arguments: The location alone.
+        arguments: Command-line arguments: one location.
 
     Returns:
-        Exit code: 0, or 2 with one line on standard error.
+        Exit code: 0, or 2 after an error message of one line on standard error.
     """
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m infercanary.store.migrate postgresql://OWNER@HOST/DATABASE", file=sys.stderr)

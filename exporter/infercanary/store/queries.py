@@ -1,7 +1,7 @@
 """SQL statements of the store, shared by SQLite and PostgreSQL.
 
-Most are constants in SQL that both databases accept. SQLAlchemy builds the statements that lock rows, because SQLite
-has no FOR UPDATE.
+Most statements are SQL text that both databases accept. Statements that lock rows are built by SQLAlchemy, because
+SQLite has no FOR UPDATE.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from infercanary.store.schema import series, start
 
 
 def named(service: ServiceKey, **more: Any) -> dict[str, Any]:
-    """Return the parameters that name a service, and ``more``."""
+    """Return statement parameters: the service's namespace and name, and ``more``."""
     return {"namespace": service.namespace, "service": service.name, **more}
 
 
 def among(services: Collection[ServiceKey] | None) -> dict[str, Any]:
-    """Return the parameters for a statement about these services, or about all for None."""
+    """Return the parameters of a statement about some services, or about all services for None."""
     return {"everything": services is None, "services": [*map(tuple, services or ())]}
 
 
@@ -34,14 +34,14 @@ AGE = text("SELECT age FROM clock")
 ADVANCE_CLOCK = text(
     "UPDATE clock SET now = :now, age = age + CASE WHEN :now - now BETWEEN 0 AND :day THEN :now - now ELSE 0 END"
 )
-"""A step back, or of more than a day, does not count."""
+"""Advance the store's age to a Unix time. A step back, or a step of more than a day, does not count."""
 RESET_CLOCK = text(
     "UPDATE clock SET now = NULL, age = 0.0 "
     "WHERE typeof(age) <> 'real' OR typeof(now) NOT IN ('real', 'null') OR NOT abs(age) < 1e15"
 )
-"""Repair a value that a failing disk changed: 1e15 s are longer than any store was watched."""
+"""Reset the age if its value is impossible, as after a disk error. No store is older than 1e15 s."""
 NOW = text("SELECT extract(epoch FROM now())")
-"""The database's own clock, in PostgreSQL."""
+"""Unix time of the database's own clock, for PostgreSQL."""
 
 # Starts ----------------------------------------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ KNOWN = text(
     "FROM start LEFT JOIN series ON series.start = start.id "
     "WHERE namespace = :namespace AND service = :service AND container = :container"
 )
-"""Time of the last start of a container or, if later, of its last run (0 without a start), and one start's row."""
+"""Latest known time of a container (its last start or run; 0 if unknown), and the stored body of one start."""
 PUT_START = text(
     "INSERT INTO start (namespace, service, container, boot_id, began, seen, host, image_id, image_digest, image_key, "
     "body) VALUES (:namespace, :service, :container, :boot_id, :began, :seen, :host, :image_id, :image_digest, "
@@ -60,7 +60,7 @@ PUT_START = text(
     "image_key = excluded.image_key, body = excluded.body, "
     "revision = start.revision + CASE WHEN start.body = excluded.body THEN 0 ELSE 1 END RETURNING id"
 )
-"""Adds a start or brings it up to date."""
+"""Insert a start, or update it if it exists."""
 START = text(
     "SELECT body FROM start WHERE namespace = :namespace AND service = :service AND container = :container "
     "AND boot_id = :boot_id"
@@ -84,7 +84,7 @@ ADD_SERIES = text("INSERT INTO series (start, canary) VALUES (:start, :canary) R
 KNOWN_SEQUENCES = text(
     "SELECT sequence FROM sample WHERE series = :series AND sequence BETWEEN :first AND :last"
 )
-# The lock of the series prevents duplicates; a failing disk may have lowered `last` in SQLite's file.
+# The lock of the series prevents duplicates, except if a disk error lowered `last` in SQLite's file.
 ADD_SAMPLES = text(
     "INSERT INTO sample (series, sequence, tier, body) VALUES (:series, :sequence, :tier, :body) "
     "ON CONFLICT DO NOTHING"
@@ -119,7 +119,7 @@ ENDS = text(
     "sum(length(body)) OVER (PARTITION BY series) AS total FROM sample WHERE series IN :ids) AS sizes "
     "USING (series, sequence) WHERE size <= :half OR size > total - :half ORDER BY series, sequence"
 ).bindparams(_IDS)
-"""First and last rows of each series up to so many bytes each: its beginning and its latest state."""
+"""First and last rows of each series, up to ``half`` bytes at either end."""
 
 CANARIES = text(
     "SELECT DISTINCT namespace, service, canary FROM start JOIN series ON series.start = start.id "
@@ -149,7 +149,7 @@ RECORDS = text(
     "FROM start LEFT JOIN series ON series.start = start.id "
     "WHERE (:everything OR (namespace, service) IN :services) GROUP BY start.id ORDER BY began, start.id"
 ).bindparams(_SERVICES)
-"""Starts as :func:`.retention.expired` reads them."""
+"""Starts with the columns that :func:`.retention.expired` needs."""
 DROP_ORPHANS = [
     text(
         f"DELETE FROM {table} WHERE service <> '' AND (:everything OR (namespace, service) IN :services) "  # noqa: S608 - constants
@@ -158,7 +158,9 @@ DROP_ORPHANS = [
     ).bindparams(_SERVICES)
     for table in ("document", "finding")
 ]
-"""Drop documents and findings of canaries without a start; rows without a service are about all services."""
+"""Drop documents and findings of canaries without a start. Rows without a service name stay: they are about all
+services.
+"""
 
 # Thinning --------------------------------------------------------------------------------------------------------
 
@@ -182,7 +184,7 @@ COUNT_REPLACED = text(
 # Leases and findings, in PostgreSQL ------------------------------------------------------------------------------
 
 SERVICES = text("SELECT namespace, service FROM lease WHERE expires > extract(epoch FROM now())")
-"""The services whose lease anybody holds."""
+"""Services with a valid lease of any exporter."""
 LEASE = text(
     "INSERT INTO lease (namespace, service, holder, fence, expires) "
     "SELECT namespace, service, :holder, 1, extract(epoch FROM now()) + :seconds "
@@ -195,16 +197,17 @@ LEASE = text(
     "WHERE CASE WHEN lease.expires > extract(epoch FROM now()) THEN lease.holder = excluded.holder ELSE :takes END "
     "RETURNING namespace, service, fence"
 )
-"""Lease services for some seconds: those that this process holds and, if ``takes``, free ones.
+"""Renew the leases of this process and, if ``takes`` is true, take free leases.
 
-In a fixed order, because the two connections of a process do it at the same time. A single statement: now() is its
-beginning, so waiting for a lock finds fewer expired leases, not more. Rows of other holders are not locked.
+Rows are locked in a fixed order, because the two connections of a process may run this statement at the same time.
+now() is the time at which the statement began. So if the statement waits for a lock, it takes too few leases rather
+than too many. Rows of other holders are not locked.
 """
 CLAIM = text(
     "SELECT fence FROM lease WHERE namespace = :namespace AND service = :service AND holder = :holder "
     "AND fence = :fence AND expires > extract(epoch FROM now()) FOR UPDATE"
 )
-"""Locks a lease: another process that wants it waits until the transaction ends."""
+"""Lock a lease of this process until the transaction ends. Another process that wants the lease waits."""
 PUT_FINDING = text(
     "INSERT INTO finding (namespace, service, canary, number, at, body, taught) "
     "SELECT namespace, service, :canary, 1, :at, :body, :taught FROM lease "
@@ -213,7 +216,9 @@ PUT_FINDING = text(
     "ON CONFLICT (namespace, service, canary) DO UPDATE SET number = finding.number + 1, at = excluded.at, "
     "body = excluded.body, taught = excluded.taught RETURNING namespace, service, number"
 )
-"""Also locks the lease; returns no row without it. The number changes with the finding."""
+"""Insert or replace a finding, if this process has the lease; otherwise no row is returned. The finding's number
+increases at each change.
+"""
 TAUGHT = text("SELECT namespace, service, canary, taught FROM finding WHERE length(taught) > 0")
 RUNNING = text(
     "SELECT body FROM start WHERE namespace = :namespace AND service = :service "
@@ -233,6 +238,6 @@ COUNTS = text(
     "FROM start JOIN series ON series.start = start.id "
     "WHERE (:everything OR (namespace, service) IN :services) GROUP BY namespace, service, canary"
 ).bindparams(_SERVICES)
-"""Sums for each canary that change whenever its starts or runs change. Each number of a start or series only grows
-(except ``failed``: then ``thinned`` grows), and new rows have larger ids than dropped ones.
+"""Sums by canary, which change whenever starts or runs of the canary change. The summed numbers of a row never
+decrease, except ``failed``; if ``failed`` decreases, ``thinned`` increases. New rows have larger ids than dropped rows.
 """

@@ -1,4 +1,4 @@
-"""Reading: bounds on the starts that one judgement reads."""
+"""Reading: limits the number of starts that one judgement reads."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from infercanary.judge.policy import LIVE
 from infercanary.store.base import GONE_SECONDS
 
 FIRST_STARTS, LATEST_STARTS, OWN_STARTS = 2, 56, LIVE.pool.history
-"""Starts of each image that a judgement reads: the first ones, which date the upgrade (two: one may be unreadable), the
-latest of containers that ended, and the latest of each running container. So its work does not grow with restarts or
-new pod names.
+"""Numbers of starts of each image that a judgement reads: the first starts of the image (which date the upgrade; two,
+because one may be unreadable), the latest starts of ended containers, and the latest starts of each running container.
+So the CPU time of a judgement does not grow with the number of restarts or pod names.
 """
-_IMAGES = 8  # so many models each have starts of their own; weights may be random at each start
+_IMAGES = 8  # number of latest images and models with separate limits; with random weights each start is a new model
 
 
 def to_judge(starts: Sequence[Any]) -> list[Any]:
-    """Choose the starts that a judgement needs, of each image and model.
+    """Choose the starts that a judgement needs of each image and model.
 
-    Starts with too few runs have separate places.
+    Starts with too few runs have a separate limit, so that they do not displace longer starts.
 
     Args:
         starts: Rows of :data:`.queries.SERIES_OF_CANARY` of one service and canary, in order of time.

@@ -16,21 +16,21 @@ log = structlog.get_logger(__name__)
 MAX_BYTES = 4096
 """Limit of an encoded run."""
 MAX_CANARIES = 32
-"""Limit for one start: a probe that invents names must not fill the disk."""
+"""Largest number of canaries of one start, so that a faulty probe with new names at each run cannot fill the disk."""
 
-_MAX_KILLS = 64  # a crash loop of a server that never reports must not fill the disk
+_MAX_KILLS = 64  # limit of stored memory kills, so that a server in a crash loop cannot fill the disk
 _MAX_CACHED = 512  # number of cached decoded starts
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Sample)
-# The next judgement of a service reads the same starts, with environments of hundreds of names.
+# Decoded starts are cached, because each judgement of a service reads the same starts with large environments.
 _decoded = lru_cache(_MAX_CACHED)(msgspec.msgpack.Decoder(Generation).decode)
 # Errors of a row with flipped bits: wrong form, impossible numbers, invalid UTF-8, wrong type.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, TypeError)
 
 
 def encode(sample: Sample) -> bytes:
-    """Encode a run, or the median of several, for the store; without maps and tags if they are too large."""
+    """Encode a run, or a merged run, for the store. If the result is too large, maps and tags are left out."""
     body = _encoder.encode(sample)
     if len(body) > MAX_BYTES:
         body = _encoder.encode(
@@ -42,7 +42,7 @@ def encode(sample: Sample) -> bytes:
 
 
 def decode(bodies: Iterable[bytes]) -> list[Sample]:
-    """Decode runs in order, without those that a failing disk made unreadable."""
+    """Decode runs in order. Runs that are unreadable, as after a disk error, are left out."""
     samples, unreadable = [], 0
     for body in bodies:
         try:
@@ -50,7 +50,7 @@ def decode(bodies: Iterable[bytes]) -> list[Sample]:
         except _UNREADABLE:
             unreadable += 1
     if unreadable:
-        log.warning("stored runs cannot be read, and are left out: check the disk", runs=unreadable)
+        log.warning("stored runs are unreadable and left out: check the disk", runs=unreadable)
     return samples
 
 
@@ -60,26 +60,26 @@ def encode_start(generation: Generation) -> bytes:
 
 
 def decode_start(body: bytes) -> Generation | None:
-    """Decode a start (cached: do not change it); None if a failing disk made it unreadable."""
+    """Decode a start; None if it is unreadable, as after a disk error. Do not change the result: it is cached."""
     try:
         return _decoded(body)
     except _UNREADABLE:
-        log.warning("a stored start cannot be read, and is left out: check the disk")
+        log.warning("a stored start is unreadable and left out: check the disk")
         return None
 
 
 def decode_starts(rows: Iterable[Iterable[bytes]]) -> Iterator[Generation]:
-    """Yield the readable starts of rows with one column."""
+    """Yield the readable starts of rows whose only column is an encoded start."""
     for (body,) in rows:
         if (start := decode_start(body)) is not None:
             yield start
 
 
 def with_known(generation: Generation, body: bytes) -> Generation:
-    """Add the stored facts of a start to what is known now: its start time, profiles, and memory kills.
+    """Return a start with the stored start time, and with stored profiles and memory kills added.
 
     Args:
-        generation: The start as known now.
+        generation: The start as reported now.
         body: The start as stored.
     """
     known = decode_start(body)

@@ -1,4 +1,4 @@
-"""The tables of the store, once for SQLite and PostgreSQL."""
+"""Tables of the store, the same for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ from sqlalchemy.types import TypeEngine
 from infercanary.store.retention import TIERS
 
 SCHEMA = "0001"
-"""Newest Alembic revision beside this file: the tables below."""
+"""Alembic revision of these tables: the newest in the folder ``migrations``."""
 
 
-_ID = BigInteger().with_variant(
-    Integer, "sqlite"
-)  # SQLite numbers rows by itself only in an INTEGER PRIMARY KEY
+_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite assigns numbers only to an INTEGER PRIMARY KEY
 
 metadata = MetaData()
 
@@ -42,14 +40,15 @@ def _id_of(table: str, **more: Any) -> Column[int]:
     return Column(table, _ID, ForeignKey(f"{table}.id", ondelete="CASCADE"), nullable=False, **more)
 
 
-# Revision of the tables, under the name that Alembic reads and writes.
+# Revision of the tables. The column has the name that Alembic uses.
 schema = Table("infercanary_schema", metadata, Column("version_num", Text, primary_key=True))
 
-# One row, for SQLite alone: the last given time, and how long exporters had watched by then.
+# One row, used only in SQLite. now: last Unix time given by an exporter. age: seconds for which exporters had run by
+# then.
 clock = Table("clock", metadata, Column("now", Double), Column("age", Double, nullable=False))
 
-# began: when it started, or later than all that is known of the container's start before. seen: an age of the store, in
-# seconds; in PostgreSQL a Unix time by its clock. revision is counted up at each change.
+# began: Unix time of the start, but always later than the container's previous start and its runs. seen: age of the
+# store in seconds, in PostgreSQL the Unix time of the server. revision: increases at each change.
 start = Table(
     "start",
     metadata,
@@ -63,9 +62,9 @@ start = Table(
     Index("start_host", "host"),
 )
 
-# One row for each canary of a start. Number of rows in each tier (:mod:`.retention`). last: highest stored sequence.
-# through: highest merged or dropped sequence. taken: number of runs ever stored, without failed ones. thinned: number
-# of merges.
+# One row for each canary of a start. A column for each tier (:mod:`.retention`) has the number of rows in this tier.
+# last: highest stored sequence number. through: highest sequence number that was merged or dropped. taken: number of
+# successful runs ever stored. thinned: number of merges.
 series = Table(
     "series",
     metadata,
@@ -78,7 +77,7 @@ series = Table(
     UniqueConstraint("start", "canary"),
 )
 
-# One tree in SQLite: the rows of a series lie side by side, and what is read together is stored together.
+# Without a rowid, SQLite stores the rows of a series side by side, so they are read quickly.
 sample = Table(
     "sample",
     metadata,
@@ -99,7 +98,8 @@ document = Table(
     sqlite_with_rowid=False,
 )
 
-# The next two tables are for exporters that share a database. taught: restart variance that a canary teaches others.
+# The next two tables are for exporters that share a database. taught: restart variance of the canary, from which the
+# prior for all services is learned.
 finding = Table(
     "finding",
     metadata,
@@ -109,7 +109,7 @@ finding = Table(
     *_columns(LargeBinary, "body", "taught"),
 )
 
-# fence grows at each change of holder; expires is a Unix time by the database's clock.
+# fence: increases at each change of holder. expires: Unix time of the database's clock.
 lease = Table(
     "lease",
     metadata,

@@ -1,4 +1,4 @@
-"""Session: a database connection that opens at first use and again after it broke, with transactions."""
+"""Session: a database connection with transactions. It opens at first use, and reopens after a failure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from infercanary.store.base import Database
 
 
 class Session:
-    """One connection in the driver's autocommit mode: a single read costs one round trip.
+    """One connection in autocommit mode, so that a single read costs one round trip.
 
     Args:
         database: Kind and location of the database.
-        reset: Called for each new connection, and after each failed transaction.
+        reset: Function that is called after each new connection and after each failed transaction.
     """
 
     def __init__(self, database: Database, reset: Callable[[], None] = lambda: None) -> None:
         self.size_bytes: int | None = None
-        """Stored bytes, as of the last transaction."""
+        """Size of the database in bytes after the last transaction; None if unknown."""
         self._database = database
         self._reset = reset
         self._connection: Connection | None = None
@@ -33,10 +33,10 @@ class Session:
 
     @contextmanager
     def work(self) -> Iterator[Connection]:
-        """Yield the connection, for single reads or as part of the open transaction.
+        """Yield the connection, for single reads or within an open transaction.
 
         Raises:
-            StoreError: One line with the fix.
+            StoreError: A statement failed. The message is one line with the fix.
         """
         try:
             if self._connection is None:
@@ -50,12 +50,13 @@ class Session:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Commit everything done within, or nothing after an exception; joins an open transaction.
+        """Run the body of a ``with`` statement in a transaction, which is rolled back after an exception.
 
-        An exception must leave the outermost transaction: nothing more may be written.
+        Within an open transaction, the body becomes part of it. Do not catch an exception inside the outermost
+        transaction, because nothing more may be written after it.
 
         Raises:
-            StoreError: It cannot be begun or ended.
+            StoreError: The transaction cannot be begun or committed.
         """
         with self.work() as connection:
             if self._in_transaction:
@@ -81,20 +82,20 @@ class Session:
             return connection.execute(statement, given).all()
 
     def keyed(self, statement: Executable, given: Any = None) -> list[Any]:
-        """Return all rows, with the first two columns as the key of a service."""
+        """Return all rows, with the first two columns combined to the key of a service."""
         return [(ServiceKey(*row[:2]), *row[2:]) for row in self.rows(statement, given)]
 
     def fast(self, statement: Executable, *given: Mapping[str, Any]) -> list[Any]:
-        """Run a statement by the driver alone: SQLAlchemy takes longer than SQLite itself.
+        """Run a statement directly with the driver, because SQLAlchemy takes longer than SQLite itself.
 
         Args:
-            statement: A constant; its parameters need no conversion.
-            given: Parameters; with several sets the statement returns nothing.
+            statement: A constant statement whose parameters need no conversion.
+            given: Sets of parameters. With more than one set, no rows are returned.
         """
         with (
             self.work() as connection,
             closing(connection.connection.cursor()) as cursor,
-        ):  # else the file stays open
+        ):  # an open cursor would keep the file open
             sql = _compiled(statement, connection.dialect)
             if len(given) > 1:
                 cursor.executemany(sql, given)

@@ -1,8 +1,8 @@
-"""SQLite: one file for one exporter; opening it, and handling files that cannot be used.
+"""SQLite: opens the file of one exporter, and handles files that cannot be used.
 
-The file is in WAL mode with ``synchronous = NORMAL``: committed data outlives the process. A loss of power may cost
-what the kernel had not written yet (half a minute with Linux's defaults), but not the file; probes that went on still
-have the rest in their buffers.
+The file is in WAL mode with ``synchronous = NORMAL``, so committed data survives a crash of the process. A power
+failure may lose the data that the kernel had not written yet (half a minute with Linux's defaults), but does not
+corrupt the file. Probes that were still running report the lost runs again from their buffers.
 """
 
 from __future__ import annotations
@@ -28,31 +28,35 @@ from infercanary.store.retention import DAY_SECONDS, IN_MEMORY, Retention
 
 log = structlog.get_logger(__name__)
 
-_LOCK_SECONDS = 2.0  # seconds; an exporter that is ending releases the file within them
-_MAX_CHECKED_BYTES = 256 << 20  # bytes of a file that is checked as a whole when opened: about a second
+_LOCK_SECONDS = 2.0  # longest wait for an exporter that is ending to release the file
+_MAX_CHECKED_BYTES = (
+    256 << 20
+)  # a larger file is not checked when opened; checking this size takes about a second
 _MAX_SET_ASIDE = 3
 _CACHE_KIB = 16 << 10
-_WAL_PAGES = 4_000  # 16 MB: a page written often meanwhile goes into the file once
+_WAL_PAGES = 4_000  # 16 MB; with a large log, a page that is written often is copied into the file only once
 _APPLICATION_ID = (
-    0x1CA9A12  # in the file's header, so that another program's database is not mistaken for ours
+    0x1CA9A12  # in the file's header, so that another program's database is not mistaken for a store
 )
 _CORRUPT = ".corrupt-%Y%m%dT%H%M%S.%f%z"
 _CORRUPT_FILES = ".corrupt-????????T??????.??????+0000"
-_NOT_WRITABLE = f"cannot be written; make its folder, or make both writable for this user (uid {os.getuid()})"
+_NOT_WRITABLE = (
+    f"cannot be written; create its folder, or make both writable for this user (uid {os.getuid()})"
+)
 _ADVICE: Mapping[str, str] = {
-    "locked": "in use by another process; give each exporter a file of its own",
+    "locked": "in use by another process; use a separate file for each exporter",
     "unable to open": _NOT_WRITABLE,
     "readonly": _NOT_WRITABLE,
-    "full": "the disk is full; what was kept is not lost, and it goes on once there is room",
+    "full": "the disk is full; stored data is not lost, and storing continues as soon as there is space",
 }
 _KINDS = {str: "text", bytes: "blob", float: "real", int: "integer"}
 
 
 class SqliteDatabase(Database):
-    """A file, or a database in memory.
+    """SQLite database in a file or in memory.
 
     Args:
-        path: The file; None for memory.
+        path: Path of the file; None for memory.
 
     Raises:
         StoreError: The path is a folder or a device.
@@ -62,13 +66,13 @@ class SqliteDatabase(Database):
 
     def __init__(self, path: Path | None) -> None:
         if path and path.exists() and not path.is_file():
-            raise StoreError(f"{path}: is a folder or a device; name a file")
+            raise StoreError(f"{path}: is a folder or a device; use a file")
         self.shown = str(path or "the store in memory")
         self.retention = Retention() if path else IN_MEMORY
         self._path = path
         self.engine = create_engine(
             URL.create("sqlite", database=str(path or ":memory:")),
-            paramstyle="named",  # as psycopg does: parameters of Session.fast reach the driver unchanged
+            paramstyle="named",  # as for psycopg, so that Session.fast passes parameters to the driver unchanged
             # Only explicit statements begin and end transactions.
             connect_args={"timeout": _LOCK_SECONDS, "isolation_level": None, "check_same_thread": False},
             poolclass=NullPool,
@@ -76,7 +80,7 @@ class SqliteDatabase(Database):
         self._inodes: list[int] = []
 
     def connect(self) -> Connection:
-        """Open the file for this process alone; a corrupt one, and one of 0.1.0, is set aside."""
+        """Open the file for this process alone. A corrupt file, or a file of version 0.1.0, is renamed first."""
         try:
             connection = super().connect()
         except DatabaseError as error:
@@ -90,38 +94,44 @@ class SqliteDatabase(Database):
         return connection
 
     def begin(self, connection: Connection) -> None:
-        """Begin a transaction, unless the file or its log was removed: writes would be lost."""
+        """Begin a transaction.
+
+        Raises:
+            StoreAway: The file or its log was removed, so written data would be lost.
+        """
         if self._find_inodes() != self._inodes:
             connection.invalidate()
-            raise StoreAway(f"{self.shown}: was removed while in use; it is begun anew")
+            raise StoreAway(f"{self.shown}: the file was removed while in use; a new file is created")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
-        """Explain an error; a corrupt file is set aside, and the next work begins a new one."""
+        """Explain an error. A corrupt file is renamed, and the next call creates a new file."""
         cause = getattr(error, "orig", None) or error
         if _is_corrupt(cause):
             if connection is not None:
                 connection.invalidate()
                 with suppress(OSError):
                     self._set_aside(cause)
-            return StoreAway(f"{self.shown}: corrupt ({cause}); it is set aside, and begun anew")
+            return StoreAway(
+                f"{self.shown}: the file is corrupt ({cause}); it is set aside, and a new file is created"
+            )
         kind = StoreAway if isinstance(cause, sqlite3.OperationalError) else StoreError
         is_writable = self._path is None or os.access(self._path.parent, os.W_OK)
         return kind(self.explained(str(cause), "" if is_writable else "readonly"))
 
     def size(self, connection: Connection) -> int:
-        """Return the bytes of the database without its log."""
+        """Return the size of the database in bytes, without its log."""
         pages = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
         return int(connection.exec_driver_sql(pages).scalar_one())
 
     def age(self, connection: Connection, now: float | None = None) -> float:
-        """Return how long exporters have watched, in seconds, and advance it to the Unix time ``now``."""
+        """Return the seconds for which exporters have run, after advancing them to the Unix time ``now``."""
         if now is not None:
             connection.execute(queries.ADVANCE_CLOCK, {"now": now, "day": DAY_SECONDS})
         return connection.scalar(queries.AGE) or 0.0
 
     def _find_inodes(self) -> list[int]:
-        """Return the inodes of the store's files; none if one is missing."""
+        """Return the inodes of the file and of its log; empty if either is missing."""
         try:
             return [os.stat(f"{self._path}{end}").st_ino for end in ("", "-wal") if self._path]
         except FileNotFoundError:
@@ -130,9 +140,9 @@ class SqliteDatabase(Database):
     def prepare(self, connection: Connection) -> None:
         """Lock the file at the first read, and bring its tables to the current schema."""
         driver: Any = connection.connection.driver_connection
-        # A flipped byte in a name must cost only its own row.
+        # If a byte of a name is wrong after a disk error, only this row must be lost.
         driver.text_factory = lambda text: text.decode(errors="replace")
-        # Exclusive from the first read on: no shared-memory file is needed.
+        # With exclusive locking from the first read on, SQLite needs no shared-memory file.
         connection.exec_driver_sql("PRAGMA locking_mode = EXCLUSIVE")
         version = self._check(connection)
         for pragma in (
@@ -156,17 +166,17 @@ class SqliteDatabase(Database):
         """Return the revision of the tables; None for an empty file."""
         application = connection.exec_driver_sql("PRAGMA application_id").scalar()
         names = connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars().all()
-        # Refuse views (which may never end), triggers, and generated columns (which may be of any size).
+        # Reject views (whose queries may never end), triggers, and generated columns (which may have any size).
         odd = connection.exec_driver_sql(
             "SELECT name FROM sqlite_master m WHERE type NOT IN ('table', 'index') OR sql LIKE '%VIRTUAL%' "
             "OR EXISTS (SELECT 1 FROM pragma_table_xinfo(m.name) WHERE hidden > 1)"
         ).scalar()
         if odd is not None:
             raise StoreError(
-                f"{self.shown}: holds `{printable(odd, 80)}`, which no exporter makes; name another file"
+                f"{self.shown}: contains `{printable(odd, 80)}`, which no exporter creates; use another file"
             )
         if names and application != _APPLICATION_ID:
-            raise StoreError(f"{self.shown}: the database of another program; name another file")
+            raise StoreError(f"{self.shown}: the database of another program; use another file")
         fault = "ok"
         if self._path and self._path.stat().st_size <= _MAX_CHECKED_BYTES:
             fault = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
@@ -177,26 +187,26 @@ class SqliteDatabase(Database):
         return migrate.read_version(connection, self.shown)
 
     def _set_aside(self, error: object) -> None:
-        """Rename the file with its log, so that a new one is begun; the last three corrupt files are kept."""
+        """Rename the file and its log, so that a new file is created. The last three corrupt files are kept."""
         renamed = f"{self._path}{datetime.now(timezone.utc).strftime(_CORRUPT)}"
-        # The file itself comes last: until then it would be found again.
+        # The file itself is last: if renaming is interrupted, the next start finds the file and renames it again.
         for suffix in ("-wal", "-shm", "-journal", ""):
             with suppress(FileNotFoundError):
                 os.replace(f"{self._path}{suffix}", f"{renamed}{suffix}")
             for file in self._corrupt_files()[:-_MAX_SET_ASIDE]:
                 Path(f"{file}{suffix}").unlink(missing_ok=True)
-        log.warning("store set aside, and a new one begun", path=renamed, error=str(error))
+        log.warning("corrupt store set aside, new file created", path=renamed, error=str(error))
 
     def _corrupt_files(self) -> list[str]:
-        """Return the corrupt files beside the file, oldest first."""
+        """Return the renamed corrupt files in the store's folder, oldest first."""
         return sorted(glob.glob(f"{glob.escape(self.shown)}{_CORRUPT_FILES}")) if self._path else []
 
 
 def _drop_unreadable(connection: Connection) -> None:
-    """Drop rows with a value that is not of its column's type: SQLite does not enforce types.
+    """Drop rows with a value that does not have its column's type, because SQLite does not enforce types.
 
-    One flipped bit of a row's header turns a text into a blob or changes a number, which no reader expects. Encoded
-    runs are left out: their table is large, and their decoder checks them.
+    After a disk error, one wrong bit in a row's header turns a text into a blob, which readers do not expect. Encoded
+    runs are not checked here: their table is large, and decoding checks them.
     """
     for table in (schema.start, schema.series, schema.document):
         kinds = {column.name: _KINDS[column.type.python_type] for column in table.columns}
@@ -206,5 +216,5 @@ def _drop_unreadable(connection: Connection) -> None:
 
 
 def _is_corrupt(error: object) -> bool:
-    """Return True if the file is at fault: each other error has its own Python class."""
+    """Return True if the error means a corrupt file. Other errors are of subclasses of ``DatabaseError``."""
     return type(error) is sqlite3.DatabaseError

@@ -1,6 +1,7 @@
-"""Store: keeps each run once, thinned as :mod:`.retention` says, and the judge's documents, in SQLite or PostgreSQL.
+"""Store: keeps each run once, and the judge's documents, in SQLite or PostgreSQL.
 
-Its size is bounded whatever comes, and whatever the clocks say: :class:`.retention.Retention` has the windows.
+Old runs are merged and dropped by the limits of :class:`.retention.Retention`. So the size is bounded, whatever probes
+report and clocks show.
 """
 
 from __future__ import annotations
@@ -42,27 +43,27 @@ log = structlog.get_logger(__name__)
 
 _AFTER_SECONDS = 1e-3
 _OF_START = "namespace", "service", "container", "boot_id", "host", "image_id", "image_digest"
-_DROPPED = 20  # starts in a transaction: each may have thousands of rows
-_FILE = re.compile(r"(?!\s*\w+\s*[=:])[^\0]+")  # neither libpq's other form nor a URL without slashes
+_DROPPED = 20  # number of starts dropped in one transaction, because a start may have thousands of rows
+_FILE = re.compile(r"(?!\s*\w+\s*[=:])[^\0]+")  # excludes libpq's form `host=…` and a URL without slashes
 
 
 class Store:
-    """Keeps each run once, thinner with age. Every method but :meth:`close` may raise :class:`StoreError`.
+    """Keeps each run once. Every method except :meth:`close` may raise :class:`StoreError`.
 
-    Synchronous and single-threaded: use it in a worker, never in the event loop. Properties may be read from any
-    thread. A caller of :meth:`take` moves its cursor after the transaction; runs offered twice are taken once.
+    The store is synchronous and single-threaded: use it in a worker thread, never in the event loop. Properties may
+    be read from any thread.
 
     Args:
-        database: Opened at first use.
-        keep: Windows of what is kept; None for the database's default.
+        database: Database, which is opened at first use.
+        keep: Limits of the rows that are kept; None for the database's default.
     """
 
     def __init__(self, database: Database, keep: Retention | None = None) -> None:
-        # Last start of each container that took runs since the last thinning, with the start's id.
+        # Last start, and its id, of each container with new runs since the last thinning.
         self._written: dict[tuple[ServiceKey, str], tuple[Generation, int]] = {}
         self.session = Session(database, self._written.clear)
         self.fleet = database.fleet(self.session)
-        """Leases and findings of exporters that share the store; None if it has one owner."""
+        """Leases and findings of exporters that share the store; None if no other exporter uses it."""
         self.database = database
         self._keep = keep or database.retention
 
@@ -73,11 +74,18 @@ class Store:
             self.fleet.close()
 
     def take(self, generation: Generation, samples: Iterable[Sample]) -> int:
-        """Store samples of a start, in any order, and return how many are new.
+        """Store samples of a start, in any order.
 
-        A sample is identified by namespace, service, container, boot id and sequence; one that comes after later runs
-        were merged is left out. Of the start the last values are kept, except ``started_at``. Take a container's
-        earlier start before its later one: if the clock was set back, only this order tells which came first.
+        A sample that is already stored is ignored, so the same samples may be passed again after an error. A sample is
+        also ignored if later samples were already merged. Pass the starts of a container in order of time: if a clock
+        was set back, only the order of the calls shows which start is earlier.
+
+        Args:
+            generation: The start. Its fields replace those stored before, except ``started_at``.
+            samples: Samples, identified within the start by their sequence numbers.
+
+        Returns:
+            Number of new samples.
         """
         several: dict[str, list[Sample]] = {}
         for sample in sorted(samples, key=attrgetter("sequence")):
@@ -87,18 +95,21 @@ class Store:
             return self._insert(start, generation, several)
 
     def canaries(self, services: Collection[ServiceKey] | None = None) -> list[tuple[ServiceKey, str]]:
-        """Return service and canary of each canary that ran, sorted; for these services or for all."""
+        """Return the service and name of each canary with stored runs, sorted; of all services for None."""
         return sorted(self.session.keyed(queries.CANARIES, queries.among(services)))
 
     def last_runs(self, host: str) -> list[LastRun]:
-        """Return the last run of each canary in each container on a host that Docker or Kubernetes found."""
+        """Return the last run of each canary in each container on a host.
+
+        Containers that Docker or Kubernetes did not find are left out.
+        """
         return [LastRun(*row) for row in self.session.keyed(queries.LAST_RUNS, {"host": host})]
 
     def taken(self, service: ServiceKey, canary: str) -> dict[tuple[str, str], int]:
-        """Return the number of taken runs (without failed ones, with merged ones) by container and boot id."""
+        """Return the number of successful runs, including merged runs, by container and boot id."""
         rows = self.session.fast(
             queries.TAKEN, named(service, canary=canary)
-        )  # for each canary, once a second
+        )  # called for each canary once a second
         return {(container, boot_id): runs for container, boot_id, runs in rows}
 
     def start_of(self, service: ServiceKey, container: str, boot_id: str) -> Generation | None:
@@ -107,7 +118,7 @@ class Store:
         return next(decode_starts(rows), None)
 
     def newest_starts(self, service: ServiceKey) -> dict[str, Generation]:
-        """Return container → its newest start, of each container of the service."""
+        """Return the newest start by container, for all containers of the service."""
         rows = self.session.rows(queries.NEWEST_STARTS, named(service))
         return {start.container: start for start in decode_starts(rows)}
 
@@ -120,18 +131,19 @@ class Store:
         since: float = -math.inf,
         most_bytes: int | None = None,
     ) -> list[tuple[Generation, list[Sample]]]:
-        """Return each start in which the canary ran, with its runs (also failed ones) and the medians of earlier
-        ones.
+        """Return each start in which the canary ran, with its stored runs (including failed and merged runs).
 
         Args:
-            container: Starts of this container alone.
+            service: Service of the starts.
+            canary: Name of the canary.
+            container: Only starts of this container; None for all containers.
             since: Only starts from this Unix time on.
-            most_bytes: Limit for a judgement: the starts that it needs (:func:`.reading.to_judge`) and their runs, so
-                many bytes each. Beyond it the oldest starts are left out, and of starts with more than an equal share
-                the runs between the first and last. None for all.
+            most_bytes: For a judgement, only the starts that it needs (:func:`.reading.to_judge`), and at most this
+                number of bytes of starts and of runs. If the limit is exceeded, the oldest starts are left out, and
+                the middle runs of long starts. None for all starts and runs.
 
         Returns:
-            Starts with their samples in order of time; starts at the same time ordered by container.
+            Starts with their samples, both in order of time. Starts at the same time are ordered by container.
         """
         key = named(service, canary=canary, container=container, since=since)
         rows = self.session.rows(queries.SERIES_OF_CANARY, key)
@@ -146,13 +158,14 @@ class Store:
         return [(start, samples) for start, samples in read if start and samples]
 
     def thin(self, now: float) -> None:
-        """Merge and drop old rows; call it every few minutes.
+        """Merge and drop old rows. Call this method every few minutes.
 
-        In a shared store: of containers whose runs this process took, and of services that it judges.
+        In a shared store, rows are merged only of containers whose runs this process stored, and dropped only of
+        services that it judges.
 
         Args:
-            now: Unix time, for a store without a clock of its own. Only its steps matter: a step back, or of more
-                than a day, does not count.
+            now: Unix time, which advances the age of a store without a clock. A step back, or a step of more than a
+                day, does not count.
         """
         with self.session.transaction() as connection:
             age = self.database.age(connection, now)
@@ -163,22 +176,29 @@ class Store:
         self._sweep(age)
 
     def save(self, service: ServiceKey, canary: str, kind: str, at: float, body: bytes) -> None:
-        """Store a document with a Unix time; the last ``HISTORY`` of a service, canary and kind are kept.
+        """Store a document. The last ``HISTORY`` documents of a service, canary and kind are kept.
 
-        They are dropped when the store no longer knows the canary.
+        Documents are dropped when the store has no start of the canary any more.
+
+        Args:
+            service: Service of the canary.
+            canary: Name of the canary.
+            kind: Kind of the document.
+            at: Unix time of the document.
+            body: The document.
 
         Raises:
-            LeaseLost: The store is shared, and this process does not judge the service.
+            LeaseLost: The store is shared, and another process judges the service.
         """
         key = named(service, canary=canary, kind=kind)
         with self.session.transaction() as connection:
             number = connection.execute(queries.ADD_DOCUMENT, {**key, "at": at, "body": body}).scalar_one()
             connection.execute(queries.FORGET_DOCUMENTS, {**key, "number": number - HISTORY})
-            if self.fleet is not None:  # last: the lease cannot be renewed while it is locked
+            if self.fleet is not None:  # lock the lease last, because a locked lease cannot be renewed
                 self.fleet.claim(connection, service)
 
     def history(self, service: ServiceKey, canary: str, kind: str) -> list[Document]:
-        """Return the documents of a kind, oldest first; at most ``HISTORY``."""
+        """Return the documents of a kind, oldest first, at most ``HISTORY``."""
         rows = self.session.rows(queries.HISTORY, named(service, canary=canary, kind=kind))
         return [Document(*row) for row in rows]
 
@@ -191,7 +211,7 @@ class Store:
         values: dict[str, Any] = {name: getattr(generation, name) for name in _OF_START}
         latest, body = connection.execute(queries.KNOWN, values).one()
         kept = generation if body is None else with_known(generation, body)
-        # If the clock was set back, a start still comes after everything known of the container's start before.
+        # Even if the clock was set back, a start is later than the container's previous start and its runs.
         began = max(kept.started_at, latest + _AFTER_SECONDS)
         seen = self.database.age(connection)
         values |= {"began": began, "seen": seen, "image_key": kept.work_key, "body": encode_start(kept)}
@@ -200,7 +220,7 @@ class Store:
         return start
 
     def _insert(self, start: int, generation: Generation, several: Mapping[str, Sequence[Sample]]) -> int:
-        """Insert runs in order and return how many are new; the first runs of a start are its opening."""
+        """Insert runs in order of their sequence numbers, and return the number of new runs."""
         run = self.session.fast
         known = {canary: counted for canary, *counted in run(queries.LOCK_SERIES, {"start": start})}
         added, counts, refused = [], [], []
@@ -231,7 +251,7 @@ class Store:
                 newest_run = {"last": newest.sequence, "last_at": last_at, "row": series}
                 counts.append({TIERS[tier]: count for tier, count in rows.items()} | newest_run)
         if refused:
-            log.warning("runs not stored: give the container fewer canaries", most=MAX_CANARIES, refused=len(refused),
+            log.warning("runs not stored: the container has too many canaries", most=MAX_CANARIES, refused=len(refused),
                         service=str(generation.key), container=generation.container)  # fmt: skip
         if added:
             run(queries.ADD_SAMPLES, *added)
@@ -239,7 +259,7 @@ class Store:
         return len(added)
 
     def _sweep(self, age: float) -> None:
-        """Drop expired images and containers, and rows that belong to nothing."""
+        """Drop starts of expired images and containers, and documents and findings of canaries without a start."""
         services = queries.among(None if self.fleet is None else self.fleet.held)
         records = self.session.rows(queries.RECORDS, services)
         expired = retention.expired(records, age, self._keep)
@@ -251,7 +271,7 @@ class Store:
                 connection.execute(statement, services)
 
     def _bodies(self, rows: Sequence[Any], most_bytes: int | None) -> Mapping[int, list[bytes]]:
-        """Return the stored runs of each series: all or, if they are too many, the first and last."""
+        """Return the stored runs by series. If these have more than ``most_bytes``, only first and last runs."""
         statement: Executable = queries.BODIES
         given: dict[str, Any] = {"ids": [row.id for row in rows]}
         if most_bytes is not None and sum(row.rows for row in rows) * MAX_BYTES > most_bytes:
@@ -265,13 +285,13 @@ class Store:
 
 
 def check(location: str | os.PathLike[str] | None) -> Database:
-    """Return the database at ``location``, which is not opened.
+    """Return the database at ``location`` without opening it.
 
     Args:
-        location: ``postgresql://ROLE@HOST/DATABASE``, a file's path, or None for memory.
+        location: ``postgresql://ROLE@HOST/DATABASE``, the path of a file, or None for memory.
 
     Raises:
-        StoreError: There is no such kind, or the location cannot be right.
+        StoreError: The location is invalid.
     """
     if location is None:
         return SqliteDatabase(None)
@@ -280,17 +300,21 @@ def check(location: str | os.PathLike[str] | None) -> Database:
         from infercanary.store.postgres import PostgresDatabase
 
         return PostgresDatabase(text)
-    if "://" in text or not _FILE.fullmatch(text):  # not shown: it may contain a password
-        raise StoreError("the location is no name of a file; begin a URL with postgresql://")
+    if "://" in text or not _FILE.fullmatch(
+        text
+    ):  # the message leaves out the text, which may contain a password
+        raise StoreError("the location is neither a file's path nor a URL that begins with postgresql://")
     return SqliteDatabase(Path(text))
 
 
 def open_store(location: str | os.PathLike[str] | None, keep: Retention | None = None) -> Store:
-    """Return the store at ``location``, which the caller closes; a file is open and readable.
+    """Return the store at ``location``. A file is opened at once, a shared database at first use.
+
+    The caller closes the store.
 
     Raises:
-        StoreError: There is no such kind, or the file cannot be opened: another exporter holds it, a newer version
-            wrote it, or it is something else. It is not touched then.
+        StoreError: The location is invalid, or the file cannot be used, because another exporter has it open, or a
+            newer version or another program wrote it. The file is not changed.
     """
     store = Store(check(location), keep)
     if store.fleet is None:
@@ -300,5 +324,5 @@ def open_store(location: str | os.PathLike[str] | None, keep: Retention | None =
 
 
 def is_shared(location: str | None) -> bool:
-    """Return True if exporters can share the store."""
+    """Return True if several exporters can share the store at this location."""
     return (location or "").startswith("postgresql://")

@@ -1,4 +1,4 @@
-"""Thinning: merges and drops rows by the windows of :mod:`.retention`."""
+"""Thinning: merges and drops old rows by the limits of :mod:`.retention`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from infercanary.store.retention import (
 )
 
 _MERGED = {OPENING: (BLOCK, BLOCKS), RAW: (BLOCK, BLOCKS), BLOCKS: (HOUR, HOURS)}
-"""Number of rows merged into one, and its tier, by tier; rows of other tiers are dropped."""
+"""By tier: number of rows that are merged into one row, and the tier of this row. Rows of other tiers are dropped."""
 
 
 def thin(connection: Connection, service: ServiceKey, container: str, keep: Retention) -> None:
@@ -40,14 +40,16 @@ def thin(connection: Connection, service: ServiceKey, container: str, keep: Rete
             first = keep.first // BLOCK
             room = first - sum(one.first for one in window)
             newest, older = window[: keep.opening_starts], window[keep.opening_starts :]
-            # The opening of an older start stays while it is among the image's newest runs.
+            # First runs of an older start stay as long as they are among the image's newest runs.
             openings = keep.raw - sum(one.opening + one.raw for one in newest)
             surplus = [
                 *_surplus(window, RAW, keep.raw, keep.slack),
                 *_surplus(older, OPENING, max(0, openings)),
-                *_surplus(window[::-1], FIRST, first),  # joined windows have more rows
+                *_surplus(window[::-1], FIRST, first),  # models that now share one window have too many rows
             ]
-            for one, tier, count in reversed(surplus):  # oldest first: its runs are the image's first
+            for one, tier, count in reversed(
+                surplus
+            ):  # oldest first, because these runs are the image's first
                 room -= _replace(connection, one, tier, count, room)
         surplus = [
             *_surplus(series, BLOCKS, keep.blocks, HOUR),
@@ -59,11 +61,10 @@ def thin(connection: Connection, service: ServiceKey, container: str, keep: Rete
 
 
 def _windows(series: Sequence[Any], models: int) -> Collection[list[Any]]:
-    """Group the series that share the windows of an image.
+    """Group the series that share the row limits of an image.
 
-    New weights are an upgrade, so the last few models of an image have windows of their own; earlier models share
-    one. A start's key has the models of all canaries, but new weights of another canary must not drop this one's
-    history.
+    New weights are an upgrade, so each of the last ``models`` models of an image has its own limits. Earlier models
+    of an image share limits. They are not dropped, because they may differ only in the weights of another canary.
     """
     own = [*dict.fromkeys(one.image_key for one in series)][:models]
     windows: dict[str, list[Any]] = {}
@@ -73,7 +74,14 @@ def _windows(series: Sequence[Any], models: int) -> Collection[list[Any]]:
 
 
 def _surplus(series: Iterable[Any], tier: int, window: int, whole: int = 1) -> Iterator[tuple[Any, int, int]]:
-    """Yield series with their number of rows beyond the first ``window`` of a tier: a multiple of ``whole``, or all."""
+    """Yield the rows to merge or drop as (series, tier, number of rows).
+
+    Args:
+        series: Series whose rows count, one after the other.
+        tier: Tier of the rows.
+        window: Number of rows that stay, over all series.
+        whole: If rows of a series stay, the number is a multiple of this.
+    """
     for one in series:
         there = getattr(one, TIERS[tier])
         count = max(0, there - window)
@@ -87,8 +95,15 @@ def _surplus(series: Iterable[Any], tier: int, window: int, whole: int = 1) -> I
 def _replace(connection: Connection, one: Any, tier: int, count: int, room: int = 0) -> int:
     """Merge the oldest rows of a tier, or drop them.
 
+    Args:
+        connection: Connection within a transaction.
+        one: Series of the rows.
+        tier: Tier of the rows.
+        count: Number of rows.
+        room: Number of merged rows that go to the tier of the image's first runs.
+
     Returns:
-        Number of new rows, the first ``room`` of which are of the image's first runs.
+        Number of new rows.
     """
     given = {"series": one.id, "tier": tier}
     rows = connection.execute(queries.OLDEST, {**given, "count": count}).all()

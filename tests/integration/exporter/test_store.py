@@ -121,7 +121,7 @@ def test_a_file_that_is_damaged_in_use_is_set_aside_too(path: Path, monkeypatch:
         damage(path, size // 2 // 4096 * 4096, bytes(65_536))
         with capture_logs() as logs, pytest.raises(StoreError, match=r"corrupt .* set aside"):
             use(store)
-        assert [log["event"] for log in logs] == ["store set aside, and a new one begun"]
+        assert [log["event"] for log in logs] == ["corrupt store set aside, new file created"]
         assert store.canaries() == [] and store.database.set_aside_at is not None
         assert store.take(generation(), samples(1, 10)) == 9
 
@@ -157,7 +157,7 @@ def test_a_file_is_held_from_the_first_moment_on_and_left_alone_by_others(
     for _ in range(2):
         with monkeypatch.context() as patched, closing(open_store(path)) as store:
             patched.setattr(sqlite, "_LOCK_SECONDS", 0.1)
-            with pytest.raises(StoreError, match=r"store\.db: in use by another process; give each exporter"):
+            with pytest.raises(StoreError, match=r"store\.db: in use by another process; use a separate file"):
                 open_store(path)
             store.take(generation(), samples(1, 10))
             assert sequences(store) == [*range(1, 10)], "the one that holds it goes on"

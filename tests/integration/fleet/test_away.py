@@ -102,7 +102,7 @@ def test_its_disk_is_full(postgres: Postgres, judges: ExitStack) -> None:
             judges, postgres, url, url,
             breaks=lambda: fill(small),
             repairs=(small / "ballast").unlink,
-            says="the database's disk is full; what was kept is not lost, and it goes on once there is room",
+            says="the database's disk is full; stored data is not lost",
         )  # fmt: skip
         judges.close()
         postgres.sql(f"DROP DATABASE {name}")
@@ -126,7 +126,7 @@ def test_its_password_is_changed(postgres: Postgres, judges: ExitStack, tmp_path
     survives(
         judges, postgres, url, at, breaks,
         repairs=lambda: (tmp_path / "password").write_text("new\n"),
-        says="the password was refused; it is read from the file again at each try",
+        says="the server rejected the password; the file is read again at each attempt",
     )  # fmt: skip
 
 
@@ -192,12 +192,12 @@ def test_each_mode_connects_or_says_in_one_line_why_not(server: Server, postgres
         return ""
 
     right, other = server.right, server.other
-    assert "the server has no TLS; set ssl = on there, or another sslmode" in answer("require", right)
+    assert "the server has no TLS; set ssl = on in its configuration" in answer("require", right)
     server.has(right)
     for mode in ("disable", "require", "verify-ca", "verify-full"):
         assert answer(mode, right) == "", mode
     for ca, says in (
-        (other, "the server's certificate is not by a CA that sslrootcert names"),
+        (other, "the server's certificate has expired, or its CA is not in the file of sslrootcert"),
         (other.with_name("none.pem"), 'none.pem" does not exist Either provide the file'),
     ):
         found = answer("verify-full", ca)
@@ -205,4 +205,4 @@ def test_each_mode_connects_or_says_in_one_line_why_not(server: Server, postgres
     server.has(other)
     assert answer("verify-ca", other) == ""
     found = answer("verify-full", other)
-    assert "the server's certificate is for another name; write its own into `store:`" in found
+    assert "the server's certificate has another host name; use that name in `store:`" in found

@@ -86,7 +86,7 @@ def test_older_tables_are_brought_up_to_date_with_all_that_is_in_them_and_newer_
         assert version == "0003" and {"zone", "rack"} <= columns
         assert store.take(START, [*RUNS, sample(20)]) == 1
     monkeypatch.undo()
-    assert "written by a newer InferCanary (schema `0003`" in refusal(location)
+    assert "a newer InferCanary wrote this store (schema `0003`" in refusal(location)
 
 
 def test_an_upgrade_that_fails_changes_nothing(
@@ -109,7 +109,7 @@ def test_tables_of_another_program_are_left_alone(
     postgres.sql("CREATE TABLE sample (id integer)", url)
     assert migrate.main([url]) == 2
     said = capsys.readouterr().err.strip()
-    assert "it has tables of another program, or of 0.1.0; name an empty database" in said
+    assert "the database has tables of another program or of version 0.1.0; use an empty database" in said
     assert said == refusal(url)
 
 
@@ -162,7 +162,7 @@ def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(
         store.save(SEARCH, CANARY, "verdict", T, b"{}")
         store.fleet.put_finding(SEARCH, CANARY, T, b"f", b"")
         for statement in ("DROP TABLE sample", "CREATE TABLE mine ()"):
-            with pytest.raises(StoreError, match=r"lacks a right; docs/fleet\.md has the grants"):
+            with pytest.raises(StoreError, match=r"lacks a privilege; docs/fleet\.md lists the grants"):
                 query(store, statement)
     assert "permission denied" in refusal(by_role.replace(name, "postgres"))
 

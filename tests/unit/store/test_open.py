@@ -21,16 +21,16 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 LOCATIONS = scenarios(r"""
-nosuch://host/db                          | begin a URL with postgresql://
-host=db dbname=x                          | begin a URL with postgresql://
-postgresql:db                             | begin a URL with postgresql://
-with\0nul                                 | is no name of a file; begin a URL with postgresql://
-/                                         | is a folder or a device; name a file
+nosuch://host/db                          | nor a URL that begins with postgresql://
+host=db dbname=x                          | nor a URL that begins with postgresql://
+postgresql:db                             | nor a URL that begins with postgresql://
+with\0nul                                 | is neither a file's path nor a URL that begins with postgresql://
+/                                         | is a folder or a device; use a file
 /dev/null                                 | is a folder or a device
-postgresql://me:secret@db/x               | postgresql://db/x: the password is in the URL
-postgresql://me@db/x?password=secret      | postgresql://db/x: the password is in the URL
-postgresql://me:se/cret@db/x              | the password is in the URL
-postgresql://me:se?cret@db/x              | the password is in the URL
+postgresql://me:secret@db/x               | postgresql://db/x: the URL contains the password
+postgresql://me@db/x?password=secret      | postgresql://db/x: the URL contains the password
+postgresql://me:se/cret@db/x              | the URL contains the password
+postgresql://me:se?cret@db/x              | the URL contains the password
 postgresql://me@db/x?sslmod=require       | postgresql://db/x: invalid URI query parameter: "sslmod"
 postgresql://me@db/x?lease_seconds=0      | lease_seconds: '0' is not a number from 1 to 600
 postgresql://me@db/x?lease_seconds=soon   | lease_seconds: 'soon' is not a number from 1 to 600
@@ -59,12 +59,12 @@ def test_a_file_has_its_schema_and_the_programs_id(tmp_path: Path) -> None:
 
 
 FILES = scenarios("""
-UPDATE infercanary_schema SET version_num = '7000' | written by a newer InferCanary (schema `7000`, this one knows
-UPDATE infercanary_schema SET version_num = ''     | written by a newer
-DELETE FROM infercanary_schema                     | written by a newer
-PRAGMA application_id = 5                          | the database of another program; name another file
-CREATE VIEW clocks AS SELECT * FROM clock          | holds `clocks`, which no exporter makes
-ALTER TABLE clock ADD COLUMN w GENERATED ALWAYS AS (hex(zeroblob(500000000))) | holds `clock`, which no exporter makes
+UPDATE infercanary_schema SET version_num = '7000' | a newer InferCanary wrote this store (schema `7000`, this version reads
+UPDATE infercanary_schema SET version_num = ''     | a newer InferCanary wrote this store
+DELETE FROM infercanary_schema                     | a newer InferCanary wrote this store
+PRAGMA application_id = 5                          | the database of another program; use another file
+CREATE VIEW clocks AS SELECT * FROM clock          | contains `clocks`, which no exporter creates
+ALTER TABLE clock ADD COLUMN w GENERATED ALWAYS AS (hex(zeroblob(500000000))) | contains `clock`, which no exporter creates
 """)
 
 

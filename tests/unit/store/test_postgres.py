@@ -87,7 +87,7 @@ def test_a_call_that_takes_too_long_is_given_up_with_its_transaction(server: Ser
         waits(store)
 
     with closing(Store(PostgresDatabase(server.url, call_seconds=0.5))) as store:
-        with pytest.raises(StoreAway, match="no answer for "):
+        with pytest.raises(StoreAway, match="no answer within "):
             waits(store)
         assert store.take(generation(), samples(1, 3)) == 2, "by another connection"
         with pytest.raises(StoreAway), store.session.transaction():

@@ -7,4 +7,4 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Nothing: a database of this revision has these tables."""
+    """Do nothing: this revision has no predecessor."""
