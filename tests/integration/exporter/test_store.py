@@ -157,7 +157,9 @@ def test_a_file_is_held_from_the_first_moment_on_and_left_alone_by_others(
     for _ in range(2):
         with monkeypatch.context() as patched, closing(open_store(path)) as store:
             patched.setattr(sqlite, "_LOCK_SECONDS", 0.1)
-            with pytest.raises(StoreError, match=r"store\.db: in use by another process; use a separate file"):
+            with pytest.raises(
+                StoreError, match=r"store\.db: in use by another process; use a separate file"
+            ):
                 open_store(path)
             store.take(generation(), samples(1, 10))
             assert sequences(store) == [*range(1, 10)], "the one that holds it goes on"

@@ -55,7 +55,7 @@ probes: [{url: http://h, service: '', container: c}]   | probes[0].service: expe
 probes: [&a {url: http://h, service: s, container: c}, *a] | probes[1]: another entry has this service and container; give one of
 store: /no/such/folder/judge.sqlite                    | store: there is no folder /no/such/folder; make it
 store: /dev/null                                       | store: /dev/null: is a folder or a device
-store: nosuch://host/db                                | begin a URL with postgresql://
+store: nosuch://host/db                                | a URL that begins with postgresql://
 judge: {smallest: 0.02}                                | did you mean `smallest_effect`? known keys: smallest_effect, false_calls
 judge: {smallest_effect: 0}                            | judge.smallest_effect: expected a number > 0
 judge: {smallest_effect: 3}                            | judge.smallest_effect: expected a number < 1.0; 0.03 is 3 %

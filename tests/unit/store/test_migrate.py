@@ -76,7 +76,7 @@ def test_older_tables_are_brought_up_to_date_with_all_that_is_in_them_and_newer_
     filled(location)
     newer("zone", "rack")
     if location.startswith("postgresql"):
-        assert "older InferCanary (schema 0001); as their owner run `python -m infercanary.store.migrate" in (
+        assert "older InferCanary (schema 0001); upgrade them as their owner with `python" in (
             refusal(location)
         )
     assert migrate.main([location]) == 0
@@ -168,7 +168,7 @@ def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"), [((), "usage: "), (("mysql://db/x",), "begin a URL with postgresql://")]
+    ("arguments", "says"), [((), "usage: "), (("mysql://db/x",), "a URL that begins with postgresql://")]
 )
 def test_a_location_that_cannot_be_is_one_line(
     arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]

@@ -59,12 +59,12 @@ def test_a_file_has_its_schema_and_the_programs_id(tmp_path: Path) -> None:
 
 
 FILES = scenarios("""
-UPDATE infercanary_schema SET version_num = '7000' | a newer InferCanary wrote this store (schema `7000`, this version reads
+UPDATE infercanary_schema SET version_num = '7000' | a newer InferCanary wrote this store (schema `7000`, this
 UPDATE infercanary_schema SET version_num = ''     | a newer InferCanary wrote this store
 DELETE FROM infercanary_schema                     | a newer InferCanary wrote this store
 PRAGMA application_id = 5                          | the database of another program; use another file
 CREATE VIEW clocks AS SELECT * FROM clock          | contains `clocks`, which no exporter creates
-ALTER TABLE clock ADD COLUMN w GENERATED ALWAYS AS (hex(zeroblob(500000000))) | contains `clock`, which no exporter creates
+ALTER TABLE clock ADD COLUMN w GENERATED ALWAYS AS (hex(zeroblob(500000000))) | contains `clock`, which no exporter
 """)
 
 
