@@ -1,4 +1,4 @@
-"""Documents of the store, as this version can read them."""
+"""Documents of the judge in the store."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 def read(store: Store, service: ServiceKey, canary: str, kind: str, of: type[T]) -> list[tuple[float, T]]:
-    """Read the documents of a kind, each with its Unix time, the oldest first; one that cannot be read costs itself."""
+    """Return the documents of a kind with their Unix times, the oldest first. Unreadable documents are left out."""
     documents = []
     for document in store.history(service, canary, kind):
         try:
             documents.append((document.at, msgspec.json.decode(document.body, type=of)))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            log.warning("a document of the store cannot be read", kind=kind, service=str(service), canary=canary,
+            log.warning("a stored document is unreadable", kind=kind, service=str(service), canary=canary,
                         error=str(error))  # fmt: skip
     return documents

@@ -24,8 +24,8 @@ from infercanary.judge.shift import CHANGED
 from infercanary.pages.sentence import SENTENCE_BYTES, distinct, listed, measure_words, operators_words
 
 LATENCY = "latency"
-_NAMED = 3  # containers of a service in one text: alerts are read on a phone
-_COMPONENTS = 20  # components of an upgrade that are shown, the most interesting ones
+_NAMED = 3  # largest number of container names in one text, because alerts are read on a phone
+_COMPONENTS = 20  # largest number of changed components that are shown, the most interesting ones
 _DRIFT_RUNS = 2 * LIVE.drift.block_runs * LIVE.drift.blocks
 _CANARY = ("canary",)
 _MEASURE = ("canary", "measure")
@@ -35,7 +35,8 @@ T = TypeVar("T")
 _Points: TypeAlias = Mapping[tuple[str, ...], float | None] | float | None
 _Table: TypeAlias = Mapping[Metric, Callable[[T], _Points]]
 
-# Metric → its points without the label `canary`, or its value if it has no other label; an unknown value is None.
+# By metric: function that returns the points without the label `canary`, or the value if there is no other label. An
+# unknown value is None.
 _OF_FINDING: _Table[Finding] = {
     Metric(
         "infercanary_verdict",
@@ -300,12 +301,12 @@ METRICS = (*_OF_FINDING, *_OF_RESULT, *_OF_UPGRADE, *_OF_CHANGE, *_OF_DRIFT)
 
 
 def families(findings: Findings, container: str, *, publishes: bool = True) -> list[Family]:
-    """Return all families of a service's findings, as one of its containers shows them; some may have no points.
+    """Return all families of a service's findings for one of its containers. A family may have no points.
 
     Args:
         findings: Findings on the service.
         container: Stable name of the container, whose own drift is shown.
-        publishes: False if another exporter judges the service: then only the drift is shown.
+        publishes: False to show only the drift, because another exporter judges the service.
     """
     points: dict[Metric, dict[tuple[str, ...], float]] = {metric: {} for metric in METRICS}
     for canary, finding in findings.items():
@@ -318,7 +319,7 @@ def families(findings: Findings, container: str, *, publishes: bool = True) -> l
 
 
 def _shown(finding: Finding, container: str, *, publishes: bool) -> Iterator[tuple[_Table[Any], object]]:
-    """Yield the tables of the metrics that a container shows, with the arguments of their functions."""
+    """Yield the tables of metrics that a container shows, each with the argument for the functions in the table."""
     result = finding.result
     if container in finding.drifts:
         yield _OF_DRIFT, finding.drifts[container]
@@ -332,7 +333,7 @@ def _shown(finding: Finding, container: str, *, publishes: bool) -> Iterator[tup
 
 
 def _both(finding: Finding) -> dict[str, Result | MeasureVerdict]:
-    """Yield the verdicts on the latency and on the other measures."""
+    """Return the verdicts on the latency and on the other measures, by name."""
     return {LATENCY: finding.result, **finding.measures}
 
 
@@ -341,15 +342,18 @@ def _labelled(values: Mapping[str, float]) -> _Points:
 
 
 def _new_containers(finding: Finding) -> str:
-    """Return the names of containers with the new image; only a few, because each name makes a new series."""
+    """Return the names of the containers with the new image, or only a text if there are many.
+
+    Many names would be too long for a label, and each change of the names is a new series.
+    """
     names = sorted({container for container, _ in finding.sides.new})
     return label_text(", ".join(names) if len(names) <= _NAMED else f"more than {_NAMED} containers")
 
 
 def label_text(text: str) -> str:
-    """Make ``text`` a label's value: printable, and cut between characters to ``SENTENCE_BYTES`` of UTF-8.
+    """Convert a text to a label value: printable, and cut to at most ``SENTENCE_BYTES`` bytes of UTF-8.
 
-    Prometheus refuses a whole scrape for one value over its ``label_value_length_limit``.
+    Prometheus rejects the whole scrape if one value is longer than its ``label_value_length_limit``.
     """
     shown = printable(text, replacement=REPLACEMENT)
     cut = shown.encode()[: SENTENCE_BYTES - len("…".encode())].decode(errors="ignore")

@@ -1,4 +1,4 @@
-"""Findings on a canary: the verdict on its service, with its drifts, trials and measures."""
+"""Findings on a canary: the verdict on the latency, with drifts, A/A trials and measures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from infercanary.judge.upgrade import Selection, select
 from infercanary.judge.verdict import Judge, Trials
 from infercanary.pages.sentence import measure_words, sentence
 
-_TRIALS = 2  # trials in one judgement: after a restart of the exporter all are due at once
+_TRIALS = 2  # most A/A trials in one judgement, because all trials are due after a restart of the exporter
 
 
 class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,43 +42,44 @@ class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
     measure: str = ""
     """Name of the measure; "" is the latency."""
     rolled_back: bool = False
-    """True if all containers of the new image are gone, and others of the service go on."""
+    """True if all containers of the new image are gone while other containers of the service still run."""
 
 
 class Sides(NamedTuple):
-    """Newest start of each container that is not known to have ended, by side of the last upgrade."""
+    """Newest start of each container by side of the last upgrade, without starts that are known to have ended."""
 
     new: frozenset[Boot] = frozenset()
-    """Starts of the image that the verdict is about."""
+    """Starts of the new image, which the verdict is about."""
     old: frozenset[Boot] = frozenset()
-    """Starts of the image that it is compared with."""
+    """Starts of the old image, which the new image is compared with."""
     others: frozenset[Boot] = frozenset()
     """Starts of any other image; all starts if there was no upgrade."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Finding on one canary, as the store keeps it.
+    """Finding on one canary, in the form that is stored.
 
-    A new field has a default, and a field whose type changes gets another name.
+    For compatibility, give a new field a default, and give a field another name if its type changes.
     """
 
     result: Result
     sentence: str
     """The verdict in words, for the log, the status page and the metrics."""
     drifts: Mapping[str, Drift] = {}
-    """Container → its drift."""
+    """Drift by container."""
     answers: tuple[PastVerdict, ...] = ()
+    """Last verdicts on the last upgrades, in order of time."""
     trials: Trials = {}
-    """The judge's own A/A tests."""
+    """A/A tests of the judge on restarts of the same image."""
     measures: Mapping[str, MeasureVerdict] = {}
-    """Measure (memory, energy, throughput of a load) → its verdict."""
+    """Verdict by measure (memory, energy, throughput of a load, spread)."""
     sides: Sides = Sides()
     taught: Restarts | None = None
     """Restart variance of the service, learned without a prior; None if no image was restarted."""
 
 
 Findings = Mapping[str, Finding]
-"""Findings on a service by canary, replaced as a whole, so that no reader sees half of a change."""
+"""Findings on a service by canary. The mapping is replaced as a whole, so that a reader never sees a partial change."""
 NOTHING: Final[Findings] = MappingProxyType({})
 
 _decoder = msgspec.msgpack.Decoder(Finding)
@@ -107,16 +108,16 @@ def judge_canary(
     due: Due = EVERYTHING,
     selection: Selection | None = None,
 ) -> Finding:
-    """Judge a canary on all its records.
+    """Judge a canary on all its stored runs.
 
     Args:
-        before: Last finding.
-        starts: Starts of its service with its runs, in order of time.
+        canary: Name of the canary.
+        before: Previous finding.
+        starts: Starts of the canary's service with its runs, in order of time.
         siblings: Starts of other services on the same hosts.
-        policy: Numbers that decide.
-        due: Other verdicts stay as they were. Those on another upgrade than the last one now are always replaced:
-            an image may have been rolled back.
-        selection: :func:`~infercanary.judge.upgrade.select` of ``starts``, if known.
+        policy: Thresholds of the judge.
+        due: Judgements that are due. Other verdicts are copied from ``before``, if it is about the same upgrade.
+        selection: Result of :func:`~infercanary.judge.upgrade.select` for ``starts``, if already computed.
     """
     judge, selection = Judge(policy), selection or select(starts)
     upgrade = selection.upgrade
@@ -152,7 +153,7 @@ def _drifts(
     drifts = {}
     for container, own in grouped(starts, attrgetter("generation.container")).items():
         same = [s for s in own if s.work == own[-1].work]
-        # A single start has no restart variance.
+        # With a single start, no restart can affect the level.
         restarts = restarts_before(own[-1], starts, policy.pool) if len(same) > 1 else NO_RESTART
         beside = [s for s in siblings if s.generation.host == own[-1].generation.host]
         drifts[container] = drift.detect(same, beside, canary, restarts, policy)
@@ -160,7 +161,7 @@ def _drifts(
 
 
 def _sides(starts: Sequence[Start], upgrade: Upgrade | None) -> Sides:
-    """Return the starts on each side of the upgrade. Starts without recent runs are included: they may be busy."""
+    """Return the starts on each side of the upgrade, including starts without recent runs, which may be busy."""
     boots: defaultdict[str, set[Boot]] = defaultdict(set)
     for start in {start.generation.container: start for start in starts}.values():
         if not start.generation.ended_at:

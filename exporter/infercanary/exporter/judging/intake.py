@@ -1,4 +1,4 @@
-"""Intake: stores reports in one transaction. A report that cannot be stored costs only itself."""
+"""Intake: stores reports in one transaction. If a report cannot be stored, the others are stored nevertheless."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ log = structlog.get_logger(__name__)
 
 
 def take(store: Store, reports: Iterable[StartReport]) -> Counter[Metric]:
-    """Store reports, those of one container in order.
+    """Store reports.
+
+    Args:
+        store: The store.
+        reports: Reports; those of one container are in order of time.
 
     Returns:
-        Growth of three counters: new runs, runs with an unknown start, reports that cannot be stored.
+        Increase of three counters: new runs, runs of unknown starts, and reports that cannot be stored.
 
     Raises:
-        StoreAway: The store is unavailable now: offer all reports again.
+        StoreAway: The store is unavailable now. Pass all reports again later.
     """
     # Exporters with the same containers must lock them in the same order.
     ordered = sorted(reports, key=lambda report: report.container)
@@ -36,7 +40,7 @@ def take(store: Store, reports: Iterable[StartReport]) -> Counter[Metric]:
     except StoreAway:
         raise
     except Exception as error:
-        if len(ordered) > 1:  # one that cannot be stored must not delay the others
+        if len(ordered) > 1:  # find the report that cannot be stored by storing each report alone
             return sum((take(store, [report]) for report in ordered), Counter())
         [report] = ordered
         log.error("runs not stored", service=str(report.generation.key), container=report.generation.container,

@@ -1,4 +1,4 @@
-"""Ownership: which services this exporter judges, if several exporters share a store."""
+"""Ownership: decides which services this exporter judges, if several exporters share a store."""
 
 from __future__ import annotations
 
@@ -20,61 +20,61 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 PRIORS = ServiceKey("", "")
-"""Key without a service: the exporter with this lease learns the priors."""
-_SHARE_SECONDS = 5.0  # seconds between renewals of a lease, and between reads of other exporters' writes
-_ASKED_SECONDS = 900.0  # seconds for which a service is followed after somebody asked about it
-_MOST_ASKED = 200  # services that somebody asked about; a rollout asks about one
-_AWAY_SECONDS = 600.0  # seconds for which a holder that cannot reach the store still shows its findings
+"""Key of a lease that is not for a service: the exporter with this lease learns the priors."""
+_SHARE_SECONDS = 5.0  # seconds between renewals of leases, and between reads of other exporters' data
+_ASKED_SECONDS = 900.0  # seconds for which a service is followed after a rollout asked about it
+_MOST_ASKED = 200  # largest number of services that are followed because a rollout asked about them
+_AWAY_SECONDS = 600.0  # seconds for which an exporter still shows its findings if it cannot reach the store
 
 
 class Ownership:
     """Leases of this exporter.
 
-    Written by the judge's thread and by the thread that calls :meth:`keep`; :meth:`publishes` may be called from any
-    thread.
+    The judge's thread and the thread that calls :meth:`keep` change the leases. :meth:`publishes` may be called from
+    any thread.
 
     Args:
-        is_alone: True if the store has one owner.
+        is_alone: True if no other exporter uses the store.
     """
 
     def __init__(self, is_alone: bool = True) -> None:
         self.is_away = False
-        """True if the store could not be reached last time."""
+        """True if the last call of the store failed."""
         self._is_alone = is_alone
-        self._until: dict[ServiceKey, float] = {}  # end of each lease, measured from before the call
+        self._until: dict[ServiceKey, float] = {}  # earliest possible end of each lease, boot-time clock
         self._changing = threading.Lock()
         self._shared_at = -math.inf
         self._names: Collection[ServiceKey] = ()  # all judged services
-        self._asked: dict[ServiceKey, float] = {}  # end of following, by service
+        self._asked: dict[ServiceKey, float] = {}  # time until which a service is followed
         self._running: dict[
             ServiceKey, list[Generation]
-        ] = {}  # running starts of services that somebody asked about
+        ] = {}  # running starts of services that a rollout asked about
         self._running_until = 0.0
 
     @property
     def held(self) -> frozenset[ServiceKey]:
-        """Services whose lease this exporter has, as far as it knows."""
+        """Services whose lease this exporter believes to have."""
         return frozenset(self._until)
 
     def publishes(self, service: ServiceKey) -> bool:
-        """Return True if this exporter shows the verdicts on a service: it judges it, and its lease has not ended.
+        """Return True if this exporter shows the verdicts on a service, which it does while it has the lease.
 
-        An exporter that cannot reach the store goes on for a while, because no other exporter may know that it should
-        take over.
+        An exporter that cannot reach the store shows its verdicts for a while longer. The other exporters may not
+        reach the store either, and then none of them takes the lease.
         """
         until = self._until.get(service, -math.inf) + (_AWAY_SECONDS if self.is_away else 0.0)
         return self._is_alone or _clock() < until
 
     def ask(self, service: ServiceKey) -> None:
-        """Follow a service for a while that may have no container here; called from the event loop.
+        """Follow a service for a while, even if this exporter polls no container of it. Called from the event loop.
 
-        Anybody may ask about any name: an unknown service is not followed.
+        Unknown services are not followed, because anyone may ask about any name.
         """
         if service in self._asked or (service in self._names and len(self._asked) < _MOST_ASKED):
             self._asked[service] = _clock() + _ASKED_SECONDS
 
     def read_asked(self, fleet: Fleet) -> set[ServiceKey]:
-        """Read the running starts of services that somebody asked about, and return these services."""
+        """Read the running starts of the services that rollouts asked about, and return these services."""
         now = _clock()
         self._names = fleet.services()
         self._asked = {service: until for service, until in self._asked.copy().items() if until >= now}
@@ -83,9 +83,9 @@ class Ownership:
         return {*self._running}
 
     def running(self, service: ServiceKey) -> Sequence[Generation]:
-        """Return the running starts of a service on any host, ordered by container.
+        """Return the running starts of a service on all hosts, ordered by container.
 
-        None if they were read longer ago than a lease lasts, or if nobody asked about the service before.
+        The list is empty if no rollout asked about the service, or if the starts were read too long ago.
         """
         return self._running.get(service, ()) if _clock() < self._running_until else ()
 
@@ -94,13 +94,14 @@ class Ownership:
         return _clock() - self._shared_at >= min(_SHARE_SECONDS, fleet.lease_seconds / 4)
 
     def renew(self, fleet: Fleet, watched: Collection[ServiceKey]) -> frozenset[ServiceKey]:
-        """Renew the leases, take free ones, and give back those of services that have left.
+        """Renew leases, take free leases, and give back the leases of services without containers.
 
         Args:
-            watched: Services with containers here.
+            fleet: Leases in the store.
+            watched: Services with containers that this exporter polls.
 
         Returns:
-            Newly held services.
+            Services whose lease was taken now.
 
         Raises:
             StoreError: The store cannot be reached.
@@ -118,7 +119,7 @@ class Ownership:
         return new
 
     def keep(self, fleet: Fleet) -> None:
-        """Only renew leases, because a turn of judging may take long. Never raises."""
+        """Renew the held leases, between calls of :meth:`renew`. Never raises."""
         before, until = self.held, _clock() + fleet.lease_seconds
         try:
             held = fleet.renew(before) if before else before
@@ -126,23 +127,23 @@ class Ownership:
             self.is_away = True
             return
         self.lose(before - held)
-        with self._changing:  # keeps a lease ended that the other thread gave back meanwhile
+        with self._changing:  # a lease that the other thread gave back meanwhile stays given back
             self._until |= dict.fromkeys(self._until.keys() & held, until)
         self.is_away = False
 
     def lose(self, services: Collection[ServiceKey]) -> None:
-        """Note that this exporter no longer judges these services."""
+        """Record that this exporter no longer has the leases of these services."""
         with self._changing:
             self._until = {service: end for service, end in self._until.items() if service not in services}
 
     def end(self, fleet: Fleet | None) -> None:
-        """Give all leases back. Never raises."""
+        """Give back all leases. Never raises."""
         held, self._until = self.held, {}
-        with suppress(StoreError):  # they end by themselves
+        with suppress(StoreError):  # leases that are not given back expire
             if fleet is not None:
                 fleet.give_back(held)
 
 
 def _clock() -> float:
-    """Return seconds of a clock that goes on while the machine sleeps, as the store's clock does."""
+    """Return seconds of a clock that also counts while the machine sleeps, as the store's clock does."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

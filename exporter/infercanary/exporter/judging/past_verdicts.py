@@ -1,4 +1,4 @@
-"""Past verdicts: the store keeps each verdict, and the last one on each upgrade counts."""
+"""Past verdicts: records new verdicts in the store, and finds the last verdict on each upgrade."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from infercanary.store.store import Store
 log = structlog.get_logger(__name__)
 
 _KIND = "verdict"
-_SHOWN = (
-    16  # documents: the page shows eight upgrades and the last one, with measures; each takes 2 KB or more
-)
-_OPEN: frozenset[State] = frozenset({"settling", "no_baseline"})  # includes verdicts without an upgrade
+_SHOWN = 16  # number of past verdicts in a finding; limited because a verdict may take 2 KB or more
+_OPEN: frozenset[State] = frozenset({"settling", "no_baseline"})  # states that are not recorded
 
 
 def record(store: Store, service: ServiceKey, canary: str, before: Finding | None, after: Finding) -> Finding:
     """Log new verdicts and keep them in the store.
 
     Args:
-        before: Last finding; if it is about another upgrade, its numbers are final for that one.
-        after: Finding now.
+        store: The store.
+        service: Service of the canary.
+        canary: Name of the canary.
+        before: Previous finding. If it is about an earlier upgrade, it is the last finding on that upgrade.
+        after: Current finding.
 
     Returns:
-        The finding with the last verdict on each of the last upgrades, in order of time, each followed by those on
-        its measures.
+        The current finding with past verdicts: for each of the last upgrades, in order of time, the last verdict on
+        the latency, and then those on its measures.
     """
     result = after.result
     same = before if before is not None and before.result.upgraded_at == result.upgraded_at else None
@@ -80,9 +81,10 @@ def _past(finding: Finding, measure: str) -> PastVerdict:
 
 
 def _calls(finding: Finding) -> dict[str, str]:
-    """Return each measure's verdict ("" is the latency), which is logged on change; of other measures only changes.
+    """Return the texts whose change is logged, by measure ("" is the latency).
 
-    The log must also show that the cause changed, for example to the host.
+    The text of the latency includes the cause, because a changed cause is logged, too. Other measures have a text only
+    if they changed.
     """
     changes = {name: v.state for name, v in finding.measures.items() if v.state in CHANGED}
     return {"": f"{finding.result.state} {finding.result.causes.cause}", **changes}

@@ -1,4 +1,4 @@
-"""Queue of probes' reports that the worker has not stored yet: bounded, filled from any thread."""
+"""Bounded queue of reports that the worker has not stored yet. Any thread may add reports."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from infercanary.contract.report import Run
 from infercanary.judge.model import Generation, ServiceKey
 
 _encoder = msgspec.msgpack.Encoder()
-_START_BYTES, _RUN_BYTES = 2_000, 600  # bytes of an object, without its contents
-_EXPANDED = 3.5  # bytes in memory for each encoded byte of numbers; more than for texts
+_START_BYTES, _RUN_BYTES = 2_000, 600  # memory of a start and of a run, without their numbers and texts
+_EXPANDED = 3.5  # bytes in memory for each encoded byte of numbers; texts need less
 
 
 @dataclass(eq=False)
 class StartReport:
-    """Report of a start of a container: the start, and its new runs; no runs if the start ended."""
+    """Report about a start of a container, with its new runs. It has no runs if the start ended."""
 
     generation: Generation
     runs: Sequence[Run]
     is_found: bool = False
-    """True if the runs come from the journal of a start that this exporter did not see: only the store may know its
-    image.
+    """True if the runs are from the journal of a start that this exporter did not see. Only the store may know the
+    image of such a start.
     """
 
     @property
@@ -44,11 +44,15 @@ class StartReport:
 
 
 class ReportQueue:
-    """Reports by container. Beyond ``most_bytes``, the oldest of the container with the most bytes are dropped."""
+    """Reports by container.
+
+    Args:
+        most_bytes: Limit of memory. Beyond it, the oldest reports of the container that uses most memory are dropped.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self.dropped = 0
-        """Runs that were dropped."""
+        """Number of dropped runs."""
         self.most_bytes = most_bytes
         self._reports: defaultdict[tuple[ServiceKey, str], deque[StartReport]] = defaultdict(deque)
         self._sizes: Counter[tuple[ServiceKey, str]] = Counter()
@@ -57,11 +61,11 @@ class ReportQueue:
 
     @property
     def is_half_full(self) -> bool:
-        """True if it should be emptied before anything that takes long."""
+        """True if the queue should be emptied before a long judgement."""
         return self._bytes > self.most_bytes // 2
 
     def put(self, report: StartReport) -> None:
-        """Add ``report``, without waiting."""
+        """Add a report. Never waits for the store."""
         with self._lock:
             self._reports[report.container].append(report)
             self._sizes[report.container] += report.size
@@ -73,12 +77,12 @@ class ReportQueue:
                 self._remove(oldest)
 
     def waiting(self) -> list[StartReport]:
-        """Return all reports, those of one container in order; they stay until :meth:`done`."""
+        """Return all reports, those of one container in order. They stay in the queue until :meth:`done`."""
         with self._lock:
             return [*chain.from_iterable(self._reports.values())]
 
     def done(self, reports: Iterable[StartReport]) -> None:
-        """Remove reports of :meth:`waiting`; :meth:`put` may have dropped some meanwhile."""
+        """Remove reports that :meth:`waiting` returned. Reports that :meth:`put` dropped meanwhile are ignored."""
         with self._lock:
             for report in reports:
                 if report in self._reports.get(report.container, ()):

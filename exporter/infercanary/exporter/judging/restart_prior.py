@@ -1,4 +1,4 @@
-"""Prior of the restart variance: learned from all services of the store, and kept there as numbered documents."""
+"""Prior of the restart variance: learned from all services, and kept in the store as numbered documents."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from infercanary.judge.shift import Restarts
 from infercanary.store.store import Store
 
 LEARN_SECONDS = 3600.0
-"""Smallest time between two priors, and from an exporter's start to its first prior: by then all services are judged.
+"""Shortest time between two priors. The first prior is learned this long after an exporter's start, because by then all
+services are judged.
 """
 
 _KIND = "restart_prior"
-_KNOWN_SECONDS = 1800.0  # seconds after which all exporters of a store have read a prior
+_KNOWN_SECONDS = (
+    1800.0  # a new prior is used only after this time, when all exporters of the store have read it
+)
 
 
 class RestartPrior:
     """Priors learned from the restart variances of all services.
 
-    An upgrade keeps the prior that was the last one when it began, so the same runs give the same verdict again.
+    An upgrade is judged with the latest prior at the time of the upgrade. So a later prior does not change its verdict.
     """
 
     def __init__(self) -> None:
@@ -34,29 +37,35 @@ class RestartPrior:
         self._learned_at = math.inf
 
     def read_again(self) -> None:
-        """Read the priors from the store at the next use: another exporter may have learned one."""
+        """Read the priors from the store at the next use, because another exporter may have learned a new one."""
         self._kept = None
 
     def at(self, store: Store, time: float | None) -> Prior:
-        """Return the prior for an upgrade that began at a Unix ``time`` (None: now). Number 0, the policy's own, if
-        none was learned before.
+        """Return the prior that is valid at a time.
+
+        Args:
+            store: Store with the priors.
+            time: Unix time of an upgrade; None for now.
+
+        Returns:
+            The policy's own prior (number 0) if no prior was learned before this time.
         """
         before = [prior for since, prior in self._read(store) if time is None or since <= time]
         return before[-1] if before else Prior()
 
     def learn(self, store: Store, now: float, findings: Mapping[ServiceKey, Findings]) -> None:
-        """Learn a prior if it is due, and store it if it differs from the last one (or from the policy's own).
+        """Learn a prior if the last one is old enough, and store the new prior if it clearly differs.
 
         Args:
-            store: Keeps the priors; if it is shared, the findings of all exporters are read.
-            now: A Unix time.
-            findings: Findings by service.
+            store: Store of the priors. From a shared store, the restart variances of all exporters are read.
+            now: Unix time.
+            findings: Findings of this exporter by service.
         """
         self._learned_at = min(self._learned_at, now)
         if now - self._learned_at < LEARN_SECONDS:
             return
         self._learned_at = since = now
-        # One canary of each service, because its canaries share the starts.
+        # Only one canary of each service counts, because all canaries of a service share its starts.
         taught = {
             service: finding.taught
             for service, found in findings.items()

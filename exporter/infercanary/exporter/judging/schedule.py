@@ -1,4 +1,4 @@
-"""Schedule of judging: a canary is judged at its looks and when something new is known, not at each run."""
+"""Schedule of judging: a canary is judged at its looks and at new facts about its starts, not at each run."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ class Due(NamedTuple):
 
 EVERYTHING = Due(True, True, True)
 MEASURE_LOOKS = (8, 48, 96, 192)
-"""Run counts of a start at which measures are judged, and the runs of a service without an upgrade. Each costs as much
-as a look at the latency, so there are fewer: memory shows in 8 runs, spread in 48, a load of every tenth run in 96.
+"""Run counts of a start at which measures are judged; without an upgrade, also at which the latency is judged. They are
+few, because judging measures takes as long as a look at the latency. Memory can be judged after 8 runs, spread after
+48, and a load in every tenth run after 96.
 """
 REMOVED_SECONDS = 7200.0
-"""A canary without a run for so long, while others of its service ran, was removed."""
+"""Seconds without a run after which a canary counts as removed, if other canaries of its service ran."""
 CANARIES = 64
-"""Largest number of canaries of a service: changing names must not fill the memory with verdicts."""
+"""Largest number of canaries of a service. Without it, canaries with new names could fill the memory with verdicts."""
 
 
 class SeenStart(NamedTuple):
-    """State of a start when its canary was judged last."""
+    """State of a start at the last judgement of its canary."""
 
     taken: int
-    """Runs in the store."""
+    """Number of stored runs."""
     counted: int
-    """Runs that counted."""
+    """Number of runs that counted for the verdict."""
 
 
 def due(
@@ -48,9 +49,9 @@ def due(
     """Return the judgements of a canary that are due.
 
     Args:
-        seen: Its starts at the last judgement.
-        taken: Runs of each start in the store now; new ones are assumed to count.
-        policy: The looks.
+        seen: The canary's starts at the last judgement.
+        taken: Current number of stored runs by start. New runs are assumed to count.
+        policy: Policy with the looks.
         has_upgrade: True if the last judgement found an upgrade.
     """
     if not taken.keys() <= seen.keys():
@@ -79,15 +80,17 @@ class ServiceState:
     newest: dict[str, Generation] = field(default_factory=dict)
     """Newest start of each container."""
     ran_at: dict[str, float] = field(default_factory=dict)
-    """Canary → monotonic time of its last run."""
+    """Monotonic time of the last run by canary."""
     seen: dict[str, Mapping[Boot, SeenStart]] = field(default_factory=dict)
-    """Canary → its starts when it was judged last."""
+    """Starts at the last judgement by canary."""
     reported: dict[str, dict[Boot, int]] = field(default_factory=dict)
-    """Canary → start → number of reported runs, which is at least the number of stored runs."""
+    """Number of reported runs by canary and start; at least the number of stored runs."""
 
     def may_be_due(self, canary: str, boot: Boot, runs: int, policy: Policy) -> bool:
-        """Count new runs of a start, and return False if they cannot make a judgement due: most do not, and asking
-        the store costs more than storing them.
+        """Count new runs of a start, and return True if a judgement may be due.
+
+        For most runs no judgement is due. This check avoids a query of the store, which would take longer than
+        storing the runs.
         """
         seen, reported = self.seen.get(canary, {}), self.reported.get(canary, {})
         if boot not in seen or boot not in reported:
@@ -96,15 +99,15 @@ class ServiceState:
         return any(due({boot: seen[boot]}, {boot: reported[boot]}, policy))
 
     def note(self, start: Generation) -> None:
-        """Note what a start reports about itself: its image, environment and outputs."""
+        """Record a start with the latest facts about it: its image, environment and outputs."""
         known = self.newest.get(start.container, start)
         self.newest[start.container] = start
-        # Docker may report the image late, and a probe its output: judge then without waiting for a look.
+        # Docker may report the image late, and a probe its output. Then judge at once, not at the next look.
         if known.boot_id == start.boot_id and known != start:
             self.seen.clear()
 
     def forget(self, service: ServiceKey, stored: Collection[tuple[ServiceKey, str]]) -> None:
-        """Forget ended starts, canaries that are not ``stored``, and canaries that were removed from the service."""
+        """Forget ended starts, canaries without stored runs, and canaries that were removed from the service."""
         self.newest = {name: start for name, start in self.newest.items() if not start.ended_at}
         last = max(self.ran_at.values(), default=0.0)
         for canary, ran_at in [*self.ran_at.items()]:

@@ -1,4 +1,4 @@
-"""Siblings of a service: canaries of other services on its hosts, with their runs at the same time."""
+"""Siblings of a service: canaries of other services on the same hosts, with their runs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ _MOST = 8
 """Largest number of siblings on a host."""
 _MOST_IN_ALL = 64
 _MOST_RUNS = 6_000
-"""Newest runs of a sibling: 17 hours at a run every 10 s, most of it as block medians."""
+"""Largest number of a sibling's runs, the newest ones. A merged block of runs counts as one run."""
 _ASKED = tuple(sorted(NOT_JUDGED | BY_ITSELF))
-"""Tags that are kept of a sibling's runs; a hostile one has many others."""
+"""Tags that are kept with a sibling's runs. Other tags are dropped, because a hostile probe may report many."""
 _READ_SECONDS = 30.0  # seconds for which the siblings of a host are cached
-_RECENT_SECONDS = 600.0  # seconds between two runs within which their order is chance
+_RECENT_SECONDS = (
+    600.0  # a canary runs if its last run is at most this much older than the newest run on the host
+)
 
 
 class Siblings:
-    """Finds one canary in one container of each other service of a host: one start for each image.
+    """Finds siblings: of each other service on a host, one canary in one container.
 
-    Restarts of one image are joined, so a sibling that was restarted still has runs on both sides of an upgrade.
+    The starts of one image are joined to one start. So a sibling that was restarted still has runs before and after
+    an upgrade.
 
     Args:
-        most_bytes: Bytes read of one sibling at once, as :meth:`Store.generations` counts them.
+        most_bytes: Limit of the data read for one sibling, as in :meth:`Store.generations`.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -42,12 +45,13 @@ class Siblings:
         self._cleared_at = -math.inf
 
     def of(self, service: ServiceKey, hosts: Iterable[str], store: Store) -> list[Start]:
-        """Return the starts of the siblings of ``service`` with their counted runs; starts of one sibling are
-        adjacent.
+        """Return the starts of the siblings of a service, with their counted runs. A sibling's starts are adjacent.
 
         Args:
-            hosts: Hosts of its starts. With many hosts each has fewer siblings, and the last ones by name none.
-            store: Read if the cache is too old.
+            service: The service.
+            hosts: Hosts of the service's starts. The total number of siblings is limited: with many hosts there are
+                fewer on each host, and none on the last hosts by name.
+            store: Store, which is read if the cache is too old.
         """
         hosts = sorted({*hosts})[:_MOST_IN_ALL]
         most = min(_MOST, _MOST_IN_ALL // max(1, len(hosts)))
@@ -75,7 +79,7 @@ class Siblings:
 
 
 def joined(starts: Iterable[Start]) -> list[Start]:
-    """Join the starts of one container by image, in order of time; each has all runs and the latest generation."""
+    """Join the starts of one container by image. A joined start has all runs and the latest generation."""
     return [
         Start(group[-1].generation, [sample for start in group for sample in start.samples])
         for group in grouped(starts, attrgetter("identity")).values()
@@ -83,10 +87,11 @@ def joined(starts: Iterable[Start]) -> list[Start]:
 
 
 def newest(starts: Sequence[Start]) -> list[Start]:
-    """Keep the newest runs of a sibling with only the needed fields, because many are cached for a while.
+    """Reduce a sibling's starts to the newest runs and the needed fields, which limits the size of the cache.
 
     Returns:
-        Starts without environment; runs with time, median and counted tags. Starts without such runs are left out.
+        Starts without environment, with runs that have only time, median and some tags. Starts without runs among
+        the newest are left out.
     """
     left, found = _MOST_RUNS, []
     for start in reversed(starts):
@@ -116,14 +121,14 @@ def newest(starts: Sequence[Start]) -> list[Start]:
 
 
 def chosen(runs: Iterable[LastRun], now: float) -> list[LastRun]:
-    """Choose a canary in one container of each service: of those that run the first by name, so always the same.
+    """Choose one canary in one container of each service: the first by name that runs, so that it stays the same.
 
     Args:
         runs: Last runs on one host.
-        now: A Unix time. A later run counts as now: a wrong clock makes no other run old.
+        now: Unix time. A run in the future counts as now, so that a wrong clock does not make the other runs old.
 
     Returns:
-        One for each service by name, running ones first.
+        One last run for each service, first of canaries that run, ordered by name.
     """
     runs = [run._replace(at=min(run.at, now)) for run in runs]
     recent = max((run.at for run in runs), default=0.0) - _RECENT_SECONDS

@@ -1,16 +1,16 @@
-"""Worker: the thread that stores and judges runs; the event loop only hands over.
+"""Worker: the thread that stores and judges runs, separate from the event loop.
 
-A report takes these steps:
+A report is processed in these steps:
 
-1. :meth:`Judging.submit` puts it into a bounded queue, from the event loop;
-2. once a second :meth:`Judging.turn` stores the queue in one transaction (:mod:`.intake`); if exporters share the
-store, it also reads what the others stored for services whose lease it has (:mod:`.ownership`);
-3. :func:`.schedule.due` says for each canary that ran what is due: the upgrade, the drift, or nothing;
+1. :meth:`Judging.submit` puts the report into a bounded queue, from the event loop;
+2. once a second :meth:`Judging.turn` stores the queue in one transaction (:mod:`.intake`); from a shared store, it
+also reads the runs that other exporters stored for services whose lease it has (:mod:`.ownership`);
+3. :func:`.schedule.due` decides for each canary that ran which judgements are due;
 4. :func:`.findings.judge_canary` judges: verdict, measures, drift, A/A trials, sentence;
 5. a new verdict is logged and recorded (:mod:`.past_verdicts`);
 6. the event loop shows the findings (:mod:`.families`, the status page).
 
-A store that fails costs verdicts, never a scrape: the queue waits for it.
+If the store fails, reports wait in the queue and verdicts are not updated, but scrapes are still answered.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _THIN_SECONDS = 900.0
 
 
 class Judging:
-    """The thread.
+    """Thread that stores and judges runs.
 
     Args:
         location: Location of the store; None keeps the runs in memory until the exporter ends.
-        policy: Numbers that decide.
+        policy: Thresholds of the judge.
         host: Host of the containers, if exporters of several hosts share the store.
-        queue_bytes: Limit of the queue.
-        read_bytes: Limit of one judgement's reads, as :meth:`Store.generations` counts them.
+        queue_bytes: Limit of the queue's memory.
+        read_bytes: Limit of the data read for one judgement, as in :meth:`Store.generations`.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Judging:
         read_bytes: int = 32 << 20,
     ) -> None:
         self.findings: dict[ServiceKey, Findings] = {}
-        """Findings by service; each is replaced as a whole, so that it may be read at any time."""
+        """Findings by service. They are replaced as a whole, so any thread may read them at any time."""
         self.ownership = Ownership(is_alone=not is_shared(str(location)))
         self.watched: frozenset[ServiceKey] = frozenset()
-        """Services that have containers here; replaced as a whole."""
+        """Services with containers that this exporter polls; replaced as a whole."""
         self.up = True
-        """True if the store took the last queue."""
+        """True if the last turn succeeded."""
         self._host = host
         self._location = location
         self._policy = policy
@@ -106,29 +106,30 @@ class Judging:
         self._keeper.start()
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Store the queue and end; what is not stored after ``seconds`` is lost."""
+        """Store the queue and end. Runs that are not stored within ``seconds`` are lost."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(seconds)
 
     def submit(self, generation: Generation, runs: Sequence[Run], *, is_found: bool = False) -> None:
-        """Hand over a start and its new runs.
+        """Put a start and its new runs into the queue.
 
         Args:
-            runs: New runs, in order.
-            is_found: True for a start that this exporter did not see: its runs are taken if the store knows the
-                start.
+            generation: The start.
+            runs: New runs, in order of time.
+            is_found: True for a start that this exporter did not see. Its runs are stored only if the store already
+                has the start.
         """
         generation = msgspec.structs.replace(generation, host=self._host)
         self._queue.put(StartReport(generation, runs, is_found))
 
     @property
     def set_aside_at(self) -> float | None:
-        """Unix time at which a corrupt store file was set aside that still exists; None without one."""
+        """Unix time at which the last corrupt store file was renamed; None if no such file exists."""
         return self._store.database.set_aside_at if self._store is not None else None
 
     def families(self) -> list[Family]:
-        """Metrics of the store and of the judge's own work, without labels of a container."""
+        """Return the metrics of the store and of the judge's thread, without container labels."""
         values: dict[Metric, float | None] = {
             store_metrics.STORE_UP: self.up,
             store_metrics.STORE_BYTES: self._bytes,
@@ -147,13 +148,13 @@ class Judging:
         while not self._stopping.wait(0.0 if self._due and self.up else _TURN_SECONDS):
             self.turn()
         self.turn()
-        self._keeper.join()  # so a lease that is given back is not renewed
+        self._keeper.join()  # otherwise it could renew a lease that has just been given back
         if self._store is not None:
             self.ownership.end(self._store.fleet)
             self._store.close()
 
     def _keep_leases(self) -> None:
-        """Renew the leases independently of turns: a verdict is shown as long as its lease lasts."""
+        """Renew the leases in a separate thread, because a turn may take longer than a lease lasts."""
         seconds = _TURN_SECONDS
         while not self._stopping.wait(seconds):
             if self._store is not None and (fleet := self._store.fleet) is not None:
@@ -161,11 +162,11 @@ class Judging:
                 self.ownership.keep(fleet)
 
     def turn(self) -> None:
-        """Store the queue and judge what is due. Only the thread calls this."""
+        """Store the queue, and judge the canaries that are due. Only the judge's thread calls this."""
         begin = time.thread_time()
         try:
             store = self._opened()
-            # Many small batches cost a shared store more than few large ones.
+            # In a shared store, many small transactions take longer than a few large ones.
             if store.fleet is None or self._stopping.is_set() or self._must_exchange(store):
                 self._exchange(store)
                 self.up, self._complaint = True, ""
@@ -177,12 +178,12 @@ class Judging:
             self.ownership.is_away = True
             self._fail("store unavailable: buffering runs in memory", error)
         except Exception as error:
-            # Until the fault is fixed verdicts are not updated, but scrapes go on.
-            self._fail("judging failed by a fault of the exporter", error)
+            # Verdicts are not updated until the bug is fixed, but scrapes are still answered.
+            self._fail("judging failed because of a bug in the exporter", error)
         self._seconds += time.thread_time() - begin
 
     def _fail(self, event: str, error: Exception) -> None:
-        """Count the failure, and log it unless it is the same as last time."""
+        """Count a failure, and log it unless it is the same as the last failure."""
         self.up = False
         self._counts[store_metrics.STORE_ERRORS] += 1
         if str(error) != self._complaint:
@@ -195,14 +196,14 @@ class Judging:
         return self._store
 
     def _must_exchange(self, store: Store) -> bool:
-        """Return True if reports and leases must not wait for long judgements.
+        """Return True if reports must be stored, or leases renewed, before the next judgement.
 
-        After a restart of the exporter, all probes hand over their buffers while all canaries must be judged.
+        After a restart of the exporter, for example, all probes report their buffered runs, and all canaries are due.
         """
         return self._queue.is_half_full or (store.fleet is not None and self.ownership.is_due(store.fleet))
 
     def _exchange(self, store: Store) -> None:
-        """Store the queue, and read what other exporters stored."""
+        """Store the queue, and read the data that other exporters stored."""
         if reports := self._queue.waiting():
             self._counts.update(take(store, reports))
             self._queue.done(reports)
@@ -212,7 +213,7 @@ class Judging:
             if store.fleet is None:
                 state.note(start)
             runs = Counter(run.canary for run in report.runs)
-            # The end of a start is judged, even if it never runs again.
+            # A report without runs is the end of a start. Then all canaries of the service may be due.
             for canary in runs or self.findings.get(start.key, NOTHING):
                 may_be_due = state.may_be_due(canary, boot, runs[canary], self._policy)
                 self._ran(start.key, canary, may_be_due=may_be_due or store.fleet is not None)
@@ -227,9 +228,9 @@ class Judging:
                 self._due[service, canary] = None
 
     def _share(self, store: Store, fleet: Fleet) -> None:
-        """Renew the leases, and read the writes of other exporters."""
+        """Renew the leases, and read the data that other exporters stored."""
         for service in self.ownership.renew(fleet, self.watched):
-            self._services[service].seen.clear()  # judge it anew
+            self._services[service].seen.clear()  # all its canaries are due
         followed = self.watched | self.ownership.read_asked(fleet)
         for service in self.findings.keys() - followed:
             del self.findings[service]
@@ -246,7 +247,7 @@ class Judging:
             self._services[service].newest = newest
 
     def _act(self, store: Store) -> None:
-        """Judge what is due for at most one turn; the rest comes first in the next turn."""
+        """Judge the canaries that are due, for at most one turn. The remaining ones are first in the next turn."""
         end = time.thread_time() + _TURN_SECONDS
         for service, canary in [*self._due]:
             if self._must_exchange(store):
@@ -265,12 +266,14 @@ class Judging:
             self.ownership.lose([service])
         except StoreError:
             self._services[service].seen.pop(canary, None)
-            self._due[service, canary] = None  # judge it again once the store works, after the others
+            self._due[service, canary] = (
+                None  # judge this canary again when the store works, after the others
+            )
             raise
         except Exception:
-            # A fault of ours must cost only this canary until it is fixed.
+            # A bug must affect only the verdict on this canary.
             self._counts[store_metrics.STORE_ERRORS] += 1
-            log.exception("not judged by a fault of the exporter", service=str(service), canary=canary)
+            log.exception("not judged because of a bug in the exporter", service=str(service), canary=canary)
 
     def _judge(self, store: Store, service: ServiceKey, canary: str) -> None:
         before = self.findings.get(service, NOTHING).get(canary)
@@ -309,9 +312,9 @@ class Judging:
                 self._prior.read_again()
 
     def _forget(self, store: Store) -> None:
-        """Forget what the store no longer has, and canaries that were removed from their service.
+        """Forget canaries that the store no longer has, and canaries that were removed from their service.
 
-        Names may come and go for years, and a finding on a removed canary must not stay on dashboards for ever.
+        Otherwise their findings would stay in memory and on dashboards for ever.
         """
         stored = {*store.canaries(self._services)}
         for service, state in [*self._services.items()]:
