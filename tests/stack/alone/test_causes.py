@@ -19,7 +19,8 @@ from harness import OWN_LABEL, PROJECT, eventually, run
 
 from infercanary.contract.report import Report, Run
 
-pytestmark = pytest.mark.quiet
+# In CI the stack's own test has a quota, and its alert.
+pytestmark = [pytest.mark.quiet, pytest.mark.campaign]
 
 QUIET_RUNS, CONTENDED_RUNS = 4, 6
 
@@ -143,7 +144,6 @@ def assert_not_taken_for_preemption(canary: Canary) -> None:
             raise
 
 
-@pytest.mark.campaign
 def test_another_set_of_cpus(start: Begin) -> None:
     canary = start("--cpuset-cpus", "0-1")
     seen = seen_by(canary, lambda: run("docker", "update", "--cpuset-cpus", "0", canary.name))
@@ -152,7 +152,6 @@ def test_another_set_of_cpus(start: Begin) -> None:
     assert_only("cpuset_changed", seen)
 
 
-@pytest.mark.campaign
 def test_a_neighbour_on_the_same_cpu(start: Begin, image: str) -> None:
     canary = start("--cpuset-cpus", "0")
     neighbour = f"{PROJECT}-neighbour"
@@ -167,7 +166,6 @@ def test_a_neighbour_on_the_same_cpu(start: Begin, image: str) -> None:
     assert seen.grown(RUN_QUEUE) > 0.3 * sum(sum(run.latencies) for run in seen.contended)
 
 
-@pytest.mark.campaign
 def test_a_memory_limit(start: Begin) -> None:
     """Beside the probe the container reads a file again and again; what changes is that it does not fit any more."""
     reading = (
@@ -187,7 +185,6 @@ def test_a_memory_limit(start: Begin) -> None:
     assert_only("memory_limit", seen)
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("stop", "resume"),
     [(("kill", "--signal", "STOP"), ("kill", "--signal", "CONT")), (("pause",), ("unpause",))],
