@@ -33,7 +33,7 @@ from images import slower
 
 # Without the CPU's newer vector instructions for torch and oneDNN. That halves the speed of some CPUs, and costs others
 # next to nothing: so it waits as well.
-SLOWER = f"FROM {EXAMPLE}\nENV ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX\n{slower(0.05)}\n"
+SLOWER = f"FROM {EXAMPLE}\nENV ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX\n{slower(0.1)}\n"
 
 
 def _missing() -> str | None:
