@@ -91,12 +91,12 @@ def read(body: bytes, reserved: Collection[str] = ()) -> tuple[Report, Counter[R
     """
     if (parts := body.count(b",")) > _MAX_PARTS:
         # A part such as "1," takes 32 bytes or more once it is decoded, and a body has room for two million.
-        raise PollError("too_large", f"the report has {parts} parts, at most {_MAX_PARTS} are read")
+        raise PollError("too_large", f"the report has {parts} parts; at most {_MAX_PARTS} are allowed")
     try:
         version = msgspec.json.decode(body, type=_Frame).schema_version
         if version > SCHEMA_VERSION:
-            known = f"this exporter knows {SCHEMA_VERSION}; upgrade the exporter"
-            raise PollError("schema", f"the report has schema {version}, {known}")
+            known = f"this exporter reads schema {SCHEMA_VERSION}; upgrade the exporter"
+            raise PollError("schema", f"the report has schema {version}, but {known}")
         report = decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise PollError("malformed", f"the answer is not a report: {error}") from None
@@ -107,7 +107,7 @@ def accept(report: Report, reserved: Collection[str]) -> tuple[Report, Counter[R
     """Keep the valid part of a report.
 
     Args:
-        report: A decoded report: types are right, numbers and texts may be anything.
+        report: A decoded report, whose types are correct. Its numbers and texts are untrusted.
         reserved: Base names (:func:`base_name`) of the exporter's own metrics, which a probe may not use.
 
     Returns:
@@ -166,7 +166,7 @@ def accept(report: Report, reserved: Collection[str]) -> tuple[Report, Counter[R
 
 
 def _is_sound(family: Family, base: str) -> bool:
-    """True if a family is valid by itself."""
+    """Return True if a family is valid, regardless of other families."""
     return (
         _NAME.fullmatch(family.name) is not None
         and not base.endswith(_SUFFIXES)
@@ -210,7 +210,7 @@ def _is_sound_run(run: Run) -> bool:
 
 
 def _printable(text: str, most_bytes: int = LABEL_BYTES) -> bool:
-    """True if a text has no line ends, control characters or lone surrogates: every program shows it the same."""
+    """Return True if a text is short enough and has no line ends, control characters or lone surrogates."""
     return text.isprintable() and len(text.encode()) <= most_bytes
 
 

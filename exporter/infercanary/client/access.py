@@ -65,7 +65,7 @@ class ProbeAccess(msgspec.Struct, frozen=True):
         try:
             return _context(tls and tls.ca_file, Path(tls.ca_file).stat().st_mtime_ns if tls else 0)
         except (OSError, ValueError) as error:
-            raise UsageError(f"probe_tls: ca_file cannot be used ({error}); give a PEM file") from None
+            raise UsageError(f"probe_tls: ca_file cannot be used ({error}); use a PEM file") from None
 
     def header(self, scheme: str) -> str:
         """Return the request header with the token; empty if a probe with such a URL gets no token."""

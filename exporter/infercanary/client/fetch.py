@@ -45,8 +45,8 @@ _CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _ADDRESS = re.compile(r"[\d.]+|.*:.*")
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 _STATUSES = {
-    401: ": the probe wants its token; set probe_token_file",
-    404: ": another server than a probe is on this port",
+    401: ": the probe requires a token; set probe_token_file",
+    404: ": a server other than a probe listens on this port",
 }
 
 
@@ -77,7 +77,7 @@ async def fetch(
         cursor: The report contains only runs after this cursor; empty at first.
         timeout_seconds: Time limit for the whole answer.
         access: Credentials for the probe.
-        may_hold: Called with the received size while bytes arrive; False if so many bytes may not be kept.
+        may_hold: Function that is called with the size of the received data, and returns False if it is too large.
 
     Raises:
         PollError: No complete answer was received.
@@ -85,7 +85,7 @@ async def fetch(
     try:
         return await asyncio.wait_for(_ask(url, cursor, access, may_hold), timeout_seconds)
     except asyncio.TimeoutError:
-        raise PollError("timeout", f"no whole answer in {timeout_seconds:g} s") from None
+        raise PollError("timeout", f"no complete answer within {timeout_seconds:g} s") from None
     except (OSError, ValueError, UsageError) as error:
         text = getattr(error, "strerror", None) or str(error)
         # Errors of all addresses of the host name.
@@ -152,14 +152,14 @@ class _Answer(asyncio.Protocol):
             return
         try:
             if not self._may_hold(len(self._data)):
-                raise PollError("too_large", "too many answers as large as this one come at once")
+                raise PollError("too_large", "too many large answers arrive at the same time")
             if (body := _body(self._data, is_closed)) is not None:
                 self.body.set_result(body)
             elif not self.transport.is_closing():
                 self.transport.resume_reading()
         except PollError as error:
             self.body.set_exception(error)
-            # Read the error once: otherwise asyncio would log it if nobody waits for it.
+            # Read the error once. Otherwise asyncio logs the error if no task waits for the future.
             self.body.exception()
         if self.body.done():
             self._data.clear()  # free memory now: an error keeps this object until a garbage collection
@@ -175,7 +175,7 @@ def _body(answer: bytearray, is_closed: bool) -> bytes | None:
         raise PollError("malformed", "not HTTP: no status line")
     end = answer.find(b"\r\n\r\n", 0, _HEAD_BYTES)
     if end < 0 and len(answer) >= _HEAD_BYTES:
-        raise PollError("malformed", f"its header is over {_HEAD_BYTES} bytes")
+        raise PollError("malformed", f"the header is longer than {_HEAD_BYTES} bytes")
     if end >= 0:
         head = bytes(answer[:end])
         status, length = _STATUS.match(head), _LENGTH.search(head)
@@ -185,13 +185,13 @@ def _body(answer: bytearray, is_closed: bool) -> bytes | None:
             code = int(status[1])
             raise PollError("http_status", f"HTTP {code}{_STATUSES.get(code, '')}")
         if _CHUNKED.search(head):
-            raise PollError("malformed", "the answer comes in chunks; a probe gives its length")
+            raise PollError("malformed", "the answer is chunked; a probe sends its length instead")
         begin, there = end + 4, len(answer) - end - 4
         size = int(length[1]) if length else there
         if max(size, there) > REPORT_BYTES:
-            raise PollError("too_large", f"the report is over {REPORT_BYTES} bytes")
+            raise PollError("too_large", f"the report is larger than {REPORT_BYTES} bytes")
         if there >= size and (length or is_closed):
             return bytes(memoryview(answer)[begin : begin + size])
     if is_closed:
-        raise PollError("closed_early", "the connection closed before the whole answer")
+        raise PollError("closed_early", "the connection was closed before the answer was complete")
     return None

@@ -41,23 +41,23 @@ https://github.com/python/cpython/issues/52194
     "--config",
     "path",
     type=_FILE,
-    help="exporter.yaml; without it, the defaults.",
+    help="Config file exporter.yaml.  [default: built-in settings]",
 )
-@click.option("--listen", help="HOST:PORT to answer on, instead of the config's.  [default: [::]:9797]")
+@click.option("--listen", help="HOST:PORT to listen on, instead of the config's.  [default: [::]:9797]")
 @click.option(
     "--store",
     metavar="PATH|URL",
-    help="File of the runs that verdicts rest on, or the postgresql:// URL of a fleet's, instead of the config's.  "
-    "[default: memory]",
+    help="File of the store of runs, or postgresql:// URL of a store that several exporters share, instead of the "
+    "config's.  [default: memory]",
 )
 @click.option(
     "--web-config",
     "web_path",
     type=_FILE,
-    help="File with TLS and users, as Prometheus' exporters have it.  [default: neither]",
+    help="File with TLS and users, in the format of Prometheus' exporters.  [default: neither]",
 )
 def command(path: Path | None, web_path: Path | None, **options: str | None) -> None:
-    """Find the probes on this host, poll them, and serve what Prometheus scrapes.
+    """Find the probes on this host, poll them, and serve metrics to Prometheus.
 
     \b
       infercanary exporter --store /var/lib/infercanary/runs.sqlite
@@ -81,7 +81,8 @@ def listen_on(address: str) -> socket.socket:
         return listening_socket(*listen_address(address), backlog=BACKLOG, send_bytes=SEND_BYTES)
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"cannot listen on {address} ({error}); stop what uses it, or choose another address with --listen"
+            f"cannot listen on {address} ({error}); stop the program that uses it, or choose another address with "
+            "--listen"
         ) from None
 
 
@@ -106,7 +107,7 @@ async def serve(exporter: Exporter, sock: socket.socket, secured: Secured | None
         app.middlewares.append(secured.middleware)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    # The next process asks the probes again for runs that are not stored yet.
+    # An immediate exit loses no runs: the next process asks the probes again for runs that were not stored.
     WATCH.gave_up = partial(os._exit, ExitCode.FAULT)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)

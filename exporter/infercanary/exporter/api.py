@@ -1,7 +1,7 @@
 """Verdict API for rollouts, described in docs/schemas/verdict-api.v1.yaml.
 
-Every answer is made from memory. If no verdict counts yet, the answer pauses the rollout: an error would make Argo
-Rollouts abort the rollout.
+Answers use only data in memory, not the store. If no verdict counts yet, the answer is `unknown`, which pauses the
+rollout. An error would make Argo Rollouts abort the rollout.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def _posted(request: web.Request) -> dict[str, str]:
     try:
         call = msgspec.json.decode(await request.read(), type=Call)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"body: {error}; post what Flagger posts") from None
+        raise UsageError(f"body: {error}; send a webhook body in Flagger's format") from None
     return {"service": call.name, "namespace": call.namespace, **(call.metadata or {})}
 
 

@@ -213,7 +213,7 @@ class Exporter:
         """Yield a sentence for each problem of the exporter itself."""
         for discovery in self.discoveries:
             if not discovery.up:
-                yield f"{discovery.source.name} does not answer. What is below was found before; the log says why."
+                yield f"{discovery.source.name} does not answer, so this list may be old. The log has the reason."
         if refused := len(self.collector.shares.refused):
             yield (f"{refused} containers are not polled: give the exporter more memory. The log names them.")
         if not self._config_ok:

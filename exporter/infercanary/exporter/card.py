@@ -37,7 +37,7 @@ STATES: Mapping[str, str] = {
     "drifted without an upgrade": "failing",
     "up": "up",
 }
-"""State of a container → class in the stylesheet, worst state first."""
+"""Stylesheet class by state of a container, the worst state first."""
 
 
 def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:

@@ -184,7 +184,7 @@ class Collector:
         except PollError as error:
             self._failed(probe, error.reason, str(error))
         except Exception as error:
-            log.exception("poll failed by a fault of the exporter", **probe.identity)
+            log.exception("poll failed because of a bug in the exporter", **probe.identity)
             self._failed(probe, "internal", repr(error))
 
     def withdraw_verdicts(self) -> None:

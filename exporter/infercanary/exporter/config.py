@@ -29,7 +29,7 @@ class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     false_calls: Annotated[float, msgspec.Meta(gt=0, le=0.05)] = LIVE.decide.false_calls
 
     def policy(self) -> Policy:
-        """Return the exporter's policy with these numbers; the dead band stays narrower than the smallest effect."""
+        """Return the exporter's policy with these settings. The dead band is at most a third of the smallest effect."""
         return LIVE.but(
             smallest_effect=self.smallest_effect,
             false_calls=self.false_calls,
@@ -38,7 +38,7 @@ class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Section ``links:``: addresses that alerts link to, as a browser reaches them."""
+    """Section ``links:``: addresses for links in alerts, as a browser reaches them."""
 
     grafana: Link = ""
     runbooks: Link = ""

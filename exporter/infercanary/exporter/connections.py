@@ -37,8 +37,8 @@ REFUSED = Metric(
     "counter",
     "Connections that the exporter closed or did not accept, by reason.",
     ("reason",),
-    reading="A steady increase is an attack, a broken client (`malformed`, `late_reader`) or one that opens too many "
-    "connections (`refused`) or holds them (`no_request`); the log names its address.",
+    reading="A steady increase: an attack, a broken client (`malformed`, `late_reader`), or a client with too many "
+    "connections (`refused`) or without requests (`no_request`). The log has the client's address.",
 )
 METRICS = (REFUSED,)
 
@@ -193,7 +193,7 @@ class Connections:
         if now - self._logged_at.get(reason, -math.inf) >= _LOG_SECONDS:
             self._logged_at[reason] = now
             log.warning(
-                "a connection was closed; infercanary_connections_refused_total counts those that follow",
+                "a connection was closed; infercanary_connections_refused_total counts further ones",
                 reason=reason, address=address, open=len(self.open),
             )  # fmt: skip
 

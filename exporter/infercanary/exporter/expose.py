@@ -60,7 +60,9 @@ class Layout(msgspec.Struct, frozen=True, weakref=True):
     """Number of lines."""
 
 
-class Lines(msgspec.Struct, frozen=True, gc=False):  # tens of thousands exist, never in a cycle
+class Lines(
+    msgspec.Struct, frozen=True, gc=False
+):  # tens of thousands exist, and reference cycles are impossible
     """One family of one container, as lines for a scrape."""
 
     layout: Layout
@@ -75,7 +77,7 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
 
     Args:
         family: An accepted family, whose names and label values can be written.
-        identity: Label → value.
+        identity: Value by label.
     """
     names, labels = sorted(identity), [point.labels for point in family.points]
     words = msgspec.json.encode((family.kind, family.name, family.help, family.labels, labels, names))
@@ -185,7 +187,7 @@ class Exposition:
 
 
 def _layout(family: Family, names: Iterable[str]) -> Layout:
-    """Make the layout of ``family`` with these identity labels, by prometheus_client."""
+    """Make the layout of ``family`` with these identity labels, using prometheus_client."""
     base = base_name(family.name, family.kind)
     metric = Metric(base, family.help, family.kind)
     given: Any = SimpleNamespace(collect=lambda: [metric])

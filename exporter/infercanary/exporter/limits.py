@@ -58,7 +58,7 @@ EXCEEDED = Metric(
 REFUSED = Metric(
     "infercanary_refused_containers",
     "gauge",
-    "Containers that were found but are not polled: they exceed the exporter's memory.",
+    "Containers that were found but are not polled, because the exporter has too little memory.",
     reading="Healthy is 0. The log names them: give the exporter more memory.",
 )
 METRICS = (REFUSED,)
@@ -74,12 +74,14 @@ UNLIMITED: Final = 1 << 50
 """Bytes of memory if there is no limit; cgroup v1 writes a larger number in this case."""
 # Above its body_size_limit (100 MB in our config), Prometheus refuses the whole host.
 SHOWN_BYTES = 80_000_000
-_SERIES_BYTES = 200  # lower bound; allows 400,000 series, below our Prometheus' sample_limit of 500,000
+_SERIES_BYTES = (
+    200  # each series counts at least this; so 400,000 series fit, below Prometheus' sample_limit of 500,000
+)
 _FAMILY_BYTES = 512 << 10  # size of one family; each slow reader may keep an old copy of a family
 _LONGEST_WAIT = 60.0
 _DEBT = -1e-6  # a smaller debt is a rounding error
 _LOGGED = 20  # refused containers that one log line names
-_REMEMBERED = 1_500  # hashes: several times those of an honest probe
+_REMEMBERED = 1_500  # number of remembered hashes, several times that of an honest probe
 
 
 class Account:
@@ -180,7 +182,7 @@ class Share:
         self._extra: dict[Key, int] = {}
 
     def grant(self, key: Key, wanted: int) -> int:
-        """Return the amount that a probe may use now, at most ``wanted``; ``wanted`` of 0 returns all of it."""
+        """Return the amount that a probe may use now, at most ``wanted``. With 0, the probe's whole amount is freed."""
         part = self.total // 2 // self.probes
         free = self.total // 2 - sum(self._extra.values()) + self._extra.pop(key, 0)
         extra = min(max(0, wanted - part), max(0, free))
@@ -217,7 +219,7 @@ class Shares:
         return {key: container for key, container in found.items() if key not in refused}
 
     def fitting(self, key: Key, lines: Sequence[Lines], account: Account) -> list[Lines]:
-        """Return the first whole families that fit into the probe's part of ``/metrics``."""
+        """Return the first families that fit as a whole into the probe's part of ``/metrics``."""
         usual = [each for each in lines if len(each.text) <= _FAMILY_BYTES]
         sizes = [*accumulate(max(len(each.text), each.layout.series * _SERIES_BYTES) for each in usual)]
         granted = self.shown.grant(key, sizes[-1] if sizes else 0)
@@ -227,7 +229,7 @@ class Shares:
         return fitting
 
     def may_hold(self, key: Key, size: int, account: Account) -> bool:
-        """True if ``size`` bytes of an answer may be kept while the answer arrives; 0 after the answer was read."""
+        """Return True if ``size`` bytes of an arriving answer may be kept. Call it with 0 when the answer was read."""
         if self.held.grant(key, size) == size:
             return True
         account.exceeded["held_bytes"] += 1

@@ -26,18 +26,18 @@ UP = Metric(
     "infercanary_up",
     "gauge",
     "1 if the last poll of the container's probe gave a valid report, else 0.",
-    reading="0 for minutes is an alert: all that the probe reports is missing. The status page has the reason.",
+    reading="0 for some minutes is an alert: the probe's own series are missing. The status page has the reason.",
 )
 AGE = Metric(
     "infercanary_report_age_seconds",
     "gauge",
     "Time from the last valid report of the container's probe to the last poll.",
-    reading="Healthy is 0. It grows while polls fail; the last of them was at most a minute ago.",
+    reading="Healthy is 0. It increases while polls fail.",
 )
 INFO = Metric(
     "infercanary_container_info",
     "gauge",
-    "Always 1; what Docker or the kubelet reports about the container.",
+    "Always 1; facts that Docker or the kubelet reports about the container.",
     ("image", "image_id", "image_digest", "container_id"),
     reading="Join it on instance, namespace, service, pod and container. Labels are empty for a container from the "
     "config's list.",
@@ -45,7 +45,7 @@ INFO = Metric(
 POLL_DURATION = Metric(
     "infercanary_poll_duration_seconds",
     "gauge",
-    "Time of the last poll, from connecting to the whole body.",
+    "Duration of the last poll, from connecting until the whole answer was received.",
     reading="Healthy is milliseconds. Near `poll_seconds`, the host or the container has too little CPU.",
 )
 POLL_FAILURES = Metric(
@@ -61,14 +61,14 @@ REJECTED = Metric(
     "counter",
     "Parts of valid reports that were left out (families, runs, environment entries), by reason.",
     ("reason",),
-    reading="Healthy is no increase. `too_many`: more than an honest report has. Otherwise a probe of another "
-    "version, or unusual names of yours.",
+    reading="Healthy is no increase. `too_many`: the report is too large. Other reasons: the probe has another "
+    "version, or your config has unusual names.",
 )
 RUNS_COLLECTED = Metric(
     "infercanary_runs_collected_total",
     "counter",
-    "Runs that the exporter took from the probe, each once.",
-    reading="It grows with `infercanary_runs_total`.",
+    "Runs that the exporter collected from the probe. Each run counts once.",
+    reading="Its rate is the rate of `infercanary_runs_total`.",
 )
 RUNS_LOST = Metric(
     "infercanary_runs_lost_total",
@@ -81,7 +81,7 @@ WAITING = Metric(
     "gauge",
     "Share of the canary's latency over 10 minutes that was CPU wait caused by other processes on the host.",
     ("canary",),
-    reading="A large share is an alert: requests wait as long. The container itself and its quota do not count.",
+    reading="A large share is an alert: requests wait, too. Wait caused by the container or its quota does not count.",
 )
 METRICS = (
     WAITING,
@@ -135,11 +135,11 @@ class PolledProbe:
         self.shared_gpus: Mapping[tuple[str, str], GpuShare] = {}  # by label and uuid
         self.neighbours = ""
         self._settled: set[str] = set()
-        self._moving: dict[str, float] = {}  # neighbour that came or left → time of the change
+        self._moving: dict[str, float] = {}  # time of the change, by neighbour that came or left
         # Runs and starts.
         self.runs_collected = self.runs_lost = 0
         self.cursor = ""
-        self.sequences: dict[str, int] = {}  # boot id → sequence number of the last collected run
+        self.sequences: dict[str, int] = {}  # sequence number of the last collected run, by boot id
         self.since = container.watched_since  # runs before this Unix time belong to an earlier server
         self.generations: dict[str, Generation] = {}  # by boot id
         self.kills: tuple[float, ...] = ()  # memory kills since the previous start, Unix times
@@ -180,11 +180,11 @@ class PolledProbe:
         """Select the runs of these canaries that were not collected yet.
 
         Args:
-            report: Contains also runs of earlier processes, from the journal.
-            canaries: Names.
+            report: Report, which may also contain runs of earlier processes from the journal.
+            canaries: Names of the canaries.
 
         Returns:
-            Boot id → runs, in order.
+            Runs by boot id, in order of time.
         """
         starts: dict[str, list[Run]] = {}
         last = dict(self.sequences)
@@ -201,7 +201,7 @@ class PolledProbe:
 
         Args:
             report: The valid part of the report.
-            starts: Boot id → new runs, of this start or of an earlier start.
+            starts: New runs by boot id, of this start or of earlier starts.
             profiles: Profiles of the runs in the report.
         """
         c, latest, boot_id = self.container, self.start, report.boot_id
@@ -276,13 +276,11 @@ class PolledProbe:
     def share(self, gpus: Mapping[tuple[str, str], GpuShare], now: float) -> None:
         """Record the other containers on the same GPUs.
 
-        A neighbour that stayed, or stayed away, long enough changes the environment of the next report.
-
-        Any probe may claim to use this GPU. So a neighbour that comes and goes changes neither the environment nor
-        the facts about other neighbours.
+        A neighbour that has been present or absent for long enough changes the environment of the next report. Any
+        probe may claim to use this GPU, so a neighbour that comes and goes changes nothing.
 
         Args:
-            gpus: Label and uuid of the container's GPUs → other users of the GPU.
+            gpus: Other users by label and uuid of each of the container's GPUs.
             now: Seconds, monotonic clock.
         """
         names = {name for share in gpus.values() for name in share.names}

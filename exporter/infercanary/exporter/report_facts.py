@@ -39,11 +39,11 @@ class ReportFacts(msgspec.Struct, frozen=True):
     """Facts of one report."""
 
     states: Mapping[str, str] = {}
-    """Canary → state."""
+    """State by canary."""
     failures: Mapping[str, str] = {}
-    """Canary → description of its failure."""
+    """Description of the failure by canary, for failing canaries."""
     cold_starts: dict[str, dict[str, float]] = {}
-    """Canary → step → seconds."""
+    """Seconds by canary and step of the cold start."""
     cpus: int = 0
     """Cpuset with a bit for each CPU; 0 if unknown or malformed."""
     gpus: tuple[SeenGpu, ...] | None = None

@@ -7,9 +7,9 @@ upgrade. So a verdict counts only if all of these conditions hold; otherwise the
 - A container of the new image reports now.
 - If the question names an image, this image is the new image.
 - A container of the old image reports now, too: the rollout is in progress. If the old containers were replaced all
-  at once, the question must give `since=` instead: the verdict then counts if the upgrade is not older.
-- The judge has seen every running container: an unseen container may run a still newer image. A `regressed` about the
-  named image does not need this condition.
+  at once, the question must give `since=` instead. The verdict then counts if the upgrade is not older than `since`.
+- The judge has seen every running container, because an unseen container may run a still newer image. A verdict
+  `regressed` on the named image does not need this condition.
 """
 
 from __future__ import annotations
@@ -141,31 +141,31 @@ def _why_not(question: Question, finding: Finding, state: ServiceState, upgraded
     running = {(start.container, start.boot_id): start for start in state.running}
     new = [running[boot] for boot in sides.new & running.keys()]
     if image and new and not any(start.is_known for start in new):
-        return "which image its containers run is not known here; ask without image="
+        return "the image of its containers is unknown; ask without image="
     if not new or (image and not any(is_named(start, image) for start in new)):
         return f"no container that reports now is known to run {image or 'it'}"
     if question.since is not None:
         if upgraded_at < question.since.timestamp():
-            return "that upgrade was before since="
+            return "that upgrade is older than since="
     elif not sides.old & running.keys():
         return (
-            "no container of the image before it reports now: no rollout is under way; "
-            "to ask once it is over, say since="
+            "no container of the old image reports now, so no rollout is in progress; "
+            "to ask after a rollout, add since="
         )
     if image and finding.result.state in ABORTS:
         return ""
     # Containers of a service may run different canaries.
     seen = {boot for each in state.findings.values() for side in each.sides for boot in side}
     unseen = [*state.silent, *(container for container, _ in running.keys() - seen)]
-    return f"{min(unseen)} did not run its canaries yet" if unseen else ""
+    return f"{min(unseen)} has not run its canaries yet" if unseen else ""
 
 
 def _why_not_judged(question: Question, state: ServiceState) -> str:
     if state.findings:
         return f"the service has no canary {question.canary}; it has {', '.join(sorted(state.findings))}"
     if state.running or state.silent:
-        return "the service was not judged yet"
-    return "no such service is known here; see the labels `namespace` and `service` of infercanary_up"
+        return "the service has not been judged yet"
+    return "the service is unknown; see the labels `namespace` and `service` of infercanary_up"
 
 
 def _unknown(question: Question, reason: str, canary: str | None = None) -> Answer:

@@ -21,7 +21,7 @@ SHARED = Metric(
     "gauge",
     "CPUs of the container's cpuset that another monitored container may use too; without cpusets, all CPUs of the "
     "host.",
-    reading="0: CPUs of its own. Otherwise a neighbour may slow it: pin with `--cpuset-cpus`.",
+    reading="0: no CPU is shared. Above 0, a neighbour may slow the container: pin both with `--cpuset-cpus`.",
 )
 
 SHARED_GPU = Metric(
@@ -36,7 +36,7 @@ UNKNOWN_PROCESSES = Metric(
     "gauge",
     "Processes on the GPU or MIG instance that are in no container with a probe.",
     ("gpu", "uuid"),
-    reading="Above 0, somebody else computes there. 0 says little if the driver hides processes of other "
+    reading="Above 0, another process uses the GPU. 0 proves nothing if the driver hides processes of other "
     "containers.",
 )
 
@@ -67,10 +67,10 @@ def shared_gpus(gpus: Mapping[Key, Iterable[SeenGpu]]) -> dict[Key, dict[tuple[s
     """Find the other users of each container's GPUs.
 
     Args:
-        gpus: Container → its GPUs.
+        gpus: GPUs by container.
 
     Returns:
-        Container → label and uuid of each GPU → users. Containers without a GPU are missing.
+        Other users by container, and by label and uuid of a GPU. Containers without a GPU are left out.
     """
     users: defaultdict[str, dict[Key, SeenGpu]] = defaultdict(dict)
     for key, seen in gpus.items():

@@ -71,7 +71,7 @@ def _render_card(probe: PolledProbe, kill: Ended | None, room: int) -> tuple[str
             if len(html) <= room:
                 break
     except Exception:
-        log.exception("a container is not shown by a fault of the exporter", **probe.identity)
+        log.exception("a container is not shown because of a bug in the exporter", **probe.identity)
         state = "not shown"
         html = render(style=STATES[state], container=probe.container, probe=None).encode()
     return state, html

@@ -23,9 +23,10 @@ log = structlog.get_logger(__name__)
 FAILURES = Metric(
     "infercanary_worker_failures_total",
     "counter",
-    "Times that a thread or task of the exporter ended by a fault of the exporter.",
+    "Times that a thread or task of the exporter ended because of a bug in the exporter.",
     ("worker",),
-    reading="Healthy is no increase. It is started again; the second time, the exporter ends with code 70.",
+    reading="Healthy is no increase. A worker is restarted once; at its second failure, the exporter ends with "
+    "code 70.",
 )
 
 _ENDINGS = ("it is started again", "the exporter ends")
@@ -86,7 +87,9 @@ class Watch:
     def _note(self, name: str, error: BaseException, ending: str) -> None:
         self._failures[name,] += 1
         with suppress(Exception):  # an error of the log must not end the worker, too
-            log.error("a worker ended by a fault of the exporter", worker=name, then=ending, exc_info=error)
+            log.error(
+                "a worker ended because of a bug in the exporter", worker=name, then=ending, exc_info=error
+            )
 
 
 WATCH = Watch()
@@ -95,8 +98,8 @@ WATCH = Watch()
 class _OwnThreads(ThreadPoolExecutor):
     """Runs each call in its own thread, which the process does not wait for. The caller gets the result or the error.
 
-    The class is a thread pool only by type: asyncio takes no other executor, and at the end waits for the threads of
-    a pool.
+    The base class is a thread pool only because asyncio accepts no other executor. The pool itself has no threads, for
+    which asyncio would wait at the end.
     """
 
     def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:

@@ -52,7 +52,7 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     tls_server_config: Tls | None = None
     basic_auth_users: dict[str, str] = {}
-    """User → bcrypt hash of the password."""
+    """Bcrypt hash of the password, by user name."""
 
 
 class Secured:
@@ -73,7 +73,7 @@ class Secured:
         self._mistake = ""
         self._salt = secrets.token_bytes(16)
         self._good: dict[str, bytes] = {}
-        """User → keyed hash of the last correct password; a cache, because bcrypt is slow on purpose."""
+        """Keyed hash of the last correct password, by user name: a cache, because bcrypt is slow on purpose."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="login")
 
     def context(self) -> ssl.SSLContext | None:
@@ -122,7 +122,9 @@ class Secured:
         except UsageError as error:
             mistake = str(error)
             if mistake != self._mistake:
-                log.error("the web config cannot be used; nobody is let in until it is fixed", error=mistake)
+                log.error(
+                    "the web config cannot be used; all requests are refused until it is fixed", error=mistake
+                )
         self._mistake, self._contents = mistake, contents
 
     def _read(self) -> list[bytes]:
@@ -136,14 +138,14 @@ def _load(path: Path) -> WebConfig:
     for user, hashed in config.basic_auth_users.items():
         if not _HASH.fullmatch(hashed):
             raise UsageError(
-                f"{path}: basic_auth_users.{user}: that is no bcrypt hash of a cost from 4 to 14; make one with "
+                f"{path}: basic_auth_users.{user}: not a bcrypt hash with a cost from 4 to 14; create one with "
                 "`htpasswd -nBC 10 ''`, which asks for the password"
             )
     tls = config.tls_server_config
     if tls and bool(tls.client_ca_file) != (tls.client_auth_type == "RequireAndVerifyClientCert"):
         raise UsageError(
-            f"{path}: tls_server_config: client_ca_file and `client_auth_type: RequireAndVerifyClientCert` go "
-            "together; give both or none"
+            f"{path}: tls_server_config: client_ca_file and `client_auth_type: RequireAndVerifyClientCert` need each "
+            "other; set both or neither"
         )
     return config
 
@@ -170,7 +172,7 @@ def _context(tls: Tls | None, path: Path) -> ssl.SSLContext | None:
             context.load_verify_locations(file)
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{path}: tls_server_config: its files cannot be used ({error}); give PEM files, and a key without a "
+            f"{path}: tls_server_config: a file cannot be used ({error}); use PEM files, and a key without a "
             "password"
         ) from None
     return context

@@ -97,7 +97,7 @@ async def test_a_poll_that_times_out_as_it_is_stopped_is_stopped(
         try:
             await asyncio.sleep(30)
         except asyncio.CancelledError:
-            raise PollError("timeout", "no whole answer in 30 s") from None
+            raise PollError("timeout", "no complete answer within 30 s") from None
         return b""
 
     monkeypatch.setattr(collect, "fetch", times_out)

@@ -210,14 +210,14 @@ def test_clients_with_a_certificate(tmp_path: Path) -> None:
 MISTAKES = scenarios(f"""
 basic_auth_user: {{}}                                                    | unknown key `basic_auth_user`
 tls_server_config: {{cert_file: a, key_file: b, client_auth_type: RequestClientCert}} | client_auth_type
-basic_auth_users: {{a: canary}}                                          | basic_auth_users.a: that is no bcrypt hash of a cost from 4
-basic_auth_users: {{a: '{HASH[:4]}31{HASH[6:]}'}}                        | basic_auth_users.a: that is no bcrypt hash of a cost
+basic_auth_users: {{a: canary}}                                          | basic_auth_users.a: not a bcrypt hash with a cost from 4
+basic_auth_users: {{a: '{HASH[:4]}31{HASH[6:]}'}}                        | basic_auth_users.a: not a bcrypt hash with a cost
 tls_server_config: {{cert_file: server.pem}}                             | tls_server_config: the required key `key_file` is missing
 tls_server_config: {{cert_file: none.pem, key_file: server.key}}         | none.pem'); give PEM files
 tls_server_config: {{cert_file: server.pem, key_file: other.key}}        | KEY_VALUES_MISMATCH
 tls_server_config: {{cert_file: server.pem, key_file: locked.key}}       | a key without a password
-{VERIFIES.replace("client_ca_file: client.pem, ", "")}                   | go together; give both or none
-{VERIFIES.partition(", client_auth_type")[0] + "}"}                      | go together; give both or none
+{VERIFIES.replace("client_ca_file: client.pem, ", "")}                   | need each other; set both or neither
+{VERIFIES.partition(", client_auth_type")[0] + "}"}                      | need each other; set both or neither
 """)  # noqa: E501
 
 

@@ -202,4 +202,4 @@ def refused(settings: Path, *options: str) -> str:
 def test_a_password_of_a_probe_is_refused_and_not_shown(tmp_path: Path) -> None:
     settings, url = tmp_path / "exporter.yaml", f"http://me:{SECRET}@127.0.0.1:1"
     settings.write_text(f"discovery: none\nprobes: [{{url: '{url}', service: s, container: c}}]\n")
-    assert "'http://me:***@127.0.0.1:1' is not an address" in refused(settings)
+    assert "'http://me:***@127.0.0.1:1' is not a probe's address" in refused(settings)

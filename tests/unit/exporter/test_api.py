@@ -203,9 +203,9 @@ async def chunks() -> AsyncIterator[bytes]:
 @pytest.mark.parametrize(
     ("body", "status", "line"),
     [
-        (b"{", 400, "body: Input data was truncated; post what Flagger posts"),
-        (b"\xff", 400, "body: JSON is malformed: invalid character (byte 0); post"),
-        (b'{"namespace": "n"}', 400, "body: Object missing required field `name`; post"),
+        (b"{", 400, "body: Input data was truncated; send a webhook body in Flagger's format"),
+        (b"\xff", 400, "body: JSON is malformed: invalid character (byte 0); send"),
+        (b'{"namespace": "n"}', 400, "body: Object missing required field `name`; send"),
         (b" " * (1 << 20), 413, "Maximum request body size 65536 exceeded"),
         (chunks, 413, "Maximum request body size 65536 exceeded"),
     ],
@@ -221,7 +221,7 @@ async def test_what_flagger_posts(client: Client) -> None:
     for call in (posted, {**posted, "metadata": None}, {**posted, "metadata": {}, "buildId": 7}):
         CALL.validate(call)
         status, text = await client.post("gate", json.dumps(call))
-        assert status == 412 and json.loads(text)["sentence"].startswith("unknown: no such service")
+        assert status == 412 and json.loads(text)["sentence"].startswith("unknown: the service is unknown")
 
 
 def test_the_description_has_the_words_of_the_code() -> None:

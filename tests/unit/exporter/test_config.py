@@ -44,13 +44,13 @@ listen: 'http://localhost:80'                          | listen: 'http://localho
 listen: 'localhost:99999'                              | listen: 'localhost:99999' is not HOST:PORT
 probes: [http://h:1]                                   | probes[0]: expected a mapping, got text; its keys: url, service, container
 probes: [{url: http://h:1, service: s}]                | probes[0]: the required key `container` is missing
-h:9798                                                 | probes[0].url: 'h:9798' is not an address that can be asked; write http://host:9798 or
-http://:9798                                           | probes[0].url: 'http://:9798' is not an address
-http://[h                                              | probes[0].url: 'http://[h' is not an address
-http://h/?a=b                                          | probes[0].url: 'http://h/?a=b' is not an address
-http://h:9798/report                                   | 'http://h:9798/report' is not an address
-http://h h                                             | probes[0].url: 'http://h h' is not an address
-unix://run/probe.sock                                  | probes[0].url: 'unix://run/probe.sock' is not an address
+h:9798                                                 | probes[0].url: 'h:9798' is not a probe's address; write http://host:9798 or
+http://:9798                                           | probes[0].url: 'http://:9798' is not a probe's address
+http://[h                                              | probes[0].url: 'http://[h' is not a probe's address
+http://h/?a=b                                          | probes[0].url: 'http://h/?a=b' is not a probe's address
+http://h:9798/report                                   | 'http://h:9798/report' is not a probe's address
+http://h h                                             | probes[0].url: 'http://h h' is not a probe's address
+unix://run/probe.sock                                  | probes[0].url: 'unix://run/probe.sock' is not a probe's address
 probes: [{url: http://h, service: '', container: c}]   | probes[0].service: expected text with at least 1 in it
 probes: [&a {url: http://h, service: s, container: c}, *a] | probes[1]: another entry has this service and container; give one of
 store: /no/such/folder/judge.sqlite                    | store: there is no folder /no/such/folder; make it
@@ -69,7 +69,7 @@ probes: [                                              | not YAML
 
 @pytest.mark.parametrize(("text", "line"), MISTAKES)
 def test_a_mistake_is_one_line_with_the_place_and_the_fix(tmp_path: Path, text: str, line: str) -> None:
-    if "is not an address" in line:
+    if "is not a probe's address" in line:
         text = PROBE.format(text)
     with pytest.raises(UsageError) as caught:
         read(tmp_path, text)

@@ -145,16 +145,16 @@ def test_a_rollout_that_is_under_way(situation: str, verdict: str, cause: str | 
 
 RACES = f"""
 # v3 overtakes v2: nothing names the image, or v3 is named.
-slow           | a b x y3      |       |               | unknown     | y did not run its canaries yet
-slow           | a b x         | y     |               | unknown     | y did not run its canaries yet
-fast           | a b x         | y     |               | unknown     | y did not run its canaries yet
+slow           | a b x y3      |       |               | unknown     | y has not run its canaries yet
+slow           | a b x         | y     |               | unknown     | y has not run its canaries yet
+fast           | a b x         | y     |               | unknown     | y has not run its canaries yet
 slow           | a b x y3      |       | image={V3}    | unknown     | is known to run {V3}
 # A replica that crashes hides no regression, and holds a promotion.
 slow           | a b x         | y     | image={V2}    | regressed   |
-fast           | a b x         | y     | image={V2}    | unknown     | y did not run its canaries yet
+fast           | a b x         | y     | image={V2}    | unknown     | y has not run its canaries yet
 # A tag that moved names both images and tells nothing apart; then the rollout is over.
 latest         | al bl xl      |       | image={LATEST} | regressed  |
-latest         | xl            |       | image={LATEST} | unknown    | no rollout is under way
+latest         | xl            |       | image={LATEST} | unknown    | no rollout is in progress
 # Back to v1.
 all slow       | a2 b2         |       | image={V1}    | unknown     | is about {V2}
 rolled back    | a2 b2 c1      |       | image={V1}    | improved    | after a rollback
@@ -164,9 +164,9 @@ slow           | a b           |       | image={V2}    | unknown     |
 again          | a b y2        |       | image={V2}    | regressed   |
 again          | a b           | y     | image={V2}    | unknown     |
 # After a rollout.
-all slow       | a2 b2         |       | image={V2}    | unknown     | say since=
+all slow       | a2 b2         |       | image={V2}    | unknown     | add since=
 all slow       | a2 b2         |       | since=14399   | regressed   |
-all slow       | a2 b2         |       | since=14401   | unknown     | that upgrade was before since=
+all slow       | a2 b2         |       | since=14401   | unknown     | that upgrade is older than since=
 # New weights in the same image; at first their container is silent.
 all fast       | aw bw         | x     | image={V2}    | unknown     |
 weights        | aw bw xw      |       | image={V2}    | regressed   |
@@ -177,14 +177,14 @@ two            | a b x         |       | canary=e      | unknown     | has no ca
 half of two    | a b x         |       | image={V2}    | no_baseline |
 workers        | a b x w v     |       | canary=c      | regressed   |
 workers        | a b x w v     |       |               | regressed   |
-workers        | a b x w v u3  |       |               | unknown     | u did not run
+workers        | a b x w v u3  |       |               | unknown     | u has not run
 # Not judged, or not to the end.
 still          | a b x         |       |               | regressed   |
 alone          | x             |       | image={V2}    | no_baseline | no upgrade yet
 settling       | a b x         |       | image={V2}    | settling    |
-nothing        | x             |       |               | unknown     | unknown: the service was not judged yet
+nothing        | x             |       |               | unknown     | unknown: the service has not been judged yet
 fast           |               | a b x | image={V2}    | unknown     |
-nothing        |               |       |               | unknown     | no such service is known here
+nothing        |               |       |               | unknown     | the service is unknown
 # Probes from the config's list: what their containers run is not known.
 unknown images | a? b? x?      |       | image={V2}    | unknown     | ask without image=
 unknown images | a? b? x?      |       |               | regressed   |

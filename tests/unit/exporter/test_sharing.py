@@ -304,7 +304,7 @@ async def test_a_fault_that_stays_leaves_the_others_shown_and_followed(host: Hos
     assert host.lines("infercanary_up") == {"a": 1, "b": 1}
     assert host.probe("a").failures == {"internal": 1}
     assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == [
-        "poll failed by a fault of the exporter"
+        "poll failed because of a bug in the exporter"
     ]
 
 

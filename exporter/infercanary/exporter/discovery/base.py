@@ -236,7 +236,7 @@ class Discovery:
 def url_mistake(url: str) -> str | None:
     """Return the mistake in a probe's URL, and how to fix it; None if the URL is valid."""
     fix = "http://host:9798 or unix:///path/to/probe.sock"
-    mistake = f"{masked(url)!r} is not an address that can be asked; write {fix}"
+    mistake = f"{masked(url)!r} is not a probe's address; write {fix}"
     try:
         parts = urlsplit(url)
         has_host = bool(parts.hostname) and parts.port != 0
@@ -278,7 +278,7 @@ def asking(kind: str, given: Mapping[str, str], names: Sequence[str]) -> Asking 
         return None
     mistake = ""
     if value is None:
-        mistake = f"{kind} {enable} is missing, so the probe is not polled; write true, or false if no probe is meant"
+        mistake = f"{kind} {enable} is missing, so the probe is not polled; set it to true, or to false without a probe"
     elif value.lower() != "true":
         mistake = f"{kind} {enable}: {label_text(value)!r} is neither true nor false; write true"
     unknown = [name for name in ours if name not in names][:_MOST_NOTES]

@@ -66,7 +66,7 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 class DockerSource:
-    """The containers of one Docker daemon: DOCKER_HOST, else unix:///var/run/docker.sock."""
+    """The containers of one Docker daemon, at DOCKER_HOST or by default at unix:///var/run/docker.sock."""
 
     name = "Docker"
 

@@ -186,14 +186,15 @@ class Listing:
         for name in _OF_CONTAINER:
             if name in listed.labels and name not in given:
                 yield (
-                    f"label {name}: its image brings it, and it is ignored; give it when the container is started, "
-                    "with another value than the image's"
+                    f"label {name}: ignored, because the image has the same label; set it when the container is "
+                    "started, with another value than the image's"
                 )
         projects = self._projects[composed]
         if len(projects) > 1 and not given.get(SERVICE_LABEL):
             yield (
-                f"the Compose projects {label_text(', '.join(sorted(projects)))} have this service, and are judged as "
-                f"one: give the containers of one of them another name by the label {SERVICE_LABEL}"
+                f"the Compose projects {label_text(', '.join(sorted(projects)))} have this service, and their "
+                f"containers are judged together: to separate a project, set the label {SERVICE_LABEL} to "
+                "another service name"
             )
 
     def _watched(self, listed: ListedContainer, given: Mapping[str, str]) -> ListedContainer:
@@ -213,8 +214,8 @@ class Listing:
         agreed = running.labels.get(WATCHED_BY_LABEL)
         if agreed != listed.name or agreed == self._image(running).labels.get(WATCHED_BY_LABEL):
             raise _UnpolledError(
-                f"label {WATCHES_LABEL}: {label_text(server)!r} does not say that it is watched; start it with the "
-                f"label {WATCHED_BY_LABEL}={label_text(listed.name)}"
+                f"label {WATCHES_LABEL}: {label_text(server)!r} lacks the matching label; start that container with "
+                f"the label {WATCHED_BY_LABEL}={label_text(listed.name)}"
             )
         return running
 
@@ -227,7 +228,9 @@ class Listing:
                 )
             if writers := self._writers(path.removeprefix("unix://"), listed):
                 several = label_text(", ".join(sorted(writers)))
-                raise _UnpolledError(f"its socket's volume is writable for {several}, too; give each its own")
+                raise _UnpolledError(
+                    f"the volume of its socket is also writable for {several}; use a separate volume for each container"
+                )
             return path
         port = listed.labels.get(PORT_LABEL, str(DEFAULT_PORT))
         if as_port(port) is None:
@@ -273,8 +276,8 @@ class Listing:
             if address and (on_host or name in here.networks):
                 return in_url(address)
         raise _UnpolledError(
-            "it has no address on a network that the exporter can reach; attach both to one network, run the exporter "
-            f"with network_mode: host, or share a socket by the label {SOCKET_LABEL}",
+            "the container has no address that the exporter can reach; attach both to one network, run the exporter "
+            f"with network_mode: host, or share a socket with the label {SOCKET_LABEL}",
             "no_address",
         )
 

@@ -23,7 +23,7 @@ ENDED = Metric(
     "counter",
     "Times that the kernel ended the container, or the server that a sidecar watches, for lack of memory.",
     ("service", "container", "image", "image_id"),
-    reading="An increase is an alert. Of a single worker or child, see `infercanary_cgroup_oom_kills_total`.",
+    reading="An increase is an alert. For kills of a single worker, see `infercanary_cgroup_oom_kills_total`.",
 )
 METRICS = (ENDED,)
 
@@ -70,7 +70,9 @@ class KillCounts:
         ended = self._ended.setdefault((container.key, container.image_key), _Ended(container))
         ended.times += 1
         ended.last_at = kill.at
-        log.warning("the kernel ended a container for memory", image=container.image, **container.labels)
+        log.warning(
+            "the kernel killed a container for lack of memory", image=container.image, **container.labels
+        )
 
     def last(self) -> Mapping[Key, tuple[int, float, str]]:
         """Return the last memory kill of each container: number of kills, Unix time, and name of the killed image."""

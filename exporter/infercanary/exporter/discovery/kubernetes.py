@@ -115,7 +115,9 @@ class KubernetesPods:
                             if self._take(line):
                                 yield self._pods
                     except aiohttp.ClientError as error:
-                        log.info("kubernetes was cut off, and is asked again", error=repr(error))
+                        log.info(
+                            "the watch of Kubernetes was interrupted and is restarted", error=repr(error)
+                        )
                 await asyncio.sleep(PAUSE_SECONDS)
 
     def _take(self, line: bytes) -> bool:
@@ -164,7 +166,7 @@ class KubernetesPods:
                 yield response
         except aiohttp.ClientConnectorCertificateError as error:
             raise ApiError(
-                f"{error.certificate_error}; the CA beside the service account's token is another one"
+                f"{error.certificate_error}; the CA beside the service account's token did not sign this certificate"
             ) from None
 
     def _credentials(self) -> tuple[dict[str, str], ssl.SSLContext]:

@@ -50,10 +50,10 @@ _OF_FINDING: _Table[Finding] = {
     Metric(
         "infercanary_verdict_info",
         "gauge",
-        "Always 1; the judge's sentence on the last upgrade, at most 300 bytes. Of other measures, only if they "
-        "changed.",
+        "Always 1; the judge's sentence on the last upgrade, at most 300 bytes. Other measures than the latency have a "
+        "sentence only if they changed.",
         ("canary", "measure", "sentence"),
-        reading="Query it in an alert's annotation. As a label of the alert, each new wording would be a new alert.",
+        reading="Query it in an alert's annotation. In a label of the alert, each new wording would be a new alert.",
     ): lambda f: {
         (LATENCY, f.sentence): 1.0,
         **{(name, measure_words(name, v)): 1.0 for name, v in f.measures.items() if v.state in CHANGED},
@@ -74,7 +74,7 @@ _OF_FINDING: _Table[Finding] = {
         "gauge",
         "Lower end of the interval of the change.",
         _MEASURE,
-        reading=f"Above {LIVE.decide.clear_zone:g} (the dead band) it is slower; the verdict says "
+        reading=f"Above {LIVE.decide.clear_zone:g} (the dead band), the new image is slower; the verdict says "
         "whether that is confirmed.",
     ): lambda f: {(name,): v.low for name, v in _both(f).items()},
     Metric(
@@ -108,14 +108,14 @@ _OF_FINDING: _Table[Finding] = {
     Metric(
         "infercanary_judge_aa_tests",
         "gauge",
-        "Restarts of one image on which the judge tested itself: nothing changed there.",
+        "Restarts of one image on which the judge tested itself (A/A tests). Only stored restarts count.",
         _CANARY,
-        reading="Restarts that are still stored. The denominator of `infercanary_judge_aa_alarms`.",
+        reading="The denominator for `infercanary_judge_aa_alarms`.",
     ): lambda f: len(f.trials),
     Metric(
         "infercanary_judge_aa_alarms",
         "gauge",
-        "Restarts of one image that the judge called a change when it tested itself: false alarms.",
+        "A/A tests in which the judge called a change: false alarms.",
         _CANARY,
         reading="Divided by `infercanary_judge_aa_tests`, about 0.01 or less is healthy. Count a service once, not "
         "each container.",
@@ -128,15 +128,14 @@ _OF_RESULT: _Table[Result] = {
         "Part of the latency change due to the host: controls or siblings changed too, or other containers took the "
         "CPUs.",
         _CANARY,
-        reading="Near the whole change, the image is not the cause. Missing without controls and siblings.",
+        reading="If it is near the whole change, the image is not the cause. Missing without controls and siblings.",
     ): lambda r: r.causes.host.shift if r.causes.host else None,
     Metric(
         "infercanary_shift_image_ratio",
         "gauge",
         "Part of the latency change due to the image: the rest after the host's part.",
         _CANARY,
-        reading="Near the whole change, the content of the image is the cause: see "
-        "`infercanary_upgrade_component_info`.",
+        reading="If it is near the whole change, the image is the cause: see `infercanary_upgrade_component_info`.",
     ): lambda r: r.causes.image.shift if r.causes.image else None,
     Metric(
         "infercanary_baseline_seconds",
@@ -215,7 +214,7 @@ _OF_UPGRADE: _Table[Finding] = {
         f"Always 1; one series for each component of the environment (at most {_COMPONENTS}) that differs between the "
         "old and the new image.",
         ("canary", "component", "old", "new"),
-        reading="`none`: that image does not have the component. Of long values, the part that differs.",
+        reading="`none`: that image does not have the component. Long values are cut to the part that differs.",
     ): lambda f: {
         tuple(map(label_text, (change.component, *distinct(change.before, change.after)))): 1.0
         for change in f.result.causes.changes[:_COMPONENTS]
@@ -225,7 +224,8 @@ _OF_CHANGE: _Table[Result] = {
     Metric(
         "infercanary_shift_cause",
         "gauge",
-        "Cause of the latency change, as a state set; `image` is what was upgraded, `load` is more or fewer requests.",
+        "Cause of the latency change, as a state set; `image` is the upgraded image or model, `load` is more or fewer "
+        "requests.",
         ("canary", "cause", "changed"),
         reading="`unknown`: too little evidence; the sentence says why. Missing if nothing changed.",
     ): lambda r: {(cause, r.changed): float(cause == r.causes.cause) for cause in CAUSES},
@@ -278,7 +278,8 @@ _OF_DRIFT: _Table[Drift] = {
         "gauge",
         "Part of the drift due to the host: controls or siblings drifted too.",
         _CANARY,
-        reading="Near the whole drift, look at the host. Near 0, look at the process: memory, threads, requests.",
+        reading="If it is near the whole drift, check the host. If it is near 0, check the process: memory, threads, "
+        "requests.",
     ): lambda d: d.host.shift if d.host else None,
     Metric(
         "infercanary_drift_timestamp_seconds",

@@ -8,7 +8,7 @@ STORE_UP = Metric(
     "infercanary_store_up",
     "gauge",
     "1 if the judge's store accepted the last data, else 0.",
-    reading="0 is an alert: verdicts stand still, and new runs wait in memory. The exporter's log says why.",
+    reading="0 is an alert: verdicts are not updated, and new runs wait in memory. The exporter's log has the reason.",
 )
 STORE_ERRORS = Metric(
     "infercanary_store_errors_total",
@@ -25,14 +25,14 @@ STORE_BYTES = Metric(
 STORE_SET_ASIDE = Metric(
     "infercanary_store_set_aside_timestamp_seconds",
     "gauge",
-    "When the judge's store was last found corrupt and renamed, Unix time; a new store was started.",
+    "Unix time at which the judge's store was last found corrupt and renamed; a new store was created then.",
     reading="An alert: baselines and earlier verdicts are lost. Remove the `.corrupt-` file beside the store, and "
     "restart.",
 )
 STORED = Metric(
     "infercanary_stored_runs_total",
     "counter",
-    "Runs that the judge's store accepted, each once.",
+    "Runs that the judge's store accepted. Each run counts once.",
     reading="Its rate is the rate of `infercanary_runs_total` over all containers.",
 )
 DROPPED = Metric(
@@ -51,6 +51,6 @@ SECONDS = Metric(
     "infercanary_judge_seconds_total",
     "counter",
     "CPU time of the judge's thread.",
-    reading="Its rate is in cores: a small fraction of one.",
+    reading="Its rate is the number of cores in use: a small fraction of 1.",
 )
 METRICS = (STORE_UP, STORE_ERRORS, STORE_BYTES, STORE_SET_ASIDE, STORED, DROPPED, LEFT_OUT, SECONDS)
