@@ -1,1 +1,1 @@
-"""The exporter: finds the probes on a host, polls them, and serves what Prometheus scrapes."""
+"""The exporter: finds the probes on a host, polls them, and serves metrics to Prometheus."""

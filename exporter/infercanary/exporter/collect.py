@@ -88,7 +88,7 @@ class Collector:
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._reading = asyncio.Lock()  # reports are read one by one, which limits memory
-        # Always the same thread, because each thread has its own heap.
+        # A single thread, because the heap of each further thread would take memory.
         self._reader = ThreadPoolExecutor(1, "report")
         self._compared_at = -math.inf
 

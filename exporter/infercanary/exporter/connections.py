@@ -50,7 +50,7 @@ ANSWER_SECONDS = 30.0  # three times Prometheus' default scrape_timeout
 IDLE_SECONDS = 330.0  # Prometheus closes an idle connection after five minutes
 BACKLOG = 4096  # with a full queue, the kernel refuses a client, which retries only after a second
 SEND_BYTES = 128 << 10  # kernel's send buffer; the kernel doubles it and counts it in the container's memory
-# Size of a TLS record; shared, because each piece is copied out at once.
+# Buffer of the size of a TLS record. All connections share it, because each piece is copied before the next is read.
 _PIECE = memoryview(bytearray(16 << 10))
 _LOG_SECONDS = 60.0
 
@@ -222,7 +222,7 @@ class Connections:
                 task = asyncio.create_task(self._connect(server, accepted, address, context))
                 connecting.add(task)
                 task.add_done_callback(connecting.discard)
-            # The new connection counts before the next, and open connections get their turn.
+            # Let the new connection be counted, and open connections continue, before the next one is accepted.
             await asyncio.sleep(0)
 
     async def _connect(self, server: web.Server, sock: socket.socket, address: str, context: Context) -> None:

@@ -80,7 +80,7 @@ _SERIES_BYTES = (
 _FAMILY_BYTES = 512 << 10  # size of one family; each slow reader may keep an old copy of a family
 _LONGEST_WAIT = 60.0
 _DEBT = -1e-6  # a smaller debt is a rounding error
-_LOGGED = 20  # refused containers that one log line names
+_LOGGED = 20  # largest number of refused containers that one log line names
 _REMEMBERED = 1_500  # number of remembered hashes, several times that of an honest probe
 
 

@@ -27,7 +27,7 @@ class SeenGpu(NamedTuple):
     """GPU or MIG instance that a container may use."""
 
     label: str
-    """NVML's index in the container."""
+    """NVML's index of the GPU in the container."""
     uuid: str
     listed: float = math.nan
     """Processes on it that NVML lists in the container; NaN if unknown."""
@@ -90,7 +90,7 @@ def _by_canary(by_name: _ByName, name: str, label: str) -> dict[str, str]:
 
 
 def _cpus(by_name: _ByName) -> int:
-    with suppress(ValueError):  # also raised unless there is exactly one list
+    with suppress(ValueError):  # a malformed list, or not exactly one list
         [(cpus,)] = _values(by_name, "infercanary_cgroup_cpuset_info", "cpus")
         return parse_cpus(cpus)
     return 0

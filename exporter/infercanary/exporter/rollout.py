@@ -40,7 +40,7 @@ WORST_FIRST: tuple[Verdict, ...] = (
     "equivalent",
     "improved",
 )
-"""Order of verdicts: of several canaries, the first verdict in this order counts."""
+"""Verdicts from worst to best. If a question is about several canaries, the worst verdict counts."""
 PROMOTES: frozenset[Verdict] = frozenset({"equivalent", "improved"})
 ABORTS: frozenset[Verdict] = frozenset({"regressed"})
 

@@ -103,7 +103,7 @@ class _OwnThreads(ThreadPoolExecutor):
     """
 
     def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
-        """Start a call."""
+        """Run a function in a new thread."""
         done: Future[Any] = Future()
         done.set_running_or_notify_cancel()  # a caller that gives up does not cancel the call
 

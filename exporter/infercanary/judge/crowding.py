@@ -1,10 +1,12 @@
 """Crowding: splits CPU wait into wait caused inside the container, by requests or not, and wait caused on the host.
 
-A probe splits each run's CPU wait by the CPU time that others in the container used during the run. The two factors
-multiply, because of how the scheduler treats cgroups: the host gives the container a part of a CPU, and the canary
-shares this part with the others in the container. So the logarithm of a latency is a sum: log(own), where own is the
-canary's own CPU time, plus log((own + inside) / own), plus log(latency / (own + inside)), where inside is the wait
-caused in the container. A busy loop in the container also doubles the wait caused by neighbours on the host.
+A probe splits each run's CPU wait by the CPU time that others in the container used during the run. The slowdown by
+the host and the slowdown inside the container multiply: the scheduler gives the container a part of a CPU, and the
+canary shares this part with other processes in the container. So the logarithm of a latency is the sum of three terms:
+
+- log(own): the canary's own CPU time;
+- log((own + inside) / own): the slowdown by the wait ``inside`` the container;
+- log(latency / (own + inside)): the slowdown by other processes on the host.
 
 Only *additional* CPU time in the container counts. Otherwise a server that is always busy would be blamed if a new
 neighbour on the host causes the wait.

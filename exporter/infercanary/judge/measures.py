@@ -41,7 +41,7 @@ class MeasureVerdict(msgspec.Struct, frozen=True):
     state: State
     """`regressed` is worse: more memory, less throughput, more spread."""
     shift: float | None = None
-    """None if nothing can be compared yet."""
+    """Shift of the measure; None if nothing can be compared yet."""
     low: float | None = None
     """Lower end of the interval of ``shift``."""
     high: float | None = None

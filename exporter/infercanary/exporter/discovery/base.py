@@ -93,7 +93,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     """False if the label that asks for polling is missing although another of our labels is there; usually a mistake.
     """
     failure: Unpolled = "no_address"
-    """Counted reason if there is no URL."""
+    """Reason in the metric of failed polls if there is no URL."""
 
     @property
     def replica(self) -> str:
@@ -214,7 +214,7 @@ class Discovery:
                             )
                         self.up = self.tried = True
                         self._tell()
-            except Exception as error:  # no answer of a source may end the discovery
+            except Exception as error:  # an error of the source must not end the discovery
                 if self.up or not self.tried:
                     log.warning(
                         "the source of containers does not answer; the containers known so far stay",

@@ -34,7 +34,7 @@ can fire on its last kill.
 
 
 class _Ended(msgspec.Struct):
-    """One image in one container."""
+    """Memory kills of one image in one container."""
 
     container: Container
     """The container as first found: a moved tag must not begin a new series."""

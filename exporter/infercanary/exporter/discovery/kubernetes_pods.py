@@ -205,7 +205,7 @@ def _ports(pod: Pod) -> tuple[dict[str, int], str]:
 def service_of(pod: Pod) -> str:
     """Return the service of a pod, without namespace: the annotated name, else the owner's name.
 
-    Upgrades do not change it.
+    Upgrades do not change this name.
     """
     given = pod.given
     return label_text(given.get(SERVICE) or given.get(_OTEL_SERVICE) or _owner(pod.metadata))
