@@ -213,7 +213,7 @@ tls_server_config: {{cert_file: a, key_file: b, client_auth_type: RequestClientC
 basic_auth_users: {{a: canary}}                                          | basic_auth_users.a: not a bcrypt hash with a cost from 4
 basic_auth_users: {{a: '{HASH[:4]}31{HASH[6:]}'}}                        | basic_auth_users.a: not a bcrypt hash with a cost
 tls_server_config: {{cert_file: server.pem}}                             | tls_server_config: the required key `key_file` is missing
-tls_server_config: {{cert_file: none.pem, key_file: server.key}}         | none.pem'); give PEM files
+tls_server_config: {{cert_file: none.pem, key_file: server.key}}         | none.pem'); use PEM files
 tls_server_config: {{cert_file: server.pem, key_file: other.key}}        | KEY_VALUES_MISMATCH
 tls_server_config: {{cert_file: server.pem, key_file: locked.key}}       | a key without a password
 {VERIFIES.replace("client_ca_file: client.pem, ", "")}                   | need each other; set both or neither
