@@ -13,6 +13,8 @@ import yaml
 from alertmanager import ALERTS, CONFIG, SECRET, running
 from harness import ROOT, eventually
 
+from tests.scenarios import scenarios
+
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SHIPPED: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
 
@@ -147,82 +149,48 @@ def test_an_upgrade_is_one_notification_for_each_service_and_severity_and_troubl
     ])  # fmt: skip
 
 
-# An alert, what it silences, and what is sent beside it.
-INHIBITED: tuple[tuple[str, list[str], list[str]], ...] = (
-    (
-        "GpuThrottled container gpu=0",
-        ["DriftWithoutUpgrade container canary=resnet"],
-        [
-            "OutputChanged canary",
-            "MeasureRegressed canary measure=cold_start_load service=another",
-            "DriftWithoutUpgrade container canary=resnet instance=node-2",  # which drifts for another reason
-        ],
-    ),
-    # What the host explains is no verdict of these: the judge has separated the two, and took waiting out.
-    (
-        "SharedCores container",
-        [],
-        [
-            "ImageRegressed canary severity=warning",
-            "RegressionUnexplained canary severity=warning",
-            "MeasureRegressed canary measure=cold_start_load",
-            "DriftWithoutUpgrade container canary=resnet",
-        ],
-    ),
-    (
-        "GpuFailing container severity=critical reason=lost",
-        [
-            "ImageRegressed canary severity=critical",
-            "GpuThrottled container gpu=0",
-            "CanaryFailing container severity=critical canary=resnet",
-        ],
-        ["CudaMissing canary"],
-    ),
-    # What the host explains of a start, and not of the memory that an image takes.
-    (
-        "HostRegressed canary since=upgrade",
-        ["MeasureRegressed canary measure=cold_start_load", "DriftWithoutUpgrade container canary=resnet"],
-        ["ImageRegressed canary severity=warning", "MeasureRegressed canary measure=host_memory"],
-    ),
-    # Its own limits are no trouble of the host: a new image may need more of them.
-    ("CpuThrottled container", [], ["ImageRegressed canary severity=warning"]),
-    (
-        "ProbeDown container",
-        ["CpuThrottled container"],
-        [
-            "ImageRegressed canary severity=warning",
-            "OutOfMemory container reason=killed",  # why it is down
-            "CanaryStale container canary=resnet container=c-2",
-        ],
-    ),
-    (
-        "ExporterDown host",
-        ["ProbeDown container", "MonitoringImpaired host reason=store"],
-        [
-            "SharedCores fleet instance=node-2:9797",
-            "ImageRegressed canary severity=critical",  # another exporter may show it by now
-        ],
-    ),
-    (
-        "CanaryFailing container severity=critical canary=resnet",
-        ["OutputChanged container since=start canary=resnet"],
-        ["CanaryStale container canary=other"],
-    ),
-)
+# An alert | what it silences | what is sent beside it
+INHIBITED = """
+# A service that drifts on another host does so for another reason.
+GpuThrottled container gpu=0 | DriftWithoutUpgrade container canary=resnet | OutputChanged canary; \
+MeasureRegressed canary measure=cold_start_load service=another; \
+DriftWithoutUpgrade container canary=resnet instance=node-2
+# What the host explains is no verdict of these: the judge has separated the two, and took waiting out.
+SharedCores container |  | ImageRegressed canary severity=warning; RegressionUnexplained canary severity=warning; \
+MeasureRegressed canary measure=cold_start_load; DriftWithoutUpgrade container canary=resnet
+GpuFailing container severity=critical reason=lost | ImageRegressed canary severity=critical; \
+GpuThrottled container gpu=0; CanaryFailing container severity=critical canary=resnet | CudaMissing canary
+# What the host explains of a start, and not of the memory that an image takes.
+HostRegressed canary since=upgrade | MeasureRegressed canary measure=cold_start_load; \
+DriftWithoutUpgrade container canary=resnet | ImageRegressed canary severity=warning; \
+MeasureRegressed canary measure=host_memory
+# Its own limits are no trouble of the host: a new image may need more of them.
+CpuThrottled container |  | ImageRegressed canary severity=warning
+# Killed for memory is why it is down.
+ProbeDown container | CpuThrottled container | ImageRegressed canary severity=warning; \
+OutOfMemory container reason=killed; CanaryStale container canary=resnet container=c-2
+# Another exporter may show the image's verdict by now.
+ExporterDown host | ProbeDown container; MonitoringImpaired host reason=store | \
+SharedCores fleet instance=node-2:9797; ImageRegressed canary severity=critical
+CanaryFailing container severity=critical canary=resnet | OutputChanged container since=start canary=resnet | \
+CanaryStale container canary=other
+"""
 
 
 def test_what_another_alert_explains_is_left_out(alertmanager):
     expected: dict[frozenset[tuple[str, str]], str] = {}
 
     def send(scene, why, silenced, sent):
+        silenced = [*silenced]
         for text in (why, *silenced, *sent):
             labels = alert(text, scene)
             alertmanager.send(labels)
             state = "suppressed" if text in silenced else "active"
             expected[frozenset({**ALERTS[labels["alertname"]], **labels}.items())] = state
 
-    for number, (why, silenced, sent) in enumerate(INHIBITED):
-        send(f"s{number}", why, silenced, sent)
+    rows = [row for row in scenarios(INHIBITED) if len(row) > 1]
+    for number, (why, *others) in enumerate(rows):
+        send(f"s{number}", why, *(filter(None, cell.split("; ")) for cell in others))
     eventually("what is explained is suppressed", 10, lambda: alertmanager.states() == expected)
     send("last", "ExporterDown fleet job=infercanary", ["ProbeDown container"], [])  # of no known host
     [down] = [labels for labels in expected if ("job", "infercanary") in labels]

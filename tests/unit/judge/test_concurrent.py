@@ -206,7 +206,9 @@ def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_d
         was, ran = ([Series.of(np.exp(rng.normal(0, 0.005, 60))) for _ in "abc"] for _ in "12")
         moved = [Series.of(factor * np.exp(y.logs)) for factor, y in zip(factors, ran, strict=True)]
         near = [Replica([a], [b], [(a, b)]) for a, b in zip(was, moved, strict=False)]
-        return Pooling().pooled([*near, Replica(was[2:], ran[2:])], Restarts(0.01, 20.0)).restart_se
+        pooled = Pooling().pooled([*near, Replica(was[2:], ran[2:])], Restarts(0.01, 20.0))
+        assert pooled is not None
+        return pooled.restart_se
 
     assert error(1.2, 1 / 1.2, 1.0) > 1.1 * error(1.0, 1.0, 1.0)
 
@@ -238,7 +240,7 @@ def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it():
     # Beside 70 % of the new start's runs, all, and 80 %: three quarters are enough for a baseline.
     stays = [made(name, 8000.0, runs) for name, runs in (("r0", 227), ("r1", 240), ("r2", 231))]
     (pair,) = pairs(stays, [new(runs=96)])
-    assert len(pair.meanwhile.after[0].samples) == 42
+    assert pair.meanwhile is not None and len(pair.meanwhile.after[0].samples) == 42
     assert [s.generation.container for s in pair.meanwhile.before] == ["r1", "r2"]
     (few,) = pairs(old(1), [new(runs=5)])
     assert few.concurrent and few.meanwhile is None, "five runs on the old image are no baseline"
