@@ -14,6 +14,7 @@ from infercanary.judge.align import Alignment
 from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.pooling import Pooling, Replica
+from infercanary.judge.sequential import SequentialTest
 from infercanary.judge.shift import CHANGED, Restarts
 from infercanary.judge.statistics import Series
 from infercanary.judge.verdict import Judge
@@ -196,6 +197,19 @@ def test_what_replicas_that_stay_moved_by_is_shown():
     assert pair.meanwhile is None, "less than half of the new starts are beside them"
     (pair,) = pairs(old(2, runs=240), [new(f"n{i}", 24, float(i)) for i in range(17)])
     assert pair.meanwhile is not None and len(pair.meanwhile.after) == 16
+
+
+@pytest.mark.parametrize("stay", [2, 4])
+@pytest.mark.parametrize("moved", [-0.1, -0.3])
+def test_by_what_those_that_stay_differ_is_not_smaller_for_many_restarts(stay, moved):
+    rng = np.random.default_rng(3)
+    before, after = ([np.exp(rng.normal(0, 0.005, 96)) for _ in range(count)] for count in (stay, 1))
+    during = [np.exp(rng.normal(moved if not i else 0, 0.005, 96)) for i in range(stay)]
+    ran, was, now = ([Series.of(points) for points in side] for side in (during, before, after))
+    same = Replica(ran, now, [*zip(was, ran, strict=True)], is_same_period=True)
+    found = Pooling().pooled([same], Restarts(0.005, 60.0))
+    assert found is not None and abs(found.log) < 2.6 * found.restart_se + 0.005
+    assert SequentialTest(LIVE.decide).assess(found).verdict not in CHANGED
 
 
 def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_did():
