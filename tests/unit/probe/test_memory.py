@@ -123,16 +123,17 @@ def test_what_is_left_of_a_container(tmp_path: Path) -> None:
     host = made(tmp_path, "0::/", V2.format(400, 330, 10))
     assert host.left() == ((80 - 64) * MIB, 64 * MIB, "the container's limit of 400 MiB")
     # Page cache in use counts as free, and an eighth of a small limit is kept.
-    for reserve, kept in ((None, 50 * MIB), (0, 0), (20 * MIB, 20 * MIB), (GIB, 50 * MIB)):
-        last = HostMemory(reserve, tmp_path / "cgroup", tmp_path / "proc").left_for_a_moment()
-        assert last is not None and (last.size, last.reserve) == (83 * MIB - kept, kept)
+    for reserve, kept in {None: 50, 0: 0, 20: 20, 1024: 50}.items():
+        bytes_kept = None if reserve is None else reserve * MIB
+        last: Any = HostMemory(bytes_kept, tmp_path / "cgroup", tmp_path / "proc").left_for_a_moment()
+        assert (last.size, last.reserve) == ((83 - kept) * MIB, kept * MIB)
 
 
 def test_nothing_to_read_is_no_limit(tmp_path: Path) -> None:
-    host = HostMemory(None, tmp_path, tmp_path)
+    host, machine = HostMemory(None, tmp_path, tmp_path), HostMemory().left()
     assert (host.bounds(), host.left(), host.left_for_a_moment()) == ([], None, None)
     assert describe_shortage(MemoryError("x"), "host", "cpu", host).endswith("(host): MemoryError: x")
-    assert (machine := HostMemory().left()) is not None and 0 <= machine.size < 1 << 50
+    assert machine is not None and 0 <= machine.size < 1 << 50
 
 
 sizes = st.integers(0, 1 << 44)
@@ -150,13 +151,11 @@ def test_the_tightest_bound_counts(bounds: list[Bound], reserve: int | None) -> 
 
 def test_what_is_left_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "device_memory", {1: (GIB, 80 * GIB), 2: (GIB, 4 * GIB)}.get)
-    for device, reserve, total, kept in (
-        ("cuda:1", None, 80 * GIB, int(0.02 * 80 * GIB)),
-        ("cuda:2", None, 4 * GIB, DEVICE_RESERVE),
-        ("cuda:2", 7, 4 * GIB, 7),
-    ):
-        left = left_on_device(device, reserve)
-        assert left is not None and (left.size, left.reserve) == (total - GIB - kept, kept)
+    for device, reserve, kept in (
+        ("cuda:1", None, int(0.02 * 80 * GIB)), ("cuda:2", None, DEVICE_RESERVE), ("cuda:2", 7, 7),
+    ):  # fmt: skip
+        left: Any = left_on_device(device, reserve)
+        assert (left.size, left.reserve) == ((79 if device == "cuda:1" else 3) * GIB - kept, kept)
     assert left_on_device("cuda") is None
     assert 2 * cuda._COPY_BYTES + cuda._TRANSFER_BYTES <= CONTROLS - 4 * MIB
 

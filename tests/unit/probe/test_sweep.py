@@ -175,10 +175,22 @@ def test_one_at_a_time_the_rate_is_the_batch_over_the_latency(
     assert copy.closed == 1 and target.closed == 0
 
 
+class Watched(Sized):
+    """Its engine counts memory."""
+
+    peak = 7
+
+    def reset_memory_peak(self):
+        self.peak = 0
+
+    def memory(self):
+        return DeviceMemory(0, self.peak + 1000 * len(self.copies))
+
+
 def test_several_at_a_time_each_have_a_copy_and_a_thread() -> None:
-    target = Sized(0.01)
+    target = Watched(0.01)
     found = measured(target, 1, concurrency=4)
-    assert isinstance(found, Measured) and found.latency >= 0.01
+    assert isinstance(found, Measured) and found.latency >= 0.01 and found.peak_bytes == 4000
     assert [copy.closed for copy in target.copies] == [1, 1, 1, 1]
     assert len({thread for copy in target.copies for thread in copy.threads}) == 4
     assert not [thread for thread in threading.enumerate() if "infercanary-a-load" in thread.name]
@@ -213,22 +225,7 @@ def test_a_size_that_there_is_not_and_a_busy_device() -> None:
     target.unsized = 2
     assert measured(target, 2) == Missing("unsupported", "not with 2")
     target.busy = True
-    found = measured(target, 1)
-    assert isinstance(found, Missing) and found.reason == "busy" and target.copies == []
-
-
-def test_memory_is_watched_where_the_target_can() -> None:
-    class Watched(Sized):
-        peak = 7
-
-        def reset_memory_peak(self):
-            self.peak = 0
-
-        def memory(self):
-            return DeviceMemory(0, self.peak + 1000 * len(self.copies))
-
-    found = measured(Watched(), 1, concurrency=2)
-    assert isinstance(found, Measured) and found.peak_bytes == 2000
+    assert measured(target, 1).reason == "busy" and target.copies == []  # type: ignore[union-attr]
 
 
 def test_in_the_servers_pool_each_request_takes_its_turn() -> None:
