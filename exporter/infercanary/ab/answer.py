@@ -45,7 +45,7 @@ _OPEN = ("inconclusive", "unconfirmed")
 
 
 class PairShift(msgspec.Struct, frozen=True):
-    """One pair of starts: how much slower B was than A, as a ratio."""
+    """Shift of one pair of starts, B over A, as a ratio: 0.05 means that B is 5 % slower."""
 
     shift: float
     a: float
@@ -73,7 +73,7 @@ class CanaryPairs:
 
     def __init__(self, pairs: Sequence[TurnPair], canary: str) -> None:
         self.starts, self.notes = counted([(pair.a.starts[canary], pair.b.starts[canary]) for pair in pairs])
-        """``starts``: (A's start, B's start) for each counted pair. ``notes``: remarks on the excluded runs."""
+        """``starts``: (start of A, start of B) for each counted pair. ``notes``: remarks on the excluded runs."""
 
     @cached_property
     def shifts(self) -> list[Shift]:
@@ -98,8 +98,8 @@ class ExperimentJudge:
         most: Number of planned pairs.
         policy: Thresholds of the decision.
         claimed: Shift of `--expect`, as a ratio; the experiment continues until the claim holds or is refuted.
-        gate: With "all", the experiment also continues while a measure looks worse without a confirmed verdict. A
-            latency that regressed ends the experiment, because this already is the answer.
+        gate: With "all", the experiment also continues while another measure looks worse but is not confirmed. A
+            regression of the latency ends the experiment, because the answer is then known.
     """
 
     most: int
@@ -214,7 +214,7 @@ def common(pairs: Sequence[TurnPair]) -> tuple[list[str], list[str]]:
     """Return the canaries that every start has, and notes on canaries of only one side.
 
     Args:
-        pairs: One or more.
+        pairs: One or more pairs.
 
     Raises:
         UsageError: No canary is in every start.

@@ -1,6 +1,6 @@
 """An arm that runs an image: each start is a new container.
 
-Containers do not remove themselves (`--rm`), because the log of a container that died has the reason.
+Containers do not remove themselves (`--rm`), because the log of a failed container contains the reason.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class Container:
     def _host_config(self) -> Any:
         side = self._side
         return self._client.create_host_config(
-            # Published only on this machine's loopback. Loopback of a remote daemon (docker:dind) would not be
-            # reachable.
+            # Published on this machine's loopback only. A remote daemon (docker:dind) publishes on every address,
+            # because its loopback is not reachable from here.
             port_bindings={self._port: (HERE if published_host(self._client) == HERE else "", None)},
             nano_cpus=None if side.cpus is None else round(side.cpus * 1e9),
             cpuset_cpus=",".join(map(str, sorted(side.cpuset))) or None,

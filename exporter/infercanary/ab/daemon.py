@@ -1,4 +1,4 @@
-"""Docker, as an experiment uses it.
+"""Requests to Docker for an experiment.
 
 Each container of an experiment has a label. The next experiment uses the label to find and remove overdue containers.
 """
@@ -31,7 +31,7 @@ UNREACHED = (docker.errors.DockerException, requests.RequestException, OSError)
 HERE = "127.0.0.1"
 _CALL_SECONDS = 60
 _GRACE_SECONDS = 600.0
-_LINE = 300  # characters of a message
+_LINE = 300  # maximum number of characters of a message
 
 
 def open_daemon() -> docker.APIClient:
@@ -103,7 +103,7 @@ def check_volume(client: docker.APIClient, name: str) -> None:
 
 
 def labels(budget: float) -> dict[str, str]:
-    """Return the label of a container that starts now, in an experiment of ``budget`` seconds."""
+    """Return the labels of a container that starts now in an experiment that lasts up to ``budget`` seconds."""
     return {LABEL: f"{time.time() + budget + _GRACE_SECONDS:.0f}"}
 
 

@@ -54,7 +54,7 @@ def experiment_document(answer: ExperimentAnswer, a: RecordedRuns, b: RecordedRu
             *(fact for fact in compared.facts if fact.label not in ("baseline", "candidate")),
         ],
         tables=[*compared.tables, Table("pairs of starts in order of time", ("A", "B", "shift"), rows)],
-        # Sides took turns, so a chart in order of time would mislead.
+        # A chart in order of time would mislead, because the sides took turns.
         charts=[chart for chart in compared.charts if chart.kind == "distributions"],
     )
 

@@ -11,11 +11,12 @@
   and Significance Procedures for Location Based on a Single Sample", 1963). So one unlucky start neither creates nor
   hides a change. From 8 pairs on, one pair is trimmed at each end; from 16 pairs on, two pairs. With fewer pairs,
   this is Student's t.
-- **Looking early costs**: the error is spent over the looks (:func:`levels`). A change counts if two consecutive
-  looks show it; after the first of these looks, the change is `unconfirmed`.
-- **A change beyond doubt does not wait**: from two pairs on, a change also counts if an interval shows it whose error
-  rate over all looks is ``false_calls``. Two pairs are too few to estimate the variance between pairs. So the assumed
-  restart variance (``Policy.pool.restart_sd``) is included as the conjugate prior of a normal variance.
+- **Each look costs a part of the error rate**, so the error is spent over the looks (:func:`levels`). A change counts
+  if two consecutive looks show it; after the first of these looks, the change is `unconfirmed`.
+- **A large change is confirmed at once**: from two pairs on, a change also counts if a wider interval shows it. The
+  error rate of this interval over all looks is ``false_calls``. Two pairs are too few to estimate the variance between
+  pairs. So the assumed restart variance (``Policy.pool.restart_sd``) is included as the conjugate prior of a normal
+  variance.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from infercanary.judge.statistics import assess
 FEWEST_PAIRS = 3
 """Fewest pairs for an estimate of the variance between pairs."""
 
-_DOUBTLESS_PAIRS = 2  # enough with the assumed restart variance, if the difference is beyond doubt
+_DOUBTLESS_PAIRS = 2  # fewest pairs for a large change, which the assumed restart variance does not explain
 _PAIRS_PER_TRIMMED = 8  # one pair is trimmed at each end for each 8 pairs
 
 
 class PairLook(NamedTuple):
-    """Estimate at one look. ``level`` is the confidence of its interval."""
+    """Estimate at one look. ``level`` is the confidence level of the interval."""
 
     level: float
     shift: Shift
@@ -129,7 +130,7 @@ def estimate(pairs: Sequence[Shift]) -> Shift:
     """Return the trimmed mean of the pairs' shifts; its error is infinite with fewer than three pairs.
 
     Args:
-        pairs: Shift of each pair, B over A (logarithms), one or more.
+        pairs: Shift of each of one or more pairs, B over A (logarithms).
     """
     n = len(pairs)
     logs = np.sort([pair.log for pair in pairs])
@@ -146,11 +147,11 @@ def estimate(pairs: Sequence[Shift]) -> Shift:
 def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
     """Return the mean shift of the pairs.
 
-    Its error combines the scatter of the pairs and the assumed restart variance.
+    The standard error combines the scatter of the pairs and the assumed restart variance.
 
     Args:
-        pairs: Shift of each pair (logarithms), one or more.
-        policy: Has the assumed restart variance.
+        pairs: Shift of each of one or more pairs (logarithms).
+        policy: Policy with the assumed restart variance.
     """
     pool, n = policy.pool, len(pairs)
     logs = np.array([pair.log for pair in pairs])
@@ -160,7 +161,7 @@ def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
 
 
 def _pooled(pairs: Sequence[Shift], log: float, between: float, df: float) -> Shift:
-    """Return a shift whose error is at least the error within the runs, because a few pairs may agree by chance."""
+    """Return a shift. Its standard error is at least that within starts, because few pairs may agree by chance."""
     within = math.hypot(*(pair.se for pair in pairs)) / len(pairs)
     resolutions = sorted((pair.resolution for pair in pairs), key=lambda resolution: resolution.down)
     only = {resolution.only for resolution in resolutions}
@@ -172,13 +173,13 @@ def levels(looks: Sequence[int], error: float) -> Mapping[int, float]:
     """Return the confidence of the interval at each look, so that the error over all looks is ``error``.
 
     The error is spent by Lan and DeMets' function for a constant boundary ("Discrete Sequential Boundaries for
-    Clinical Trials", 1983): alpha ln(1 + (e - 1) t), where t is the share of the pairs. Each look gets the increase
-    since the look before. This sum holds for any dependence between looks (Bonferroni). Independent increments may
-    not be assumed, because each restart affects all later looks.
+    Clinical Trials", 1983): alpha ln(1 + (e - 1) t), where t is the share of the pairs. Each look spends the increase
+    since the previous look. The total error holds for any dependence between looks (Bonferroni). Looks depend on each
+    other, because each restart affects all later looks.
 
     Args:
-        looks: Number of pairs at each look, rising.
-        error: Share of experiments with a wrong call.
+        looks: Number of pairs at each look, in ascending order.
+        error: Accepted share of experiments with a wrong verdict.
     """
     error = round(error, 12)  # rounds 0.05000000000000004 to 0.05
     spent = [error * math.log1p((math.e - 1) * n / looks[-1]) for n in (0, *looks)]
@@ -186,9 +187,9 @@ def levels(looks: Sequence[int], error: float) -> Mapping[int, float]:
 
 
 def restart_sd(pairs: Sequence[Shift]) -> float:
-    """Return the restart SD (of logarithms). A pair's shift has twice the variance of one start.
+    """Return the restart SD (of logarithms). The shift of a pair has twice the variance of one start.
 
     Args:
-        pairs: Shift of each pair (logarithms), two or more.
+        pairs: Shift of each of two or more pairs (logarithms).
     """
     return stdev(pair.log for pair in pairs) / math.sqrt(2)

@@ -46,7 +46,7 @@ class Experiment:
     Args:
         sides: Both arms.
         plan: Limits of the experiment.
-        judged: Returns the decision on each canary after each pair.
+        judged: Function that returns the decision on each canary; called after each pair.
         interruption: Ends the experiment at the next safe point.
     """
 
@@ -91,9 +91,9 @@ class Experiment:
         self.interruption.check()
         arm, done = self.sides[side], len(self._seconds)
         left, expected = self._deadline - time.monotonic(), fmean(self._seconds or [0.0])
-        if left < expected:  # a turn that would not end in time is not started
+        if left < expected:  # do not start a turn that cannot end within the budget
             raise OutOfTime
-        most = max(2 * self.plan.restarts, done + 1)  # one more pair if a pair was excluded
+        most = max(2 * self.plan.restarts, done + 1)  # the plan has one more pair if a pair was excluded
         rest = f", at most {duration(min(expected * (most - done), left))} left" if done else ""
         show_progress(f"start {done + 1} of {most} at most: {side}{rest}")
         try:

@@ -1,10 +1,10 @@
 """Verdicts on memory, energy and the throughput of a load, from pairs of starts. Pure functions.
 
-The method is the method for latency (:mod:`~infercanary.ab.estimate`): a start is one replicate, neighbours in time
-are compared, and the restart variance is measured. The value of a start is its median. The scatter of runs within a
-start is ignored, because memory grows slowly from run to run. So one value for each start is enough for a point of a
-sweep. If memory is the same to the byte in all starts of one image, a few starts are enough to show a difference from
-another image.
+The method is the same as for latency (:mod:`~infercanary.ab.estimate`): a start is one replicate, neighbours in time
+are compared, and the restart variance is measured. The value of a start is the median of its runs. The scatter of
+runs within a start is ignored, because memory grows slowly from run to run. So a point of a sweep, which has only one
+value in a start, can be judged, too. If memory is the same to the byte in all starts of one image, a few starts are
+enough to show a difference from another image.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from infercanary.judge.shift import Shift
 
 
 def decide(pairs: StartPairs, judge: PairJudge) -> tuple[dict[str, MeasureVerdict], bool]:
-    """Return the verdict on each measure that both sides have, and True if a measure is open.
+    """Return the verdict on each measure that both sides have, and True if at least one measure is open.
 
-    A measure is open if it looks worse and more pairs may confirm this.
+    A measure is open if it looks worse and more pairs may confirm the regression.
 
     Args:
         pairs: Pairs with the counted runs.
-        judge: The judge for latency; its policy is changed to the one for measures.
+        judge: The judge for latency; this function replaces its policy by the policy for measures.
     """
     judge = judge._replace(policy=judge.policy.for_measures())
     verdicts, is_open = {}, False
@@ -48,5 +48,5 @@ def decide(pairs: StartPairs, judge: PairJudge) -> tuple[dict[str, MeasureVerdic
 
 
 def _values(start: Start, measure: Measure) -> list[float]:
-    """Return the measure of each run that has it; larger is worse."""
+    """Return the value of the measure in each run that has the measure; a larger value is worse."""
     return [sample.median for sample in of_measure(start, measure).samples if sample.median]

@@ -1,10 +1,10 @@
 """Selects the counted runs if other work on the host came and went during an experiment. Pure functions.
 
-A neighbour that uses the CPU for half a minute slows one start and not the next, independent of the image. Contended
-runs carry a tag. These runs are excluded only if this cannot favour an image: if both images have about the same
-share of contended runs. An image that slows itself (more threads than CPUs) has more contended runs in every pair;
-then all runs count. A run with CPU wait caused inside its own container always counts, even if other processes slowed
-it, too, because the image causes this wait.
+A neighbour that uses the CPU for half a minute slows one start but not the next, whatever the image is. Contended
+runs carry a tag. They are excluded only if both images have about the same share of contended runs, because the
+exclusion then favours neither image. An image that slows itself (more threads than CPUs) has more contended runs in
+every pair; then all runs count. A run with CPU wait caused inside its own container always counts, because the image
+causes this wait. This also holds if other processes slowed the run, too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from infercanary.judge.model import Sample, Start
 from infercanary.judge.policy import EXPERIMENT
 
 StartPairs: TypeAlias = Sequence[tuple[Start, Start]]
-"""(A's start, B's start) for each pair, with settled runs, in order of time."""
+"""(start of A, start of B) for each pair, with settled runs, in order of time."""
 
-_MORE = 0.05  # share of runs; a smaller difference in contended runs is ignored
-_MOST = 0.5  # share of runs; if both sides have more contended runs, the host is the cause
-_LEVEL = 0.8  # confidence of the difference; low: a false difference counts all runs, a missed one drops runs
+_MORE = 0.05  # share of runs; a smaller difference between the sides' contended runs is ignored
+_MOST = 0.5  # share of runs; if both sides have more contended runs than this, the host is the cause
+# Confidence of the difference. It is low, because a missed difference is worse: contended runs are then excluded. A
+# false difference only makes all runs count.
+_LEVEL = 0.8
 
 
 def is_quiet(sample: Sample) -> bool:
@@ -37,10 +39,10 @@ def counted(pairs: StartPairs) -> tuple[StartPairs, Sequence[str]]:
     """Return the pairs with either all runs or only the uncontended runs, and a remark on excluded runs.
 
     Args:
-        pairs: One or more.
+        pairs: One or more pairs.
     """
     if len(pairs) < 2:
-        return pairs, ()  # one pair alone shows no difference
+        return pairs, ()  # one pair does not show whether the sides differ
     quiet = [(_quiet(a), _quiet(b)) for a, b in pairs]
     shares = [
         [1 - len(kept.samples) / len(start.samples) for start, kept in zip(*both, strict=True)]
@@ -63,7 +65,7 @@ def counted(pairs: StartPairs) -> tuple[StartPairs, Sequence[str]]:
 
 
 def _differ(differences: Sequence[float]) -> bool:
-    """True if one side has more contended runs than the scatter between pairs explains."""
+    """True if the scatter between pairs does not explain the difference in contended runs between the sides."""
     n = len(differences)
     error = stdev(differences) / math.sqrt(n)
     return abs(fmean(differences)) > max(_MORE, float(stdtrit(n - 1, (1 + _LEVEL) / 2)) * error)

@@ -14,7 +14,7 @@ PACE = {"INFERCANARY_INTERVAL_SECONDS": "0.5", "INFERCANARY_DUTY_CAP": "1"}
 competes with them.
 """
 
-_SWEEP_SECONDS = 10.0  # duration of a sweep if its settings name none
+_SWEEP_SECONDS = 10.0  # duration of a sweep without `seconds` in its settings
 
 
 def load_settings(path: str) -> dict[str, Any]:

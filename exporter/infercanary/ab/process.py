@@ -1,4 +1,4 @@
-"""An arm without an image: the probe under an interpreter of this host, as in a manual install."""
+"""An arm without an image: the probe runs in a Python interpreter of this host, as after a manual installation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOG_BYTES = 8192
 
 
 class Host:
-    """Runs ``infercanary probe``. Its settings and log are files without a name, so no file is left behind.
+    """Runs ``infercanary probe``. The probe's settings and log are files without a name, so no file is left behind.
 
     Args:
         side: Settings of this side; ``python`` is the interpreter.
@@ -34,7 +34,8 @@ class Host:
     def start(self) -> Sequence[str]:
         """Start the probe; return its addresses."""
         side, address = self._side, f"127.0.0.1:{free_port()}"
-        # CUDA's own order is by speed; Docker and NVML order by PCI bus (CUDA programming guide, CUDA_DEVICE_ORDER).
+        # CUDA numbers GPUs by speed; Docker and NVML number them by PCI bus (CUDA programming guide,
+        # CUDA_DEVICE_ORDER).
         devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(side.gpus)}
         try:
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it is read until the end

@@ -1,8 +1,8 @@
-"""The reaper: a process that outlives an experiment by seconds, and removes whatever the experiment left behind.
+"""The reaper: a process that removes the containers and processes that an experiment left behind.
 
-A process that is killed cannot clean up. So the reaper waits at the end of a pipe whose other end only the experiment
-holds open. When the pipe closes, the reaper removes containers and kills processes on this host. It does so for the
-names that the experiment sent it to watch and did not send it to forget.
+A killed experiment cannot clean up. So the reaper reads from a pipe whose other end only the experiment holds open.
+When the pipe closes, the reaper removes containers and kills processes on this host. It handles the names for which
+the experiment sent ``watch`` but no ``forget``. It ends some seconds after the experiment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 
 from infercanary.command.interpreter import run_module
 
-_QUIET_SECONDS = 8.0  # wait for a missing container; afterwards no earlier request can still create it
+_QUIET_SECONDS = 8.0  # time to wait for a missing container, because an earlier request may still create it
 _MOST_SECONDS = 300.0
 _JOIN_SECONDS = 20.0
 
@@ -39,7 +39,7 @@ class Reaper:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the pipe, which makes the reaper remove what is left."""
+        """Close the pipe, so that the reaper removes remaining containers and processes."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.communicate(timeout=_JOIN_SECONDS)
 
@@ -47,8 +47,8 @@ class Reaper:
         """Send a line to the reaper.
 
         Args:
-            line: ``watch NAME`` for a container, or for the number of a process group of this host, that must end
-                with the experiment; ``forget NAME`` after it has ended.
+            line: ``watch NAME`` for a container or a process group that must end with the experiment; ``forget NAME``
+                after the end of this container or group. The name of a process group is its number.
         """
         with contextlib.suppress(OSError):
             print(line, file=self._child.stdin, flush=True)
@@ -85,7 +85,7 @@ def remove(name: str) -> None:
             return
         except docker.errors.NotFound:
             pass
-        except Exception:  # Docker is busy or restarting: try again
+        except Exception:  # Docker may be busy or restarting, so try again
             quiet_since = now
         time.sleep(0.5)
 

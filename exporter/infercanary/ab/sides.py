@@ -20,17 +20,17 @@ from infercanary.command.settings import UsageError, load, unknown_key
 from infercanary.contract.cpus import numbers, parse_cpus
 from infercanary.contract.text import printable, shortened
 
-_LONGEST = 60  # characters of a setting in the sentence
+_LONGEST = 60  # maximum number of characters of a setting in the sentence
 _VARIABLE = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
 _DEVICES = re.compile(r"device=([\w:/.-]+(?:,[\w:/.-]+)*)")
 _MOUNT = re.compile(r"([^:]+):(/[^:]*(?::r[ow])?)")
 _ALTERNATIVES = {"image": "python", "python": "image", "config": "command", "command": "config"}
-"""Key of both sides → key that replaces it if one side gives it."""
+"""Pairs of keys that exclude each other: if a side gives the second key, the first one of both sides is dropped."""
 _CONFLICTS = (
     *_ALTERNATIVES.items(),
     *(("python", key) for key in ("cpus", "memory", "volume")),
 )  # an interpreter of this host has no such limits
-_AS_HERE = "(as here)"  # value of a variable that stands for its value in this environment
+_AS_HERE = "(as here)"  # placeholder for the value that a variable has in this process's environment
 _TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a setting of one side, such as --b cpus=1"
 
 
@@ -43,14 +43,14 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """Content of a ``probe.yaml``; empty if the image has its own."""
     command: tuple[str, ...] = ()
     variables: dict[str, str] = {}
-    """Variables; those that set the pace of an experiment are included unless the user gave other values."""
+    """Environment variables, including those that set the pace of an experiment. The user's values have priority."""
     cpus: float | None = None
     cpuset: frozenset[int] = frozenset()
     memory: int | None = None
     gpus: Sequence[str] = ()
     volume: Sequence[docker.types.Mount] = ()
     differing: Mapping[str, str] = {}
-    """Settings that differ from the other side: key → text."""
+    """Settings that differ from the other side: text by key."""
 
 
 def _cpus(text: str) -> float:
@@ -110,7 +110,7 @@ KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
         lambda text: [*map(_volume, text.split(", "))],
     ),
 }  # fmt: skip
-"""Key of a side → description of its value for help and errors, and a parser, which raises ValueError."""
+"""Description of the value (for help and errors), and parser of the value, by key. Parsers raise ValueError."""
 
 HELP = "\b\nKeys of a side:\n" + "".join(f"  {key:<9} {takes}\n" for key, (takes, _) in KEYS.items()) + "\n"
 """Help text on keys for the command."""
@@ -166,7 +166,7 @@ def words(settings: Mapping[str, str]) -> str:
 
 
 def _entries(place: str, written: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """Return a file's settings as keys and texts, as the command line gives them."""
+    """Yield a file's settings as ``KEY=VALUE`` texts, the form of the command line."""
     for key, value in written.items():
         name = f"{before}{key}"
         if isinstance(value, dict):

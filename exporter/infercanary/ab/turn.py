@@ -44,22 +44,22 @@ class OutOfTime(Exception):
 
 
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of an experiment; after it with its starts and the runs that count, in seconds."""
+    """One side of an experiment. After the experiment, the summary has the counted starts and runs (seconds)."""
 
     name: str
     image_id: str = ""
     image_bytes: int | None = None
     origin: Origin = NOWHERE
     settings: Mapping[str, str] = {}
-    """Settings that differ from the other side: key of `--a` and `--b` → value."""
+    """Settings that differ from the other side: value by key of `--a` and `--b`."""
     starts: int = 0
     runs: int = 0
     mean: float | None = None
     sd: float | None = None
     cold_start: dict[str, float] = {}
-    """Step → median of its duration, seconds."""
+    """Median duration of each step of a deployment, seconds."""
     swing: dict[str, float] = {}
-    """Step → half of its range, divided by its median: 0.05 is ± 5 %."""
+    """Half of the range of each step's durations, divided by their median: 0.05 is ± 5 %."""
 
 
 class Arm(Protocol):
@@ -98,10 +98,10 @@ class Turn(NamedTuple):
     """Result of one start."""
 
     starts: Mapping[str, Start]
-    """Canary → its settled runs, in order."""
+    """Settled runs by canary, in order of time."""
     steps: Mapping[str, Mapping[str, float]]
-    """Canary → step of a deployment → seconds. The steps are the start itself, the time from the start request to the
-    first answered inference, and the steps of a cold start.
+    """Seconds by canary and step of a deployment. The steps are the start itself, the time from the start request to
+    the first answered inference, and the steps of a cold start.
     """
     seconds: float
     """Seconds of the whole turn."""
@@ -131,13 +131,13 @@ def last_line(text: bytes) -> str:
 
 @dataclass
 class TurnReader:
-    """Takes one turn: reads the reports of one start until there are enough runs.
+    """Runs one turn: starts an arm, and reads its reports until there are enough runs.
 
     Args:
         arm: The arm to start.
-        plan: Tells how many runs are enough.
+        plan: Limits of the experiment, such as the number of needed runs.
         deadline: Time at which the reader gives up; monotonic clock, seconds.
-        interruption: Tells if a signal came.
+        interruption: Ends the turn after a signal.
     """
 
     arm: Arm
@@ -185,7 +185,7 @@ class TurnReader:
         return False
 
     def _failed(self, why: str, detail: str = "") -> StartFailed:
-        """Return an error whose untrusted text is safe for a terminal."""
+        """Return an error. Its text may come from an untrusted container, and is made safe for a terminal."""
         detail = shortened(printable(detail or self.arm.last_words()), _DETAIL)
         return StartFailed(f"{why}: {detail}" if detail else why)
 
@@ -211,7 +211,7 @@ class TurnReader:
             return
 
     def _points(self, name: str, labels: int = 2) -> dict[tuple[str, ...], float]:
-        """Return the points of a family in the last report that have this number of labels: labels → value."""
+        """Return the values of a family in the last report, by labels. Other numbers of labels are left out."""
         return {
             point.labels: point.value
             for family in (self._last.families if self._last else ())
@@ -238,7 +238,7 @@ class TurnReader:
         # Progress is measured on the slowest canary, so that progress of another canary does not hide a hang.
         if (slowest := min(map(len, settled.values()), default=0)) > self._good:
             self._good, self._progressed = slowest, time.monotonic()
-        # Uncontended runs count; if there are too few of them, all runs count.
+        # Wait for enough uncontended runs; after ``_MOST_RUNS`` times as many runs, contended runs are enough, too.
         return slowest >= runs and not any(
             (len(samples) < _MOST_RUNS * runs and sum(map(is_quiet, samples)) < runs)
             or self._awaits_sweep(name, samples)
@@ -246,7 +246,7 @@ class TurnReader:
         )
 
     def _awaits_sweep(self, canary: str, runs: Sequence[Sample]) -> bool:
-        """True if a sweep of the canary comes soon; the next run after the sweep has the sweep's numbers."""
+        """True if a sweep of the canary is due soon. The next run after a sweep carries the sweep's measures."""
         interval = self._points(_SWEEP_INTERVAL, 1).get((canary,), math.inf)
         swept_at = self._points(_SWEPT_AT, 1).get((canary,), math.inf)
         latest = runs[0].started_at + _SWEEP_PATIENCE * interval

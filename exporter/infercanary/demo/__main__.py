@@ -1,4 +1,4 @@
-"""``infercanary demo``: an upgrade that makes a ResNet-18 server slow, and the verdict on it, on this machine."""
+"""``infercanary demo``: upgrades a ResNet-18 server on this machine to a slow version, and shows the verdict."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def command() -> None:
 class Demo:
     """One run of the demo.
 
-    A terminal gets a live screen; other outputs get a line for each step, and the screen at the end.
+    On a terminal, the demo shows a live screen. Otherwise it prints a line for each step, and the screen at the end.
 
     Args:
-        processes: An entered context.
+        processes: Child processes; the context must be entered.
         interruption: Ends the demo.
     """
 

@@ -1,4 +1,4 @@
-"""The demo's processes: children with logs in one temporary folder. All children end with the demo."""
+"""The demo's child processes, with their logs in one temporary folder. All children end with the demo."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Processes:
         Args:
             name: Name for messages; the child's log is ``NAME.log``.
             command: Program and arguments.
-            cwd: None for the temporary folder.
+            cwd: Working folder; None for the temporary folder.
             environment: Variables in addition to those of this process.
         """
         with (self.folder / f"{name}.log").open("wb") as log:
@@ -54,7 +54,7 @@ class Processes:
         """Check that all children run.
 
         Raises:
-            UsageError: A child has ended. The message has the end of the child's log.
+            UsageError: A child has ended. The message has the last line of the child's log.
         """
         for name, child in self._children.items():
             if child.poll() is not None:
@@ -64,7 +64,7 @@ class Processes:
 
 
 def example() -> Path:
-    """Return the folder of the ResNet-18 example: in a wheel next to this file, in a checkout in ``examples/``."""
+    """Return the folder of the ResNet-18 example. A wheel has it next to this file, a checkout in ``examples/``."""
     here = Path(__file__).resolve()
     for folder in (here.parent / "resnet18", here.parents[3] / "examples" / "resnet18"):
         if (folder / "server.py").is_file():

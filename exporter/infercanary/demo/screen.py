@@ -48,7 +48,7 @@ def outcome(answer: Mapping[str, Any], seconds: float, status: str) -> tuple[Exi
 
     Args:
         answer: The judge's last answer.
-        seconds: Time since the first server was up.
+        seconds: Seconds since the first server answered.
         status: Last status line before the end.
     """
     after = f"{seconds:.0f} s after the server was up"
@@ -66,7 +66,7 @@ def screen(
 
     Args:
         links: Lines of addresses.
-        latencies: Phase → seconds of each run.
+        latencies: Latencies of the runs (seconds), by phase.
         answer: The judge's last answer. Its sentence is shown once the verdict is final.
         status: Status line: what the demo waits for, or how the demo ended.
     """
