@@ -18,7 +18,7 @@ from infercanary.render.units import count
 def settling_actions(
     shift: Shift, restarts: Restarts, runs: int, starts: tuple[int, int], policy: Policy
 ) -> list[str]:
-    """Return one or two actions, the more useful action first. The number of runs in it is an estimate.
+    """Return one or two actions, the more useful action first. Numbers of runs in an action are estimates.
 
     Args:
         shift: Shift with the error of the runs alone.

@@ -35,7 +35,7 @@ class Numbers:
         """True if the cells have units; None before the first cell."""
 
     def latency(self, where: str, cell: object, unit: str) -> float:
-        """Return a cell's value in seconds; without a known unit in the cell or the column, the number unchanged.
+        """Return a cell's value in seconds, or the number unchanged if neither cell nor column has a known unit.
 
         Args:
             where: Place of the cell, for messages.
@@ -78,7 +78,7 @@ def parsed(cell: object) -> tuple[float | None, str, bool]:
     Args:
         cell: For example ``20.7``, ``1,234.5``, ``1.234,5``, ``20.7ms``, ``850 µs`` or ``1m2.5s``.
     """
-    if not isinstance(cell, str):  # an integer may have hundreds of digits, so it is limited
+    if not isinstance(cell, str):  # limited, because float() fails for an integer with hundreds of digits
         return float(min(cell, 2 * _MOST)) if is_number(cell) else None, "", False
     if (value := plain_number(cell)) is not None:
         return value, "." * ("." in cell), False
@@ -103,10 +103,10 @@ def plain_number(text: str) -> float | None:
 
 
 def as_text(cell: object) -> str:
-    """Return a cell in the form that --where compares; null becomes ""."""
+    """Return a cell as text, for a comparison with the value of --where; null becomes ""."""
     if isinstance(cell, str):
         return cell
-    if cell is None or cell != cell:  # the comparison is true for NaN
+    if cell is None or cell != cell:  # NaN differs from itself
         return ""
     try:
         return _encoder.encode(cell)[:200]

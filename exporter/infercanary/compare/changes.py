@@ -1,6 +1,6 @@
-"""Finds changes of level in one series, and the boots or environments that began at each change. Pure functions.
+"""Finds changes of level in one series, and the starts or environments that began at each change. Pure functions.
 
-Consecutive starts form one series, so a restart that changes the level is reported as a change, too.
+Consecutive starts form one series. So a restart that changes the level is also reported as a change.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ State = Literal["steady", "slower", "faster", "changed", "inconclusive"]
 
 
 class LevelChange(Part, frozen=True, kw_only=True):
-    """A change of level: the first run of the new level, and the shift to it as a ratio."""
+    """A change of level: the first run of the new level, and the shift from the old to the new level as a ratio."""
 
     index: int
-    """Index among the counted runs, from 0 on; for a series scanned in blocks, the first run of a block."""
+    """Index of that run among the counted runs, from 0 on; in a series scanned in blocks, the first run of a block."""
     at: float | None
     """Unix seconds; None for files of numbers."""
     start: str = ""
-    """Id of the boot that began at the change; empty if no boot began."""
+    """Boot id of the start that began at the change; empty if no start began there."""
     changes: Sequence[Change] = ()
-    """Components of the environment that changed at the same place."""
+    """Components of the environment that changed at the same run."""
 
 
 class Level(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ def scan_runs(
     Args:
         canary: Name of the canary; empty for files of numbers.
         series: Runs of the canary.
-        components: Environment id → components of that environment.
+        components: Components of each environment, by environment id.
 
     Returns:
         Verdict, levels and changes; ``inconclusive`` without levels if the series is too short.
@@ -118,9 +118,9 @@ def _level_change(
     components: Mapping[str, Mapping[str, str]],
     canary: str,
 ) -> LevelChange:
-    """Return a change with the boot or environment that began there."""
+    """Return a change, with the start or environment that began at this place."""
     index = change.index * block
-    # (first run, id of a boot that begins there or "", environment id).
+    # (index of the first run, boot id if a start begins with this run, else "", environment id).
     began: list[tuple[int, str, str]] = []
     times: list[float] = []
     for start, environments in zip(series.starts, series.environments, strict=True):

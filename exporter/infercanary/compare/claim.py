@@ -14,8 +14,8 @@ from infercanary.judge.policy import Policy
 from infercanary.render.units import interval, percent
 
 SLACK = 0.5
-"""Share of the claimed shift by which the interval may reach above the claim. With 1, a claim of 40 % would hold for
-any imprecise gain. Near 0, a claim that is only just true would never hold.
+"""Share of the claimed shift by which the upper end of the interval may exceed the claim. With 1, a claim of 40 % would
+hold for any gain, however small. Near 0, a claim that is exactly true would almost never hold.
 """
 
 ClaimState = Literal["held", "refuted", "unknown"]
@@ -25,7 +25,7 @@ OF_CLAIM: Mapping[ClaimState, ExitCode] = {
     "refuted": ExitCode.REGRESSED,
     "unknown": ExitCode.INCONCLUSIVE,
 }
-"""State of the claim → exit code of the command."""
+"""Exit code of the command, by state of the claim."""
 
 _WORDS: Mapping[ClaimState, tuple[str, str]] = {
     "held": ("holds", "all below"),
@@ -36,7 +36,7 @@ _SHIFT = re.compile(r"(-\d{1,2}(?:\.\d+)?|\+\d{1,5}(?:\.\d+)?|0(?:\.0+)?) ?%?")
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A claim and what the interval says of it. Shifts are ratios: -0.4 is 40 % faster."""
+    """A claim, and its state after a comparison with the interval. Shifts are ratios: -0.4 is 40 % faster."""
 
     shift: float
     """Claimed shift: at most this much slower, or at least this much faster."""
@@ -62,9 +62,9 @@ def check(shift: float, seen: Sequence[float | None], policy: Policy) -> Claim:
     """Compare a claim with an interval.
 
     The claim holds if the lower end of the interval is at or below the claimed shift, and the upper end is below a
-    limit. The limit is half of the claimed shift above the claim: -20 % for ``-40%``, +15 % for ``+10%``. So a
-    claimed gain holds only if there certainly is a gain. The claim is refuted if the whole interval lies above the
-    claimed shift.
+    limit. The limit is the claim plus half of its size: -20 % for ``-40%``, +15 % for ``+10%``. So a claimed gain
+    holds only if the whole interval is a gain. The claim is refuted if the whole interval lies above the claimed
+    shift.
 
     Args:
         shift: Claimed shift, as a ratio.

@@ -1,6 +1,7 @@
 """Compares two recordings of one canary: the verdict, its evidence, and the causes. Pure functions.
 
-The exporter's judge looks several times while runs arrive. Here all runs are present, so there is only one look.
+The exporter's judge looks several times while runs arrive. A comparison of files has only one look, because all runs
+are present.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ class SideSummary(msgspec.Struct, frozen=True):
     """Median of the counted runs."""
     environments: Sequence[str] = ()
     left_out: Mapping[str, int] = {}
-    """Reason → number of runs excluded for it."""
+    """Number of excluded runs, by reason."""
     attempts: Attempts | None = None
     """None for numbers without information on failures."""
 
 
 class ComparisonResult(Answer, frozen=True, kw_only=True):
-    """Result on one canary. Its interval is None if there are too few runs."""
+    """Result on one canary. The ends of its interval are None if there are too few runs."""
 
     verdict: Verdict
     low: float | None
@@ -63,7 +64,7 @@ class ComparisonResult(Answer, frozen=True, kw_only=True):
     restart_sd: float
     """Restart SD, as a ratio."""
     restart_sd_from: str
-    """Source of the restart SD, in words."""
+    """Source of the restart SD, as text."""
     baseline: SideSummary
     candidate: SideSummary
     causes: Causes = Causes()
@@ -71,7 +72,7 @@ class ComparisonResult(Answer, frozen=True, kw_only=True):
     measures: Mapping[str, MeasureVerdict] = {}
     """Verdicts on measures that both sides have: memory, energy, and the throughput of each load."""
     regressed: Sequence[str] = ()
-    """Names of the measures that regressed. These affect the exit code; the verdict is only about the latency."""
+    """Names of the measures that regressed. They affect the exit code, but not the verdict, which is on the latency."""
     claim: Claim | None = None
     """Claim of `--expect`; if given, the claim decides the exit code."""
     failures_rose: bool = False
@@ -100,16 +101,16 @@ def compare_runs(
         canary: Name of the canary; empty for files of numbers.
         baseline: Runs before.
         candidate: Runs after.
-        restart_sd: Restart SD of one image as a ratio. None to estimate it from the starts; two single files of
-            numbers are then one series before and after, without restart variance.
+        restart_sd: Restart SD of one image as a ratio; None to estimate it from the starts. With None, two single
+            files of numbers count as one series before and after a change, without restart variance.
         policy: Thresholds of the decision.
         gate: As for :func:`concluded`.
         claimed: As for :func:`concluded`.
         subject: Difference between the two sides, in the words of the sentence.
 
     Returns:
-        The verdict with its evidence. ``inconclusive`` if there are too few runs, or if clearly more runs fail and
-        the others are not slower.
+        The verdict with its evidence. It is ``inconclusive`` if there are too few runs. It also is if clearly more
+        runs of the candidate fail while its successful runs are not slower.
 
     Raises:
         UsageError: Both sides have a start in common, which would be compared with itself.
@@ -226,11 +227,11 @@ def concluded(
     Args:
         result: Verdict, interval and sentence on one canary.
         measures: Measure → verdict.
-        gate: With "all", measures that regressed set the exit code. A measure without a verdict has no effect: energy
-            and sweeps often have too few values, and a pipeline would never pass.
-        claimed: Shift of `--expect`, as a ratio; the claim then decides the exit code. A claim is not known to hold
-            if more runs of the canary fail, or if its change is unconfirmed.
-        policy: Used to check the claim.
+        gate: With "all", measures that regressed set the exit code. A measure without a verdict has no effect,
+            because energy and sweeps often have too few values, and a pipeline would never pass.
+        claimed: Shift of `--expect`, as a ratio; the claim then decides the exit code. The claim stays unknown if
+            more runs of the canary fail, or if the change is unconfirmed.
+        policy: Thresholds for the check of the claim.
     """
     worse = [name for name, verdict in measures.items() if verdict.state == "regressed"]
     code = ExitCode.REGRESSED if worse and gate == "all" else OF_VERDICT[result.verdict]

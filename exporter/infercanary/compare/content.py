@@ -1,4 +1,4 @@
-"""Content of a file or of standard input: at most 256 MiB of text, or 64 MiB unpacked from gzip."""
+"""Reads a file or standard input: at most 256 MiB of text, or 64 MiB of text unpacked from gzip."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def _document(result: ComparisonResult | ScanResult) -> Document:
 
 def _side(side: SideSummary, option: str, files: Sequence[str]) -> str:
     others = f" + {len(files) - 1} more" if len(files) > 1 else ""
-    # A long path is cut at its beginning, because its end is more informative.
+    # Cut a long path at its beginning, because the file's name at its end is more informative.
     name = f"{'…' * (len(files[0]) > 60)}{printable(files[0][-60:])}{others}: " if files else ""
     parts = [
         f"{name}{count(side.runs, 'run')} of {count(side.starts, 'start')}",

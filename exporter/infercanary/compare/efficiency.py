@@ -26,8 +26,8 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
     throughput_samples_per_second: float
     """Throughput at the best known load."""
     throughput_from: str
-    """Source of the throughput: `sweep` with its best load; `runs` for the canary's own requests; `latency` if
-    computed as one inference at a time.
+    """Source of the throughput: `sweep` with the best load of a sweep; `runs` for the canary's own requests; `latency`
+    for the inverse of the latency (one inference at a time).
     """
     host_memory_bytes: float | None = None
     device_memory_bytes: float | None = None
@@ -70,7 +70,7 @@ def efficiency(samples: Sequence[Sample], latency: float, price: float | None) -
 
 
 def prices(texts: Sequence[str], hosts: Collection[str]) -> dict[str, float]:
-    """Return host → price of an hour from ``--price``: ``2.5`` for every host, or ``HOST=2.5`` for one host.
+    """Return the price of an hour by host, from ``--price``: ``2.5`` for every host, or ``HOST=2.5`` for one host.
 
     Raises:
         UsageError: A text is not a price, or names an unknown host.

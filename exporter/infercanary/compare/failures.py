@@ -1,14 +1,14 @@
-"""Test for a rise of failed runs, which the latencies of successful runs cannot show. Pure functions."""
+"""Test for a rise in failed runs, because latencies come only from successful runs. Pure functions."""
 
 from __future__ import annotations
 
 from infercanary.compare.recording import Attempts
 
 # One-sided Fisher's exact test ("The Logic of Inductive Inference", 1935), which works with any number of runs, also
-# without earlier failures. The test assumes that runs fail independently, but a hang also fails the next runs. In a
-# simulation with bursts of three failures and a failure rate of 5 % on both sides, the false positive rate is 2 to 6
-# % at level 0.001 (5 to 11 % at 0.01; below 0.1 % at 0.001 without bursts). The other two limits exclude differences
-# that are significant but small: among many runs, the test would report a single hang.
+# without earlier failures. The test assumes that runs fail independently, but a hang often makes the next runs fail,
+# too. In a simulation with bursts of three failures and a failure rate of 5 % on both sides, the false positive rate
+# is 2 to 6 % at level 0.001 (5 to 11 % at 0.01; below 0.1 % at 0.001 without bursts). The other two limits exclude
+# differences that are significant but small. Without them, a single hang among many runs would be reported.
 _LEVEL = 0.001
 _LEAST = 3
 _LEAST_SHARE = 0.05

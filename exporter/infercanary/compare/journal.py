@@ -21,7 +21,7 @@ from infercanary.judge.model import Generation, Sample, Start, kept
 from infercanary.judge.profiles import Packed, merged, of_runs
 from infercanary.render.units import count
 
-_MAX_LINES = 200_000  # three times the lines in a probe's two journal files
+_MAX_LINES = 200_000  # three times the number of lines in a probe's two journal files
 _MAX_LINE_BYTES = 1 << 20  # a probe's longest lines have a profile or an environment of 64 KiB
 _MAX_CANARIES = 1_000  # a real probe has a few
 _MAX_STARTS = 20_000  # two years with a start every hour
@@ -29,11 +29,11 @@ _MAX_COMPONENTS = 200_000  # sum over all environments; a real environment has f
 
 
 _Runs: TypeAlias = "dict[int, tuple[Sample, str]]"
-"""Runs of one canary in one boot: sequence number → (run, environment id)."""
+"""Runs of one canary in one start: (run, environment id) by sequence number."""
 
 
 class _Boot(msgspec.Struct):
-    """Facts of one start that concern all its canaries."""
+    """Facts about one start that hold for all its canaries."""
 
     outputs: dict[str, tuple[float, ...]] = {}
     profiles: Packed = {}
@@ -51,7 +51,7 @@ def is_journal(data: bytes) -> bool:
 
 
 def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, JournalEntry]]:
-    """Yield each entry with its place. Lines truncated by a crash are left out and counted in ``notes``.
+    """Yield each entry with its place. Lines truncated by a crash are left out; a remark in ``notes`` counts them.
 
     Args:
         place: Name of the file, for messages.
@@ -95,8 +95,8 @@ def recording(
     Args:
         places: Names of the files, for messages.
         lines: Entries, each with its place.
-        notes: Remarks on the files so far; becomes the list of the recording.
-        ids: Prefixes of ids. If given, only runs of these boots and environments are read.
+        notes: Remarks on the files so far. The recording gets this list, with further remarks.
+        ids: Prefixes of boot ids and environment ids. If given, only runs with these ids are read.
 
     Returns:
         The starts of each canary, in order of time, and the components of the environments.
@@ -120,8 +120,8 @@ def recording(
             described += len(entry.components) * (entry.environment not in components)
             components[entry.environment] = entry.components
             at_most(_MAX_COMPONENTS, described, where, "components of environments")
-            # Updated instead of replaced, because files may come in any order, and the first entries of a boot lack
-            # outputs.
+            # Updated instead of replaced: the first entries of a boot lack outputs, and may come last, because files
+            # may come in any order.
             boot.outputs.update(entry.outputs)
         if run is None:
             continue

@@ -1,9 +1,8 @@
 """Output files of load generators and benchmarks.
 
-Files with single runs are read; for a summary, the message names the tool's option that writes single runs.
+Files with single runs are read. A summary is refused; the message names the tool's option that writes single runs.
 
-``layouts.yaml`` declares tables, documents and summaries; this module has the conversions that need code. Times
-become seconds.
+``layouts.yaml`` declares tables, documents and summaries; this module has the conversions that need code.
 """
 
 from __future__ import annotations
@@ -30,40 +29,40 @@ class Layout(msgspec.Struct, frozen=True):
     tool: str = ""
     """Name of the tool or of its summary."""
     columns: Sequence[str] = ()
-    """Columns of latencies. Those in the file are judged one by one, unless --column names one."""
+    """Columns of latencies. Each of them that is in the file is judged separately, unless --column names one."""
     needs: frozenset[str] = frozenset()
     """Columns that identify a table of this tool, or paths that identify a document."""
     unit: str = "s"
     """Unit of the latencies if the row does not name it."""
     units: dict[str, str] = {}
-    """Column → column with its unit."""
+    """Name of the column with the unit, by column of latencies."""
     series: Sequence[str] = ()
     """Columns that name the measured object."""
     only: dict[str, set[str]] = {}
-    """Column → values of the counted rows, unless --where names this column."""
+    """Accepted values by column: other rows are not counted, unless --where names this column."""
     skip: dict[str, str] = {}
-    """Column → pattern of cells; matching rows are not runs."""
+    """Pattern by column: rows with a matching cell are not runs."""
     header: Sequence[str] = ()
-    """Columns of a table without a header line."""
+    """Names of the columns, for a table without a header line."""
     first_row: str = ""
-    """Pattern of the first row of such a table; its cells are joined by tabs."""
+    """Pattern that identifies a table without a header line by its first row, with cells joined by tabs."""
     is_labelled: bool = False
-    """True if all other columns are the user's own labels: each column names a series, and `status` may have any
-    meaning.
+    """True if all columns without latencies are the user's own labels. Then each column names a series, and a column
+    `status` may have any meaning.
     """
     path: str = ""
     """Path of the objects in a document; empty if the document itself is the only object."""
     about: Sequence[str] = ()
     """Keys of an object that become columns of its rows."""
     lists: dict[str, str] = {}
-    """Column → path of its cells in an object. Without lists, an object is one row."""
+    """Path of the list of cells in an object, by column. Without lists, an object is one row."""
     text: str = "(?!)"
     """Pattern of the tool's output for people; the default never matches."""
     advice: str = "give another"
     """Next action for a summary, or for a document without a run."""
 
     def rows(self, document: Row) -> Iterator[Row]:
-        """Yield the rows of a document, not yet shaped."""
+        """Yield the rows of a document in the tool's form (before :meth:`shaped`)."""
         for number, entry in enumerate(_objects(_at(document, self.path)), 1):
             if not self.lists:
                 yield entry
@@ -109,13 +108,13 @@ def _declared() -> dict[str, Sequence[Layout]]:
 
 
 def _objects(value: object) -> list[dict[str, Any]]:
-    """Return the objects in a list; a single object counts as a list of one."""
+    """Return the objects in a list; a single object counts as a list with one object."""
     entries = value if isinstance(value, list) else [value]
     return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def _at(value: Any, path: str) -> Any:
-    """Return the value at ``path``, such as `results.times`; of a list, the first object is used."""
+    """Return the value at ``path``, such as `results.times`; from a list, the first object is used."""
     for key in filter(None, path.split(".")):
         value = next(iter(_objects(value)), {}).get(key)
     return value

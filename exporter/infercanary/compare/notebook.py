@@ -22,7 +22,7 @@ class ComparedResults(Document, frozen=True):
         return self.sentence
 
     def _repr_html_(self) -> str:
-        # A frame keeps the page's styles away from the notebook.
+        # Inside a frame, the page's styles do not affect the notebook.
         page = html.escape(render_page(f"{self.name}: before and after", [self]))
         return (
             f'<iframe title="InferCanary: {self.verdict}" sandbox style="width: 100%; height: 40rem; border: 0" '
@@ -40,7 +40,7 @@ def answer(
         new: Journal of the candidate.
         canaries: Name of the canary on each side.
         restart_sd: Restart SD, as a ratio; None to estimate it.
-        subject: Difference between the two sides, in the words of the sentence.
+        subject: Name of the difference between the two sides in the sentence, such as "image".
 
     Raises:
         UsageError: The names differ, or both journals have the same starts.

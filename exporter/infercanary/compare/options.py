@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Output(NamedTuple):
-    """Values of the options of :func:`output`: format and files of an answer."""
+    """Output settings of a command: the printed format, and the files to write. See :func:`output`."""
 
     form: str | None = None
     """Printed format; None for text, in commands without --format."""
@@ -49,7 +49,7 @@ class Output(NamedTuple):
     ) -> int:
         """Print the answer, then write the files; return the exit code of the answer.
 
-        The files come last, because their disk may be full.
+        Files are written after printing, so that a full disk does not lose the printed answer.
 
         Args:
             documents: One document for each canary, in order of output.
@@ -97,7 +97,7 @@ def number(
     """Return an option for a number from ``low`` to ``high``.
 
     Args:
-        names: Names of the option, the first one is used in messages.
+        names: Names of the option; messages use the first name.
         low: Lower limit.
         high: Upper limit.
         advice: A valid value with its unit, for the error message.

@@ -1,4 +1,4 @@
-"""Tells from a row's columns if its run failed."""
+"""Decides from the columns of a row whether its run failed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ WORDS = msgspec.yaml.decode(
 """Words in column names and in cells, grouped by meaning."""
 
 Outcomes: TypeAlias = "tuple[tuple[str, str], ...]"
-"""(name, text) of each column in a row that tells how the run ended (:func:`outcome_kind`)."""
+"""(name, text) of each column in a row that says how the run ended (:func:`outcome_kind`)."""
 
-# Signs in a row. The meaning of a zero or a word depends on the whole column: 0 is OK in gRPC, but a refused
-# connection in HTTP; `miss` is a failure next to `ok`, but not next to `hit`.
+# Signs of success or failure in a row, as bits. The meaning of a zero or a word depends on the whole column: 0 is OK in
+# gRPC, but a refused connection in HTTP; `miss` is a failure next to `ok`, but not next to `hit`.
 FAILED, ZERO, WORD, HTTP, GOOD = 1, 2, 4, 8, 16
 
 
 @functools.lru_cache(maxsize=4096)
 def outcome_kind(name: str) -> str:
-    """Return the kind of a column that tells how runs ended; "" for other columns.
+    """Return the kind of a column that says how runs ended; "" for other columns.
 
     The kinds are `success`, `error`, `ended`, `status` and `said`.
     """
@@ -51,7 +51,7 @@ def words_of(name: str) -> set[str]:
 
 @functools.lru_cache(maxsize=4096)  # cached, because a table has few different outcomes
 def signs(cells: Outcomes) -> int:
-    """Return the signs in a row."""
+    """Return the signs of success or failure in a row."""
     found = 0
     for name, cell in cells:
         kind, cell = outcome_kind(name), cell.strip().lower()
@@ -89,5 +89,9 @@ def _status(name: str, cell: str) -> int:
 
 
 def failures(seen: int) -> int:
-    """Return the signs that mean a failure, given all signs in the file."""
+    """Return the signs that mean a failure in this file.
+
+    Args:
+        seen: All signs in the file.
+    """
     return FAILED | ZERO * bool(seen & HTTP) | WORD * bool(seen & GOOD)

@@ -1,7 +1,7 @@
 """One model across images, engines, devices and hosts: rows from the judge's stores, side by side.
 
-There is no statistical test, because hosts and engines differ in more than one way. Compare a difference with the SD
-of the starts.
+There is no statistical test, because rows differ in more than one way, such as host and engine. The reader should
+compare a difference with the SD of the starts.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _ENGINES = (
     ("tensorrt_engine", "TensorRT", "tensorrt", "tensorrt_cuda_device"),
     ("kserve_server", "", "kserve_server", None),
 )
-"""Components of an environment for each engine: a component that only canaries of this engine report (a version alone
-may just be installed), the engine's name, its version, and its GPU. The GPU is None for a server, because a client
-does not know the server's device.
+"""For each engine: a component of the environment that identifies the engine, the engine's name, and the components
+with its version and its GPU. The version does not identify an engine, because the library may be installed but not
+used. The GPU is None for a server, because a client does not know the server's device.
 """
 
 _KEY = ("canary", "host", "service", "image", "engine", "device", "model", "settings")
@@ -54,14 +54,14 @@ _TABLES: Mapping[str, Mapping[str, str]] = {
     },
     "memory": {"host_memory_bytes": "host memory", "device_memory_bytes": "device memory"},
 }
-"""Column title for each field of a row, by table title. A text field without a column title goes to the last column."""
+"""Column title for each field, by table title. Text fields without a column title are joined in the last column."""
 _UNITS = {"seconds": "s", "ratio": "ratio", "joules": "joules", "bytes": "bytes"}
 
 
 class OverviewRow(Efficiency, frozen=True, kw_only=True):
-    """The starts of one canary with the same host, service, image, engine, device, model and settings.
+    """Summary of the starts of one canary with the same host, service, image, engine, device, model and settings.
 
-    The names of the fields are those of the CSV's columns.
+    The fields have the names of the CSV's columns.
     """
 
     canary: str
@@ -93,13 +93,13 @@ class OverviewRow(Efficiency, frozen=True, kw_only=True):
 def overview(
     hosts: Mapping[str, Path], canary: str, service: str, prices: Mapping[str, float]
 ) -> list[OverviewRow]:
-    """Return the rows of every canary, the fastest first. Rows need a start with enough runs.
+    """Return the rows of every canary, the fastest row first. A row needs at least one start with enough runs.
 
     Args:
-        hosts: Host → file of the judge's store.
+        hosts: Files of the judge's stores, by host.
         canary: Pattern (fnmatch) of canary names.
         service: Pattern of service names.
-        prices: Host → price of an hour.
+        prices: Prices of an hour, by host.
 
     Raises:
         UsageError: A file cannot be read as a store.
@@ -128,7 +128,7 @@ def overview(
 
 
 def overview_document(rows: Sequence[OverviewRow]) -> Document:
-    """Return tables for each canary, narrow enough for a terminal. A text that all rows share becomes a fact.
+    """Return tables for each canary, narrow enough for a terminal. A field with one text in all rows becomes a fact.
 
     Args:
         rows: One or more rows; rows of one canary are consecutive.

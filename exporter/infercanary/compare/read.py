@@ -23,19 +23,19 @@ def read(
     ids: Sequence[str] = (),
     apart: Collection[str] = (),
 ) -> Recording:
-    """Read the files of one side: each file of numbers is one start; in a journal, each run has the id of its start.
+    """Read the files of one side. A file of numbers is one start; a journal names the start of each run.
 
-    The older file of a journal, ``PATH.1``, is read with the journal.
+    The older part of a journal, ``PATH.1``, is read with the journal.
 
     Args:
         paths: Files of one kind, journals or numbers; ``-`` is standard input.
         column: Column or key of the latencies; empty if there is only one column, or if the layout is known.
         where: Columns and values of the counted rows.
         ids: Prefixes of ids of boots and environments. If given, only runs with these ids are read from a journal.
-        apart: Files that the user named; such a file is not read as the older file of another journal.
+        apart: All files that the user named. They are not read a second time as the older part of another journal.
 
     Returns:
-        The recording; its notes have remarks on the files.
+        The recording, with remarks on the files.
 
     Raises:
         UsageError: A file cannot be read, or has an unknown content.
@@ -67,7 +67,7 @@ def read(
 
 
 def _joined(files: Sequence[RecordedRuns]) -> RecordedRuns:
-    """Join files; each file is one start."""
+    """Join the runs of several files of numbers; each file is one start."""
     begun = [runs.attempts.begun for runs in files if runs.attempts]
     failed = sum(runs.left_out.get("failed", 0) for runs in files)
     return RecordedRuns(
@@ -87,7 +87,7 @@ def pick(recording: Recording, canary: str) -> dict[str, RecordedRuns]:
         canary: Name of a canary; empty for all.
 
     Returns:
-        Canary → its runs; the name is empty for numbers.
+        Runs by canary; for numbers, the name of the canary is empty.
 
     Raises:
         UsageError: There is no such canary.
@@ -103,12 +103,12 @@ def pick(recording: Recording, canary: str) -> dict[str, RecordedRuns]:
 def journal_lines(
     texts: Mapping[str, bytes], apart: Collection[str], notes: list[str]
 ) -> Iterator[tuple[str, JournalEntry]]:
-    """Yield the lines of journals; lines of a journal's older file come before it.
+    """Yield the lines of journals. The older part of a journal (``PATH.1``) comes before the journal.
 
     Args:
-        texts: Path → content.
-        apart: Files that the user named; such a file is not read as the older file of another journal.
-        notes: List that gets remarks on additional files and left-out lines.
+        texts: Content of the journals, by path.
+        apart: All files that the user named. They are not read a second time as the older part of another journal.
+        notes: List that gets remarks on additional files and on left-out lines.
 
     Yields:
         ``FILE:LINE``, and the entry.

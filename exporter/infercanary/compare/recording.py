@@ -17,7 +17,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 class Attempts(msgspec.Struct, frozen=True):
-    """Counts of runs that began, and of those that failed. A run that was skipped as busy is not counted."""
+    """Number of runs that began, and number of failed runs among them. A run skipped as busy is not counted."""
 
     begun: int
     failed: int
@@ -27,19 +27,19 @@ class RecordedRuns(NamedTuple):
     """Runs of one canary, or of one or more files of numbers."""
 
     points: Sequence[Floats]
-    """For each start, the medians of the counted runs in order of time (for a journal, in seconds)."""
+    """Medians of the counted runs in order of time, for each start (from a journal, in seconds)."""
     starts: Sequence[Start] = ()
-    """Only for a journal: the same starts, with all fields of their runs."""
+    """The same starts with all fields of their runs; empty for numbers."""
     environments: Sequence[Sequence[tuple[int, str]]] = ()
-    """Only for a journal: for each start, (index of the first run, id) of each environment."""
+    """(index of the first run, id) of each environment, for each start; empty for numbers."""
     left_out: Mapping[str, int] = {}
-    """Reason → number of runs excluded for it."""
+    """Number of excluded runs, by reason."""
     attempts: Attempts | None = None
     """All runs, including excluded runs; None for numbers without information on failures."""
     failure: str = ""
     """Reason of the last failed run."""
     in_seconds: bool = False
-    """True if the unit of a table is known, so that its values are in seconds."""
+    """True if the unit of a table is known. Its values were then converted to seconds."""
 
     @property
     def runs(self) -> int:
@@ -58,12 +58,12 @@ class Recording(NamedTuple):
     journal: bool
     canaries: Mapping[str, RecordedRuns]
     components: Mapping[str, Mapping[str, str]] = {}
-    """Environment id → its components."""
+    """Components of each environment, by environment id."""
     notes: Sequence[str] = ()
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer. In JSON a number that is not finite is null."""
+    """Common fields of the answers of ``compare``, ``scan`` and ``ab``. In JSON, a non-finite number is null."""
 
     canary: str | None
     """None for files of numbers."""
@@ -93,8 +93,8 @@ def at_most(most: int, number: int, place: str, what: str) -> None:
     Args:
         most: The limit.
         number: The counted number.
-        place: Place for the message.
-        what: Name of the counted things, in the plural.
+        place: Place in the file, for the message.
+        what: Plural noun for the message, such as "lines".
 
     Raises:
         UsageError: ``number`` is above the limit.
@@ -107,8 +107,8 @@ def listed(names: Iterable[str], most: int = 12) -> str:
     """Return names as a list to choose from, such as ``a, b and 3 more``.
 
     Args:
-        names: In order of output.
-        most: Maximum number of names in the list.
+        names: Names in order of output.
+        most: Maximum number of names in the list; the rest is counted.
     """
     each = [shown(name) for name in names]
     more = f" and {len(each) - most} more" if len(each) > most else ""

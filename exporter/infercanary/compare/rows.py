@@ -1,4 +1,4 @@
-"""Reads latencies from the rows of a table: selects rows, and counts failed runs instead of averaging them in."""
+"""Reads latencies from the selected rows of a table. Failed runs are counted, and their latencies are left out."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def read_rows(
         decimal_comma: True if ``12,5`` may be a number.
 
     Returns:
-        The runs by column, in seconds if the unit is known. If only one column is read, its name is "".
+        Runs by column, in seconds if the unit is known. If only one column is read, its key is "".
 
     Raises:
-        UsageError: A column is missing or ambiguous, the rows are of several series, or a cell is not a latency.
+        UsageError: A column is missing or ambiguous, the rows belong to several series, or a cell is not a latency.
     """
     place = file.place
     rows = iter(rows)
@@ -97,7 +97,7 @@ def read_rows(
     for name, text in file.where:
         where[pick_column(place, names, name, "--where")].add(text.strip())
     wanted = layout.only | where
-    # First different texts of each column, in order.
+    # The first distinct texts of each watched column, in order.
     kinds: defaultdict[str, dict[str, None]] = defaultdict(dict)
     watched = [
         n
@@ -106,7 +106,8 @@ def read_rows(
     ]
     numbers = Numbers(decimal_comma)
     states = bytearray()
-    mistakes: dict[int, UsageError] = {}  # by sign; a mistake is raised only if its row is not a failure
+    # By signs of the row: a mistake is raised at the end, unless these signs mean a failure.
+    mistakes: dict[int, UsageError] = {}
     seen = 0
     told: Outcomes = ()
     reason = ""
@@ -151,7 +152,7 @@ def read_rows(
         if _is_series(layout, name, cells):
             raise UsageError(f"{place}: its rows are of several series, with {choice(name)}")
     if labels := [*filter(_is_label, several)]:
-        # Fewest texts, because a URL may contain an id of each request.
+        # Choose the column with the fewest texts, because a URL may contain an id of each request.
         name = min(labels, key=lambda name: len(several[name]))
         file.notes.append(
             f"{place}: rows of several kinds are judged together, with {choice(name)} if their shares differ between "
@@ -164,7 +165,7 @@ def read_rows(
     is_failure = signed & failures(seen) != 0
     runs = {}
     for name, points in columns.items():
-        # A word such as `started` is not the end of a run.
+        # Without a latency, a word such as `started` does not mean that a run ended.
         is_run = ~np.isinf(points) | (is_failure & (signed & WORD == 0))
         seconds = np.array(points)[is_run]
         failed = is_failure[is_run] | np.isnan(seconds)
@@ -190,7 +191,7 @@ def _is_label(name: str) -> bool:
 
 
 def _is_series(layout: Layout, name: str, cells: Iterable[str]) -> bool:
-    """True if a column names the measured object; for some columns, only if a cell is not a number."""
+    """True if a column names the measured object. For some column names, a cell must also not be a number."""
     words = words_of(name)
     if layout.is_labelled or name in layout.series or words & WORDS["numbered series"]:
         return True
@@ -198,7 +199,7 @@ def _is_series(layout: Layout, name: str, cells: Iterable[str]) -> bool:
 
 
 def _only_times(head: Sequence[tuple[str, Row]], names: Iterable[str]) -> str:
-    """Return the only column that may be a latency, if its name fits; empty otherwise."""
+    """Return the only column that may contain latencies, if its name fits; empty otherwise."""
     candidates = []
     for name in names:
         cells = [text for _, row in head if (text := as_text(row.get(name)))]
@@ -209,7 +210,7 @@ def _only_times(head: Sequence[tuple[str, Row]], names: Iterable[str]) -> str:
 
 
 def pick_column(place: str, names: Sequence[str], column: str, option: str = "--column") -> str:
-    """Return the column named by an option, or the only column."""
+    """Return the column that an option names, or the only column if the option is empty."""
     fitting = [name for name in names if name == (column or name)]
     if len(fitting) == 1:
         return fitting[0]

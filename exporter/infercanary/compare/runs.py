@@ -1,4 +1,4 @@
-"""Runs of journals and stores as rows of a table, with all known numbers."""
+"""Runs of journals and stores as rows of a table, with all numbers of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OF_RUN = {
     "inside_cores": "inside",
     "received_segments_per_second": "received",
 }
-"""Column → attribute of a run; "" is a placeholder for a computed cell."""
+"""Attribute of a run, by column; "" is a placeholder for a computed cell."""
 _BY_NAME = {"phases": "phase", "controls": "control", "off_cpu": "off_cpu"}
 _UNITS = {"samples/s": "samples_per_second", "": "ratio"}
 
@@ -61,7 +61,7 @@ def runs_of_journal(
 
 
 def runs_of_start(host: str, start: Generation, samples: Iterable[Sample]) -> list[dict[str, Cell]]:
-    """Return a row for each run of a start in a store; the store merges older runs."""
+    """Return a row for each run of a start in a store. For older runs, which the store merges, rows have medians."""
     environment = environment_id(start.environment) if start.environment else ""
     return [_row(host, start, environment, sample) for sample in samples]
 
@@ -88,7 +88,7 @@ def _row(host: str, start: Generation, environment: str, sample: Sample) -> dict
 
 
 def _measure_column(name: str) -> str:
-    """Return the column of a measure; an unknown measure of a newer probe has no unit."""
+    """Return the column name of a measure, with its unit. A newer probe's unknown measure has no unit in its name."""
     if (measure := measure_of(name)) is None:
         return f"measure_{name}"
     return f"{name}_{_UNITS.get(measure.unit, measure.unit)}"

@@ -20,7 +20,7 @@ _MAX_BYTES = 16 << 30
 
 
 def is_store(path: str) -> bool:
-    """True if a file is a store, by its first bytes. False for a pipe, because it can be read only once."""
+    """True if the first bytes of a file are those of a store. False for a pipe, which can be read only once."""
     try:
         if not Path(path).is_file():
             return False
@@ -36,12 +36,12 @@ def starts(
     """Yield the starts in a store, grouped by service and canary.
 
     Args:
-        path: File of the store. A copy of it is read, because a running exporter locks the file.
+        path: File of the store. A copy of the file is read, because a running exporter locks the file.
         canary: Pattern (fnmatch) of canary names.
         service: Pattern of service names; in Kubernetes, ``namespace/service`` also matches.
 
     Yields:
-        The canary, the start, and all runs of the canary in it, in order of time.
+        The canary, the start, and all runs of the canary in this start, in order of time.
 
     Raises:
         UsageError: The file cannot be read as a store.

@@ -19,7 +19,7 @@ from infercanary.compare.rows import MAX_POINTS, File, pick_column, read_rows
 
 _DEEPEST = 20  # depth of nested objects
 _SEPARATOR = re.compile(r'(?im)^"?sep=([^"])"?$')
-"""First line of Excel's CSV files."""
+"""First line of some CSV files from Excel, which names the delimiter."""
 _COMMENT = re.compile(rb'(?m)^[ \t]*(?:#|"?sep=).*')
 
 
@@ -31,8 +31,8 @@ def numbers(file: File, data: bytes) -> dict[str, RecordedRuns]:
         data: Content of the file.
 
     Returns:
-        Column → its runs in the order of the file, in seconds if the unit is known, else in the file's unit. If there
-        is only one column, its name is "".
+        Runs by column in the order of the file, in seconds if the unit is known, else in the file's unit. If there is
+        only one column, its key is "".
 
     Raises:
         UsageError: The format is unknown, or a value is not a latency.
@@ -122,9 +122,9 @@ def _json_lines(file: File, text: bytes) -> Iterator[tuple[str, Row]]:
 
 
 def _pick_array(file: File, document: Row) -> tuple[File, Sequence[Any]]:
-    """Return the entries in a document of unknown layout, and the key of their numbers.
+    """Return the entries in a document of unknown layout, and the file with the key of their numbers as the column.
 
-    Without entries, the document itself is the only entry.
+    If the document has no list of entries, the document itself is the only entry.
     """
     row = dict(_flat(document, columns=True))
     layouts.refuse_summary(file.place, row)
@@ -165,7 +165,7 @@ def _flat(entry: Row, under: str = "", depth: int = 0, *, columns: bool = False)
         entry: The object.
         under: Prefix of the keys.
         depth: Depth of the object.
-        columns: True if objects with the keys 0, 1, 2 … are arrays: columns as pandas writes them.
+        columns: True if objects with the keys 0, 1, 2 … count as arrays, because pandas writes columns in this form.
     """
     for key, value in entry.items():
         if columns and isinstance(value, dict) and [*value] == [*map(str, range(len(value)))]:
@@ -181,7 +181,7 @@ def _flat(entry: Row, under: str = "", depth: int = 0, *, columns: bool = False)
 
 
 def _of_table(file: File, text: bytes, header: str, before: str) -> dict[str, RecordedRuns]:
-    """Read a table, or lines with one number each. A comment ``before`` may have the column names."""
+    """Read a table, or lines with one number each. The column names may be in a comment ``before`` the table."""
     comment = ["", *re.findall(r"(?m)^\s*#+\s*(.*)$", before)][-1]
 
     def cells(line: str, sign: str) -> list[str]:
@@ -191,7 +191,7 @@ def _of_table(file: File, text: bytes, header: str, before: str) -> dict[str, Re
     is_plain = _is_number(header) and "," not in header.partition("#")[0]
     if separator := _SEPARATOR.search(before):
         delimiter = separator[1]
-    else:  # use the delimiter with the most columns, because a quoted name may contain another one
+    else:  # use the delimiter with the most columns, because a quoted name may contain another delimiter
         delimiter = "\x1f" if is_plain else max(",;\t", key=lambda sign: len(cells(header, sign)))
     values, beside = cells(header, delimiter), cells(comment, delimiter)
     names = layouts.header_of(values)

@@ -18,12 +18,12 @@ _VERDICT = re.compile(rf"^(\S[^:\n]*: )?({'|'.join(OF_VERDICT)})\b", re.MULTILIN
 
 
 def width() -> int:
-    """Return the width for text in columns, from 80 to 120."""
+    """Return the width of the output in columns, from 80 to 120."""
     return min(120, max(80, shutil.get_terminal_size().columns))
 
 
 def say(text: str) -> None:
-    """Print ``text``. On a terminal, a verdict at the beginning of a line, or after a name there, gets a colour.
+    """Print ``text``. On a terminal, a verdict at the beginning of a line, or after a leading name, is coloured.
 
     Args:
         text: Printable text with line ends; no line end is added.
@@ -44,7 +44,7 @@ def say(text: str) -> None:
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     try:
         click.echo(text, nl=False, color=False if is_plain else None)
-    except BrokenPipeError:  # the reader stopped reading; the exit code still is the answer
+    except BrokenPipeError:  # the reader of the pipe stopped, but the exit code still gives the answer
         _discard()
     except OSError as error:
         _discard()

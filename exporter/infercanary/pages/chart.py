@@ -14,7 +14,7 @@ from markupsafe import Markup
 from infercanary.render.document import Chart
 
 _POINTS = 1500
-"""Points of a series. A longer series is drawn as medians of parts, which keeps a page below a megabyte."""
+"""Maximum number of points of a series. A longer series is drawn as medians of parts, so that pages stay below 1 MB."""
 _BINS = 60
 _WIDTH = 600  # width of the drawing's coordinates; on a page, the drawing is scaled to its place
 _GRID = 1000  # vertical steps; integers are written much faster than floats
@@ -62,7 +62,7 @@ def draw(environment: Environment, chart: Chart, height: int = 100) -> str:
     beyond = sum(not scale.low <= number <= scale.high for side in sides for number in side)
 
     def points(values: Sequence[float | None], separator: str) -> str:
-        """Return the path through the medians of the parts; parts without a finite value are left out."""
+        """Return the path through the medians of the series' parts; parts without a finite value are left out."""
         parts = values
         if size > 1:
             each = (_finite(values[first : first + size]) for first in range(0, length, size))

@@ -1,4 +1,4 @@
-"""Documents of the judge's results: facts, tables and charts for all output formats."""
+"""Makes documents from the judge's results: facts, tables and charts for all output formats."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def operators_table(operators: Operators | None) -> Table:
 def measures_table(verdicts: Mapping[str, MeasureVerdict], unit: str = "ratio") -> Table:
     """Return a table of the verdicts, changed measures first.
 
-    ``unit`` is the unit of a row whose name is no known measure, such as latency.
+    ``unit`` is the unit of rows whose name is not that of a known measure, such as the row for latency.
     """
     rows = []
     for name, verdict in sorted(verdicts.items(), key=lambda item: item[1].state not in CHANGED):
@@ -92,7 +92,7 @@ def verdict_document(result: Result, sentence: str, measures: Mapping[str, Measu
     Args:
         result: Result for a service's last upgrade.
         sentence: The result in words.
-        measures: Measure → verdict.
+        measures: Verdict on each measure, by measure.
     """
     is_change = result.state in CHANGED
     return Document(

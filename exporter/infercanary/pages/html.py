@@ -50,10 +50,10 @@ def render_page(
     """Return a report as one HTML file.
 
     Args:
-        title: Text.
+        title: Title of the page, as plain text.
         documents: Each document becomes an article.
         notes: Lines about all documents.
-        colophon: Lines of the footer about the making of the report.
+        colophon: Lines of the footer, such as version and date of the report.
     """
     template = environment().get_template("report.html")
     return template.render(title=title, documents=documents, notes=notes, colophon=colophon)

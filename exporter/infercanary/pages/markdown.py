@@ -1,4 +1,4 @@
-"""Documents as Markdown for a comment on a change request: the sentence and its tables; the rest is folded.
+"""Documents as Markdown for a comment on a change request: the sentence and its tables. Other content is folded.
 
 Untrusted names and labels cannot make links, mention users or end a table.
 """

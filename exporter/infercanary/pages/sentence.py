@@ -1,5 +1,5 @@
-"""Sentence: the one-line summary of a result, built from phrases. A phrase that would make it too long is only a fact
-of the document.
+"""Sentence: the one-line summary of a result, built from phrases. Phrases that would make the sentence too long are
+only facts of the document.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from infercanary.render.document import Fact
 from infercanary.render.units import count, interval, percent, short, when
 
 SENTENCE_BYTES = 300
-"""Maximum length of a sentence in UTF-8: it is the value of a label, and is read on a phone."""
+"""Maximum length of a sentence in UTF-8. It is short, because a sentence is a label value, and is read on phones."""
 _COMPONENTS = 4  # environment components that a sentence names
-_VALUE = 40  # characters of a name or of a setting
+_VALUE = 40  # maximum number of characters of a name or of a setting
 _OPEN = ("inconclusive", "unconfirmed")
 _UPGRADED: Mapping[Changed, str] = {"image": "image", "model": "model", "both": "image and model"}
 
 
 class Phrase(Fact, frozen=True):
-    """A fact that also is a phrase of the sentence. Phrases are never cut, and a phrase without a value is left out."""
+    """A fact that is also a phrase of the sentence. A phrase is never cut; without a value, it is left out."""
 
     words: str = ""
     """Text of the phrase in the sentence."""
@@ -120,7 +120,7 @@ def is_variable(change: Change) -> bool:
 
 
 def distinct(before: str | None, after: str | None) -> tuple[str, str]:
-    """Shorten both values of a component; if long lists begin with the same entries, these are cut."""
+    """Shorten both values of a component. If long lists begin with the same entries, the common entries are cut."""
     old, new = ("none" if value is None else value for value in (before, after))
     head = commonprefix((old, new)).rpartition(", ")[0]  # noqa: RUF071 - of texts
     if head and max(len(old), len(new)) > _VALUE:

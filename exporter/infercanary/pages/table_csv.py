@@ -1,4 +1,4 @@
-"""Tables as CSV (RFC 4180). Spreadsheets do not take any of the text for a formula."""
+"""Tables as CSV (RFC 4180). Texts are written so that spreadsheets do not read them as formulas."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from infercanary.render.units import when
 
 Cell: TypeAlias = "str | float | None"
 
-# Signs that begin a formula: https://owasp.org/www-community/attacks/CSV_Injection. Its other characters, tabs and line
-# ends, are made printable here. Full-width signs begin a formula in Chinese and Japanese spreadsheets.
+# Signs that begin a formula: https://owasp.org/www-community/attacks/CSV_Injection. That page also lists tabs and line
+# ends, which printable() replaces. Full-width signs begin a formula in Chinese and Japanese spreadsheets.
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 

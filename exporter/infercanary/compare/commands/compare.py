@@ -20,8 +20,8 @@ from infercanary.judge.policy import FILES, Policy
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 _MOST_APART = 20.0
-"""Largest believable ratio between two files of numbers. Beyond it, the files probably have different units, such as
-ms and s: even a CPU-only wheel by mistake made a service only 3.5 times slower (docs/causes.md).
+"""Largest plausible ratio between two files of numbers. Above this ratio, the files probably have different units, such
+as ms and s. For comparison: a CPU-only wheel made a service 3.5 times slower (docs/causes.md).
 """
 
 
@@ -148,6 +148,6 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
             f"{new.places[0]}: holds {here}, and {old.places[0]} {there}; give two files of one kind, with a canary in "
             "common, or name one --column"
         )
-    # First, because a canary that never ran must be noticed before a deploy.
+    # Canaries without a run on the new side come first, so that they are noticed before a deploy.
     order = sorted(before, key=lambda name: name in after)
     return {name: (before[name], after.get(name, _NOTHING)) for name in order}
