@@ -62,7 +62,7 @@ LAG = Metric(
     "infercanary_event_loop_lag_seconds",
     "gauge",
     "Longest delay of the exporter's event loop over the last 30 s.",
-    reading="Healthy is below 0.1 s. More: the host has too little CPU, or the exporter too many probes.",
+    reading="Healthy is below 0.1 s. Above that, the host has too little CPU, or the exporter has too many probes.",
 )
 RELOAD_OK = Metric(
     "infercanary_config_last_reload_successful",
@@ -234,10 +234,10 @@ class Exporter:
             self._follow()
         except Exception as error:  # an exporter bug must not end this task
             self._config_ok = False
-            log.error("config not reloaded, the old one stays", error=str(error))
+            log.error("config not reloaded; the old config stays in use", error=str(error))
         else:
             self._config_ok = True
-            log.info("config reloaded; listen, store, discovery and judge apply from the next start on")
+            log.info("config reloaded; changes of listen, store, discovery and judge apply after a restart")
 
     async def _tick(self) -> None:
         """Measure the lag of the event loop, and reload the config when its file changes."""

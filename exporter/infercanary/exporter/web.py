@@ -117,7 +117,9 @@ class Secured:
             config = _load(self._path)
             context = _context(config.tls_server_config, self._path)
             if (had_users and not config.basic_auth_users) or (context is None) != (self._context is None):
-                raise UsageError(f"{self._path}: to switch TLS on or off, or users off, restart the exporter")
+                raise UsageError(
+                    f"{self._path}: to switch TLS on or off, or to remove all users, restart the exporter"
+                )
             self._config, self._context, self._good = config, context, {}
         except UsageError as error:
             mistake = str(error)

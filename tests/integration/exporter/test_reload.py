@@ -65,7 +65,7 @@ async def test_a_reload_says_what_waits_for_the_next_start(path: Path) -> None:
     put(path, "poll_seconds: 3\nlisten: 127.0.0.1:1\n")
     with capture_logs() as logs:
         await exporter.reload()
-    assert "listen, store, discovery and judge apply from the next start on" in logs[-1]["event"]
+    assert "changes of listen, store, discovery and judge apply after a restart" in logs[-1]["event"]
     assert exporter.config.poll_seconds == 3 and exporter.collector.config is exporter.config
 
 

@@ -278,7 +278,7 @@ def asking(kind: str, given: Mapping[str, str], names: Sequence[str]) -> Asking 
         return None
     mistake = ""
     if value is None:
-        mistake = f"{kind} {enable} is missing, so the probe is not polled; set it to true, or to false without a probe"
+        mistake = f"{kind} {enable} is missing, so the probe is not polled; write true, or false if there is no probe"
     elif value.lower() != "true":
         mistake = f"{kind} {enable}: {label_text(value)!r} is neither true nor false; write true"
     unknown = [name for name in ours if name not in names][:_MOST_NOTES]

@@ -40,7 +40,7 @@ MAX_BYTES = 16 << 20
 _FIXES = {
     401: ": the token is not valid; does the service account exist?",
     403: ": give the exporter's service account `list` and `watch` on `pods`, by a ClusterRole",
-    404: ": KUBERNETES_SERVICE_HOST is not that of an API server",
+    404: ": KUBERNETES_SERVICE_HOST is not the address of an API server",
     410: ": the resource version is too old; pods are listed again",
 }
 

@@ -195,7 +195,7 @@ def _ports(pod: Pod) -> tuple[dict[str, int], str]:
         # A sidecar that watches a server is a different container from the server.
         names = [each.name for each in pod.spec.containers if each.name != pod.given.get(WATCHES)]
         if len(names) > 1:
-            mistake = f"the pod has several containers, and none has a port named {PORT_NAME}; name the probe's port"
+            mistake = f"the pod has several containers, and none has a port named {PORT_NAME}; give the port this name"
     if number is None:
         value = label_text(text or "")
         mistake = f"annotation {PORT}: {value!r} is not a port; write a number from 1 to 65535, in quotes"

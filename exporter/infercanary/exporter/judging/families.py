@@ -96,14 +96,14 @@ _OF_FINDING: _Table[Finding] = {
         "gauge",
         "Median of a measure with the new image: bytes, joules, samples per second, or a ratio.",
         _MEASURE,
-        reading="Updated when the judge looks. The probe's own metrics have the last run.",
+        reading="Updated at each look of the judge. The probe's own metrics have the last run.",
     ): lambda f: {(name,): v.after for name, v in f.measures.items()},
     Metric(
         "infercanary_control_baseline_seconds",
         "gauge",
         "Median time of a control in the old image's runs; without an upgrade, in the only image's runs.",
         ("canary", "control"),
-        reading="The level before the upgrade, for `infercanary_control_seconds`.",
+        reading="Compare `infercanary_control_seconds` with it.",
     ): lambda f: _labelled(f.result.controls),
     Metric(
         "infercanary_judge_aa_tests",
@@ -133,7 +133,7 @@ _OF_RESULT: _Table[Result] = {
     Metric(
         "infercanary_shift_image_ratio",
         "gauge",
-        "Part of the latency change due to the image: the rest after the host's part.",
+        "Part of the latency change due to the image: the change without the host's part.",
         _CANARY,
         reading="If it is near the whole change, the image is the cause: see `infercanary_upgrade_component_info`.",
     ): lambda r: r.causes.image.shift if r.causes.image else None,
@@ -150,12 +150,12 @@ _OF_RESULT: _Table[Result] = {
         "Median latency of the new image's runs that the verdict rests on; without an upgrade, of the only image's "
         "runs.",
         _CANARY,
-        reading="Updated when the judge looks. `infercanary_run_median_seconds` is the last run.",
+        reading="Updated at each look of the judge. `infercanary_run_median_seconds` is the last run.",
     ): lambda r: r.current,
     Metric(
         "infercanary_upgrade_timestamp_seconds",
         "gauge",
-        "When the first container of the service started with the new image, Unix time.",
+        "Unix time at which the first container of the service started with the new image.",
         _CANARY,
         reading="Missing before the first upgrade.",
     ): lambda r: r.upgraded_at,
@@ -249,7 +249,7 @@ _OF_CHANGE: _Table[Result] = {
         "gauge",
         "Change of a control since the upgrade: its time divided by its time before, minus 1.",
         ("canary", "control"),
-        reading="A control is the same work in every image: the host or the limits changed. Missing if no control "
+        reading="A control is the same work in every image, so the host or the limits changed. Missing if no control "
         "changed.",
     ): lambda r: _labelled(r.causes.controls),
     Metric(
@@ -271,7 +271,8 @@ _OF_DRIFT: _Table[Drift] = {
         "gauge",
         "Latency now divided by the latency of the image's first day in this container, minus 1; 0 without a drift.",
         _CANARY,
-        reading=f"A change without an upgrade: heat, a neighbour, a leak. Missing before {_DRIFT_RUNS} steady runs.",
+        reading=f"A change without an upgrade, such as by heat, a neighbour or a leak. Missing before {_DRIFT_RUNS} "
+        "steady runs.",
     ): lambda d: d.shift,
     Metric(
         "infercanary_drift_host_ratio",
@@ -284,7 +285,7 @@ _OF_DRIFT: _Table[Drift] = {
     Metric(
         "infercanary_drift_timestamp_seconds",
         "gauge",
-        "When the drift began, or could first be seen, Unix time.",
+        "Unix time at which the drift began, or could first be detected.",
         _CANARY,
         reading="Check what else happened then. Missing without a drift.",
     ): lambda d: d.onset,

@@ -14,7 +14,7 @@ STORE_ERRORS = Metric(
     "infercanary_store_errors_total",
     "counter",
     "Failures to read or write the judge's store.",
-    reading="An increase while `infercanary_store_up` is 1: the store recovered by itself.",
+    reading="If it increased and `infercanary_store_up` is 1, the store recovered by itself.",
 )
 STORE_BYTES = Metric(
     "infercanary_store_bytes",
@@ -39,7 +39,7 @@ DROPPED = Metric(
     "infercanary_unjudged_runs_total",
     "counter",
     "Runs that were dropped because the store failed for too long.",
-    reading="Healthy is no increase. Verdicts then rest on fewer runs.",
+    reading="Healthy is no increase. Dropped runs are missing in verdicts.",
 )
 LEFT_OUT = Metric(
     "infercanary_runs_left_out_total",
