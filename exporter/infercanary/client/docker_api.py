@@ -15,6 +15,6 @@ class DirectClient(docker.APIClient):
     """
 
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
-        """See :meth:`requests.Session.merge_environment_settings`; ``proxies`` has no effect."""
+        """Override :meth:`requests.Session.merge_environment_settings`, ignoring all proxies."""
         settings = super().merge_environment_settings(url, {}, stream, verify, cert)
         return {**settings, "proxies": {}}

@@ -88,7 +88,7 @@ async def fetch(
         raise PollError("timeout", f"no complete answer within {timeout_seconds:g} s") from None
     except (OSError, ValueError, UsageError) as error:
         text = getattr(error, "strerror", None) or str(error)
-        # Errors of all addresses of the host name.
+        # The error contains one errno for each address of the host name.
         if {*_ERRNO.findall(str(error))} == {str(errno.ECONNREFUSED)}:
             text = "connection refused: nothing listens there"
         raise PollError("unreachable", text) from None

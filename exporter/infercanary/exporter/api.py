@@ -64,7 +64,7 @@ async def _posted(request: web.Request) -> dict[str, str]:
 
 
 def parse(given: Mapping[str, str]) -> Question:
-    """Convert the parameters of a question; an empty parameter counts as missing."""
+    """Convert the parameters of a query or webhook to a question. An empty parameter counts as missing."""
     if unknown := [name for name in given if name not in PARAMETERS]:
         raise UsageError(settings.unknown_key(unknown[0], PARAMETERS))
     if len(given) > len({*given}):

@@ -81,7 +81,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
         self._deadline = loop.call_later(HEADER_SECONDS, self._end, "no_request")
 
     def allow(self, seconds: float, reason: Reason | None) -> None:
-        """Close the connection after ``seconds`` from now; count this if ``reason`` is not None."""
+        """Set a deadline after which the connection is closed. The closing is counted if ``reason`` is not None."""
         self._deadline.cancel()
         self._deadline = asyncio.get_running_loop().call_later(seconds, self._end, reason)
 

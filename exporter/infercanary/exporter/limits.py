@@ -118,7 +118,7 @@ class Account:
         return min(_LONGEST_WAIT, max(debts, default=0.0))
 
     def affordable_series(self, reported: Iterable[Lines], shown: Sequence[Lines], now: float) -> list[Lines]:
-        """Select the families whose new series fit the budget: each series costs Prometheus memory for hours."""
+        """Select the families whose new series fit the budget. Prometheus keeps each new series in memory for hours."""
         layouts = {id(lines.layout) for lines in shown}  # the same layout has the same series
         return [
             lines
@@ -128,7 +128,7 @@ class Account:
         ]
 
     def affordable_canaries(self, names: Collection[str], now: float) -> set[str]:
-        """Select the canaries that fit the budget: each new canary costs a verdict for hours, and rows of the store."""
+        """Select the canaries that fit the budget. Each new canary has a verdict for hours, and rows in the store."""
         return {name for name in names if self._spend_new("canaries", [name], now)}
 
     def _spend_new(self, budget: Budget, things: Iterable[str | bytes], now: float) -> bool:

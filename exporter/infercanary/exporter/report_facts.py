@@ -30,9 +30,9 @@ class SeenGpu(NamedTuple):
     """NVML's index of the GPU in the container."""
     uuid: str
     listed: float = math.nan
-    """Processes on it that NVML lists in the container; NaN if unknown."""
+    """Number of processes on the GPU that NVML lists in the container; NaN if unknown."""
     own: float = math.nan
-    """Processes on it that belong to the container; NaN if unknown."""
+    """Number of processes on the GPU that belong to the container; NaN if unknown."""
 
 
 class ReportFacts(msgspec.Struct, frozen=True):

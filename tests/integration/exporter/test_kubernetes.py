@@ -207,7 +207,7 @@ async def test_a_line_in_pieces_and_a_cut_in_it(api: Api, follow: Follow) -> Non
 REFUSALS = {
     401: "token is not valid",
     403: "`list` and `watch` on `pods`",
-    404: "not that of",
+    404: "not the address of",
     302: "HTTP 302",
 }
 

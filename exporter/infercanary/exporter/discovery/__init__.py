@@ -1,1 +1,1 @@
-"""Discovery of containers with a probe: each method is one module here (see ``base``)."""
+"""Discovery of containers with a probe. Each source of containers (Docker, Kubernetes, the config) has a module."""

@@ -282,7 +282,7 @@ class NodePods:
         yield from {each.url or each.key: each for pod in pods for each in pod.containers}.values()
 
     def read(self, pods: Iterable[msgspec.Raw]) -> Pods:
-        """Convert pods to their states, by namespace and name."""
+        """Convert pods to states by namespace and name."""
         return dict(convert_each(map(bytes, pods), _read_pod, self._failed))
 
     def replace(self, listed: Pods) -> None:
