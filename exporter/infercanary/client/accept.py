@@ -57,7 +57,7 @@ _MAX_ENVIRONMENT = 200
 _MAX_ENVIRONMENT_BYTES = 64 << 10
 _MAX_SETTING = 4096
 _MAX_OUTPUTS = _MAX_PLACES = 32  # outputs, and places of each output; equal to the probe's own limits
-_VISIBLE = r"\A[ -~]*\Z"  # ASCII
+_VISIBLE = r"\A[ -~]*\Z"  # printable ASCII characters only
 _MAX_NAMES = 100  # limit for each of phases, controls and measures in one run
 _MAX_TAGS = 32  # limit for one run; an honest probe has fewer tags
 _MAX_DETAIL = 500  # characters of a failure's reason; a longer reason is cut

@@ -190,7 +190,7 @@ class Exporter:
         return await scrape.send(request, [page], "text/html; charset=utf-8")
 
     async def show_metrics(self, request: web.Request) -> web.StreamResponse:
-        """Send the exposition in the format that the request's headers ask for."""
+        """Send the exposition in the format that the request's Accept header selects."""
         content_type = scrape.negotiate(request.headers.get("Accept", ""))
         parts = self.families(in_openmetrics="openmetrics" in content_type)
         return await scrape.send(request, parts, content_type)

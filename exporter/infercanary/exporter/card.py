@@ -132,8 +132,8 @@ def _side(finding: Finding, probe: PolledProbe) -> Literal["old", "new", "other"
         return "other"
     sides, result = finding.sides, finding.result
     boot, image = (probe.start.container, probe.start.boot_id), image_name(probe.start)
-    # The start decides; the image decides if the judge does not know the start (a new start, or a judge on another
-    # host).
+    # Decide by the start. If the judge does not know the start (a new start, or a judge on another host), decide by the
+    # image.
     if boot in sides.old - sides.new:
         return "old"
     if boot in (sides.new if result.upgraded_at else sides.others) or image == result.candidate_image:

@@ -60,9 +60,7 @@ class Layout(msgspec.Struct, frozen=True, weakref=True):
     """Number of lines."""
 
 
-class Lines(
-    msgspec.Struct, frozen=True, gc=False
-):  # tens of thousands exist, and reference cycles are impossible
+class Lines(msgspec.Struct, frozen=True, gc=False):  # tens of thousands exist, without reference cycles
     """One family of one container, as lines for a scrape."""
 
     layout: Layout

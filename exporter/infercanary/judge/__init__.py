@@ -28,7 +28,7 @@ __all__ = ["ChangePoint", "Comparison", "Judge", "Result", "compare", "scan"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the judge on first use: comparing two samples does not need it."""
+    """Import ``Judge`` and ``Result`` at first use, because comparing two samples does not need them."""
     if name not in ("Judge", "Result"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from infercanary.judge.result import Result

@@ -70,7 +70,7 @@ class Evidence:
         self.felt = [sibling for _, sibling in self._beside if self.tells(sibling)]
         """Shifts of siblings that are evidence, after subtracting the shift of replicas on the old image."""
         self.siblings = middle_of(self.felt) if self.felt else None
-        """Median sibling's shift."""
+        """Median shift of the siblings that are evidence; None without any."""
 
     def moved(self, shift: Shift) -> bool:
         """Return True if a shift is at least the smallest effect and significant."""

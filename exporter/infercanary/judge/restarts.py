@@ -76,7 +76,7 @@ def restarts_before(last: Start, starts: Sequence[Start], pool: Pool) -> Restart
         last: Newest start of the container whose drift is tested.
         starts: Starts of its service with the runs of one canary.
     """
-    opening = 48  # runs: two to eight minutes
+    opening = 48  # number of first runs, which take two to eight minutes
     others = uncontended(starts, [], pool)
     return restarts_of((start.first(opening) for start in others if start is not last), pool)
 

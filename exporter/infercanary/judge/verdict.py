@@ -43,7 +43,7 @@ Trials: TypeAlias = Mapping[tuple[str, str], Trial]
 
 
 class Judge:
-    """Judges upgrades by one policy."""
+    """Judges upgrades of services by the thresholds of a policy."""
 
     def __init__(self, policy: Policy = LIVE) -> None:
         self._policy = policy

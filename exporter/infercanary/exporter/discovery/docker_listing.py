@@ -135,8 +135,8 @@ class Listing:
     def container(self, listed: ListedContainer) -> Container | None:
         """Convert a container whose labels ask for polling.
 
-        A container with only other labels of ours gets no URL and a message, because a mistake such as
-        ``infercanary.enabled=true`` must be noticed.
+        A container that has only other InferCanary labels gets no URL but a message, so that a mistake such as
+        ``infercanary.enabled=true`` is noticed.
         """
         # An image may ask for polling. But the builder of an image must not choose the service that its containers
         # report as.

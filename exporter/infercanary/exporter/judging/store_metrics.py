@@ -1,4 +1,4 @@
-"""Metrics of the thread that stores and judges."""
+"""Metrics of the store and of the judge's thread."""
 
 from __future__ import annotations
 
