@@ -350,6 +350,16 @@ def test_years_are_bounded(in_memory: Opens) -> None:
     assert SMALL.hours <= hours <= SMALL.hours + 2, "the next thinning drops those that were merged last"
 
 
+def test_the_opening_of_an_older_start_is_merged_once_newer_ones_fill_the_window(in_memory: Opens) -> None:
+    store = in_memory(SMALL)
+    for boot in ("old", *"abc"):
+        simulate(store, range(1, 100), boot)
+    store.take(generation("old"), [])
+    store.thin(T)
+    assert all(run.runs > 1 for run in kept(store, "old"))
+    assert store.take(generation("old"), samples(1, 100)) == 0
+
+
 def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store: Store) -> None:
     """Starts without runs, as of a server that ends before its first one, take the place of none that has some."""
     for number in range(200):
