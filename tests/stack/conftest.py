@@ -117,7 +117,7 @@ def _under_load(port: int) -> Iterator[None]:
 def upgrade(stack: Stack) -> Iterator[float]:
     """`classify` gets an image that is half as fast, or slower, under load; since when (Unix time)."""
     build("infercanary-example:slower", SLOWER)
-    stack.runs("classify", 20)  # a baseline whose noise is known
+    stack.runs("classify", 26)  # a baseline whose noise is known
     with _under_load(PORTS["moderate"]):
         replace_classify("slower", 4)
         since = time.time()
@@ -133,8 +133,9 @@ def judged(stack: Stack, upgrade: float) -> tuple[float, float]:
     stack.alert("InferCanaryImageRegressed", "classify")
     minute = 'sum_over_time(infercanary_verdict{service="classify", measure="latency", verdict="regressed"}[1m]) > 2'
     eventually("Prometheus has it", 60, lambda: stack.query(minute))
+    still = 'infercanary_verdict{service="classify", measure="latency", verdict="regressed"} == 1'
     measured = 'infercanary_shift_ratio{service="classify", measure="host_memory"}'
-    eventually("and that of the memory", 60, lambda: stack.query(measured))
+    eventually("and that of the memory", 120, lambda: stack.query(measured) and stack.query(still))
     return upgrade - 60, time.time()
 
 
