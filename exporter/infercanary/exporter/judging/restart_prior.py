@@ -21,9 +21,7 @@ services are judged.
 """
 
 _KIND = "restart_prior"
-_KNOWN_SECONDS = (
-    1800.0  # a new prior is used only after this time, when all exporters of the store have read it
-)
+_KNOWN_SECONDS = 1800.0  # delay before a new prior is used, until all exporters have read it
 
 
 class RestartPrior:

@@ -24,9 +24,7 @@ _MOST_RUNS = 6_000
 _ASKED = tuple(sorted(NOT_JUDGED | BY_ITSELF))
 """Tags that are kept with a sibling's runs. Other tags are dropped, because a hostile probe may report many."""
 _READ_SECONDS = 30.0  # seconds for which the siblings of a host are cached
-_RECENT_SECONDS = (
-    600.0  # a canary runs if its last run is at most this much older than the newest run on the host
-)
+_RECENT_SECONDS = 600.0  # a canary runs if its last run is within this time of the host's newest run
 
 
 class Siblings:

@@ -266,9 +266,7 @@ class Judging:
             self.ownership.lose([service])
         except StoreError:
             self._services[service].seen.pop(canary, None)
-            self._due[service, canary] = (
-                None  # judge this canary again when the store works, after the others
-            )
+            self._due[service, canary] = None  # judge it again after the others, when the store works
             raise
         except Exception:
             # A bug must affect only the verdict on this canary.
