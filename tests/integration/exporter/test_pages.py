@@ -118,7 +118,7 @@ async def test_the_page_shows_the_worst_first_and_escapes_what_probes_say(
         "&lt;script&gt;",
         ">12.5 ms<",
         "unreachable: connection refused",
-        "http_status: HTTP 404: another",
+        "http_status: HTTP 404: a server",
     ):
         assert said in text, said
 
