@@ -216,7 +216,7 @@ class Connections:
                 self.count("refused", address)
                 accepted.close()
             else:
-                if idle is not None:  # a client that keeps its idle connection uses another one now
+                if idle is not None:  # close the oldest idle connection to make room for the new one
                     idle.leave()
                     idle.force_close()
                 task = asyncio.create_task(self._connect(server, accepted, address, context))

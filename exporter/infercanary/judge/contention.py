@@ -23,7 +23,7 @@ def left_waiting(starts: Sequence[Start]) -> list[Start]:
     wait is unknown and not subtracted either.
 
     Args:
-        starts: Starts of canaries with one thread. With several threads, only the wait of one thread is known.
+        starts: Starts of canaries with one thread. With several threads, the wait of the other threads is unknown.
 
     Returns:
         Starts with a known wait in at least half of their runs. Runs with unknown wait are left out.

@@ -103,7 +103,7 @@ def learned(services: Sequence[Restarts]) -> Prior | None:
     Returns:
         None if there are fewer than eight services.
     """
-    if len(services) < 8:  # fewer are too weak evidence
+    if len(services) < 8:  # fewer services are too weak evidence
         return None
     sds, dfs = np.array(services).T
     # A service's variance divided by the prior's has an F distribution, so divide by the median of this distribution.

@@ -78,7 +78,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     image_seconds: float = 90 * DAY_SECONDS
     """Seconds for which an image is kept after it was last seen. The newest two images are kept longer."""
     containers: int = 4_000
-    """Number of containers: the last seen, and all that run."""
+    """Number of containers that are kept, the last seen ones. Containers that still run are always kept."""
 
 
 IN_MEMORY = Retention(opening_starts=2, raw=240, blocks=240, hours=240, failed=120, starts=16, images=3)

@@ -37,7 +37,7 @@ class _Ended(msgspec.Struct):
     """Memory kills of one image in one container."""
 
     container: Container
-    """The container as first found: a moved tag must not begin a new series."""
+    """The container as first found. Later facts are ignored, because a moved tag would begin a new series."""
     times: int = 0
     last_at: float = -math.inf
     """Unix time."""

@@ -254,7 +254,7 @@ class PodState(msgspec.Struct, frozen=True):
     """Current containers of one pod, and its ended containers that the kernel killed for memory."""
 
     created: float = 0.0
-    """Unix time."""
+    """Unix time at which the pod was created."""
     containers: tuple[Container, ...] = ()
     kills: Mapping[str, float] = {}
     """Unix time of the end, by id of a killed container."""
