@@ -79,9 +79,7 @@ def shared_gpus(gpus: Mapping[Key, Iterable[SeenGpu]]) -> dict[Key, dict[tuple[s
     shares: defaultdict[Key, dict[tuple[str, str], GpuShare]] = defaultdict(dict)
     for uuid, sharers in users.items():
         others = len(sharers) - 1
-        first = sorted(sharers, key=lambda key: key[::-1])[
-            : _NAMES + 1
-        ]  # few names are enough, and sharers may be many
+        first = sorted(sharers, key=lambda key: key[::-1])[: _NAMES + 1]  # there may be many sharers
         known = sum(gpu.own for gpu in sharers.values())
         for key, gpu in sharers.items():
             names = [_name(other) for other in first if other != key][:_NAMES]
