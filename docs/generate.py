@@ -160,10 +160,10 @@ def declared(
 
 
 _TABLE = '''\
-"""The kind of each metric of the shipped probe, by its name without ``_total``.
+"""Kind of each metric of the shipped probe, by the metric's name without ``_total``.
 
-Made by `make docs` from the declarations in the code: change those, not this file. A probe that reports one of these
-names with another kind would take it away from the others, so it is refused.
+Made by `make docs` from the declarations in the code: change those, not this file. The exporter refuses a metric with
+one of these names and another kind, because it would displace the metric of the other probes.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Command line, exit codes, and settings files with their check. Every part may use it."""
+"""Command line, exit codes, and settings files with their check. All other packages may import this package."""

@@ -1,4 +1,4 @@
-"""``infercanary check-config``: reads settings files as probe and exporter do, and starts nothing."""
+"""``infercanary check-config``: reads settings files in the same way as probe and exporter, and starts nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infercanary.command.extras import needed_by
 from infercanary.command.interpreter import libraries_first
 from infercanary.command.settings import UsageError
 
-# `read` reports an unreadable file in one line.
+# Click does not check the file, because `read` reports an unreadable file in one line.
 _FILE = click.Path(readable=False)
 
 

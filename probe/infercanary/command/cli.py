@@ -1,4 +1,4 @@
-"""The command line: ``infercanary <command>``. Each command lives with its package and is imported when called."""
+"""The command line: ``infercanary <command>``. Each command is in its own package, and is imported when called."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Imports a command when it is called: an image with the probe need not contain the exporter."""
+    """Imports a command only when the command is called, because an image with the probe may lack the exporter."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -89,7 +89,7 @@ def _in_one_line(error: click.ClickException) -> UsageError:
 
 
 def main() -> None:
-    """Run the command line and exit. A user's mistake is one line on standard error and exit code 2."""
+    """Run the command line and exit. A user's mistake gives one line on standard error, and exit code 2."""
     try:
         code = cli(prog_name="infercanary", standalone_mode=False)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Exit codes of every command. Pipelines decide on them, so one code has one meaning everywhere."""
+"""Exit codes of all commands. Pipelines decide by exit code, so a code has the same meaning in every command."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit code of a command; for a command that a signal ends see :func:`of_signal`."""
+    """Exit code of a command. For a command that a signal ended, see :func:`of_signal`."""
 
     FINE = 0
     REGRESSED = 1
     USAGE = 2
     INCONCLUSIVE = 3
     FAULT = 70
-    """EX_SOFTWARE of sysexits(3). Python's own code for an exception is 1, which means "regressed" here."""
+    """EX_SOFTWARE of sysexits(3). Python's own exit code for an exception is 1, but that means "regressed" here."""
     INTERRUPTED = 130
-    """128 + SIGINT, before a command handles signals itself."""
+    """128 + SIGINT: the exit code after Ctrl-C, before a command handles signals itself."""
 
 
 MEANINGS: Mapping[ExitCode, str] = {
@@ -50,7 +50,7 @@ OF_VERDICT: Mapping[str, ExitCode] = {
     "changed": ExitCode.FINE,
     "slower": ExitCode.REGRESSED,
 }
-"""Verdict → exit code."""
+"""Exit code by verdict."""
 
 SEVERAL = "Of several canaries, 1 outweighs 3, and 3 outweighs 0."
 
@@ -58,19 +58,19 @@ _WORST_FIRST = (ExitCode.REGRESSED, ExitCode.INCONCLUSIVE, ExitCode.FINE)
 
 
 def worst(codes: Iterable[int]) -> ExitCode:
-    """Return the exit code of several answers: a regression outweighs an unknown, and both outweigh "fine".
+    """Return one exit code for several answers: "regressed" outweighs "inconclusive", and both outweigh "fine".
 
     Args:
-        codes: Codes of answers: 0, 1 or 3.
+        codes: Exit code of each answer: 0, 1 or 3.
 
     Raises:
-        ValueError: There are no answers, or a code is not one of an answer.
+        ValueError: ``codes`` is empty, or contains another code.
     """
     return min(map(ExitCode, codes), key=_WORST_FIRST.index)
 
 
 def of_signal(number: int) -> int:
-    """Return the exit code for a command ended by a signal, as shells report it: 128 more than its number."""
+    """Return the exit code for a command that a signal ended, as in shells: 128 plus the number of the signal."""
     return 128 + number
 
 
@@ -78,9 +78,9 @@ def epilog(meanings: Mapping[ExitCode, str] | None = None, *notes: str) -> str:
     """Return a paragraph on exit codes for a command's help.
 
     Args:
-        meanings: Meanings in this command, such as "too short a series" for INCONCLUSIVE; without it the general
-            ones.
-        notes: Sentences that follow.
+        meanings: Meanings in this command, such as "too short a series" for INCONCLUSIVE; None for the general
+            meanings.
+        notes: Sentences at the end of the paragraph.
     """
     named = dict(MEANINGS) if meanings is None else {ExitCode.USAGE: MEANINGS[ExitCode.USAGE], **meanings}
     codes = ", ".join(f"{code:d} {meaning}" for code, meaning in sorted(named.items()))

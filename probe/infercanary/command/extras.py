@@ -1,4 +1,4 @@
-"""Advice for parts that need more than the bare package."""
+"""Installation advice for parts of the package that need additional modules (extras)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from infercanary.command.settings import UsageError
 
 @contextmanager
 def needed_by(what: str, extra: str) -> Iterator[None]:
-    """Turn a missing module during imports into one line.
+    """Turn the error of an import within the block into one line for the user.
 
     Args:
         what: Part that needs the modules, in the user's words.
-        extra: Extra that has them (:func:`advice`).
+        extra: Extra that installs the modules (:func:`advice`).
 
     Raises:
         UsageError: A module is missing.
@@ -26,7 +26,8 @@ def needed_by(what: str, extra: str) -> Iterator[None]:
 
 
 def advice(extra: str) -> str:
-    """Return how to install an extra, such as ``in a checkout: pip install '.[exporter]'``. There is no release on
-    PyPI yet.
+    """Return advice on the installation of an extra, such as ``in a checkout: pip install '.[exporter]'``.
+
+    A checkout is needed, because there is no release on PyPI yet.
     """
     return f"in a checkout: pip install '.[{extra}]'"

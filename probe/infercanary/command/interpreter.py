@@ -1,8 +1,8 @@
-"""Starts Python with the working folder behind the libraries.
+"""Starts Python with the working folder after the libraries in the module search path.
 
-``python -m`` and ``python -c`` put the working folder first, and an image's PYTHONPATH often names it: an app's
-``types.py`` or ``yaml.py`` would replace the library's. PYTHONSAFEPATH needs Python 3.11 and leaves PYTHONPATH as it
-is.
+``python -m`` and ``python -c`` put the working folder first, and an image's PYTHONPATH often contains this folder.
+Then an app's ``types.py`` or ``yaml.py`` would replace the library of the same name. PYTHONSAFEPATH does not help,
+because it needs Python 3.11 and does not change PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LIBRARIES_FIRST = (
     "here = lambda path: exists('.') and exists(path) and os.path.samefile(path, '.'); "
     "sys.path[:] = [*(path for path in sys.path if not here(path or '.')), '']"
 )
-"""Code that moves the working folder to the end of the search path; it imports nothing new."""
+"""Code that moves the working folder to the end of the search path. It imports only modules that are already loaded."""
 
 _RUN_MODULE = (
     f"{LIBRARIES_FIRST}; del sys.argv[0]; import runpy; "
@@ -23,12 +23,12 @@ _RUN_MODULE = (
 
 
 def libraries_first() -> None:
-    """Move the working folder behind the libraries in this process."""
+    """Move the working folder to the end of this process's module search path."""
     exec(LIBRARIES_FIRST, {})  # noqa: S102 - the same code as in a child
 
 
 def run_module(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
-    """Return the command that runs a module as ``python -m`` does, with the libraries first.
+    """Return a command that runs a module like ``python -m``, but with the libraries first in the search path.
 
     Args:
         module: Full name of a module, or of a package with ``__main__``.

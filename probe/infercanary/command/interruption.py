@@ -1,4 +1,4 @@
-"""Handles Ctrl-C and SIGTERM at the next safe place, in commands that must end containers or processes."""
+"""Handles Ctrl-C and SIGTERM at the next safe point, for commands that must end their containers or processes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class Interruption:
             raise Interrupted
 
     def pause(self, seconds: float) -> None:
-        """Sleep in slices, until a signal comes (:class:`Interrupted`).
+        """Sleep in short steps; raise :class:`Interrupted` if a signal came.
 
-        An event could deadlock: a handler that sets it may interrupt the owner of its lock.
+        A :class:`threading.Event` could deadlock, because the signal handler may interrupt the owner of the event's
+        lock.
         """
         deadline = time.monotonic() + seconds
         self.check()
@@ -44,7 +45,8 @@ class Interruption:
         }
         try:
             for number, handler in before.items():
-                # A signal that the parent ignores stays ignored: `nohup` lets a command outlive its terminal.
+                # A signal that the parent ignores stays ignored, because a command under `nohup` must survive the end
+                # of its terminal.
                 if handler is not signal.SIG_IGN:
                     signal.signal(number, self._take)
             yield

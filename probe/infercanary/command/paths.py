@@ -1,6 +1,6 @@
-"""Reasons why a file that a person named cannot be read or written, in words for one line. Never raises.
+"""Reasons why a user's file cannot be read or written, as one line of text. The functions never raise.
 
-Methods of :class:`pathlib.Path` such as ``is_file`` raise for folders without permission and for long names.
+Methods of :class:`pathlib.Path`, such as ``is_file``, raise for folders without permission and for long names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 
 
 def unreadable(path: str | os.PathLike[str]) -> str:
-    """Return why a file cannot be read, such as ``no file `x` ``; empty if it can."""
+    """Return the reason why a file cannot be read, such as ``no file `x` ``; empty if the file is readable."""
     try:
         with open(path, "rb"):
             return ""

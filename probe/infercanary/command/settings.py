@@ -1,4 +1,4 @@
-"""Settings files: YAML to typed structs. Every mistake is one line with its place and the fix."""
+"""Reads settings files: YAML to typed structs. A mistake is reported in one line, with its place and the fix."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HEAD, _TAIL = 1_500, 500  # characters of an error's place and fix; a long valu
 
 
 class UsageError(Exception):
-    """A user's mistake. Its text is one printable line: the place, what is wrong, and the fix."""
+    """A user's mistake. The text is one printable line with the place, the mistake, and the fix."""
 
     def __str__(self) -> str:
         text = printable(masked(" ".join(super().__str__().split())))
@@ -70,7 +70,7 @@ def convert(document: object, kind: type[T], place: str) -> T:
         place: Name of the file, for messages.
 
     Raises:
-        UsageError: It does not fit; the text says where.
+        UsageError: The document does not fit ``kind``; the text names the place.
     """
     try:
         return msgspec.convert(document, kind)
@@ -79,14 +79,14 @@ def convert(document: object, kind: type[T], place: str) -> T:
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """Return a line about an unknown key, with the key that may be meant and all known keys."""
+    """Return a line about an unknown key, with the most similar known key and all known keys."""
     near = get_close_matches(key[:_LONGEST_KEY], known, 1)
     meant = f"did you mean `{near[0]}`? " if near else ""
     return f"unknown key `{key}`; {meant}known keys: {', '.join(known) or 'none'}"
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses what YAML allows and nobody means: duplicate keys (the last would win), infinity and NaN."""
+    """Refuses YAML that is valid but never intended: duplicate keys (the last one would count), infinity and NaN."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -129,7 +129,7 @@ def _yaml_line(path: object, error: yaml.YAMLError) -> str:
 
 
 def _validation_line(place: str, kind: object, message: str, document: object) -> str:
-    """Return a message of msgspec, ``… unknown field `x` - at `$.a[0]` ``, for people: ``place: a[0]: …``."""
+    """Rewrite a message of msgspec, ``… unknown field `x` - at `$.a[0]` ``, for users: ``place: a[0]: …``."""
     text, _, path = message.partition(" - at `")
     where = path.rstrip("`").replace("key` in `", "").removeprefix("$").removeprefix(".")
     if (unknown := re.search(r"unknown field `(.*)`", text, re.DOTALL)) and (known := _keys_at(kind, where)):
@@ -142,7 +142,7 @@ def _validation_line(place: str, kind: object, message: str, document: object) -
         text = f"`{invalid[1]}` is none of {', '.join(choices)}"
     elif path.startswith("key` in"):
         text = f"{text} as a key; put it in quotes"
-    text = text.replace(" | null`", "`")  # the value is there, so that it may be left out does not help
+    text = text.replace(" | null`", "`")  # the user gave a value, so it does not help that null is allowed
     for word, readable in _READABLE.items():
         text = text.replace(word, readable)
     text = re.sub(r"of length >= (\d+)", r"with at least \1 in it", text)
@@ -182,7 +182,7 @@ def _name_entry(document: object, kind: object, where: str, message: str) -> str
     """Return ``where`` with its first ``[...]`` replaced by a key, because msgspec does not name the entry of a
     mapping.
 
-    The document is converted with one entry of that mapping at a time, until the message is the same.
+    To find the key, the document is converted with one entry of the mapping at a time, until the same message comes.
     """
     before, _, after = where.partition("[...]")
     steps = [int(step[1:-1]) if step[0] == "[" else step for step in re.findall(r"\[\d+]|[^.\[\]]+", before)]

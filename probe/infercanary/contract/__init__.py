@@ -1,1 +1,1 @@
-"""What probe and exporter share: the report, the journal, and every word that both know."""
+"""Definitions shared by probe and exporter: the report, the journal, and their common vocabulary."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 EVERY_ADDRESS = "::"
-"""A socket on this address takes IPv4 and IPv6."""
+"""Address of a socket that accepts IPv4 and IPv6."""
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT)
 
 
@@ -18,13 +18,13 @@ def listen_address(listen: str) -> tuple[str, int]:
     """Split ``HOST:PORT``; without a host, listen on every address of IPv4 and IPv6.
 
     Args:
-        listen: IPv6 addresses are in brackets; a port alone is allowed.
+        listen: Address, with an IPv6 address in brackets; a port alone is allowed.
 
     Returns:
         Host without brackets, and port.
 
     Raises:
-        ValueError: The text is no such address.
+        ValueError: The text is not such an address.
     """
     with suppress(ValueError):
         parts = urlsplit(f"//:{listen}" if listen.isdigit() else f"//{listen}")
@@ -37,7 +37,7 @@ def listen_place(listen: str) -> Path | tuple[str, int]:
     """Return the path of ``unix:///path``, or host and port as :func:`listen_address` does.
 
     Raises:
-        ValueError: The text is neither.
+        ValueError: The text is neither a path nor an address.
     """
     if listen.startswith("unix:///"):
         return Path(listen.removeprefix("unix://"))
@@ -50,17 +50,18 @@ def listen_place(listen: str) -> Path | tuple[str, int]:
 def listening_socket(
     host: str, port: int, *, backlog: int, receive_bytes: int = 0, send_bytes: int = 0
 ) -> socket.socket:
-    """Listen on TCP. ``::`` is every address of both kinds; on a kernel without IPv6, every IPv4 address.
+    """Return a socket that listens on TCP. ``::`` means all IPv4 and IPv6 addresses, or all IPv4 addresses if the
+    kernel has no IPv6.
 
     Args:
         host: Name or address, without brackets.
-        port: 0 for a free one.
+        port: Port; 0 for any free port.
         backlog: Connections that the kernel keeps until they are accepted.
         receive_bytes: Kernel's receive buffer of each connection; 0 for the default.
         send_bytes: Kernel's send buffer of each connection; 0 for the default.
 
     Raises:
-        OSError: It cannot listen there.
+        OSError: The process cannot listen on this address.
     """
     with suppress(ValueError):  # `::0` is `::`, and `::ffff:192.0.2.1` is an IPv4 address
         ip = ipaddress.ip_address(host)
@@ -81,10 +82,10 @@ def _listen(
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:  # whatever net.ipv6.bindv6only says
+        if family == socket.AF_INET6:  # set explicitly, because the default is the sysctl net.ipv6.bindv6only
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != EVERY_ADDRESS))
         for option, size in ((socket.SO_RCVBUF, receive_bytes), (socket.SO_SNDBUF, send_bytes)):
-            if size:  # connections inherit it
+            if size:  # connections inherit the size from the listening socket
                 sock.setsockopt(socket.SOL_SOCKET, option, size)
         sock.bind((host, port))
         sock.listen(backlog)
@@ -95,15 +96,16 @@ def _listen(
 
 
 def counted_as(host: str) -> str:
-    """Return the caller that an address counts for: the IPv4 address, or the IPv6 network of 64 bits, which one host
-    may own.
+    """Return the name under which connections of a caller are counted: its IPv4 address, or its IPv6 network.
+
+    The network has a prefix of 64 bits, because one host may own all its addresses.
 
     Args:
-        host: Address as a socket names it; a mapped one (``::ffff:192.0.2.1``) is its IPv4 address.
+        host: Address as a socket names it. A mapped address (``::ffff:192.0.2.1``) counts as its IPv4 address.
     """
     if ":" not in host:
         return host
-    if host.startswith("::ffff:") and "." in host:  # the form of IPv4 callers on a socket of both kinds
+    if host.startswith("::ffff:") and "." in host:  # an IPv4 caller on a socket for IPv4 and IPv6
         return host[7:]
     try:
         ip = ipaddress.ip_address(host.partition("%")[0])
@@ -113,5 +115,5 @@ def counted_as(host: str) -> str:
 
 
 def in_url(host: str) -> str:
-    """Return a host for a URL: IPv6 addresses in brackets."""
+    """Return a host in the form for a URL: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host

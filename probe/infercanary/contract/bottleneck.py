@@ -1,9 +1,9 @@
-"""Bottleneck of a run: the share of memory, compute, I/O (transfers, page cache, sockets) and scheduling in its time.
-Pure.
+"""Bottleneck of a run: the shares of memory, compute, I/O (transfers, page cache, sockets) and scheduling in its time.
+Pure functions.
 
-Seconds come from phases and from the kernel's counters of the thread. A clock cannot see whether a processor computes
-or waits for memory: both are `processor` time, and only a change can be split, by the controls
-(docs/adr/0014-bottlenecks-by-name.md).
+Seconds come from phases and from the kernel's counters of the thread. A clock cannot tell whether a processor computes
+or waits for memory. So both are `processor` time. Only a change in this time can be divided into compute and memory,
+by the controls (docs/adr/0014-bottlenecks-by-name.md).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from infercanary.contract.vocabulary import OF_SERVER, PHASES, Bottleneck
 
 Limit = Literal[Bottleneck, "unknown"]
-"""Resource that a part of a run's time depended on."""
+"""Resource on which a part of a run's time depended."""
 LIMITS: tuple[Limit, ...] = ("compute", "memory", "io", "scheduling", "unknown")
 assert set(LIMITS) == {*get_args(Bottleneck), "unknown"}
 
@@ -23,9 +23,9 @@ BLOCKED: Final = "blocked"
 READING: Final = "reading"
 ASLEEP: Final = "asleep"
 OFF_CPU = (QUEUED, BLOCKED, READING, ASLEEP)
-"""Reasons why a canary's thread did not compute. ``queued``: ready, waiting for a CPU (CPU wait, its own quota, or
-its engine's other threads). ``blocked``: asleep without I/O, for example for a lock. ``reading``: asleep while
-blocks were read for it. ``asleep``: any of these, if the kernel does not count the queue.
+"""Reasons why a canary's thread did not compute. ``queued``: runnable but without a CPU, because of CPU wait, the CPU
+quota, or other threads of its engine. ``blocked``: asleep without I/O, for example waiting for a lock. ``reading``:
+asleep during a read from a block device. ``asleep``: any of these reasons, if the kernel does not count the queue.
 """
 
 _LAUNCH, _COMPUTE = "launch", "compute"
@@ -42,11 +42,11 @@ class Parts(NamedTuple):
     scheduling: float
     unknown: float
     launch: float = 0.0
-    """Host time to launch the device's work; not in the sum, because both overlap."""
+    """Host time for launching the device's work. It is not in the sum, because launches overlap with that work."""
 
     @property
     def is_launched_slowly(self) -> bool:
-        """True if the device waits for launches: they take as long as all its compute."""
+        """True if the device waits for launches: the launches take at least as long as the device's compute."""
         return self.launch >= self.processor > 0
 
 
@@ -55,8 +55,8 @@ def parts(latency: float, phases: Mapping[str, float], off_cpu: Mapping[str, flo
 
     Args:
         latency: Median seconds of a repeat.
-        phases: Phase → its median seconds.
-        off_cpu: Reason (of ``OFF_CPU``) → seconds of the latency; empty if unknown.
+        phases: Median seconds by phase.
+        off_cpu: Seconds without compute, by reason (one of ``OFF_CPU``); empty if unknown.
 
     Returns:
         Parts of 0 or more, whose sum is the latency.
@@ -70,7 +70,7 @@ def parts(latency: float, phases: Mapping[str, float], off_cpu: Mapping[str, flo
         return _bounded(latency, 0.0, io, waiting + queued)
     reading, unknown = off_cpu.get(READING, 0.0), off_cpu.get(ASLEEP, 0.0)
     scheduling = queued + off_cpu.get(BLOCKED, 0.0)
-    # A target's own phase may be the same waiting or reading under its own name.
+    # A custom target may time the same waiting or reading as a phase of its own.
     io, scheduling = max(io, reading), max(waiting, scheduling)
     processor = max(0.0, latency - io - scheduling - unknown) if off_cpu else 0.0
     return _bounded(latency, processor, io, scheduling)
@@ -80,8 +80,8 @@ def shares(of: Parts) -> dict[Limit, float]:
     """Return the share of each resource in a run's time.
 
     Returns:
-        Ratios with sum 1; empty if the latency is 0. ``compute`` is all processor time, and ``memory`` is missing: a
-        single run cannot tell them apart.
+        Ratios with sum 1; empty if the latency is 0. ``compute`` is all processor time, and ``memory`` is missing,
+        because a single run cannot distinguish the two.
     """
     processor, io, scheduling, unknown, _ = of
     whole = processor + io + scheduling + unknown
@@ -99,7 +99,7 @@ def shares(of: Parts) -> dict[Limit, float]:
 
 
 def _bounded(latency: float, processor: float, io: float, scheduling: float, launch: float = 0.0) -> Parts:
-    """Medians of parts may sum to more than the median of the whole; a missing rest is unknown."""
+    """Return parts whose sum is the latency: a sum of medians may exceed the latency; a missing rest is unknown."""
     found = processor + io + scheduling
     scale = latency / found if found > latency else 1.0
     return Parts(processor * scale, io * scale, scheduling * scale, max(0.0, latency - found), launch * scale)

@@ -1,4 +1,4 @@
-"""Bounds of a run's numbers, checked when they are read from a probe or a file, so that no sum overflows later."""
+"""Bounds of the numbers in a run. They are checked when a run is read, so that no later sum overflows."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import msgspec
 from infercanary.contract.report import Run
 
 LEAST_SECONDS: Final = 1e-15
-"""Smallest compared value: the ratio of two must be finite."""
+"""Smallest value that is compared, because the ratio of two values must be finite."""
 MOST_SECONDS: Final = 1e6
 """Longest latency, phase or wait: eleven days."""
 LATEST: Final = 2.0**33
 """Latest accepted time in Unix seconds: the year 2242."""
 MOST_LATENCIES: Final = 10_000
-"""Repeats of one run; a probe makes 50 at most, a custom target may make more."""
+"""Maximum number of repeats in one run. A probe makes at most 50 repeats; a custom target may make more."""
 MOST_COUNT: Final = 2**53
-"""Above this a float skips integers."""
+"""Largest count; above it, a float cannot represent every integer."""
 MOST_AMOUNT: Final = 1e18
 """Largest number of bytes, hertz, joules, or segments a second."""
 
-# msgspec enforces these bounds when it decodes; it refuses NaN, too.
+# msgspec checks these bounds while it decodes; it also refuses NaN.
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]
 Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # a clock may be wrong by years
 Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=MOST_AMOUNT)]
@@ -31,7 +31,7 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
 
 
 def fault(run: Run) -> str:
-    """Return the name and mistake of an impossible number in a decoded run; empty if there is none."""
+    """Return the name and the value of an impossible number in a decoded run; empty if all numbers are possible."""
     times = {"scheduled_at": run.scheduled_at, "started_at": run.started_at}
     for name, at in times.items():
         if not 0 <= at <= LATEST:

@@ -1,4 +1,4 @@
-"""CPU lists of the kernel, such as ``0-3,8``, as in cpusets and Docker's ``--cpuset-cpus``."""
+"""CPU lists in the kernel's format, such as ``0-3,8``, for cpusets and Docker's ``--cpuset-cpus``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _PART = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?", re.ASCII)
 
 
 def parse_cpus(text: str) -> int:
-    """Parse a CPU list, which may be untrusted: the work is bounded by the length of the text.
+    """Parse a CPU list. The text may be untrusted, so the work is limited by its length.
 
     Args:
-        text: Such as ``0-3,8``; an empty text names no CPU.
+        text: List such as ``0-3,8``; an empty text is an empty list.
 
     Returns:
-        Integer with a bit for each CPU, which is quick to compare and count.
+        Set of CPUs as an integer with one bit for each CPU, which is fast to compare and to count.
 
     Raises:
-        ValueError: The text is no such list, or names a CPU that no Linux has.
+        ValueError: The text is not a CPU list, or has a number above :data:`MAX_CPUS`.
     """
     bits = 0
     for part in text.split(",") if text else ():
@@ -33,5 +33,5 @@ def parse_cpus(text: str) -> int:
 
 
 def numbers(bits: int) -> frozenset[int]:
-    """Return the CPU numbers of a set of :func:`parse_cpus`, in ascending order."""
+    """Return the CPU numbers in a set from :func:`parse_cpus`."""
     return frozenset(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1)

@@ -1,6 +1,6 @@
-"""Journal: a line of JSON for each run, and one for each environment that runs name.
+"""Journal: a file with a JSON line for each run, and a JSON line for each environment of these runs.
 
-A probe writes it, so that runs survive a crash; ``infercanary compare`` and ``scan`` read it.
+A probe writes a journal, so that runs survive a crash. ``infercanary compare`` and ``scan`` read journals.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MARK = b'{"boot_id"'
 class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line: a run, or the components of the environment with the id ``environment``.
 
-    An environment's line also has the fingerprints of this boot's reference outputs, by canary, as far as known.
+    The line of an environment also has the known fingerprints of this boot's reference outputs, by canary.
     """
 
     boot_id: str
@@ -34,16 +34,16 @@ _decoder = msgspec.json.Decoder(JournalEntry)
 
 
 def encode(entry: JournalEntry) -> bytes:
-    """Encode an entry as a line, with its line end."""
+    """Encode an entry as a line, including the line end."""
     return _encoder.encode(entry) + b"\n"
 
 
 def decode(line: bytes) -> JournalEntry:
-    """Decode a line, with or without its line end. The numbers of a run are not checked.
+    """Decode a line, with or without a line end. The numbers of a run are not checked.
 
     Raises:
-        msgspec.ValidationError: It is JSON, but no entry.
-        msgspec.DecodeError: It is no JSON: truncated by a crash, or of another file.
+        msgspec.ValidationError: The line is JSON, but not an entry.
+        msgspec.DecodeError: The line is not JSON: it was truncated by a crash, or the file is not a journal.
     """
     try:
         entry = _decoder.decode(line)
@@ -55,6 +55,6 @@ def decode(line: bytes) -> JournalEntry:
 
 
 def environment_id(components: Mapping[str, str]) -> str:
-    """Return a short id of an environment: the same for the same components in any order."""
+    """Return a short id of an environment. The id does not depend on the order of the components."""
     text = "\n".join(f"{component}\t{value}" for component, value in sorted(components.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

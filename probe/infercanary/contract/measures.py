@@ -1,8 +1,8 @@
-"""Measures: what a run is judged by beside its latency (throughput of a load, memory, energy). Pure.
+"""Measures: quantities of a run besides its latency, such as throughput of a load, memory and energy. Pure functions.
 
-A run carries them as :attr:`~infercanary.contract.report.Run.measures`: name → value. The throughput of a sweep's
-point has the load in its name (:func:`throughput_of`); the others are in :data:`MEASURES`. Names are plain strings:
-an exporter keeps unknown ones of a newer probe, and judges known ones.
+A run has its measures in :attr:`~infercanary.contract.report.Run.measures`, by name. The throughput of a sweep's point
+has the load in its name (:func:`throughput_of`); all other measures are in :data:`MEASURES`. Names are plain strings:
+an exporter keeps the unknown measures of a newer probe, but judges only known measures.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ class Measure:
 
     name: str
     words: str
-    """Its words in a sentence: "takes 31 % more host memory"."""
+    """Name of the measure in a sentence, such as "host memory"."""
     unit: str
     """Base unit; empty for a ratio."""
     more_is_better: bool = False
     is_judged: bool = False
-    """True if it gets a verdict. A measure that moves with the latency, or with neighbours, does not."""
+    """True if the measure gets a verdict. Measures that depend on the latency or on neighbours get none."""
 
 
 SPREAD: Final = Measure("spread", "run-to-run spread", "")
-"""Mean difference of neighbouring runs, as a share of the latency; computed by the judge from many runs."""
+"""Mean difference between consecutive runs, divided by the latency. The judge computes it from many runs."""
 
 MEASURES: Mapping[str, Measure] = MappingProxyType(
     {
         measure.name: measure
         for measure in (
-            # Samples of the run's requests over the wall time of its repeats.
+            # Number of samples in the run's requests, divided by the wall time of the repeats.
             Measure(THROUGHPUT, "throughput", "samples/s", more_is_better=True),
-            # Peak host memory of the canary's process during the run; in a server's process, or for a server in the
-            # probe's container, the memory in use after it.
+            # Peak host memory of the canary's process during the run. If the probe is in the server's process, or the
+            # server is in the probe's container: memory in use after the run.
             Measure(HOST_MEMORY, "host memory", "bytes", is_judged=True),
             # Peak device memory that the engine had allocated during the run.
             Measure(DEVICE_MEMORY, "device memory", "bytes", is_judged=True),
-            # Share of the time in which the device worked, for anybody.
+            # Share of the time in which the device worked, for any process.
             Measure(DEVICE_USE, "use of the device", ""),
-            # Energy of its device for one inference, including other users of the device.
+            # Energy of the device for one inference, including the energy for other users of the device.
             Measure(ENERGY, "energy", "joules", is_judged=True),
-            # Tokens of the run's last streamed completion: fewer take less time, whatever the image.
+            # Number of tokens in the run's last streamed completion: fewer tokens take less time with any image.
             Measure(OUTPUT, "output", "tokens", more_is_better=True),
         )
     }
@@ -63,14 +63,14 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
 
 
 def throughput_of(batch: int, concurrency: int) -> str:
-    """Return the name for the throughput of a sweep's point: ``throughput@8x1`` is a batch of 8, one request at a
+    """Return the name of the throughput at a sweep's point: ``throughput@8x1`` for a batch of 8, one request at a
     time.
     """
     return f"{THROUGHPUT}@{batch}x{concurrency}"
 
 
 def measure_of(name: str) -> Measure | None:
-    """Return a known measure, or the judged measure of a sweep's point; None for a newer probe's."""
+    """Return the measure with this name, also for a sweep's point; None for an unknown measure of a newer probe."""
     if (known := MEASURES.get(name)) is not None:
         return known
     if name == SPREAD.name:

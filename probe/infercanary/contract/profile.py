@@ -1,6 +1,8 @@
-"""Profiled repeats of a canary: which operators its time went to. A probe attaches them to a run; the judge compares.
+"""Profiled repeats of a canary: the time of each operator. A probe attaches a profile to a run; the judge compares
+profiles.
 
-A profiler disturbs what it measures, so these repeats are not the timed ones (docs/adr/0023-profiled-repeats.md).
+A profiler slows the inference, so profiled repeats are separate from timed repeats
+(docs/adr/0023-profiled-repeats.md).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from infercanary.contract.text import printable
 MAX_ROWS: Final = 40
 MAX_REPEATS: Final = 8
 NAME_BYTES: Final = 120
-"""Longest name, kind, device or shapes, in UTF-8."""
+"""Maximum length of a name, kind, device or shapes, in bytes of UTF-8."""
 
 OUTSIDE: Final = "outside operators"
 OK: Final = "ok"
@@ -28,27 +30,27 @@ _LATEST, _MOST_SECONDS, _MOST_CALLS = (
     2.0**33,
     1e6,
     1e15,
-)  # the same as in contract/bounds.py, which imports this module
+)  # a copy of the bound in contract/bounds.py, which imports this module
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+\b")
 _HASH = re.compile(r"(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}|\bc[a-z2-7]{50,}\b")
 _COUNTER = re.compile(r"(?<=[A-Za-z])_\d+$")
 
 
 class ProfileRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Time of one operator in each repeat, with everything that it called."""
+    """Time of one operator in each repeat, including everything that the operator called."""
 
     kind: str
-    """Operator: ``aten::conv2d``, ``Conv``; for TensorRT the layer."""
+    """Operator, such as ``aten::conv2d`` or ``Conv``; for TensorRT, the layer."""
     name: str
-    """Inner operator or kernel with most of its work: ``aten::mkldnn_convolution``; the same as ``kind`` if there is
-    none.
+    """Inner operator or kernel with most of the operator's time, such as ``aten::mkldnn_convolution``; equal to
+    ``kind`` if there is none.
     """
     device: str
     """``cpu``, ``cuda:0``, or ONNX Runtime's provider."""
     shapes: str
-    """Shapes of its first inputs: ``1x3x224x224 float, 64x3x7x7 float``; empty if unknown."""
+    """Shapes of the first inputs, such as ``1x3x224x224 float, 64x3x7x7 float``; empty if unknown."""
     calls: float
-    """Calls in one inference; on a GPU, launched kernels."""
+    """Number of calls in one inference; on a GPU, number of launched kernels."""
     seconds: tuple[float, ...]
     """Seconds of one inference, in each repeat."""
     order: int = 0
@@ -56,22 +58,22 @@ class ProfileRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Profile(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Consecutive profiled repeats. Times are seconds of one inference, one value for each repeat."""
+    """Consecutive profiled repeats. Times are seconds for one inference, with one value for each repeat."""
 
     taken_at: float
     """Unix time of the first repeat."""
     engine: str
     """Engine whose profiler made the profile: ``torch``, ``onnxruntime``, ``tensorrt``."""
     state: str
-    """:data:`OK`, or the limit of the profiler. Plain text, because a newer probe may have another state."""
+    """:data:`OK`, or the reason why the profile is limited. It is plain text, because newer probes may add states."""
     wall: tuple[float, ...]
     """Wall time by the host's clock, as for a timed repeat."""
     outside: tuple[float, ...]
-    """Time outside operators: Python, pre- and postprocessing, launches that nothing overlapped."""
+    """Time outside operators: Python, pre- and postprocessing, and launches that do not overlap with operators."""
     rest: tuple[float, ...]
     """Time of operators without a row."""
     rows: tuple[ProfileRow, ...]
-    """Longest operators first, :data:`MAX_ROWS` at most."""
+    """Operators in descending order of their time, at most :data:`MAX_ROWS`."""
 
     @property
     def repeats(self) -> int:
@@ -80,13 +82,13 @@ class Profile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def normalised(name: str) -> str:
-    """Return a name that is stable across starts: without addresses, hashes and compiler-generated numbers.
+    """Return a name that is the same after a restart: without addresses, hashes and compiler-generated numbers.
 
     Args:
         name: Name of an operator or a kernel, as a profiler reports it.
 
     Returns:
-        One printable line of :data:`NAME_BYTES` at most.
+        One printable line of at most :data:`NAME_BYTES` bytes.
     """
     text = name.removeprefix("void ")
     # The arguments of a C++ function repeat its template. An anonymous namespace is no name.
@@ -96,31 +98,31 @@ def normalised(name: str) -> str:
 
 
 def bounded(text: str) -> str:
-    """Cut printable text to :data:`NAME_BYTES` in UTF-8."""
+    """Cut printable text to at most :data:`NAME_BYTES` bytes of UTF-8."""
     return printable(text, NAME_BYTES).encode(errors="replace")[:NAME_BYTES].decode(errors="ignore")
 
 
 def shares(profile: Profile, most: int) -> dict[str, float]:
-    """Return the share of the longest operators, and of :data:`OUTSIDE`, in the wall time, the largest first.
+    """Return the shares of the longest operators and of :data:`OUTSIDE` in the wall time, in descending order.
 
     Args:
-        profile: A sound one.
+        profile: A profile for which :func:`is_sound` is True.
         most: Number of operators.
 
     Returns:
-        Shares by medians, with a sum of 1 at most.
+        Shares, computed from medians over the repeats; their sum is at most 1.
     """
     found = {OUTSIDE: median(profile.outside)}
     for row in profile.rows:
         found[row.kind] = found.get(row.kind, 0.0) + median(row.seconds)
-    # Medians of parts may sum to more than the median of the whole: another part may be slow in each repeat.
+    # The medians of the parts may sum to more than the median of the wall time, if in each repeat another part is slow.
     wall = max(median(profile.wall), sum(found.values()) + median(profile.rest))
     largest = sorted(found, key=lambda name: -found[name])[:most]
     return {name: found[name] / wall for name in largest} if wall > 0 else {}
 
 
 def is_sound(profile: Profile) -> bool:
-    """Return True if a decoded profile keeps its bounds: a probe or a file is untrusted."""
+    """True if all values of a decoded profile are within bounds; probes and files are untrusted."""
     repeats = profile.repeats
     rows = profile.rows
     return (

@@ -1,8 +1,8 @@
 """Report: the contract between probe and exporter, the answer to ``GET /report?since=<cursor>``.
 
-A report is self-describing: a new metric is one :class:`Metric` beside the code that fills it, and the exporter does
-not change. Everything in a report is cumulative since the probe started (``boot_id``), except ``runs``: the raw runs
-after the caller's cursor. A store takes each once, by (``boot_id``, ``Run.sequence``).
+A report is self-describing. A new metric is one :class:`Metric` beside the code that fills it; the exporter needs no
+change. All values in a report are cumulative since the probe's start (``boot_id``), except ``runs``, the raw runs after
+the caller's cursor. A store saves each run once, identified by (``boot_id``, ``Run.sequence``).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ DEFAULT_PORT = 9798
 
 Kind = Literal["counter", "gauge", "histogram"]
 
-# One geometric ladder for the whole fleet, so that `sum by (le)` is always right: 50 µs × 2^(k/4), 82 bounds
-# up to 62 s, exact at each doubling. A rung is 19 % wide: where all latencies lie in one, the interpolated median
-# is off by 9.5 % at the very worst, under 5 % for a spread of 3 % or more (docs/adr/0003-bucket-ladder.md).
+# All probes have the same geometric bucket bounds (the ladder), so that `sum by (le)` is always correct. The bounds are
+# 50 µs × 2^(k/4): 82 bounds up to 62 s. A bucket (rung) is 19 % wide. If all latencies are in one bucket, the error of
+# the interpolated median is at most 9.5 %, and below 5 % for a spread of 3 % or more (docs/adr/0003-bucket-ladder.md).
 LADDER: tuple[float, ...] = tuple(float(f"{50e-6 * 2 ** (k / 4):.6g}") for k in range(82))
 
 
 class HistogramValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Observations so far: ``counts`` for each rung of :data:`LADDER` and one beyond it (not cumulative), ``sum`` in
-    s.
+    """Histogram of all observations so far. ``counts`` has the number in each bucket of :data:`LADDER` and in one
+    above it, not cumulative. ``sum`` is in seconds.
     """
 
     counts: tuple[int, ...]
@@ -45,7 +45,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Family(msgspec.Struct, frozen=True, gc=False):
-    """A metric with its points. Names of counters end in ``_total``; units are base units."""
+    """A metric with its points. The name of a counter ends in ``_total``; values are in base units."""
 
     name: str
     kind: Kind
@@ -55,9 +55,9 @@ class Family(msgspec.Struct, frozen=True, gc=False):
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """Declaration of one metric, beside the code that fills it; the documentation reads it.
+    """Declaration of one metric, beside the code that fills it. docs/metrics.md is generated from the declarations.
 
-    ``reading`` is for docs/metrics.md only: what is healthy, what a change means, where to look next.
+    ``reading`` is only for docs/metrics.md: the healthy value, the meaning of a change, and the next place to look.
     """
 
     name: str
@@ -72,8 +72,8 @@ class Metric(msgspec.Struct, frozen=True):
         """Make a family of points.
 
         Args:
-            points: Label values → value, or a single value without labels. Values that are not finite are left out:
-                an unknown value is a missing point, never NaN or zero.
+            points: Values by label values, or a single value without labels. Values that are not finite are left out,
+                because an unknown value is a missing point, never NaN or zero.
         """
         if not isinstance(points, Mapping):
             points = {(): points}
@@ -109,8 +109,8 @@ PHASE = Metric(
 
 
 def joined(families: Iterable[Family]) -> tuple[Family, ...]:
-    """Merge families with the same name, kind and labels, because a metric may have points from several places; order
-    is kept.
+    """Merge families with the same name, kind and labels, because several modules may add points to one metric. The
+    order is kept.
     """
     found: dict[tuple[str, Kind, tuple[str, ...]], Family] = {}
     for family in families:
@@ -122,22 +122,22 @@ def joined(families: Iterable[Family]) -> tuple[Family, ...]:
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
-    """One scheduled round of one canary. Times are Unix seconds, durations are seconds.
+    """One scheduled run of one canary. Times are Unix seconds, durations are seconds.
 
     - ``scheduled_at``, ``started_at``: intended and actual start.
     - ``latencies``: wall time of each repeat; ``phases``: median of each phase over the repeats.
-    - ``controls``: median of each control that ran after it.
-    - ``output_error``: relative error of the output from the first steady one.
-    - ``boot_id``: empty, or that of an earlier probe of this container whose journal was found.
-    - ``sm_clock``: SM clock of its GPU right after the run, in Hz; ``clock_reason``: cause of a low clock, with the
+    - ``controls``: median time of each control that ran after the repeats.
+    - ``output_error``: relative error of the output, compared with the first steady output.
+    - ``boot_id``: empty; for a run from the journal of an earlier probe of this container, the id of that probe.
+    - ``sm_clock``: SM clock of the GPU right after the run, in Hz; ``clock_reason``: cause of a low clock, with the
       tag ``gpu_clock_limited``.
-    - ``waited``: CPU wait in the median latency caused outside the container (by anybody if ``crowded`` is None);
-      ``crowded``: CPU wait caused inside it, by other threads and processes; ``inside``: cores that these used
-      meanwhile.
-    - ``received``: TCP segments a second that the container received since the previous run.
-    - ``off_cpu``: reason (:data:`~infercanary.contract.bottleneck.OFF_CPU`) → part of the median latency without
-      compute.
-    - ``measures``: name (:mod:`infercanary.contract.measures`) → value, with those of sweeps since the previous run.
+    - ``waited``: CPU wait in the median latency caused outside the container (if ``crowded`` is None, all CPU wait);
+      ``crowded``: CPU wait caused inside the container by other threads and processes; ``inside``: cores that these
+      threads and processes used during the run.
+    - ``received``: TCP segments per second that the container received since the previous run.
+    - ``off_cpu``: part of the median latency without compute, by reason
+      (:data:`~infercanary.contract.bottleneck.OFF_CPU`).
+    - ``measures``: values by name (:mod:`infercanary.contract.measures`), including sweeps since the previous run.
     - ``profile``: profiled repeats since the previous run.
     """
 
@@ -165,20 +165,20 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 
 def with_current_tags(run: Run) -> Run:
-    """Return the run with current tags (:func:`~infercanary.contract.vocabulary.current_tags`)."""
+    """Return the run with current names of its tags (:func:`~infercanary.contract.vocabulary.current_tags`)."""
     tags, reason = current_tags(run.tags, run.clock_reason)
     return run if tags is run.tags else msgspec.structs.replace(run, tags=tags, clock_reason=reason)
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A probe's whole answer.
+    """A probe's answer to one request.
 
-    - ``cursor``: opaque; pass it as ``since`` next time. Without one, or with one of another boot, the answer begins
-      with the oldest kept run. An answer holds 512 runs at most.
-    - ``lost_runs``: runs after the cursor that were dropped meanwhile.
-    - ``environment``: component → version or setting.
-    - ``outputs``: some fixed places of each canary's first steady output; an upgrade that changes them changed the
-      answers.
+    - ``cursor``: opaque text; pass it as ``since`` in the next request. Without a cursor, or with the cursor of another
+      boot, the answer begins with the oldest kept run. An answer has at most 512 runs.
+    - ``lost_runs``: number of runs after the cursor that the probe has dropped.
+    - ``environment``: version or setting by component.
+    - ``outputs``: values of each canary's first steady output at fixed positions. If an upgrade changes these values,
+      it changed the output.
     """
 
     schema_version: int
@@ -193,8 +193,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 OUTPUT_TOLERANCE = 0.01
-"""Relative error from which an output counts as changed: far above the rounding of another library in float32 (about
-1e-6) or bfloat16 (about 4e-3), far below the effect of other weights or inputs.
+"""Relative error above which an output counts as changed. It is above the rounding differences between libraries in
+float32 (about 1e-6) and bfloat16 (about 4e-3), and far below the effect of other weights or inputs.
 """
 
 
@@ -202,11 +202,11 @@ def relative_error(values: Sequence[float], reference: Sequence[float]) -> float
     """Return the relative error of an output: ‖values - reference‖₂ / ‖reference‖₂.
 
     Returns:
-        From 0 to 1; 1 also for different lengths or values that are not finite.
+        Error from 0 to 1; also 1 for different lengths or for values that are not finite.
     """
     if len(values) != len(reference):
         return 1.0
-    # hypot and dist do not overflow, unlike squares of a target's numbers.
+    # hypot and dist do not overflow, but squares of the output's values might.
     scale = math.hypot(*reference) if all(map(math.isfinite, reference)) else math.nan
     apart = math.dist(values, reference)
     if apart == 0.0:
@@ -220,15 +220,15 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(report: Report) -> bytes:
-    """Encode a report as JSON; numbers that are not finite become ``null``."""
+    """Encode a report as JSON. A number that is not finite becomes ``null``."""
     return _encoder.encode(report)
 
 
 def decode(body: bytes) -> Report:
-    """Decode a report. A probe is untrusted: the caller checks sizes, names and label values.
+    """Decode a report. The caller must check sizes, names and label values, because a probe is untrusted.
 
     Raises:
-        msgspec.DecodeError: It is no report (``ValidationError`` is one of these).
+        msgspec.DecodeError: ``body`` is not a report (``ValidationError`` is a subclass).
     """
     try:
         report = _decoder.decode(body)

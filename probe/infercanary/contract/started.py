@@ -1,4 +1,4 @@
-"""Start time of a process: part of its identity, and the beginning of a cold start."""
+"""Start time of a process. It is part of the identity of the process, and the beginning of a cold start."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import psutil
 
 
 def started(pid: int) -> float:
-    """Return when a process started, in seconds since the machine's boot.
+    """Return the start time of a process, in seconds since the machine's boot.
 
-    psutil's wall-clock times move with a step of the clock. Their difference is the kernel's counter, to a hundredth
-    of a second (proc_pid_stat(5), field 22).
+    psutil returns wall-clock times, which change if the clock is set. The difference of two such times does not: it is
+    the kernel's counter, with a resolution of 10 ms (proc_pid_stat(5), field 22).
 
     Args:
-        pid: A visible process.
+        pid: Id of a process that this user can see.
 
     Returns:
         Seconds on CLOCK_BOOTTIME.
 
     Raises:
-        psutil.Error: It does not run, or is hidden from this user.
+        psutil.Error: The process does not run, or is hidden from this user.
         OSError: There is no procfs.
     """
     boot = psutil.boot_time()  # first, because psutil before 7 caches the boot time

@@ -1,4 +1,4 @@
-"""Text of other people's code, made safe for a label, a log or a terminal."""
+"""Makes untrusted text, such as messages of other programs, safe for a label, a log or a terminal."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _HIDDEN = "***"
-# `scheme://user:password@`; at the beginning of the text the password may have a blank.
+# `scheme://user:password@`; in a URL at the beginning of the text, the password may have a blank.
 _IN_TEXT = re.compile(r"(://[^\s/?#@:]{0,200}:)\S{0,1000}@")
 _IN_URL = re.compile(r"(\A[\w+.-]+://[^/?#@:]*:)(?!\d+\b).*@", re.DOTALL)
-# `password=secret` in a query or in libpq's key=value form, maybe quoted; `password_file=` is no secret.
+# `password=secret` in a query or in libpq's key=value form, with or without quotes; `password_file=` is no secret.
 _ASSIGNED = re.compile(
     r"((?:password|passwd|pwd|secret|token|api[_-]?key)\s*=\s*)('(?:[^'\\]|\\.)*'?|[^\s&]+)", re.IGNORECASE
 )
 
 
 def printable(text: str, most: int | None = None, replacement: str = "?") -> str:
-    """Replace every character that a terminal, a log or a browser may act on: line ends, escapes, bidi controls.
+    """Replace every character with an effect on a terminal, a log or a browser: line ends, escapes, bidi controls.
 
     Args:
-        text: Anything.
-        most: Characters to keep; None for all.
-        replacement: One character that replaces each of them.
+        text: Any text.
+        most: Maximum number of characters of the result; None for no limit.
+        replacement: Character that replaces each such character.
 
     Returns:
         One printable line, of the same length unless it was cut.
@@ -33,7 +33,7 @@ def printable(text: str, most: int | None = None, replacement: str = "?") -> str
 
 
 def all_printable(value: Any) -> Any:
-    """Make all texts of a JSON value :func:`printable`: `jq -r` prints them as they are."""
+    """Make all texts in a JSON value :func:`printable`, because `jq -r` prints texts unchanged."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
@@ -49,7 +49,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def masked(text: str) -> str:
-    """Replace passwords in URLs and in libpq's ``key=value`` form by ``***``."""
+    """Replace passwords in URLs and in libpq's ``key=value`` form with ``***``."""
     if "://" in text:
         for pattern in (_IN_URL, _IN_TEXT):
             text = pattern.sub(rf"\1{_HIDDEN}@", text)

@@ -1,7 +1,7 @@
-"""Vocabulary: every word that probe and exporter both know, with its meaning for the judge.
+"""Vocabulary: all names that probe and exporter share, with their meaning for the judge.
 
-A new tag, control or component is one entry here. The probe asserts that this module has each word that it emits.
-Names are plain strings in JSON, because an exporter must read the reports of newer probes.
+A new tag, control or component is one entry in this module. The probe asserts that each name in its reports has an
+entry. Names are plain strings in JSON, because an exporter must read the reports of newer probes.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class PhaseKind:
 
     name: str
     is_waiting: bool = False
-    """True if it neither computes nor moves bytes: the host enqueues, or another user has the device."""
+    """True if no work is done in the phase: the host enqueues work, or another user has the device."""
     of_server: bool = False
     """True for a phase of a request to a server, seen from the client."""
     is_transfer: bool = False
-    """True if it moves bytes over a bus or through a socket."""
+    """True if the phase moves bytes over a bus or through a socket."""
 
 
 PHASES: Mapping[str, PhaseKind] = _table(
@@ -75,7 +75,7 @@ PHASES: Mapping[str, PhaseKind] = _table(
 
 
 OF_SERVER: frozenset[str] = frozenset(phase.name for phase in PHASES.values() if phase.of_server)
-"""Phases of a request: a canary with one of these waits for a server, whose threads do the work."""
+"""Phases of a request. A canary with such a phase waits for a server, and the server's threads do the work."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,15 @@ class Tag:
 
     name: str
     meaning: str
-    """Meaning, and what to do about it."""
+    """Meaning of the tag, and the next action."""
     is_judged: bool = True
-    """True if the judge counts runs with it. Most tags count, because an image may cause its own throttling."""
+    """True if the judge counts runs with this tag. Most such runs count, because the image may cause the condition."""
     by_others: bool = False
     """True if other processes on the host cause this tag. ``ab`` may exclude runs with such a tag."""
     by_itself: bool = False
-    """True if its own container causes it, by a limit or by other processes inside: no other container is affected."""
+    """True if the container itself causes the condition, by its limits or its processes. Other containers are not
+    affected.
+    """
 
 
 WARMING: Final = "warming"
@@ -175,10 +177,10 @@ BY_ITSELF: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if tag.b
 """Tags of runs that their own container slowed."""
 
 BY_OTHERS: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if tag.by_others)
-"""Tags of contended runs, without a container's own limits and heat."""
+"""Tags of runs contended by other processes on the host. A container's own limits and heat are not included."""
 
 LOW_CLOCK: Final = "low_clock"
-"""Reason of a low clock for which the driver counted no reason: a lock, for example."""
+"""Clock reason for a low clock without a reason from the driver, for example a clock lock."""
 
 _OLD_TAGS: Mapping[str, tuple[str, str]] = {
     "busy": (FAILING, ""),
@@ -196,14 +198,14 @@ _OLD_TAGS: Mapping[str, tuple[str, str]] = {
     "gpu_clock_low": (GPU_CLOCK_LIMITED, LOW_CLOCK),
     "gpu_xid": ("", ""),
 }
-"""Tag of 0.1.0 → current name (empty if it is gone) and clock reason."""
+"""Current name (empty if the tag was removed) and clock reason, by tag of version 0.1.0."""
 
 
 def current_tags(tags: tuple[str, ...], clock_reason: str = "") -> tuple[tuple[str, ...], str]:
-    """Return tags and clock reason in current names.
+    """Return tags and clock reason under their current names.
 
     Args:
-        tags: Tags written by 0.1.0 or later; unknown ones stay.
+        tags: Tags written by version 0.1.0 or later; unknown tags are kept.
         clock_reason: Clock reason as written.
     """
     if _OLD_TAGS.keys().isdisjoint(tags):
@@ -214,7 +216,7 @@ def current_tags(tags: tuple[str, ...], clock_reason: str = "") -> tuple[tuple[s
 
 
 def labelled_tags(tags: tuple[str, ...], clock_reason: str) -> tuple[str, ...]:
-    """Return tags for people: ``gpu_clock_limited (sw_thermal)``."""
+    """Return tags for display, with the clock reason, such as ``gpu_clock_limited (sw_thermal)``."""
     if not clock_reason:
         return tags
     return tuple(f"{tag} ({clock_reason})" if tag == GPU_CLOCK_LIMITED else tag for tag in tags)
@@ -222,19 +224,19 @@ def labelled_tags(tags: tuple[str, ...], clock_reason: str) -> tuple[str, ...]:
 
 Cause = Literal["image", "host", "both", "load", "unknown"]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
-"""Causes of a shift: ``both`` is image and host, ``load`` is more or fewer requests than before."""
+"""Causes of a shift. ``both`` means image and host; ``load`` means more or fewer requests than before."""
 
 
 @dataclass(frozen=True)
 class ControlKind:
-    """A control: tiny work that is the same in every image."""
+    """A control: a short piece of reference work that is the same in every image."""
 
     name: str
     bottleneck: Bottleneck
     in_step: bool
-    """True if a canary slows down by the same ratio, so that the control's shift counts as the host's part. Waking a
-    thread, launching a kernel and crossing the bus are parts of a run of unknown size: their shifts are shown, but
-    not attributed.
+    """True if a canary slows down by the same ratio as the control. Then the control's shift counts as the host's part
+    of the canary's shift. Waking a thread, launching a kernel and crossing the bus take an unknown share of a run, so
+    the shifts of these controls are shown, but not attributed to the host.
     """
 
 
@@ -254,31 +256,31 @@ CONTROLS: Mapping[str, ControlKind] = _table(
 
 @dataclass(frozen=True)
 class Component:
-    """A component of the environment. Others (libraries, variables) have only their name."""
+    """A component of the environment with known properties. Other components, such as libraries, have only a name."""
 
     name: str
     title: str
-    """Its name in a sentence."""
+    """Name of the component in a sentence."""
     is_first: bool = True
-    """True if it comes first in lists, in the table's order; others follow by name."""
+    """True if lists begin with this component, in the order of this table. Other components follow, sorted by name."""
     names_device: bool = False
-    """True if its value is a canary's device, such as ``cuda:0``."""
+    """True if the value is a canary's device, such as ``cuda:0``."""
     is_given: bool = False
-    """True if it comes from outside the image: a change is no other image, even if only the environment identifies
-    the image.
+    """True if the component comes from outside the image. A change of such a component does not mean another image,
+    even if an image is identified only by its environment.
     """
     is_setting: bool = False
-    """True if it follows from a canary's settings alone: with equal settings, a difference is due to another canary."""
+    """True if the canary's settings alone determine the value. With equal settings, another canary caused a change."""
 
 
 MODEL: Final = "model"
 SETTINGS: Final = "settings"
 GPU_SHARED_WITH: Final = "gpu_shared_with"
-"""Set by the exporter: other containers on a container's GPUs, or ``NOBODY``."""
+"""Component added by the exporter: other containers on the container's GPUs, or ``NOBODY``."""
 NOBODY: Final = "nobody"
 CONTROLS_MADE_OF: Final = "controls_made_of"
-"""Versions of Python and libc, if the controls are no machine code; otherwise missing. Starts with different values
-are not compared by their controls.
+"""Component with the versions of Python and libc, if the controls do not run as machine code; otherwise missing.
+Controls of starts with different values are not compared.
 """
 
 
@@ -346,23 +348,23 @@ COMPUTE_THREADS: tuple[str, ...] = ("torch_intra_op_threads", "onnx_intra_op_thr
 
 
 def known_component(name: str) -> Component | None:
-    """Return the known facts of a component; None if it has only its name."""
+    """Return the properties of a component; None if nothing but its name is known."""
     return COMPONENTS.get(name) or COMPONENTS.get(name.partition(":")[0])
 
 
 def is_of_canary(name: str) -> bool:
-    """Return True for a canary's own component."""
+    """True if the component belongs to one canary (:func:`of_canary`)."""
     return name.partition(":")[0] in (MODEL, SETTINGS)
 
 
 def is_given(name: str) -> bool:
-    """Return True if a component comes from outside the image (:attr:`Component.is_given`)."""
+    """True if a component comes from outside the image (:attr:`Component.is_given`)."""
     known = known_component(name)
     return known is not None and known.is_given
 
 
 def is_setting(name: str) -> bool:
-    """Return True if a component follows from a canary's settings alone (:attr:`Component.is_setting`)."""
+    """True if a canary's settings alone determine a component (:attr:`Component.is_setting`)."""
     known = known_component(name)
     return known is not None and known.is_setting
 
@@ -371,10 +373,10 @@ _RANKS = {name: i for i, name in enumerate(c.name for c in COMPONENTS.values() i
 
 
 def order_of_interest(component: str) -> tuple[int, str]:
-    """Return the sort key that puts the components first that people ask for.
+    """Return a sort key that puts the most interesting components first.
 
     Args:
-        component: Name; unknown ones share the last rank.
+        component: Name of a component; all unknown components have the last rank.
     """
     known = known_component(component)
     return _RANKS.get(component if known is None else known.name, len(_RANKS)), component

@@ -1,4 +1,4 @@
-"""A document: the content of one result, without a layout. Every renderer shows the same document."""
+"""A document: the content of one result, without a layout. All renderers show the same document."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Fact(msgspec.Struct, frozen=True):
     value: str | float | None
     """Text, or a number in ``unit``; renderers leave out None and ""."""
     unit: str = ""
-    """Unit of a number: "s", "bytes", "joules" or "ratio"; "" shows it unchanged."""
+    """Unit of a number: "s", "bytes", "joules" or "ratio". With "", the number is shown unchanged."""
     link: str = ""
-    """An http or https address; renderers without links show it behind the value."""
+    """An http or https address; renderers without links show the address after the value."""
 
     @property
     def text(self) -> str:
@@ -28,7 +28,7 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Rows of text under the names of their columns."""
+    """A table of text: a title, names of columns, and rows."""
 
     title: str
     columns: Sequence[str]
@@ -40,7 +40,7 @@ class Series(msgspec.Struct, frozen=True):
 
     label: str
     values: Sequence[float | None]
-    """Values on the chart's common axis of time; None leaves a place empty."""
+    """Values in order of time, one for each position on the chart's axis; None for a position without a value."""
     style: Literal["old", "new"] = "new"
 
 
@@ -51,13 +51,13 @@ class Chart(msgspec.Struct, frozen=True):
     kind: Literal["points", "distributions"]
     series: Sequence[Series]
     unit: str = "s"
-    """"s", or "" for an unknown unit."""
+    """Unit of the values: "s", or "" for an unknown unit."""
     marks: Sequence[int] = ()
-    """Places on the axis of time with a change: an upgrade, a change of level."""
+    """Positions of changes on the axis: an upgrade, or a change of level."""
     misses: Sequence[int] = ()
-    """Places of failed runs."""
+    """Positions of failed runs."""
     levels: Sequence[tuple[int, int, float]] = ()
-    """Levels of a scanned series: first place, number of places, value."""
+    """Levels of a scanned series: first position, number of positions, value."""
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str = ""
     """First word of the sentence; it decides the colour."""
     sentence: str = ""
-    """Result in one sentence without a full stop; it begins with the verdict, if any."""
+    """Result in one sentence without a full stop. The sentence begins with the verdict, if there is one."""
     exit_code: int = 0
     actions: Sequence[str] = ()
     """Next actions, as sentences."""
@@ -77,4 +77,4 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     charts: Sequence[Chart] = ()
     notes: Sequence[str] = ()
     data: Mapping[str, Any] = {}
-    """Fields of the result for JSON (plain values)."""
+    """Fields of the result in the JSON output, as plain values."""

@@ -12,7 +12,7 @@ from infercanary.contract.text import all_printable
 from infercanary.render.document import Document
 
 VERSION = 1
-"""Version of the output. New fields keep it; a field that is removed or changes its meaning raises it."""
+"""Version of the JSON output. Raise it if a field is removed or changes its meaning, but not for a new field."""
 
 _WORST_FIRST = (1, 3, 0)  # exit codes: regressed, inconclusive, fine
 
@@ -21,9 +21,9 @@ def render_json(documents: Sequence[Document], notes: Sequence[str] = (), **more
     """Return the worst document's data as JSON, with the data of all documents under `canaries`.
 
     Args:
-        documents: No document is inconclusive.
-        notes: Remarks on all of them.
-        more: Further fields, which replace those of the worst document.
+        documents: Documents of one command; an empty list counts as inconclusive.
+        notes: Remarks on all documents.
+        more: Further fields, which override fields of the worst document.
     """
     worst = min(documents, key=lambda document: _WORST_FIRST.index(document.exit_code), default=Document())
     return json_line(
@@ -39,10 +39,10 @@ def render_json(documents: Sequence[Document], notes: Sequence[str] = (), **more
 
 
 def json_line(value: object) -> str:
-    """Return ``value`` as one line of JSON in ASCII. Its texts are printable, since `jq -r` prints them raw."""
+    """Return ``value`` as one line of JSON in ASCII. All texts are made printable, because `jq -r` prints texts raw."""
     return json.dumps(all_printable(value)) + "\n"
 
 
 def plain_values(value: object) -> Any:
-    """Convert structs and collections to plain values; a number that is not finite is None."""
+    """Convert structs and collections to plain values; a number that is not finite becomes None."""
     return msgspec.json.decode(msgspec.json.encode(value))

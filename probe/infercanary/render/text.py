@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from infercanary.contract.text import printable, shortened
 from infercanary.render.document import Document, Table
 
-_LABEL, _MOST_CELL = 11, 28  # columns: least of a label, most of a cell
-_TEXT = 2000  # characters of one text
+_LABEL, _MOST_CELL = 11, 28  # columns: minimum width of a label, maximum width of a cell
+_TEXT = 2000  # maximum number of characters of one text
 _ASCII = str.maketrans(
     {"→": "->", "×": "x", "∞": "inf", "µ": "u", "μ": "u", "…": "...", "–": "-", "±": "+/-", "·": "-"}
 )
@@ -18,13 +18,13 @@ _UNBROKEN = re.compile(r"(?<=\d) (?=(?:µs|ms|s|[kMG]?B|J)\b|%)|(?<=,) (?=[^][ ]
 
 
 def render_texts(documents: Sequence[Document], notes: Sequence[str] = (), width: int = 80) -> str:
-    """Return documents separated by blank lines, and the notes on all of them."""
+    """Return the documents as text, separated by blank lines, and then the notes."""
     last = [Document(notes=notes)] if notes else []
     return "\n".join(render_text(document, width) for document in [*documents, *last])
 
 
 def render_text(document: Document, width: int = 80) -> str:
-    """Return a document as printable lines of ``width`` columns; only a word or a table may be wider."""
+    """Return a document as printable lines of up to ``width`` columns. Only a long word or a table may be wider."""
     head = ": ".join(filter(None, (document.name, document.sentence)))
     facts = [(fact.label, f"{fact.text} {fact.link}".strip()) for fact in document.facts]
     advice = [*(("next", text) for text in document.actions), *(("note", text) for text in document.notes)]
@@ -39,10 +39,11 @@ def render_text(document: Document, width: int = 80) -> str:
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    """Wrap a text; a number, its unit and its interval stay in one line.
+    """Wrap a text. A number is not separated from its unit or its interval.
 
     Args:
-        width: Columns.
+        text: The text to wrap.
+        width: Maximum length of a line.
         first: Beginning of the first line.
         rest: Beginning of the other lines.
     """
@@ -52,7 +53,7 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]
 
 
 def plain(text: str) -> str:
-    """Return the nearest ASCII of a text, for a terminal without UTF-8."""
+    """Replace non-ASCII characters by similar ASCII characters, for a terminal without UTF-8."""
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 

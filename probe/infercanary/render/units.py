@@ -7,11 +7,11 @@ from datetime import datetime, timezone
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 _BYTES = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
-_FACTORS = 10.0  # a shift from this ratio on is written as a factor
+_FACTORS = 10.0  # a shift of at least this ratio is written as a factor
 
 
 def value(number: float | None, unit: str | None) -> str:
-    """Return a latency in four digits, such as ``57.5 ms``, or a count in all digits.
+    """Return a latency with up to four digits, such as ``57.5 ms``, or a number without a unit.
 
     Args:
         number: Number in ``unit``; None is "unknown".
@@ -25,7 +25,7 @@ def value(number: float | None, unit: str | None) -> str:
 
 
 def quantity(number: float, unit: str) -> str:
-    """Return a number with its unit: a latency in four digits, a measure in three.
+    """Return a number with its unit: a latency with up to four digits, another measure with up to three.
 
     Args:
         number: Number in ``unit``.
@@ -40,7 +40,7 @@ def quantity(number: float, unit: str) -> str:
 
 
 def quantities(numbers: Mapping[str, float], unit: str) -> str:
-    """Return named quantities in one line, without zeros, such as ``load 1.8 s, first run 143 ms``."""
+    """Return named quantities in one line, such as ``load 1.8 s, first run 143 ms``; zeros are left out."""
     return ", ".join(f"{name} {quantity(number, unit)}" for name, number in numbers.items() if number)
 
 
@@ -78,7 +78,7 @@ def duration(seconds: float) -> str:
 
 
 def percent(ratio: float, is_factor: bool = False) -> str:
-    """Return a shift, such as ``+12.4 %`` or ``+178 %``; large ones as a factor, such as ``×11``.
+    """Return a shift, such as ``+12.4 %`` or ``+178 %``; a large shift as a factor, such as ``×11``.
 
     Args:
         ratio: 0.05 is 5 %.
@@ -97,7 +97,7 @@ def interval(shift: float, low: float, high: float) -> str:
 
 
 def _scaled(number: float, digits: int, units: Mapping[str, float]) -> str:
-    """Return a number in the largest unit with a value of one or more after rounding; else in the smallest."""
+    """Return a number in the largest unit in which it rounds to one or more; otherwise in the smallest unit."""
     rounded = abs(number) / (1 - 0.5 / 10**digits)
     name = next((name for name, factor in units.items() if rounded >= factor), [*units][-1])
     return f"{short(number / units[name], digits)} {name}"
