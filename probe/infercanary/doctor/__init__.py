@@ -1,1 +1,3 @@
-"""``infercanary doctor``: what a probe can do on this machine. Each check is one function; it changes nothing."""
+"""``infercanary doctor``: checks the abilities of a probe on this machine. Each check is one function, and changes
+nothing.
+"""

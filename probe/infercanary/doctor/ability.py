@@ -6,7 +6,8 @@ A check is a function that takes the :class:`Machine` and returns an :class:`Abi
     def _clock_source(machine: Machine) -> Ability:
         return ok("tsc")
 
-:func:`answered` also turns its exceptions into answers. :mod:`.asking` gives it a process and a deadline.
+:func:`answered` turns exceptions of a check into answers. :mod:`.asking` runs checks in a separate process, each with a
+deadline.
 """
 
 from __future__ import annotations
@@ -36,34 +37,34 @@ MODULES = {
     "CUDA": "infercanary.doctor.cuda_events",
     "CUPTI": "infercanary.doctor.cupti",
 }
-"""Section → the module with its checks, in the order of the report."""
+"""Module with the checks, by section, in the order of the report."""
 
 
 class Ability(msgspec.Struct, frozen=True, kw_only=True):
-    """One line: an ability of a probe here."""
+    """Answer of one check: an ability of a probe on this machine. It is one line of the report."""
 
     section: str = ""
     name: str = ""
     state: State
-    """`absent` is no fault: the machine has no such thing, for example no GPU."""
+    """State of the ability. `absent` is not a fault: the machine lacks the checked part, for example a GPU."""
     found: str = ""
-    """Present state; empty if there is none."""
+    """Value or state that the check found; empty if there is none."""
     why: str = ""
-    """Reason why it is not OK."""
+    """Reason why the state is not OK."""
     fix: str = ""
     """Next action; empty if there is none."""
     seconds: float | None = None
-    """Duration of the check; None without an answer in time."""
+    """Duration of the check; None if the check did not answer in time."""
 
 
 class Machine(NamedTuple):
-    """Places where the checks look."""
+    """Machine to check: paths of its system files, and the number of its GPU."""
 
     proc: Path = Path("/proc")
     sysfs: Path = Path("/sys")
     devices: Path = Path("/dev")
     device: int = 0
-    """CUDA's number of the GPU for checks of events, graphs and CUPTI."""
+    """CUDA's number of the GPU that the checks of events, graphs and CUPTI use."""
 
 
 class Check(NamedTuple):
@@ -73,9 +74,9 @@ class Check(NamedTuple):
     name: str
     function: Callable[[Machine], Ability]
     seconds: float
-    """Deadline. 5 s by default: a GPU that nothing uses may take seconds to wake up."""
+    """Deadline. The default is 5 s, because an unused GPU may need seconds to wake up."""
     needs: str
-    """Check of the same section that must be OK or limited first; empty for none."""
+    """Name of a check of the same section that must be OK or limited first; empty for none."""
 
 
 _checks: list[Check] = []
@@ -94,33 +95,33 @@ def check(section: str, name: str, *, seconds: float = 5.0, needs: str = "") -> 
 
 
 def checks() -> list[Check]:
-    """All checks, in the order of the report."""
+    """Return all checks, in the order of the report."""
     for module in MODULES.values():
         import_module(module)
     return sorted(_checks, key=lambda check: list(MODULES).index(check.section))
 
 
 class Refusal(Exception):
-    """Answer "refused" as an exception: reason and, optionally, fix."""
+    """The answer "refused" as an exception, with the reason and optionally the fix."""
 
 
 def ok(found: str) -> Ability:
-    """Answer that it works."""
+    """Return the answer that the ability works."""
     return Ability(state="OK", found=found)
 
 
 def limited(found: str, why: str, fix: str = "") -> Ability:
-    """Answer that it works in part."""
+    """Return the answer that the ability works in part."""
     return Ability(state="limited", found=found, why=why, fix=fix)
 
 
 def refused(why: str, fix: str = "", found: str = "") -> Ability:
-    """Answer that it does not work, though it could."""
+    """Return the answer that the ability does not work, although the machine has the checked part."""
     return Ability(state="refused", found=found, why=why, fix=fix)
 
 
 def answered(check: Check, machine: Machine) -> Ability:
-    """Make one check; an exception is an answer, too."""
+    """Run one check, and return its answer. An exception also becomes an answer."""
     try:
         return check.function(machine)
     except Unavailable as error:
@@ -131,5 +132,5 @@ def answered(check: Check, machine: Machine) -> Ability:
         return refused(f"the driver answers {error}", "see the kernel's log (dmesg | grep NVRM)")
     except pynvml.NVMLError as error:
         return refused(advice(error))
-    except Exception as error:  # the other checks are still made
+    except Exception as error:  # continue with the other checks
         return refused(f"it could not be checked: {one_line(error)}")

@@ -1,4 +1,6 @@
-"""Process in which checks are made: it is killed if a driver hangs, and a crash of a library ends only it."""
+"""The separate process that runs the checks. It is killed if a driver hangs; a crash of a library ends only this
+process.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from infercanary.doctor.ability import answered, checks
 
 
 def main() -> None:
-    """Receive the machine, then checks, and send answers. Argument: the file descriptor of the connection."""
+    """Receive the machine and then checks, and send answers. The argument is the connection's file descriptor."""
     connection = Connection(int(sys.argv[1]))
     machine = connection.recv()
-    checks()  # imports their modules first, because a deadline is for the check alone
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # libraries print
+    checks()  # imports the modules now, because the deadline of a check does not include imports
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # hides messages of libraries
     connection.send("ready")
     with suppress(EOFError):
         while True:
             connection.send(answered(connection.recv(), machine))
-    os._exit(0)  # a library's own clean-up may hang
+    os._exit(0)  # without the clean-up of libraries, which may hang
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Makes checks one after the other in a separate process, which is killed if a driver hangs."""
+"""Runs checks one after the other in a separate process, which is killed if a driver hangs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ import msgspec
 from infercanary.command.interpreter import run_module
 from infercanary.doctor.ability import Ability, Check, Machine, refused
 
-_START_SECONDS = 60.0  # interpreter and imports, on a busy machine
+_START_SECONDS = 60.0  # time limit for the start of Python and for imports, on a busy machine
 _MOST_LOST = 2
-"""Checks of a section that may hang or crash before its rest is left out: calls of one driver wait for each other."""
+"""Number of hung or crashed checks in a section after which its other checks are left out. Those would probably hang,
+too, because calls of one driver wait for each other.
+"""
 
 
 class NotAsked(Exception):
-    """No check can be made; this says nothing about the machine."""
+    """No check can run, because the process for the checks does not start."""
 
 
 class _Answering:
-    """A process that makes checks."""
+    """A process that runs checks."""
 
     def __init__(self, machine: Machine) -> None:
         self.has_ended = False
@@ -33,7 +35,7 @@ class _Answering:
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this Python, with this module
                 run_module("infercanary.doctor.answering", str(theirs.fileno())),
-                stdout=subprocess.DEVNULL,  # libraries print
+                stdout=subprocess.DEVNULL,  # hides messages of libraries
                 pass_fds=[theirs.fileno()],
             )
         except OSError as error:
@@ -46,8 +48,8 @@ class _Answering:
             raise NotAsked(ready.why)
 
     def ask(self, check: Check) -> Ability:
-        """Return the answer, or an answer for a hang or crash; the process has then ended."""
-        with suppress(BrokenPipeError):  # it crashed after its last answer
+        """Return the answer of a check. If the check hangs or crashes, the answer says so, and the process ends."""
+        with suppress(BrokenPipeError):  # the process crashed after its previous answer
             self._connection.send(check)
         return self._answer(check.seconds)
 
@@ -68,7 +70,7 @@ class _Answering:
         return answer
 
     def end(self) -> None:
-        """Kill the process without waiting: it may hang in the kernel."""
+        """Kill the process without waiting for its end, because it may hang in the kernel."""
         self.has_ended = True
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):
@@ -77,10 +79,10 @@ class _Answering:
 
 
 def ask(table: Iterable[Check], machine: Machine) -> Iterator[Ability]:
-    """Make the checks, and yield each answer as soon as it is there.
+    """Run the checks, and yield each answer as soon as it arrives.
 
     Raises:
-        NotAsked: The process for them does not start.
+        NotAsked: The process for the checks does not start.
     """
     usable: set[tuple[str, str]] = set()
     lost: Counter[str] = Counter()

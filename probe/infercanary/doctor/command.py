@@ -19,7 +19,7 @@ from infercanary.render.json import json_line, plain_values
 from infercanary.render.text import render_text
 
 VERSION = 1
-"""Version of ``--json``; new fields keep it."""
+"""Version of the format of ``--json``. A new field does not change the version."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,12 +30,12 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the doctor."""
     python: str
     counts: dict[State, int]
-    """State → number of checks."""
+    """Number of checks by state."""
     checks: list[Ability]
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of ``--json``."""
+    """Return the JSON Schema of ``--json``."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"infercanary doctor --json, version {VERSION}",
@@ -44,8 +44,8 @@ def schema() -> dict[str, Any]:
 
 
 def answer_document(answer: Ability) -> Document:
-    """Return the document of one answer, with its state as label: names of NVML's functions would not fit into a
-    column.
+    """Return the document of one answer. Its label is the state, because names of NVML functions are too long for the
+    label column.
     """
     finding = "; ".join(filter(None, (answer.found, answer.why))) + (answer.fix and f" → {answer.fix}")
     return Document(facts=[Fact(answer.state, f"{answer.name}: {finding}")])
@@ -55,8 +55,8 @@ def answer_document(answer: Ability) -> Document:
     name="doctor",
     epilog=exit_codes.epilog(
         {
-            ExitCode.FINE: "the checks were made, whatever they found",
-            ExitCode.REGRESSED: "they could not be made",
+            ExitCode.FINE: "the checks ran, whatever they found",
+            ExitCode.REGRESSED: "the checks could not run",
         }
     ),
 )
@@ -66,14 +66,14 @@ def answer_document(answer: Ability) -> Document:
     "wanted",
     multiple=True,
     type=click.Choice(list(MODULES)),
-    help="Make the checks of this section only; may be repeated.",
+    help="Run only the checks of this section; may be repeated.",
 )
 @click.option(
     "--device",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="CUDA's number of the GPU on which events, graphs and CUPTI are tried.",
+    help="CUDA's number of the GPU for the checks of events, graphs and CUPTI.",
 )
 def command(as_json: bool, wanted: tuple[str, ...], device: int) -> int:
     """Check what a probe can do on this machine and in this container. Run it where the probe runs, as the same user.
@@ -82,13 +82,14 @@ def command(as_json: bool, wanted: tuple[str, ...], device: int) -> int:
       infercanary doctor
       infercanary doctor --only NVML --only GPU --json
 
-    Each line is OK, limited, refused, or absent (there is no such thing here, which is no fault), with the reason and
-    what to do. Sections: host (clocks, cores, NUMA), container (cgroup, pressure, permissions), engines, driver, NVML
-    (each function that the probe calls), GPU (modes, tenants), CUDA (events, drift, streams, graphs), CUPTI.
+    Each line is OK, limited, refused, or absent (the machine lacks this part, which is not a fault), with the reason
+    and the next action. Sections: host (clocks, cores, NUMA), container (cgroup, pressure, permissions), engines,
+    driver, NVML (each function that the probe calls), GPU (modes, tenants), CUDA (events, drift, streams, graphs),
+    CUPTI.
 
-    It changes nothing: no mode is set. On a GPU it makes a context for a moment, if there is room for one, and lists
-    the processes there once, which the probe itself never does for more than their number. Each check has a deadline,
-    so that a driver that hangs does not hang it.
+    The command changes nothing, and sets no mode. On a GPU with enough free memory, it creates a CUDA context for a
+    moment. It also lists the processes on the GPUs once; the probe itself only counts them. Each check has a deadline,
+    so that a hanging driver does not block the command.
     """
     table = [check for check in checks() if not wanted or check.section in wanted]
     width = shutil.get_terminal_size((100, 24)).columns

@@ -28,7 +28,7 @@ def _cgroup(machine: Machine) -> Ability:
         cgroup = own_cgroup(*place)
     except Unavailable as error:
         return refused(
-            f"{error}: quota, throttling and memory of the container are not known",
+            f"{error}: quota, throttling and memory of the container are unknown",
             "mount it in the container, read-only; Docker does so unless something else is mounted over /sys",
         )
     given = ", ".join(f"{name} {value}" for name, value in limits(*place).items())
@@ -57,7 +57,7 @@ def _pressure(machine: Machine) -> Ability:
             "cgroup v2: systemd.unified_cgroup_hierarchy=1 on the kernel's command line",
         )
     return refused(
-        "the kernel keeps none: that the container waited for CPU, memory or disk is not known",
+        "the kernel reports no pressure, so waiting for CPU, memory or disk is unknown",
         "psi=1 on the kernel's command line (CONFIG_PSI)",
     )
 
@@ -73,7 +73,7 @@ _PERF_REFUSALS = {
         "where you profile: --cap-add PERFMON; or on the host sysctl kernel.perf_event_paranoid=2",
     ),
 }
-"""Error → reason and fix."""
+"""Reason and fix, by error number."""
 
 
 @check("container", "perf events")
@@ -91,7 +91,7 @@ def _perf(machine: Machine) -> Ability:
 
 
 def _perf_error() -> int:
-    """Open a disabled counter of this process's instructions, and return the error; 0 for none."""
+    """Open a disabled counter of this process's instructions; return the error number, or 0."""
     number = _PERF_EVENT_OPEN.get(platform.machine())
     if number is None:
         return errno.ENOSYS
@@ -107,10 +107,10 @@ def _perf_error() -> int:
 @check("container", "memory peak")
 def _memory_peak(machine: Machine) -> Ability:
     if os.access(machine.proc / "self/clear_refs", os.W_OK):
-        return ok("the peak of this process can be set back, so that each run has its own")
+        return ok("the peak of this process can be reset, so that each run has its own peak")
     return limited(
-        "the peak since the process began",
-        "/proc/self/clear_refs may not be written",
+        "only the peak since the start of the process",
+        "this process may not write /proc/self/clear_refs",
         "a kernel with CONFIG_PROC_PAGE_MONITOR; /proc not mounted read-only",
     )
 
@@ -118,9 +118,9 @@ def _memory_peak(machine: Machine) -> Ability:
 @check("container", "who ends first")
 def _ends_first(machine: Machine) -> Ability:
     if os.access(machine.proc / "self/oom_score_adj", os.W_OK):
-        return ok("a probe may raise its own oom_score_adj, so that it ends before the server")
+        return ok("a probe may raise its oom_score_adj, so that the kernel kills it before the server")
     return limited(
         "",
-        "a probe may not raise its oom_score_adj: where memory runs out, the kernel may end the server first",
+        "a probe may not raise its oom_score_adj: if memory runs out, the kernel may kill the server first",
         "do not mount /proc read-only: the probe writes /proc/self/oom_score_adj",
     )

@@ -1,4 +1,4 @@
-"""Checks of CUDA through the driver alone: events compared with the host's clock, streams, graphs."""
+"""Checks of CUDA that use only the driver: events compared with the host's clock, streams, and graphs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from infercanary.probe.targets.controls.cuda import PTX
 _PAIRS = 200
 _TRIES = 15
 _MOST_OVERHEAD = 20e-6
-"""Seconds of an empty pair of events; 1.5 to 6 µs on the GPUs seen. It is a fifth of a batch of 100 µs."""
+"""Maximum time between two events without work, seconds: a fifth of a batch of 100 µs. Tested GPUs took 1.5 to 6 µs."""
 _DRIFT_SECONDS = 2.0
-"""Both anchors are known within about 10 µs, so the drift is known within 5 ppm."""
+"""Time between the two anchors. Each anchor is exact to about 10 µs, so the drift is exact to about 5 ppm."""
 _MOST_DRIFT = 100e-6
-"""Largest difference between the crystals of two clocks. The probe renews its anchor each second."""
+"""Largest plausible drift between two crystal clocks. The probe renews its anchor each second."""
 _GLOBAL_CAPTURE = 0  # CU_STREAM_CAPTURE_MODE_GLOBAL
 _WORDS = 256
 
 
 @cache
 def device(ordinal: int) -> Device:
-    """Return the GPU with a context of this process, which ends with the process; the same at each call.
+    """Return the GPU with a context of this process. The context ends with the process, and is shared by all calls.
 
     Raises:
-        Refusal: A context would take memory that a server there may need.
+        Refusal: A context would take memory that a server on this GPU may need.
         Unavailable: There is no driver, or no such GPU.
-        CudaError: Anything else failed.
+        CudaError: Another call of CUDA failed.
     """
     left = left_on_device(f"cuda:{ordinal}")
     if left is not None and left.size < CONTEXT:
@@ -75,10 +75,11 @@ def _events(machine: Machine) -> Ability:
 
 
 def _anchor(gpu: Device) -> tuple[int, int, Event]:
-    """Record events on the idle stream, and keep the one whose time the host knows best.
+    """Record events on the idle stream, and keep the event whose host time is most exact.
 
     Returns:
-        Nanoseconds within which it happened, the host's time in their middle, and the event.
+        Length of the host's time interval that contains the event, middle of this interval, both in nanoseconds, and
+        the event.
     """
     anchors = []
     with gpu.current():
@@ -123,10 +124,10 @@ def _priority(machine: Machine) -> Ability:
 
 
 def kernel(gpu: Device) -> tuple[Callable[[], None], c_uint64]:
-    """Make a kernel that writes its thread's number; call it inside ``with gpu.current()``.
+    """Make a kernel in which each thread writes its number. Call this function inside ``with gpu.current()``.
 
     Returns:
-        Its launch, and the device memory with its ``_WORDS`` numbers of 4 bytes.
+        A function that launches the kernel, and the device memory for its ``_WORDS`` numbers of 4 bytes.
     """
     function = gpu.kernels(PTX)("fill")
     memory = gpu.allocate(4 * _WORDS)

@@ -1,4 +1,4 @@
-"""Check of CUPTI: does this process get the times of its kernels, which profiles of torch canaries need?"""
+"""Check of CUPTI: can this process get the times of its kernels? Profiles of torch canaries need them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Completed = CFUNCTYPE(None, c_void_p, c_uint32, c_void_p, c_size_t, c_size_t)
 
 
 def _library() -> ctypes.CDLL | None:
-    """Return the library of torch's wheels, else the system's."""
+    """Return the CUPTI library from torch's wheels, or else from the system."""
     wheels = [found for path in sys.path for found in glob.glob(f"{path}/nvidia/*/lib/libcupti.so.*")]
     for name in [*sorted(wheels, reverse=True), *(f"libcupti.so.{major}" for major in _MAJORS)]:
         try:

@@ -16,7 +16,7 @@ _CONTROL_FILES = ("nvidiactl", "nvidia-uvm")
 
 
 def _nvml_driver() -> str:
-    """Return the driver version by NVML; empty without an answer."""
+    """Return the driver version that NVML reports; empty if NVML does not answer."""
     try:
         nvml, _ = opened()
         return versions(nvml).driver
@@ -64,7 +64,9 @@ def _device_files(machine: Machine) -> Ability:
 
 
 def _may_open(path: Path) -> bool:
-    """Try to open it, as NVML and CUDA do: its mode does not show the cgroup's list of devices."""
+    """True if this process can open the device file. The file's mode alone does not tell, because the cgroup has its
+    own list of devices.
+    """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError:

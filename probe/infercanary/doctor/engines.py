@@ -1,4 +1,4 @@
-"""Checks of the engines in this Python, each imported as a probe would."""
+"""Checks of the inference engines installed for this Python. Each engine is imported, as in a probe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infercanary.probe.samplers import Unavailable
 from infercanary.probe.targets.engines.cuda_versions import unfit_driver, wheel_cuda
 
 _IMPORT_SECONDS = 120.0
-"""torch with CUDA reads gigabytes from a cold disk."""
+"""Deadline of an import: torch with CUDA reads gigabytes, perhaps from a disk without a warm cache."""
 
 
 def _imported(name: str, needed: str) -> Any:
@@ -23,7 +23,11 @@ def _imported(name: str, needed: str) -> Any:
 
 
 def _fitting(engine: str, built: str, found: str) -> Ability:
-    """Answer OK, unless the driver does not run the CUDA that the engine was built for ("" for none)."""
+    """Return OK, unless the driver is too old for the CUDA version of the engine.
+
+    Args:
+        built: CUDA version for which the engine was built; empty for none.
+    """
     why = unfit_driver(engine, built) if built else ""
     return refused(why, found=found) if why else ok(found)
 

@@ -99,7 +99,9 @@ def _numa(machine: Machine) -> Ability:
 
 @check("GPU", "tenants now", seconds=10.0, needs="GPUs")
 def _tenants(machine: Machine) -> Ability:
-    """List processes once: it takes milliseconds under the driver's lock, so the probe never does it around a run."""
+    """List the processes on the GPUs once. The probe does not list them around runs, because that takes milliseconds
+    under the driver's lock.
+    """
     nvml, found = opened()
     tenants = [
         f"GPU {gpu.label}: PID {process.pid}"

@@ -13,7 +13,9 @@ from infercanary.probe.samplers.cgroup.files import text
 from infercanary.probe.targets.controls.machine_code import Refused, mapped_code
 
 _SLOW_CLOCK_NS = 500.0
-"""Reading tsc takes 20 to 50 ns by the vDSO; a system call or hpet takes a microsecond."""
+"""Time of one clock reading, above which the clock is slow. Through the vDSO, tsc takes 20 to 50 ns; a system call or
+hpet takes a microsecond.
+"""
 _READINGS = 1000
 
 

@@ -42,7 +42,7 @@ CALLS = {
     "nvmlDeviceGetMigMode": "whether it is split (MIG)",
     "nvmlDeviceRegisterEvents": "XID errors",
 }
-"""Function → use in the probe. Functions for MIG devices and processes are in :mod:`.gpu_modes`."""
+"""Use in the probe, by NVML function. Functions for MIG devices and processes are in :mod:`.gpu_modes`."""
 
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "nvmlDeviceGetClockInfo": (pynvml.NVML_CLOCK_SM,),
@@ -56,7 +56,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 @cache
 def opened() -> tuple[Nvml, tuple[Gpu, ...]]:
-    """Return the initialised NVML and its GPUs, without MIG devices; the same at each call.
+    """Return the initialized NVML and its GPUs, without MIG devices. All calls return the same objects.
 
     Raises:
         Unavailable: There is no driver.
@@ -90,7 +90,7 @@ def _call(nvml: Nvml, name: str, handle: Any) -> None:
 
 
 def _tried(name: str, machine: Machine) -> Ability:
-    """Try one function on every GPU."""
+    """Call one NVML function on every GPU, and return the answer of the check."""
     nvml, found = opened()
     gives = CALLS[name]
     begin = perf_counter()

@@ -1,4 +1,5 @@
-"""For Python and notebooks: time a model here and now, read journals, and the magics ``%canary`` and ``%%canary``.
+"""Interface for Python and notebooks: time a model in this process, read journals, and use the magics ``%canary`` and
+``%%canary``.
 
 ::
 

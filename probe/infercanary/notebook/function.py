@@ -15,8 +15,8 @@ _COMPONENTS = ("torch", "tensorflow")  # the probe itself reports the other libr
 
 
 class FunctionTarget(Target):
-    """Times a function with fixed arguments; on CUDA by an event before and an event after the call, on the current
-    stream.
+    """Times a function with fixed arguments. On CUDA, the times come from events on the current stream before and after
+    the call.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
@@ -28,10 +28,10 @@ class FunctionTarget(Target):
         self.clock: HostClock | CudaClock = HostClock()
 
     def open(self) -> None:
-        """Make the clock of the device.
+        """Create the clock for the device.
 
         Raises:
-            UsageError: CUDA is asked for, and there is no torch.
+            UsageError: The device is CUDA, but torch is missing.
         """
         if self.device != "cpu":
             with needed_by(f"device `{self.device}`", "torch"):
@@ -39,12 +39,12 @@ class FunctionTarget(Target):
             self.clock = CudaClock(torch.cuda, torch.device(self.device))
 
     def run(self, phase: Phase) -> Any:
-        """Call it once."""
+        """Call the function once."""
         with phase("compute"):
             return self._function(*self._arguments)
 
     def values(self, result: Any) -> Sequence[float]:
-        """Return evenly spread numbers of the result, and NaN if any of its numbers is not finite."""
+        """Return numbers at evenly spread positions of the result, and NaN if any of its numbers is not finite."""
         return outputs.values(result)
 
     def environment(self) -> Mapping[str, str]:

@@ -18,14 +18,14 @@ def read(path: str | os.PathLike[str], *, canary: str = "") -> TimingResult:
     """Read the runs of one canary.
 
     Args:
-        path: A probe's journal (its older file, ``PATH.1``, is read first), or a file of :meth:`TimingResult.save`.
-        canary: Its name; empty if there is only one.
+        path: A probe's journal (its older part, ``PATH.1``, is read first), or a file of :meth:`TimingResult.save`.
+        canary: Name of the canary; empty if the journal has only one.
 
     Returns:
-        All of its runs, also failed ones, with the last environment.
+        All runs of the canary, including failed runs, with the last environment.
 
     Raises:
-        UsageError: The file cannot be read, is no journal, or has several canaries or none.
+        UsageError: The file cannot be read, is not a journal, has no runs, or has several canaries without ``canary``.
     """
     runs: defaultdict[str, list[Run]] = defaultdict(list)
     environment: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Results: measured or read runs, as numbers, as a table for a notebook, and as a journal."""
+"""Results of measured runs or of runs from a file: as numbers, as a table for a notebook, and as a journal."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class TimingResult:
     """Runs of one canary in one process. Times are seconds.
 
     Args:
-        boot_id: Id of the probe that ran it.
+        boot_id: Id of the probe that made the runs.
         runs: Runs in order of time, with their repeats.
-        environment: Component → version or setting.
-        outputs: Canary → fingerprint of its output.
-        process: Process that measured it; 0 if it was read from a file.
+        environment: Version or setting by component.
+        outputs: Fingerprint of the output by canary.
+        process: Id of the process that made the runs; 0 for runs from a file.
     """
 
     canary: str
@@ -58,9 +58,10 @@ class TimingResult:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Two runs' medians that enclose the true median with at least 95 % confidence; None for fewer than 8 runs.
+        """Confidence interval of the median latency, with a level of at least 95 %; None for fewer than 8 runs.
 
-        It makes no assumption on the distribution, but takes runs as independent: use `compare` for a verdict.
+        Both ends are medians of runs. The interval needs no assumption about the distribution, but assumes independent
+        runs. So use `compare` for a verdict.
         """
         ordered = sorted(self.medians)
         # Ranks by the binomial distribution; two standard deviations cover 95 % for every number of runs.
@@ -69,18 +70,18 @@ class TimingResult:
 
     @property
     def phases(self) -> dict[str, float]:
-        """Phase → its median over the runs."""
+        """Median over the runs, by phase."""
         names = dict.fromkeys(name for run in self.runs for name in run.phases)
         return {name: median(r.phases[name] for r in self.runs if name in r.phases) for name in names}
 
     @property
     def tags(self) -> dict[str, float]:
-        """Tag, such as ``cpu_wait_outside`` → share of the runs with it."""
+        """Share of the runs with a tag, by tag, such as ``cpu_wait_outside``."""
         counts = Counter(tag for run in self.runs for tag in labelled_tags(run.tags, run.clock_reason))
         return {tag: count / len(self.runs) for tag, count in counts.most_common()}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a journal, for ``infercanary compare`` and :func:`infercanary.read`, and return its path.
+        """Write a journal for ``infercanary compare`` and :func:`infercanary.read`; return the journal's path.
 
         Raises:
             UsageError: The file exists already, or cannot be written.
@@ -99,7 +100,7 @@ class TimingResult:
         return path
 
     def compare(self, candidate: TimingResult, *, restart_sd: float | None = None) -> ComparedResults:
-        """Judge another result against this one.
+        """Compare another result with this result as the baseline.
 
         Args:
             candidate: The new result.
@@ -107,16 +108,16 @@ class TimingResult:
                 judge.
 
         Returns:
-            The verdict with its sentence; in a notebook also pictures.
+            The verdict with its sentence; a notebook also shows charts.
 
         Raises:
-            UsageError: The extra `exporter` is missing, or the two have no canary in common.
+            UsageError: The extra `exporter` is missing, or the results have no canary in common.
         """
         with needed_by("compare", "exporter"):
             from infercanary.compare.notebook import answer
         if restart_sd is None and self.process and self.process == candidate.process:
             restart_sd = 0.0
-        # A measurement here is about no image, unlike a probe's file.
+        # Runs measured in this process do not belong to an image, unlike runs from a probe's journal.
         subject = "code" if self.process or candidate.process else "image"
         with tempfile.TemporaryDirectory(prefix="infercanary-") as folder:
             old, new = self.save(Path(folder) / "old"), candidate.save(Path(folder) / "new")
@@ -127,7 +128,7 @@ class TimingResult:
         seconds, tags.
 
         Raises:
-            UsageError: There is no pandas.
+            UsageError: pandas is not installed.
         """
         with needed_by("to_pandas", "notebook"):
             import pandas
@@ -149,7 +150,7 @@ class TimingResult:
 
     @property
     def document(self) -> Document:
-        """Return the document for renderers."""
+        """Return the result as a document for the renderers."""
         repeats = sum(len(run.latencies) for run in self.runs)
         latency = f"median {value(self.median, 's')}" if self.medians else "no median"
         environment = (f"{name} {self.environment[name]}" for name in _SHOWN if name in self.environment)
@@ -172,7 +173,7 @@ class TimingResult:
     def _repr_html_(self) -> str | None:
         try:
             from infercanary.pages.html import environment
-        except ModuleNotFoundError:  # the bare install shows text
+        except ModuleNotFoundError:  # without the extra `exporter`, the notebook shows text
             return None
         parts: Any = environment().get_template("document.html").module
         return str(parts.document(self.document))

@@ -1,4 +1,4 @@
-"""``infercanary.time``: measures a model now, in this process, as a probe does."""
+"""``infercanary.time``: measures a model in this process with the method of a probe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infercanary.notebook.result import TimingResult
 from infercanary.probe import Probe, Target, TorchTarget
 
 RUNS = 12
-"""As many runs as the judge's first looks need; with fewer than 8, a start does not count."""
+"""Number of runs that the judge's first looks need. A start with fewer than 8 runs does not count."""
 
 _MOST_RUNS = 512  # runs in one report
 
@@ -30,7 +30,8 @@ def time(
     name: str = "model",
     runs: int = RUNS,
 ) -> TimingResult:
-    """Measure the latency of a model or function as a probe does: warm-up until it is steady, CUDA events on a GPU.
+    """Measure the latency of a model or function like a probe: after a warm-up until it is steady; by CUDA events on a
+    GPU.
 
     Args:
         model: A torch module, any function, a target, or text as in probe.yaml (``package.module:factory``, a file).
@@ -58,7 +59,7 @@ def time(
     finally:
         _PROBE_LOG.removeFilter(_is_no_failure)
         probe.close()
-    assert report is not None  # only a stop in the meantime ends it without a run
+    assert report is not None  # there is no report only if the probe was stopped, and nothing stops this one
     failed = [run for run in report.runs if run.outcome != "ok"]
     if failed:
         raise UsageError(f"{name}: {failed[-1].detail}")
@@ -73,7 +74,7 @@ def time(
 
 
 def _is_no_failure(line: logging.LogRecord) -> bool:
-    """Filter out failures, which are raised: their log line would repeat them in the cell."""
+    """True if a log line is not about a failure. Failures are raised, so their log lines would be repetitions."""
     return line.levelno < logging.ERROR
 
 

@@ -99,8 +99,8 @@ container | cgroup | v2 whole | OK | cpuset_cpus 4; ; $
 container | pressure (PSI) | v2 | refused | psi=1
 container | pressure (PSI) | v2, host's PSI | limited | of the host only
 container | pressure (PSI) | v2, own PSI | OK | own cgroup: cpu
-container | memory peak | nothing | limited | clear_refs may not be written
-container | who ends first | nothing | limited | the kernel may end the server first
+container | memory peak | nothing | limited | may not write /proc/self/clear_refs
+container | who ends first | nothing | limited | the kernel may kill the server first
 driver | device files | nothing | limited | without nvidia0, nvidiactl, nvidia-uvm in
 driver | device files | devices | OK | nvidia0, nvidia1, nvidiactl
 driver | device files | closed device | refused | nvidia0 may not be opened.*recreate the container
