@@ -1,4 +1,4 @@
-"""``make chart``, and ``make dashboards`` too: writes what the chart holds copies of, its README, and plain manifests.
+"""``make chart`` (also part of ``make dashboards``): writes the chart's copies and README, and the plain manifests.
 
 Helm reads no file outside of a chart's folder, so rules and dashboards are copied into it. The README's table is made
 of the comments in values.yaml: a comment describes the key right below it.
@@ -39,11 +39,10 @@ helm install infercanary charts/infercanary --namespace infercanary --create-nam
   --set image.repository=registry.example.com/infercanary-exporter
 ```
 
-[docs/kubernetes.md](../../docs/kubernetes.md) has the way from there to a rollout that is judged. Helm refuses a value
-that `values.schema.json` does not know, and names it. Rules and dashboards are copies of `prometheus/rules` and
-`grafana/dashboards/json`: edit those.
+[docs/kubernetes.md](../../docs/kubernetes.md) describes all steps up to a judged rollout. Helm refuses values that are
+unknown to `values.schema.json`. Rules and dashboards are copies: edit `prometheus/rules` and `grafana/dashboards/json`.
 
-| value | default | what it is |
+| value | default | meaning |
 |---|---|---|
 {rows}
 """
