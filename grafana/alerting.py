@@ -61,7 +61,7 @@ def files() -> dict[Path, str]:
     """Return Grafana's provisioning files: one that adds the rules, and one that removes them.
 
     Returns:
-        Path → whole text.
+        Content of the files, by path.
     """
     source = [yaml.load(path.read_bytes(), yaml.CSafeLoader) for path in sorted(RULES.glob("*.yml"))]
     groups = [*_groups([group for rules in source for group in rules["groups"]])]
@@ -163,7 +163,7 @@ def template(text: str, references: dict[str, str]) -> str:
 
     Args:
         text: Annotation as in Prometheus' rule.
-        references: Query → its letter in the rule; new queries are added.
+        references: Letters of the queries in the rule, by query; new queries are added.
     """
 
     def read(found: re.Match[str]) -> str:
@@ -182,7 +182,7 @@ def joined(expression: str, query: str, texts: str) -> str:
     Args:
         expression: PromQL of the alert.
         query: Query as in an annotation: `topk(1, …)` for labels, or a value aggregated by `max(…)`.
-        texts: The annotations, which tell the labels to read.
+        texts: The annotations. They name the labels to read.
     """
     by = ", ".join(re.findall(r"(\w+)=%q", query))
     query = re.sub(r",?\w+=%q", "", query).replace("{,", "{").replace("{}", "").replace('\\"', '"')

@@ -55,9 +55,9 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "recording instance_service_container_canary:infercanary_drift_ratio:by_host",
     ),
 }
-"""Reason → places: `dashboard: place` as in :mod:`grafana.queries`, or `recording NAME` for a rule. Without a query's
-letter, a place means all queries of the panel. Alerts and recordings that exist only during a problem are not
-listed.
+"""Places by reason. A place is `dashboard: place` as in :mod:`grafana.queries`, or `recording NAME` for a rule. Without
+the letter of a query, a place means all queries of the panel. Alerts and recordings that exist only during a problem
+are not listed.
 """
 
 _WHY = {place: why for why, places in EMPTY.items() for place in places}

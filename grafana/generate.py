@@ -18,7 +18,7 @@ BOARDS: tuple[Board, ...] = tuple(module.board() for module in (fleet, service, 
 
 
 def files() -> dict[Path, str]:
-    """Return path → text, for dashboards and alert rules."""
+    """Return the content of all files by path: dashboards and alert rules."""
     dashboards = {JSON / f"{board.name}.json": render(board) for board in BOARDS}
     return dashboards | alerting.files()
 

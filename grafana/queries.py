@@ -35,7 +35,7 @@ class Query(NamedTuple):
 
 
 def dashboards() -> dict[str, Mapping[str, Any]]:
-    """Return the dashboards: name of the file without its extension → JSON."""
+    """Return the JSON of the dashboards, by name of the file without its extension."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(JSON.glob("*.json"))}
 
 
@@ -48,7 +48,7 @@ def queries(
         span: Time range, as in PromQL.
         interval: Step of a panel, as in PromQL.
         rate_interval: Window of rates, as in PromQL.
-        chosen: Variable → value, a regular expression.
+        chosen: Values of variables, by variable; a value is a regular expression.
 
     Returns:
         One entry for each query of a panel, variable or annotation.
@@ -66,7 +66,7 @@ def expression(raw: str, values: Mapping[str, str]) -> str:
 
     Args:
         raw: Query as in a dashboard's JSON.
-        values: Variable → value; a missing variable gets the value of All.
+        values: Values by variable; a missing variable gets the value of All.
     """
     if found := _LABEL_VALUES.fullmatch(raw):
         raw = f"count by ({found['label']}) ({found['selector']})"

@@ -19,12 +19,12 @@ from grafana.situations.worlds import SITUATIONS
 @click.option(
     "--situation", "situations", multiple=True, type=click.Choice([*SITUATIONS]), help="Default: all."
 )
-@click.option("--panel", default="", help="Only panels whose title has this in it.")
+@click.option("--panel", default="", help="Only panels whose title contains this text.")
 @click.option("--library", type=click.Choice(node.VERSIONS), default="compose", show_default=True)
 @click.option(
     "--page", "pages", multiple=True, type=int, default=node.PAGES, show_default=True, help="Pixels."
 )
-@click.option("--verbose", is_flag=True, help="Print all that a panel would show, too.")
+@click.option("--verbose", is_flag=True, help="Also print everything that a panel would show.")
 def main(
     boards: tuple[str, ...],
     situations: tuple[str, ...],
@@ -33,7 +33,7 @@ def main(
     pages: tuple[int, ...],
     verbose: bool,
 ) -> None:
-    """Print what each board sends, and its faults; exit with 1 where there are any."""
+    """Print the number and size of each dashboard's queries, and its faults; exit with 1 if there are faults."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     if why := node.missing() or backfill.missing():
         click.echo(f"grafana.check: {why}", err=True)

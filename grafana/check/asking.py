@@ -1,4 +1,4 @@
-"""Queries of each panel of a dashboard, and their answers; queries, steps and times are Grafana's own."""
+"""Sends the queries of each panel to Prometheus, with the same steps and times as Grafana."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def asked(board: Mapping[str, Any], situation: Situation, prometheus: Prometheus
 
     Args:
         board: JSON of the dashboard.
-        situation: Gives the time range, the scrape interval, and the chosen variables.
-        prometheus: Has the data of the situation.
+        situation: Situation with the time range, the scrape interval, and the chosen variables.
+        prometheus: Server with the data of the situation.
 
     Yields:
         Input of the program in this folder for each panel: ``panel``, ``answers``, ``range`` and ``variables``; and
@@ -66,7 +66,7 @@ def load(board: Mapping[str, Any], questions: Iterable[Mapping[str, Any]]) -> tu
 
 
 def _chosen(board: Mapping[str, Any], situation: Situation) -> dict[str, str]:
-    """Return variable → value.
+    """Return the values of the variables, by variable.
 
     A multiple-choice variable is All, except for the namespace, which a link to one service sets.
     """

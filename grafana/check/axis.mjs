@@ -1,6 +1,6 @@
-// The range of an axis. @grafana/ui finds it with uPlot's own functions out of the limits of the fields that share it.
-// @grafana/ui itself is not installed: it pulls in 500 MB, and a dependency that is in no registry. golden/axes.json
-// has what its UPlotScaleBuilder (12.4.0) made of the same limits and data.
+// The range of an axis. @grafana/ui computes it with uPlot's functions from the limits of the fields on this axis.
+// @grafana/ui itself is not installed, because it needs 500 MB and a dependency that is in no registry. golden/axes.json
+// has the ranges that its UPlotScaleBuilder (12.4.0) computed from the same limits and data.
 import { uPlot } from './library.mjs';
 
 const PADDING = 0.1;

@@ -1,7 +1,7 @@
-// Prometheus' answers as the data frames that Grafana's Prometheus data source makes of them. Two steps, as there: its
-// back end makes a frame of each series (pkg/promlib/converter/prom.go and querydata/response.go of grafana/grafana),
-// its front end makes tables and heatmaps of these (packages/grafana-prometheus/src/result_transformer.ts).
-// golden/frames.json has what the real front end made of the same input.
+// Converts Prometheus' answers to data frames, like Grafana's Prometheus data source, in the same two steps. The back end
+// makes one frame for each series (pkg/promlib/converter/prom.go and querydata/response.go of grafana/grafana). The front
+// end makes tables and heatmaps from these frames (packages/grafana-prometheus/src/result_transformer.ts).
+// golden/frames.json has the frames that the real front end made from the same input.
 
 const LEGEND = /\{\{\s*(.+?)\s*\}\}/g;
 

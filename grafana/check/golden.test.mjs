@@ -1,5 +1,5 @@
-// Frames and axes are what Grafana's own packages made of the same input. They are not installed here, for they pull in
-// 700 MB; what is in golden/ was recorded with them.
+// Frames and axes must equal those that Grafana's own packages made from the same input. These packages are not installed,
+// because they need 700 MB; their output was recorded in golden/.
 import assert from 'node:assert';
 import { readFileSync } from 'node:fs';
 import test from 'node:test';

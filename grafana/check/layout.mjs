@@ -1,4 +1,4 @@
-// How much room there is, in pixels, and how much a text takes: Grafana's grid, its font, its paddings.
+// Sizes in pixels of panels and texts, from Grafana's grid, font and paddings.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import opentype from 'opentype.js';
@@ -12,11 +12,11 @@ const fonts = new Map(
 );
 const widths = new Map();
 
-const PHONE = 769; // pixels: on a narrower page each panel takes its whole width
-const GRID = { columns: 24, margin: 8, cell: 30, page: 32 }; // page: what the whole board has left and right of it
+const PHONE = 769; // pixels; on a narrower page, each panel has the full width
+const GRID = { columns: 24, margin: 8, cell: 30, page: 32 }; // page: space to the left and right of the dashboard
 const PANEL = { header: 32, padding: 8, border: 1 };
 
-/** Width of a text in Inter, which Grafana writes in. */
+/** Width of a text in Inter, Grafana's font. */
 export function textWidth(text, size, weight = 400) {
   const key = `${weight} ${text}`;
   if (!widths.has(key)) {

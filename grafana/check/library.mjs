@@ -1,5 +1,5 @@
-// Grafana's own library for fields, units, mappings, colours, overrides and transformations, in the versions that
-// package.json names. It is made for a browser: jsdom stands in for one.
+// Grafana's own library for fields, units, mappings, colours, overrides and transformations, in the versions of
+// package.json. The library needs a browser, which jsdom replaces.
 import Module, { createRequire } from 'node:module';
 import { JSDOM } from 'jsdom';
 
@@ -9,14 +9,14 @@ export const VERSIONS = ['compose', 'newest'];
 const { window } = new JSDOM('<!doctype html>', { url: 'http://localhost/' });
 const matchMedia = () => ({ matches: false, addEventListener() {}, removeEventListener() {} });
 const { document, navigator, CustomEvent } = window;
-// uPlot asks how dense the screen is when it is loaded.
+// uPlot reads the pixel ratio of the screen while it is loaded.
 for (const [name, value] of Object.entries({ window, document, navigator, CustomEvent, matchMedia, devicePixelRatio: 1 })) {
   Object.defineProperty(globalThis, name, { value, configurable: true, writable: true });
 }
 
 export const uPlot = require('uplot');
 
-// Node 18 cannot require a package that is an ES module alone, as some are that the library requires.
+// Node 18 cannot require() a pure ES module, but the library requires some.
 const imported = new Map();
 for (const name of ['d3-interpolate', 'd3-scale-chromatic', 'marked']) {
   imported.set(name, await import(name));
@@ -24,14 +24,14 @@ for (const name of ['d3-interpolate', 'd3-scale-chromatic', 'marked']) {
 const loadModule = Module._load;
 Module._load = (name, ...rest) => imported.get(name) ?? loadModule(name, ...rest);
 
-/** Loads one version: `compose` is that of the Compose file, `newest` the newest one that was checked. */
+/** Loads one version: `compose` is the version in the Compose file, `newest` the newest checked version. */
 export function load(version) {
   const name = `grafana-data-${version}`;
   const data = require(name);
   const { version: number } = require(`${name}/package.json`);
-  // Some have two names there, and a registry refuses one that it knows.
+  // Some transformers are listed under two names, and the registry refuses duplicates.
   const byId = new Map(Object.values(data.standardTransformers).map((each) => [each.id, each]));
-  const loaded = (each) => (Number.parseInt(number, 10) < 13 ? each : () => each); // 13 loads them when they are needed
+  const loaded = (each) => (Number.parseInt(number, 10) < 13 ? each : () => each); // version 13 loads transformers when they are needed
   data.standardTransformersRegistry.setInit(() =>
     [...byId.values()].map((each) => ({ id: each.id, name: each.name, transformation: loaded(each) })),
   );

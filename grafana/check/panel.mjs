@@ -1,4 +1,4 @@
-// From frames to what a panel draws: its transformations, then its field options and overrides.
+// Converts frames to the data that a panel draws: first transformations, then field options and overrides.
 import { fieldOptions } from './library.mjs';
 
 /** The panel's frames, each field with its `display`; `variables` are the board's, name → value. */

@@ -1,19 +1,20 @@
-// What a panel must not show. Each rule takes what `shown.mjs` says of one panel and gives a line for each fault.
+// Rules for the content of a panel. Each rule gets the content of one panel from `shown.mjs`, and returns a line for each
+// fault.
 import { onPhone } from './layout.mjs';
 
-const TOO_FAR = 100; // an axis' end over what is drawn
-const NEAR = 10; // CIE76: shades of a colour lie 5 apart, the first twelve of the classic palette at least 10.4
-const MANY = 8; // series, of which more than these cannot all look different by their names alone
+const TOO_FAR = 100; // ratio of an axis' end to the largest drawn value
+const NEAR = 10; // colour difference CIE76: shades of a colour have 5, the first twelve of the classic palette at least 10.4
+const MANY = 8; // number of series; more series cannot all have different looks by their names
 const PAGES = { dark: '#181b1f', light: '#ffffff' }; // colors.background.primary of both themes
-const FAINT = 2; // contrast: the first hues of the classic palette have 1.96 at least
-const SENTENCE = 4; // words
-const LARGE = 24; // pixels of a font, from which on a sentence shouts
-const FEW = 3; // examples of a fault
-const WORDS = 4.5; // contrast of a word on its cell: WCAG AA
-const COLOURED = 3; // and of one in colour on both pages, of which none reaches 4.5
-const INK = ['#f7f8fa', '#202226']; // of a word on a dark and on a light cell (getTextColorForAlphaBackground of @grafana/ui)
-const LONG = 20; // rows of a table that may be scrolled
-const STRIP = 5; // grid rows of a table that is for a row or two
+const FAINT = 2; // minimum contrast of a line; the first hues of the classic palette have at least 1.96
+const SENTENCE = 4; // minimum number of words of a sentence
+const LARGE = 24; // font size in pixels that is too large for a sentence
+const FEW = 3; // maximum number of examples for a fault
+const WORDS = 4.5; // minimum contrast of a word on its cell: WCAG AA
+const COLOURED = 3; // minimum contrast of a coloured word on both pages; no colour reaches 4.5 on both
+const INK = ['#f7f8fa', '#202226']; // colours of a word on a dark and on a light cell (getTextColorForAlphaBackground of @grafana/ui)
+const LONG = 20; // minimum number of rows of a table that may scroll
+const STRIP = 5; // height in grid rows of a table with only one or two rows
 const METRICS = /\b(?:infercanary_\w+|\w+:\w+[\w:]*)/g;
 const TIMES = ['s', 'ms', 'µs', 'ns', 'dtdurations', 'dthms', 'clocks'];
 const UNITS = {
@@ -71,7 +72,7 @@ function cutText({ columns = [], rows = [] }) {
 }
 
 function tooWide({ width, taken }, { gridPos = {} }, { page }) {
-  const scrolls = onPhone(page) && gridPos.h > STRIP; // a phone may scroll what is a list
+  const scrolls = onPhone(page) && gridPos.h > STRIP; // on a phone, a list may scroll
   return taken > width + 1 && !scrolls ? [`its columns take ${taken} pixels of ${width}`] : [];
 }
 
@@ -210,7 +211,7 @@ function unitOnText({ columns = [] }) {
 
 function farAxis({ axes = [] }) {
   return axes.flatMap(({ log, high, limit, drawn, shown, shownDrawn, now, shownNow }) => {
-    // Up to a limit that was set an axis may go: below it, little is what should be seen.
+    // An axis may extend to a configured limit, because small values should then look small.
     if (log || drawn.length === 0 || (limit !== null && high <= limit)) {
       return [];
     }

@@ -1,4 +1,4 @@
-// What one panel would show, with the faults that the rules find in it.
+// Content that one panel would show, with the faults found by the rules.
 import { frames } from './frames.mjs';
 import { show as stat } from './kinds/stat.mjs';
 import { show as table } from './kinds/table.mjs';

@@ -48,7 +48,7 @@ CALM = {
     "watt": 100.0,
     "celsius": 50.0,
 }
-"""Unit → minimum end of an axis, otherwise 1. If all values are 0, Grafana would draw the axis up to 100 units."""
+"""Minimum end of an axis by unit; for other units, 1. Otherwise Grafana would end the axis at 100 if all values are 0."""
 
 
 def lines(
@@ -72,10 +72,10 @@ def lines(
         maximum: Upper end of the axis; None for Grafana's choice.
         calm: Minimum end of the axis, in the unit; None for the default of the unit.
         centred: True for values on both sides of 0, such as changes.
-        named: Series → colour, if it does not depend on the name.
+        named: Colours by series, for colours that do not depend on the name.
         steps: True if a value holds until the next value.
         right: True for a legend on the right, for many short names.
-        words: Value → word and colour, for numbers that stand for states.
+        words: Word and colour by value, for numbers that stand for states.
     """
     panel = (
         timeseries.Panel()

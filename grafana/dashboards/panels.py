@@ -29,7 +29,7 @@ DECIMALS = {
     "runs/min": 1,
     "/min": 1,
 }
-"""Unit → number of decimals, the same for all values of a panel or column."""
+"""Number of decimals by unit, the same for all values of a panel or column."""
 
 SERIES = prometheus_model.PromQueryFormat.TIME_SERIES
 TABLE = prometheus_model.PromQueryFormat.TABLE
@@ -165,7 +165,7 @@ def mapping(shown: Mapping[str, tuple[str, str]]) -> dashboard.ValueMap:
     """Return a mapping of values to words and colours.
 
     Args:
-        shown: Value → word and colour; with an empty colour, Grafana chooses.
+        shown: Word and colour by value; for an empty colour, Grafana chooses one.
     """
     return dashboard.ValueMap(
         options={

@@ -71,7 +71,7 @@ _DO = {
     "regressedunknown": "see below",
     **{f"improved{cause}": "nothing to do" for cause in ("", *CAUSES)},
 }
-"""Verdict and cause, or a more important fact → cause and next action."""
+"""Cause and next action, by verdict and cause, or by a more important fact."""
 
 
 def _change(end: str, unit: str) -> str:

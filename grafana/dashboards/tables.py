@@ -35,7 +35,7 @@ from grafana.dashboards.panels import (
 )
 
 YES_OR_NO = {"1": ("yes", colours.WELL), "0": ("no", colours.TROUBLE)}
-"""Value → word and colour, for values where yes is good."""
+"""Word and colour by value, for values where yes is good."""
 
 
 def tiles(
@@ -49,10 +49,10 @@ def tiles(
     """Return a panel of current numbers with their names.
 
     Args:
-        named: Series → colour, independent of the value.
-        units: Series → unit, if it differs from the panel's unit.
-        links: Series → address for a click.
-        bad_from: Values from here on are vermillion, lower values are blue. None for grey.
+        named: Colours by series, independent of the value.
+        units: Units by series, where they differ from the panel's unit.
+        links: Addresses for a click, by series.
+        bad_from: Smallest bad value: bad values are vermillion, lower values are blue. None for grey.
     """
     usual = colours.CELLS[colours.NEUTRAL] if bad_from is None else colours.WELL
     steps = [dashboard.Threshold(value=None, color=usual)]
@@ -81,8 +81,8 @@ def tiles(
 class Column(NamedTuple):
     """A column of a table: a field, its heading, and the look of its values.
 
-    ``width`` is in pixels; ``least`` is the minimum width of a column that takes the remaining space. ``named`` is
-    value → colour, ``words`` is value → word and colour. A word without a colour is plain text.
+    ``width`` is in pixels; ``least`` is the minimum width of a column that takes the remaining space. ``named`` has the
+    colours by value; ``words`` has word and colour by value. A word without a colour is plain text.
     """
 
     field: str

@@ -43,13 +43,13 @@ class Moment(NamedTuple):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Component → version."""
+        """Versions by component."""
         own = {f"model:{self.server.canary}": "8c1f", "cpuset_cpus": "0-3", "cpu_model": self.server.cpu}
         return {**self.image.environment, **own, **(_CUDA if "gpu" in self.words else {})}
 
     @property
     def phases(self) -> Mapping[str, float]:
-        """Phase → share of the latency."""
+        """Share of the latency by phase."""
         return next(shares for word, shares in _PHASES.items() if word in {*self.words, ""})
 
     @property

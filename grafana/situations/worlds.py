@@ -66,7 +66,7 @@ class Situation(NamedTuple):
     step: float = 30.0
     """Seconds between two scrapes."""
     chosen: Mapping[str, str] = {}
-    """Variable → value, for dashboards with a single-choice variable."""
+    """Values by variable, for dashboards with a single-choice variable."""
     shown: float = 0.0
     """Length of the shown time range, seconds; 0 for all."""
     docker_silent: bool = False

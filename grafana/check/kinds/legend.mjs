@@ -1,4 +1,4 @@
-// A legend below or beside a panel, and how much room it takes (VizLegend of @grafana/ui).
+// A legend below or beside a panel, and its size (VizLegend of @grafana/ui).
 import { textWidth } from '../layout.mjs';
 
 const ICON = 14 + 8;
@@ -6,9 +6,9 @@ const GAP = 10;
 const SIZE = 12;
 const LINE = 23;
 const PADDING = 8;
-const SHARE = { bottom: 0.35, right: 1 }; // of the panel's height, which it has at most; the rest has to be scrolled
+const SHARE = { bottom: 0.35, right: 1 }; // maximum share of the panel's height; the rest of the legend scrolls
 
-const SEEN = 3; // lines of a table that must be seen without scrolling
+const SEEN = 3; // minimum number of lines of a table that are visible without scrolling
 
 /** Of `entries` with a `name`: the height they need and the height there is; null where none is shown. */
 export function legend({ options = {} }, entries, room) {
@@ -16,7 +16,7 @@ export function legend({ options = {} }, entries, room) {
   if (!showLegend || displayMode === 'hidden') {
     return null;
   }
-  const placement = room.phone ? 'bottom' : wanted; // as VizLayout has it
+  const placement = room.phone ? 'bottom' : wanted; // as in VizLayout
   const table = displayMode === 'table';
   const lines = table ? Math.min(entries.length, SEEN) + 1 : placement === 'right' ? entries.length : linesOf(entries, room.width - 2 * GAP);
   return { placement, height: lines * LINE + PADDING, room: Math.round(room.height * SHARE[placement]) };

@@ -1,9 +1,9 @@
-// Numbers as they are now: stat (BigValue of @grafana/ui), bar gauge and gauge.
+// Panels of current numbers: stat (BigValue of @grafana/ui), bar gauge and gauge.
 import { fontSize } from '../layout.mjs';
 import { isNoValue } from './table.mjs';
 
 const GAP = 8;
-const NAME_SIZE = 30; // the largest
+const NAME_SIZE = 30; // largest font size of a name, pixels
 
 export function show({ data, theme }, panel, { frames, fieldConfig }, room) {
   const { reduceOptions = { calcs: [] }, orientation = 'auto', textMode = 'auto' } = panel.options ?? {};

@@ -1,9 +1,9 @@
 // A table: each cell's text and colour, each column's width (TableNG of @grafana/ui).
 import { textWidth, wrapped } from '../layout.mjs';
 
-const WIDTH = 150; // of a column without one of its own, at least
+const WIDTH = 150; // minimum width of a column without a width of its own
 const PADDING = 2 * 6 + 1;
-const ICON = 20; // of the order, and of a filter
+const ICON = 20; // width of the icon for sorting, and of the icon for a filter
 const SIZE = 14;
 const BORDER = 1;
 const LINE = 22;
@@ -11,7 +11,7 @@ const HEADING = LINE + 12;
 const ROW = { sm: 36, md: 42, lg: 48 }; // cellHeight
 
 export function show({ data }, panel, { frames }, room) {
-  const [frame] = frames; // of several Grafana shows one, and a choice
+  const [frame] = frames; // Grafana shows only one of several frames, with a menu for the others
   const fields = (frame?.fields ?? []).filter(({ config }) => !config.custom?.hideFrom?.viz && !config.custom?.hidden);
   if (fields.length === 0 || frame.length === 0) {
     return { message: data.formattedValueToString({ text: nothing(panel) }) };

@@ -1,6 +1,6 @@
-// States over time: rows, and the legend, which has an entry for each state that is met. Where there is none, Grafana takes what `noValue` says
-// as a number if it can (an empty text is 0 to it), else it writes that text. How the
-// blocks are drawn is Grafana's app's own code (public/app/core/components/TimelineChart), which is in no package.
+// States over time: rows, and a legend with an entry for each state that occurs. For a missing value, Grafana uses `noValue`
+// as a number if possible (an empty text is 0), otherwise as text. The code that draws the blocks is not in a package, but in
+// Grafana's app (public/app/core/components/TimelineChart).
 import { legend } from './legend.mjs';
 import { nothing } from './table.mjs';
 

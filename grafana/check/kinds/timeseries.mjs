@@ -1,4 +1,4 @@
-// Lines over time: name, colour, dash and last value of each, and the range of each axis.
+// Lines over time: name, colour, dash and last value of each line, and the range of each axis.
 import { range as axisRange } from '../axis.mjs';
 import { legend } from './legend.mjs';
 import { nothing } from './table.mjs';
