@@ -79,6 +79,12 @@ def detect(
         A drift whose shift is None with too few blocks, and 0 if the level has not changed.
     """
     rules = policy.drift
+    # Blocks at most, because merging takes long.
+    if (
+        sum(len(s.samples) // rules.block_runs + sum(r.runs > 1 for r in s.samples) for s in starts)
+        < 2 * rules.blocks
+    ):
+        return Drift()
     merged = [block for start in starts for block in blocks(start.samples, rules.block_runs)]
     if len(merged) < 2 * rules.blocks:
         return Drift()

@@ -322,7 +322,7 @@ class Start:
 
     def until(self, at: float) -> Start:
         """Return the start with the runs that began before ``at`` (Unix seconds)."""
-        return self.first(int(np.searchsorted(self.times, at)))
+        return self.first(int(self.times.searchsorted(at)))
 
     def part(self, first: int, last: int) -> Start:
         """Return the start with a range of its runs, from a cache. The part with all runs is the start itself."""
