@@ -111,7 +111,7 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
     monkeypatch.setattr(drift, "detect", noted("detect", drift.detect))
     for number in range(1, 250):
         judged.take(generation("b3", "sha256:2"), runs(1, number)).state()
-    assert at == {"verdict": [1, *LIVE.decide.looks], "detect": [1, 144]}
+    assert at == {"verdict": [1, *LIVE.decide.looks], "detect": [1, 96, 192]}
 
 
 def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_it_goes_on(
@@ -122,9 +122,9 @@ def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_
     beside = generation("b2", "sha256:2", "b")
     assert judged.take(OLD, went_on[:240]).state() == "no_baseline"
     assert judged.take(OLD, went_on[240:288]).take(beside, upgraded[:48]).state() == "regressed"
-    last = judged.take(OLD, went_on[288:431]).finding()
+    last = judged.take(OLD, went_on[288:383]).finding()
     assert last.result.state == "regressed", "gone for longer than ten minutes, which the next blocks show"
-    found = judged.take(OLD, went_on[431:432]).finding()
+    found = judged.take(OLD, went_on[383:384]).finding()
     assert (found.result.state, found.result.rolled_back_image) == ("no_baseline", "2")
     assert [(past.rolled_back, past.sentence) for past in found.answers] == [(True, last.sentence)]
     found = judged.take(beside, upgraded[48:240]).finding()

@@ -44,7 +44,7 @@ class SeenStart(NamedTuple):
 
 
 def due(
-    seen: Mapping[Boot, SeenStart], taken: Mapping[Boot, int], policy: Policy, *, has_upgrade: bool = True
+    seen: Mapping[Boot, SeenStart], taken: Mapping[Boot, int], policy: Policy, *, has_upgrade: bool
 ) -> Due:
     """Return the judgements of a canary that are due.
 
@@ -57,7 +57,8 @@ def due(
     if not taken.keys() <= seen.keys():
         return EVERYTHING  # a new start
     has_look = has_measure_look = has_block = False
-    looks, every = policy.decide.looks, policy.drift.block_runs * policy.drift.blocks // 2
+    # Three times a window of drift: with the default policy after 96 and 192 runs, at looks.
+    looks, every = policy.decide.looks, policy.drift.block_runs * policy.drift.blocks // 3
     for boot, runs in taken.items():
         was = seen[boot]
         counted = was.counted + runs - was.taken
@@ -86,7 +87,7 @@ class ServiceState:
     reported: dict[str, dict[Boot, int]] = field(default_factory=dict)
     """Number of reported runs by canary and start; at least the number of stored runs."""
 
-    def may_be_due(self, canary: str, boot: Boot, runs: int, policy: Policy) -> bool:
+    def may_be_due(self, canary: str, boot: Boot, runs: int, policy: Policy, *, has_upgrade: bool) -> bool:
         """Count new runs of a start, and return True if a judgement may be due.
 
         For most runs no judgement is due. This check avoids a query of the store, which would take longer than
@@ -96,7 +97,7 @@ class ServiceState:
         if boot not in seen or boot not in reported:
             return True
         reported[boot] += runs
-        return any(due({boot: seen[boot]}, {boot: reported[boot]}, policy))
+        return any(due({boot: seen[boot]}, {boot: reported[boot]}, policy, has_upgrade=has_upgrade))
 
     def note(self, start: Generation) -> None:
         """Record a start with the latest facts about it: its image, environment and outputs."""

@@ -209,13 +209,16 @@ class Judging:
             self._queue.done(reports)
         for report in reports:
             start, state = report.generation, self._services[report.generation.key]
-            boot = start.container, start.boot_id
+            boot, findings = (start.container, start.boot_id), self.findings.get(start.key, NOTHING)
             if store.fleet is None:
                 state.note(start)
             runs = Counter(run.canary for run in report.runs)
             # A report without runs is the end of a start. Then all canaries of the service may be due.
-            for canary in runs or self.findings.get(start.key, NOTHING):
-                may_be_due = state.may_be_due(canary, boot, runs[canary], self._policy)
+            for canary in runs or findings:
+                has_upgrade = _has_upgrade(findings.get(canary))
+                may_be_due = state.may_be_due(
+                    canary, boot, runs[canary], self._policy, has_upgrade=has_upgrade
+                )
                 self._ran(start.key, canary, may_be_due=may_be_due or store.fleet is not None)
         if store.fleet is not None and not self._stopping.is_set():
             self._share(store, store.fleet)
@@ -277,8 +280,7 @@ class Judging:
         before = self.findings.get(service, NOTHING).get(canary)
         state, taken = self._services[service], store.taken(service, canary)
         state.reported[canary] = taken
-        has_upgrade = before is not None and before.result.upgraded_at is not None
-        extent = due(state.seen.get(canary, {}), taken, self._policy, has_upgrade=has_upgrade)
+        extent = due(state.seen.get(canary, {}), taken, self._policy, has_upgrade=_has_upgrade(before))
         if not any(extent):
             return
         read = store.generations(service, canary, most_bytes=self._read_bytes)
@@ -323,3 +325,7 @@ class Judging:
                 del self.findings[service]
             if not state.ran_at:
                 del self._services[service]
+
+
+def _has_upgrade(finding: Finding | None) -> bool:
+    return finding is not None and finding.result.upgraded_at is not None
