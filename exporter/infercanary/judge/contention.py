@@ -86,5 +86,7 @@ def _known(start: Start) -> list[tuple[Sample, float]]:
     Returns:
         Empty if fewer than half of the runs have a known CPU wait.
     """
-    known = [(s, rest) for s in start.samples if (rest := computing(s, inside=False))]
+    known = [
+        (s, rest) for s in start.samples if s.waited is not None and (rest := computing(s, inside=False))
+    ]
     return known if 2 * len(known) >= len(start.samples) else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 from infercanary.contract.measures import OUTPUT
 from infercanary.contract.report import relative_error
@@ -124,7 +125,8 @@ def _kills(starts: Sequence[Start]) -> int:
 
 
 def _tokens(starts: Sequence[Start]) -> float:
-    return level([s for start in starts for s in start.samples], lambda s: s.measures.get(OUTPUT))
+    known = [s.measures[OUTPUT] for start in starts for s in start.samples if OUTPUT in s.measures]
+    return median(known) if known else 0.0
 
 
 def _devices(generation: Generation) -> set[str]:

@@ -148,7 +148,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """True if the run counts for verdicts: the run succeeded and its canary was steady. Tags of disturbances do
         not exclude a run.
         """
-        return not self.failed and bool(self.median) and NOT_JUDGED.isdisjoint(self.tags)
+        return self.outcome == "ok" and bool(self.median) and NOT_JUDGED.isdisjoint(self.tags)
 
     @property
     def failed(self) -> bool:
