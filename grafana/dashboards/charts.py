@@ -48,7 +48,7 @@ CALM = {
     "watt": 100.0,
     "celsius": 50.0,
 }
-"""Minimum end of an axis by unit; for other units, 1. Otherwise Grafana would end the axis at 100 if all values are 0."""
+"""Minimum end of an axis by unit; for other units, 1. If all values are 0, Grafana would end the axis at 100."""
 
 
 def lines(

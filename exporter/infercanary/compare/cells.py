@@ -47,10 +47,10 @@ class Numbers:
         if value is None or (sign == "," and not self._decimal_comma):
             mistake = "is not a number; write one, with a decimal point and no separators of thousands, or take it out"
         elif not _LEAST <= value <= _MOST:
-            mistake = "is not a latency: those are above zero, and finite in any unit; take it out"
+            mistake = "is not a latency, which is a finite number above zero; take it out"
         elif self._decimal_comma and self._signs | {sign} >= {",", "."}:
             mistake = (
-                "is of another form than numbers before (decimal commas and points); write all with a point"
+                "has another decimal sign than the numbers before (comma or point); write all with a point"
             )
         elif self.has_units not in (None, has_unit):
             mistake = (

@@ -33,7 +33,7 @@ from infercanary.pages.sentence import measure_words, sentence
 from infercanary.render.units import count
 
 Gate = Literal["all", "latency"]
-_NO_RESTART = "without a restart: two files of numbers count as one series; else give --restart-sd"
+_NO_RESTART = "no restart assumed: two files of numbers count as one series, unless --restart-sd is given"
 _ASSUMED = "restart variance assumed: no restart observed yet"
 GATES: tuple[Gate, ...] = get_args(Gate)
 

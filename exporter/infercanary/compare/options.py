@@ -169,7 +169,7 @@ def _pairs(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> list[
     return pairs
 
 
-canary = click.option("--canary", default="", metavar="NAME", help="This canary of a journal only.")
+canary = click.option("--canary", default="", metavar="NAME", help="Use only this canary of a journal.")
 
 choice = together(
     click.option(
@@ -183,8 +183,8 @@ choice = together(
         multiple=True,
         metavar="COLUMN=VALUE",
         callback=_pairs,
-        help="Only rows of a table, or JSON objects, with this value there; may be repeated: of one column either "
-        "fits, of two columns both must.",
+        help="Use only rows of a table, or JSON objects, with this value in this column. May be repeated: a row needs "
+        "one of the values in each named column.",
     ),
 )
 
@@ -202,5 +202,5 @@ gate = click.option(
     type=click.Choice(GATES),
     default="all",
     show_default=True,
-    help="What may end with 1: all measures, or latency alone.",
+    help="Regressions that give exit code 1: of all measures, or of latency only.",
 )

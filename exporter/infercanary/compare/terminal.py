@@ -32,7 +32,9 @@ def say(text: str) -> None:
         UsageError: Standard output cannot be written. Python itself would exit with 1, which means "regressed".
     """
     if sys.stdout is None:
-        raise UsageError("the answer cannot be printed (standard output is closed); give it somewhere to go")
+        raise UsageError(
+            "the answer cannot be printed (standard output is closed); redirect it to a file or a pipe"
+        )
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -48,7 +50,7 @@ def say(text: str) -> None:
         _discard()
     except OSError as error:
         _discard()
-        raise UsageError(f"the answer cannot be printed ({error.strerror}); free some room") from None
+        raise UsageError(f"the answer cannot be printed ({error.strerror}); free some space") from None
 
 
 def _discard() -> None:

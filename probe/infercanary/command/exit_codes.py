@@ -34,7 +34,7 @@ COMPARED: Mapping[ExitCode, str] = {
 }
 """Meaning of the codes when two sides are compared."""
 
-CLAIMED = "With --expect: 0 the claim holds, 1 it is refuted, 3 that is not known."
+CLAIMED = "With --expect: 0 the claim holds, 1 the claim is refuted, 3 unknown."
 """Meaning of the codes when a claim is checked."""
 
 OF_VERDICT: Mapping[str, ExitCode] = {

@@ -93,9 +93,9 @@ MISTAKES = r"""
 12.5ms?\n13ms\n              |      | f:1: `12.5ms?` is no header, and not one number
 a,b\n"22,077",1\n            | a    | f:2: `22,077` is not a number; write one, with a decimal point
 a,b\n,1\n                    | a    | f:2: `nothing` is not a number; write one
-1\n2\nnan\n                  |      | f:3: `nan` is not a latency: those are above zero
+1\n2\nnan\n                  |      | f:3: `nan` is not a latency, which is a finite number
 # x\n\n0\n                   |      | f:3: `0` is not a latency
-1\n1.7e308\n                 |      | f:2: `1.7e308` is not a latency: those are above zero, and finite in any unit
+1\n1.7e308\n                 |      | f:2: `1.7e308` is not a latency, which is a finite number
 1\n1e999\n                   |      | f:2: `1e999` is not a latency
 1\nx\n                       |      | f:2: `x` is not a number
 1\n1 2\n                     |      | f:2: `1 2` is not a number; write one
@@ -121,7 +121,7 @@ a\n                          |      | f: a file of numbers without a run; give a
 {"a": ["\\ud800"], "error": ["\\udfff"]}\n{"a": "\\ud800", "error": null}\n | a    | f:2: `?` is not
 20ms\n21\n                   |      | f:2: `21` without a unit, unlike the numbers before
 21\n20ms\n                   |      | f:2: `20ms` has a unit, unlike the numbers before
-a;b\n1;12,5\n2;12.5\n        | b    | f:3: `12.5` is of another form than numbers before (decimal commas
+a;b\n1;12,5\n2;12.5\n        | b    | f:3: `12.5` has another decimal sign than the numbers before
 name;iterations;real_time;time_unit\nB;9;21,5;ms\nB;9;21.5;ms\n |      | f:3: `21.5` is of another form
 name;iterations;real_time;time_unit\nB;9;21;bars\n |      | f:2: `21` is in `bars`, which is no unit of time
 """

@@ -31,8 +31,8 @@ as ms and s. For comparison: a CPU-only wheel made a service 3.5 times slower (d
         exit_codes.COMPARED,
         exit_codes.CLAIMED,
         exit_codes.SEVERAL,
-        "A canary without a run in CANDIDATE is inconclusive. So is one of which clearly more runs failed than before, "
-        "unless it regressed.",
+        "A canary is inconclusive if CANDIDATE has no run of it. It also is if clearly more of its runs failed than "
+        "before, unless it regressed.",
     ),
 )
 @click.argument("baseline", metavar="BASELINE")
@@ -59,7 +59,7 @@ as ms and s. For comparison: a CPU-only wheel made a service 3.5 times slower (d
     advice="give a percentage from 0 to 100, such as 1",
     convert=lambda percent: None if percent is None else percent / 100,
     metavar="PERCENT",
-    help="Restart SD of one image; 0 if nothing was restarted. Without it, it is estimated from the starts.",
+    help="Restart SD of one image; 0 if nothing was restarted. Without this option, it is estimated from the starts.",
 )
 @options.policy(FILES)
 @options.expect
@@ -87,12 +87,14 @@ def command(
       infercanary compare baseline.jsonl candidate.jsonl --html report.html
       infercanary compare old.csv new.csv --column latency_ms --restart-sd 1
 
-    Both are journals of probes (`journal:` in probe.yaml), or both are numbers: one a line, JSON, CSV or TSV with a
-    header, or single runs as load generators write them. They may be packed with gzip; `-` is standard input.
+    Both files are journals of probes (`journal:` in probe.yaml), or both contain numbers: one number per line, JSON,
+    CSV or TSV with a header, or single runs in the format of a load generator. Files may be compressed with gzip; `-`
+    is standard input.
 
-    In a journal, the medians of steady runs count, start by start. Two starts of one image differ, and the runs within
-    one start do not show by how much: give several starts of each side, or --restart-sd. Two files of numbers are one
-    series before and after, unless --restart-sd is given; several files of numbers on a side are one start each.
+    From a journal, the medians of steady runs are compared, with each start as one replicate. Starts of one image
+    differ, and a single start does not show by how much. So give several starts of each side, or --restart-sd.
+    Two files of numbers count as one series before and after a change, unless --restart-sd is given. With several files
+    of numbers on a side, each file is one start.
     """
     sides = ((baseline, *more_baseline), (candidate, *more_candidate))
     every = [path for side in sides for path in side]

@@ -34,10 +34,12 @@ from infercanary.pages.table_csv import Cell
     "given_prices",
     multiple=True,
     metavar="[HOST=]PRICE",
-    help="What an hour of the machine or GPU costs, such as 2.5, in any currency: shows the cost of 1,000 inferences. "
-    "May be repeated, with the name of a host.",
+    help="Price of an hour of the machine or GPU, such as 2.5, in any currency, for the cost of 1,000 inferences. May "
+    "be repeated with the names of hosts.",
 )
-@click.option("--runs", "each_run", is_flag=True, help="Print each run instead, with --json or --format csv.")
+@click.option(
+    "--runs", "each_run", is_flag=True, help="Print each run instead of tables (--json or --format csv)."
+)
 @options.output("csv")
 def command(
     files: tuple[str, ...],
@@ -53,12 +55,13 @@ def command(
       infercanary report gpu-1=one.sqlite gpu-2=two.sqlite --price 2.5
       infercanary report runs.jsonl --format csv
 
-    FILE is a store, the file that the exporter's --store names; a copy is read, so the exporter may keep running.
-    Give several hosts names. It may be a journal of a probe, too: then each run is a row (--json, --format csv).
+    FILE is a store (the file that the exporter's --store names), or a journal of a probe. A store is copied before it
+    is read, so the exporter may keep running. From a journal, each run becomes a row (--json, --format csv). Name the
+    hosts if there are several.
 
-    Only steady runs count in the tables, and only starts with 8 or more. SD is that of the starts' medians: do not
-    trust a difference that is not well above it. The cost of 1,000 inferences is at the best throughput that is known:
-    of a sweep, of the canary's own requests, or by its latency as if each request were one inference.
+    Tables include only steady runs, and only starts with 8 or more of them. SD is the standard deviation of the starts'
+    medians: do not trust a difference that is not well above this SD. The cost of 1,000 inferences is for the best
+    known throughput: of a sweep, of the canary's own requests, or computed from the latency of one inference at a time.
     """
     output = Output(**more)
     hosts: dict[str, str] = {}

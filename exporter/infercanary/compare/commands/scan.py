@@ -21,10 +21,10 @@ from infercanary.judge.policy import FILES
     name="scan",
     epilog=exit_codes.epilog(
         {
-            ExitCode.FINE: "no change found, or none that leaves the last level slower than the first by "
-            f"{100 * FILES.decide.smallest_effect:g} % or more",
-            ExitCode.REGRESSED: "the last level is slower than the first by that, through changes that were found",
-            ExitCode.INCONCLUSIVE: "too short",
+            ExitCode.FINE: "no change of level found, or the last level is less than "
+            f"{100 * FILES.decide.smallest_effect:g} % slower than the first",
+            ExitCode.REGRESSED: "changes of level found, and the last level is slower than the first by that or more",
+            ExitCode.INCONCLUSIVE: "series too short",
         },
         exit_codes.SEVERAL,
     ),
@@ -40,9 +40,10 @@ def command(file: str, canary: str, column: str, where: Sequence[tuple[str, str]
       infercanary scan runs.jsonl --html report.html
       infercanary scan latencies.csv --column latency_ms --where model=resnet18
 
-    FILE is a journal of a probe, or numbers in order of time: one a line, a JSON array, JSON objects, CSV or TSV with a
-    header, or single runs as load generators and benchmarks write them. The format is detected; it may be packed with
-    gzip; `-` is standard input. An index counts the runs that count, from 0 on.
+    FILE is a journal of a probe, or numbers in order of time: one number per line, a JSON array, JSON objects, CSV or
+    TSV with a header, or single runs in the format of a load generator or benchmark. The format is detected. The file
+    may be compressed with gzip; `-` is standard input. The index of a run is its position among the counted runs, from
+    0 on.
     """
     recording = read([file], column=column, where=where)
     documents = [
