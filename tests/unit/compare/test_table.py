@@ -122,7 +122,7 @@ a\n                          |      | f: a file of numbers without a run; give a
 20ms\n21\n                   |      | f:2: `21` without a unit, unlike the numbers before
 21\n20ms\n                   |      | f:2: `20ms` has a unit, unlike the numbers before
 a;b\n1;12,5\n2;12.5\n        | b    | f:3: `12.5` has another decimal sign than the numbers before
-name;iterations;real_time;time_unit\nB;9;21,5;ms\nB;9;21.5;ms\n |      | f:3: `21.5` is of another form
+name;iterations;real_time;time_unit\nB;9;21,5;ms\nB;9;21.5;ms\n |      | f:3: `21.5` has another decimal sign
 name;iterations;real_time;time_unit\nB;9;21;bars\n |      | f:2: `21` is in `bars`, which is no unit of time
 """
 LARGE = [
