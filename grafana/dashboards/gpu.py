@@ -32,8 +32,8 @@ def panels() -> list[Panel]:
         _errors(),
         plot(
             "Clock",
-            "Clock of the kernels, its highest value, and the memory's clock. An idle GPU lowers its clock.",
-            "If it is low under load, *Throttling by reason* has the reason.",
+            "SM clock, its maximum, and memory clock. An idle GPU lowers its clocks.",
+            "If the SM clock is low under load, *Throttling by reason* has the reason.",
             "hertz",
             (_of_gpu("infercanary_gpu_sm_clock_hertz{CONTAINERS}"), "{{id}} SM"),
             (_of_gpu("infercanary_gpu_sm_clock_max_hertz{CONTAINERS}"), "{{id}} SM highest"),
@@ -70,8 +70,8 @@ def panels() -> list[Panel]:
         ),
         plot(
             "GPU use and memory",
-            "Share of the driver's last window in which a kernel ran, around a run; and share of the memory that all "
-            "processes together use.",
+            "Share of the driver's last window in which a kernel ran, read around a run; and share of the GPU memory "
+            "that all processes together use.",
             "High use while the canary is slow: see *Neighbours on the GPU*. Memory near 100 %: use a smaller batch or "
             "cache; growth at constant load is a leak.",
             "percentunit",
@@ -88,9 +88,10 @@ def panels() -> list[Panel]:
         on_right(
             plot(
                 "PCIe",
-                "Traffic from the GPU (tx) and to it (rx); on the right axis the link's bandwidth as a share of its "
-                "greatest one. An idle GPU lowers it.",
-                "Little bandwidth under load: check seat, riser and slot. Traffic near it: move a neighbour.",
+                "Traffic from the GPU (tx) and to the GPU (rx); on the right axis, the link's bandwidth as a share of "
+                "its maximum. An idle GPU lowers the bandwidth.",
+                "Low bandwidth under load: check the card's seat, riser and slot. Traffic near the bandwidth: move a "
+                "neighbour.",
                 "Bps",
                 (_of_gpu(traffic.format("tx")), "{{id}} tx"),
                 (_of_gpu(traffic.format("rx")), "{{id}} rx"),

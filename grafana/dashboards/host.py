@@ -95,7 +95,7 @@ def _first_screen() -> list[Panel]:
         plot(
             "CPU used of the limit",
             "CPU time of the probe's process and of those beside it, divided by the CPUs granted.",
-            "Near 100 % it needs more than it has: raise the limit, or reduce the load.",
+            "Near 100 %, the container needs more CPU: raise the limit, or reduce the load.",
             "percentunit",
             (f"{used} / on (CONTAINER) infercanary_process_granted_cpus{{CONTAINERS}}", _REPLICA),
             minimum=0,

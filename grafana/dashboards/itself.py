@@ -60,9 +60,9 @@ def _problems() -> Panel:
     return tiles(
         About(
             "Problems now",
-            "Exporters that Prometheus does not reach, probes that do not answer; hosts whose Docker API or Kubernetes "
-            "does not answer, whose store fails, or whose config was refused; containers for which an exporter has no "
-            "room; workers of exporters that ended by a fault since the exporter's start.",
+            "Number of exporters that Prometheus does not reach; of probes that do not answer; of hosts whose Docker "
+            "API or Kubernetes does not answer, whose store fails, or whose config was refused; of containers above "
+            "the limit of an exporter; and of workers that an exporter restarted after a fault.",
             "The tables below say which. The exporter's log and status page say why.",
             "none",
             width=24,
@@ -84,9 +84,9 @@ def _exporters() -> Panel:
     return rows(
         About(
             "Exporters",
-            "One on each host, those that are down too: the containers with a probe that it found, the probes that "
-            "answer, the size of the judge's store, and its version.",
-            "If fewer answer than were found, see the probes beside. If versions differ, finish the rollout.",
+            "All exporters, one for each host, including those that are down: containers with a probe, probes that "
+            "answer, size of the judge's store, and version.",
+            "If fewer probes answer than were found, see the table of probes. If versions differ, finish the rollout.",
             "none",
             width=10,
             height=14,
@@ -117,9 +117,9 @@ def _probes() -> Panel:
     return rows(
         About(
             "Probes",
-            "Those that are down are first, also where the exporter is down: age of the last report, delay of the last "
-            "round (healthy is milliseconds), time between runs, rounds that were missed over the last five minutes, "
-            "and samplers that fail.",
+            "All probes; those that are down, or whose exporter is down, are first. Age of the last report, delay of "
+            "the last round (healthy is milliseconds), time between runs, rounds missed over the last five minutes, "
+            "and failing samplers.",
             "Down: the status page has the reason. Late or missed rounds: too little CPU, see *Host*. A long interval: "
             "raise duty_cap, or use a smaller input. A failing sampler: the probe's log.",
             "none",
@@ -183,8 +183,9 @@ def _events() -> list[Panel]:
         ),
         plot(
             "Runs collected, lost, left out, stored, dropped",
-            "Runs that exporters took from probes and that the judge's stores accepted. Lost: they left a probe's ring "
-            "before. Left out: their start was not seen, so their image is not known. Dropped: the store failed.",
+            "Runs collected from probes, and runs stored by the judge. Lost: a probe dropped the runs before an "
+            "exporter collected them. Left out: the exporter did not see their start, so their image is unknown. "
+            "Dropped: the store failed.",
             "Lost or left out: the exporter was away. Dropped: its log says why. Verdicts rest on fewer runs.",
             "runs/min",
             (f"({_kinds(runs)}) > 0", "{{kind}}"),
@@ -206,8 +207,9 @@ def _cost() -> list[Panel]:
     return [
         plot(
             "Probe time against its cap",
-            "Time of runs and reference work as a share of duty_cap. Near 100 % is by design: repeats fill it. After a "
-            "start it may be four times as much, which is paid back within the hour. Also the CPU of the probe itself.",
+            "Time of runs and reference work as a share of duty_cap, and the CPU of the probe itself. Near 100 % is by "
+            "design, because repeats fill the cap. After a start, the share may be up to 400 % for 15 minutes, within the "
+            "budget of the first hour.",
             "If it costs too much, lower duty_cap. CPU above a few percent: a sampler of your own is slow.",
             "percentunit",
             *_highest_and_median(share),
@@ -266,7 +268,7 @@ def _false_alarms() -> Panel:
             "A/A test: false alarms on restarts",
             "The judge tests each restart of an unchanged image as if it were an upgrade: restarts tested, those "
             "called a change, and their share. Healthy is about 1 % or less.",
-            "If it is more, container starts differ by more than the judge assumes: see *Service*.",
+            "If the share is higher, container starts differ by more than the judge assumes: see *Service*.",
             "none",
             height=4,
         ),

@@ -258,7 +258,7 @@ _VERDICT = [
         About(
             "Where the extra time is",
             "Share of the slowdown: due to the image and to the host, by resource, by phase, and by operator of the "
-            "model (profiled repeats). Over 100 %: another one became shorter.",
+            "model (profiled repeats). Above 100 %: another part became faster.",
             "compute: kernels, precision, flags. memory: batch, layout, a neighbour. launch, scheduling: threads "
             "and the CPU limit. io, h2d, d2h: the bus. An operator that is new or has another kernel: see the "
             "components.",
@@ -379,7 +379,7 @@ _REPLICAS = [
     lines(
         About(
             "Runs by outcome",
-            "Runs per minute. Only ok is healthy; busy got no turn in time, because the server is loaded.",
+            "Runs per minute. Only ok is healthy. A busy run got no turn in time, because the server is loaded.",
             "raised, timed_out, not_finite: the probe's log has the reason.",
             "runs/min",
             height=13,
@@ -400,7 +400,7 @@ _LATENCY_IN_DETAIL = [
             "All measured latencies",
             "Quantiles of all repeats, of five minutes (p99: of an hour), interpolated within buckets that are 19 % "
             "wide: for trends, not for verdicts.",
-            "If only the high ones rise, some runs are contended. If all rise, see the time per phase.",
+            "If only the high quantiles rise, some runs are contended. If all quantiles rise, see the time per phase.",
             "s",
         ),
         Query(
@@ -538,8 +538,8 @@ _RESOURCES = [
     rows(
         About(
             "Cold start",
-            "Each step of the last start with the new image, the median of the replicas; with the old image, and "
-            "the change, where the step became clearly slower.",
+            "Each step of the last start with the new image, as the median over the replicas. If a step became clearly "
+            "slower, also its time with the old image, and the change.",
             "load: a larger model or a slower disk. first run, warm up: compiling and autotuning, so put their "
             "cache into the image. A rollout should wait until the container is steady.",
             "s",
