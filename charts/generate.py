@@ -1,7 +1,7 @@
 """``make chart`` (also part of ``make dashboards``): writes the chart's copies and README, and the plain manifests.
 
-Helm reads no file outside of a chart's folder, so rules and dashboards are copied into it. The README's table is made
-of the comments in values.yaml: a comment describes the key right below it.
+Helm reads only files in the chart's folder, so rules and dashboards are copied into this folder. The README's table is
+made from the comments in values.yaml: a comment describes the key below it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 CHART = ROOT / "charts/infercanary"
 PLAIN = ROOT / "deploy/kubernetes"
 COPIES = {"rules": "prometheus/rules/*.yml", "dashboards": "grafana/dashboards/json/*.json"}
-"""Folder in the chart → the files that it has copies of."""
+"""Pattern of the copied files, by folder in the chart."""
 NAMESPACE = """# Rendered from charts/infercanary by `make chart`: edit that. {about}
 apiVersion: v1
 kind: Namespace
@@ -49,10 +49,10 @@ unknown to `values.schema.json`. Rules and dashboards are copies: edit `promethe
 
 
 def copies() -> dict[Path, str]:
-    """The files of the chart that are copies.
+    """Return the files of the chart that are copies.
 
     Returns:
-        Path in the chart → text.
+        Content by path in the chart.
     """
     return {
         CHART / folder / source.name: source.read_text(encoding="utf-8")

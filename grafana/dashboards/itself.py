@@ -208,8 +208,8 @@ def _cost() -> list[Panel]:
         plot(
             "Probe time against its cap",
             "Time of runs and reference work as a share of duty_cap, and the CPU of the probe itself. Near 100 % is by "
-            "design, because repeats fill the cap. After a start, the share may be up to 400 % for 15 minutes, within the "
-            "budget of the first hour.",
+            "design, because repeats fill the cap. After a start, the share may be up to 400 % for 15 minutes, within "
+            "the budget of the first hour.",
             "If it costs too much, lower duty_cap. CPU above a few percent: a sampler of your own is slow.",
             "percentunit",
             *_highest_and_median(share),
