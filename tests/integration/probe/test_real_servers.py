@@ -92,7 +92,7 @@ def mlserver_in(folder: Path, port: int) -> Iterator[None]:
     ports = {"HTTP": port, "GRPC": free_port(), "METRICS": free_port()}
     more = {f"MLSERVER_{name}_PORT": str(number) for name, number in ports.items()}
     more |= {"MLSERVER_PARALLEL_WORKERS": "0", "MLSERVER_HOST": "127.0.0.1", **_ONE_THREAD}
-    command = [environment("mlserver") / "bin/mlserver", "start", "."]
+    command: list[str | Path] = [environment("mlserver") / "bin/mlserver", "start", "."]
     with serving(command, f"http://127.0.0.1:{port}/v2/health/ready", folder, more):
         yield
 
