@@ -258,7 +258,8 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "is worse, by {measure_effect} % or more",
         "a verdict after {first_look} runs may be taken back",
         "the new image is gone ({gone_minutes} to 30 minutes",
-        "{cold_starts} or more, took longer than every old start, by {cold_start} % and {cold_start_seconds} s",
+        "started {cold_starts} or more times, and each start took longer than every old start, by at least "
+        "{cold_start} % and {cold_start_seconds} s",
     ),
     "docs/verdicts.md": (
         "from {first_look} to {last_look} runs of a start",

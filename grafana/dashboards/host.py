@@ -50,7 +50,7 @@ def board() -> Board:
 
 def _first_screen() -> list[Panel]:
     now = "quantile_over_time(0.5, infercanary_run_median_seconds{CONTAINERS}[$__rate_interval])"
-    # From this host's exporter; from another exporter if they share a store.
+    # The values come from this host's exporter, or from another exporter that shares its store.
     own = "max by (BY) (infercanary_baseline_seconds{HOST, SERVICE} or infercanary_current_seconds{HOST, SERVICE})"
     canaries = change(now, f"({own} or {level(SERVICES)})")
     work = reference_work(f"{CONTAINER}, control", CONTAINERS, host=INSTANCE)

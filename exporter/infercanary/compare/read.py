@@ -61,7 +61,9 @@ def read(
         )
     files = [numbers(File(named(path), notes, column, where), text) for path, text in texts.items()]
     if any(series.keys() != files[0].keys() for series in files):
-        raise UsageError(f"{place}: hold different columns; name one of each with --column")
+        raise UsageError(
+            f"{place}: the files have different columns; name one column for each file with --column"
+        )
     joined = {name: _joined([series[name] for series in files]) for name in files[0]}
     return Recording(places, False, joined, {}, notes)
 

@@ -60,7 +60,7 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Method to find containers with a probe, in addition to the list ``probes``."""
     probes: tuple[StaticProbe, ...] = ()
     probe_tls: ProbeTls | None = None
-    """TLS to probes that a discovery finds. Probes of the list use the scheme of their URL."""
+    """TLS settings for probes found by discovery. Probes listed in `probes` use the scheme of their URL."""
     probe_token_file: str | None = None
     """File with the token that probes expect (``token_file`` of a probe)."""
 

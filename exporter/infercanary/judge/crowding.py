@@ -1,8 +1,9 @@
-"""Crowding: splits CPU wait into wait caused inside the container, by requests or not, and wait caused on the host.
+"""Crowding: splits CPU wait into wait caused inside the container (by requests or other work) and on the host.
 
-A probe splits each run's CPU wait by the CPU time that others in the container used during the run. The slowdown by
-the host and the slowdown inside the container multiply: the scheduler gives the container a part of a CPU, and the
-canary shares this part with other processes in the container. So the logarithm of a latency is the sum of three terms:
+A probe splits each run's CPU wait by the CPU time that other threads and processes in the container used during the
+run. The slowdown by the host and the slowdown inside the container multiply: the scheduler gives the container a part
+of a CPU, and the canary shares this part with other processes in the container. So the logarithm of a latency is the
+sum of three terms:
 
 - log(own): the canary's own CPU time;
 - log((own + inside) / own): the slowdown by the wait ``inside`` the container;

@@ -167,7 +167,7 @@ class Attribute:
     """An explanation covering at least this share of the shift is reported as its only cause."""
 
     waiting_factor: float = 2.0
-    """Largest possible host part of the shift, in seconds for each second of CPU wait. After a wait the caches are
+    """Upper limit of the shift that the host explains, in seconds per second of CPU wait. After a wait the caches are
     cold, which costs from microseconds to more than a millisecond (Li, Ding, Shen, "Quantifying the cost of context
     switch", ExpCS 2007). A time slice of the scheduler lasts a few milliseconds, so cold caches at most double the
     wait.

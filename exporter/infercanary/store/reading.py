@@ -28,25 +28,19 @@ def to_judge(starts: Sequence[Any]) -> list[Any]:
     last_at = {start.container: start.last_at for start in starts}  # of each container's newest start
     running_since = max(last_at.values(), default=0.0) - GONE_SECONDS
     recent = [*dict.fromkeys(start.image_key for start in reversed(starts))][:_IMAGES]
-    owned: Counter[tuple[str, str]] = Counter()
+    owned: Counter[Any] = Counter()
     chosen: set[int] = set()
-    ended: defaultdict[tuple[str, bool], list[int]] = defaultdict(list)
-    older: defaultdict[str, list[int]] = defaultdict(
-        list
-    )  # starts of running containers before the latest ones
+    groups: defaultdict[Any, list[int]] = defaultdict(list)
     for start in reversed(starts):
         own = start.container, start.image_key
         image = start.image_key if start.image_key in recent else ""
         is_short = start.taken < LIVE.pool.fewest_new_runs
-        if last_at[start.container] < running_since or is_short:
-            ended[image, is_short].append(start.id)
-        elif owned[own] < OWN_STARTS:
-            owned[own] += 1
+        is_running = last_at[start.container] >= running_since and not is_short
+        owned[own] += is_running
+        if is_running and owned[own] <= OWN_STARTS:
             chosen.add(start.id)
         else:
-            older[image].append(start.id)
-    for ids in ended.values():  # newest first
-        chosen.update(ids[:LATEST_STARTS], ids[-FIRST_STARTS:])
-    for ids in older.values():
-        chosen.update(ids[-FIRST_STARTS:])
+            groups[image, is_short, is_running].append(start.id)
+    for (_, _, is_running), ids in groups.items():  # newest first
+        chosen.update(ids[: 0 if is_running else LATEST_STARTS], ids[-FIRST_STARTS:])
     return [start for start in starts if start.id in chosen]

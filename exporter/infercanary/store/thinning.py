@@ -120,8 +120,8 @@ def _replace(connection: Connection, one: Any, tier: int, count: int, room: int 
         if samples := decode(row.body for row in chunk):
             to = FIRST if len(added) < room else into
             changes[TIERS[to]] += 1
-            merged = {"sequence": chunk[-1].sequence, "body": encode(merge(samples))}
-            added.append({"series": one.id, "tier": to, **merged})
+            body = encode(merge(samples))
+            added.append({"series": one.id, "tier": to, "sequence": chunk[-1].sequence, "body": body})
     if added:
         connection.execute(queries.ADD_SAMPLES, added)
     connection.execute(queries.COUNT_REPLACED, {**changes, "series": one.id, "last": last})

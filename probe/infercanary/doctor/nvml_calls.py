@@ -101,7 +101,7 @@ def _tried(name: str, machine: Machine) -> Ability:
             if error.value in _NOT_OFFERED:
                 return limited(
                     gives,
-                    f"GPU {gpu.label}: {error}: this GPU or driver does not offer it, and its metrics are missing",
+                    f"GPU {gpu.label}: {error}: this GPU or driver lacks this call, so its metrics are missing",
                 )
             return refused(f"GPU {gpu.label}: {advice(error)}", found=gives)
     seconds = (perf_counter() - begin) / len(found)

@@ -24,9 +24,8 @@ class Due(NamedTuple):
 
 EVERYTHING = Due(True, True, True)
 MEASURE_LOOKS = (8, 48, 96, 192)
-"""Run counts of a start at which measures are judged; without an upgrade, also at which the latency is judged. They are
-few, because judging measures takes as long as a look at the latency. Memory can be judged after 8 runs, spread after
-48, and a load in every tenth run after 96.
+"""Numbers of runs of a start after which measures are judged. This takes as much CPU time as a look at the latency, so
+there are fewer looks: memory is known after 8 runs, spread after 48, throughput (every tenth run) after 96.
 """
 REMOVED_SECONDS = 7200.0
 """Seconds without a run after which a canary counts as removed, if other canaries of its service ran."""
@@ -62,10 +61,11 @@ def due(
     for boot, runs in taken.items():
         was = seen[boot]
         counted = was.counted + runs - was.taken
-        has_look |= bisect_right(looks, was.counted) < bisect_right(looks, counted)
+        if has_upgrade or was.counted < policy.pool.full_baseline_runs:  # a complete baseline stays as it is
+            has_look |= bisect_right(looks, was.counted) < bisect_right(looks, counted)
         has_measure_look |= bisect_right(MEASURE_LOOKS, was.counted) < bisect_right(MEASURE_LOOKS, counted)
         has_block |= was.counted // every < counted // every
-    return Due(has_look if has_upgrade else has_measure_look, has_measure_look, has_block)
+    return Due(has_look, has_measure_look and has_upgrade, has_block)
 
 
 def seen_now(starts: Sequence[Start], taken: Mapping[Boot, int]) -> dict[Boot, SeenStart]:

@@ -255,7 +255,9 @@ class OnnxTarget(BatchedTarget):
             Unprofiled: The target runs on CUDA, where the profiler times the launch of a node instead of its kernels.
         """
         if self._loaded.gpu is not None:
-            raise Unprofiled("on CUDA ONNX Runtime's profiler times launches; profile it with `nsys`")
+            raise Unprofiled(
+                "on CUDA, ONNX Runtime's profiler times only kernel launches; profile the model with `nsys`"
+            )
         self.ask_for_memory([needs.of_files("model", onnx_files(self._path))])
 
         def load(prefix: str) -> Any:

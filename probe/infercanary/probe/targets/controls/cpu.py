@@ -208,7 +208,7 @@ def _echoing(echo: Callable[[Pipes], None]) -> Iterator[Pipes]:
         if thread.ident is not None:
             os.write(pipes.ask_in, b"\0")
             thread.join(_STOP_SECONDS)
-        if not thread.is_alive():  # else the thread would read from the next file with that number
+        if not thread.is_alive():  # a thread that runs on could read another file with that number
             for descriptor in pipes:
                 os.close(descriptor)
 
