@@ -369,8 +369,8 @@ _REPLICAS = [
         About(
             "Latency of each replica",
             "The last run's median.",
-            "Replicas of one image that stay apart differ in place (cores, NUMA node, GPU) or in load: see the "
-            "table above and *Host*.",
+            "If replicas of one image keep different latencies, their place (cores, NUMA node, GPU) or their load "
+            "differs: see the table above and *Host*.",
             "s",
             height=13,
         ),

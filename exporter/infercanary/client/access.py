@@ -12,7 +12,7 @@ from infercanary.command.settings import UsageError
 
 
 class ProbeTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section ``probe_tls:``: TLS for probes that a discovery finds."""
+    """Section ``probe_tls:``: TLS settings for probes found by discovery."""
 
     ca_file: str
     """File of the CA certificates that sign the probes' certificates."""

@@ -51,7 +51,7 @@ def words_of(name: str) -> set[str]:
 
 @functools.lru_cache(maxsize=4096)  # cached, because a table has few different outcomes
 def signs(cells: Outcomes) -> int:
-    """Return the signs of success or failure in a row."""
+    """Return flags for the cells of a table row that tell success or failure."""
     found = 0
     for name, cell in cells:
         kind, cell = outcome_kind(name), cell.strip().lower()

@@ -93,7 +93,7 @@ class _Family(msgspec.Struct):
     """One family: the text of each container. A scrape reads only the bytes."""
 
     layout: Layout
-    """Layout of the container that reported last; the header comes from this layout."""
+    """Labels of the container that reported last; the family's HELP and TYPE lines come from its layout."""
     texts: dict[Key, bytes] = {}
     size: int = 0
 

@@ -1,12 +1,12 @@
 """Crowding: splits CPU wait into wait caused inside the container (by requests or other work) and on the host.
 
-A probe splits each run's CPU wait by the CPU time that other threads and processes in the container used during the
-run. The slowdown by the host and the slowdown inside the container multiply: the scheduler gives the container a part
-of a CPU, and the canary shares this part with other processes in the container. So the logarithm of a latency is the
-sum of three terms:
+A probe reads the CPU time that other threads and processes in the container used during a run: that much of the
+run's CPU wait was caused inside. The slowdown by the host and the slowdown inside the container multiply: the
+scheduler gives the container a part of a CPU, and the canary shares this part with other processes in the container.
+So the logarithm of a latency is the sum of three terms:
 
 - log(own): the canary's own CPU time;
-- log((own + inside) / own): the slowdown by the wait ``inside`` the container;
+- log((own + inside) / own): the slowdown by ``inside``, the wait caused in the container;
 - log(latency / (own + inside)): the slowdown by other processes on the host.
 
 Only *additional* CPU time in the container counts. Otherwise a server that is always busy would be blamed if a new

@@ -251,7 +251,7 @@ class Policy:
 
 
 LIVE = Policy()
-"""Policy of the exporter, which judges upgrades at several looks while runs arrive."""
+"""Policy of the exporter, which judges an upgrade several times (looks) while runs arrive."""
 
 FILES = LIVE.but(confidence=0.995, history=16, cold_starts=1, fewest_new_runs=8, noise_df=0.0)
 """Policy for comparing files or samples at one look. All runs exist already, so the displayed interval also calls a

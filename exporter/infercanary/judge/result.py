@@ -126,7 +126,7 @@ class Doubts(msgspec.Struct, frozen=True):
     is_by_reference: bool = False
     """True if the images are compared by name, because their digests are not comparable."""
     redrawn: int = 0
-    """Number of starts if each start has other weights (random initialization); 0 if any two starts share weights."""
+    """Number of starts if all have different weights (random initialization); 0 if any two have the same weights."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

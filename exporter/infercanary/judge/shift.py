@@ -28,7 +28,8 @@ class Shift(NamedTuple):
             level: Two-sided confidence, between 0 and 1.
 
         Returns:
-            Lower and upper end, at least as wide as the resolution; infinite if the standard error is infinite.
+            Lower and upper end. The interval is at least as wide as the resolution of the values. It is infinite if the
+            standard error is infinite.
         """
         if not math.isfinite(self.se):
             return -math.inf, math.inf

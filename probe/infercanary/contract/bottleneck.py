@@ -70,7 +70,7 @@ def parts(latency: float, phases: Mapping[str, float], off_cpu: Mapping[str, flo
         return _bounded(latency, 0.0, io, waiting + queued)
     reading, unknown = off_cpu.get(READING, 0.0), off_cpu.get(ASLEEP, 0.0)
     scheduling = queued + off_cpu.get(BLOCKED, 0.0)
-    # A custom target may time the same waiting or reading as a phase of its own.
+    # A custom target may report the same waiting or reading as a phase, too. The larger value avoids counting twice.
     io, scheduling = max(io, reading), max(waiting, scheduling)
     processor = max(0.0, latency - io - scheduling - unknown) if off_cpu else 0.0
     return _bounded(latency, processor, io, scheduling)

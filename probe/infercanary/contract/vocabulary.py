@@ -180,7 +180,7 @@ BY_OTHERS: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if tag.b
 """Tags of runs contended by other processes on the host. A container's own limits and heat are not included."""
 
 LOW_CLOCK: Final = "low_clock"
-"""Clock reason for a low clock without a reason from the driver, for example a clock lock."""
+"""Reason that is reported if the driver gives none for a low clock, for example if the clock is locked."""
 
 _OLD_TAGS: Mapping[str, tuple[str, str]] = {
     "busy": (FAILING, ""),

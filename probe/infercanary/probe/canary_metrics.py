@@ -161,7 +161,7 @@ class CanaryMetrics:
     def run(self, done: RunResult) -> None:
         """Count a run. A run without a latency clears the last latency, which would look healthy."""
         self._tally.add(RUNS, 1, self._name, done.outcome)
-        if done.outcome != "busy":  # a busy run got no turn: the failure before it remains
+        if done.outcome != "busy":  # a busy run was not executed, so the last failure is still shown
             self._show_failure(done.failure, done.detail)
         for metric in (MEDIAN, IQR, BOTTLENECK, OUTPUT_ERROR, *self._readings):
             self._tally.forget(metric, self._name)

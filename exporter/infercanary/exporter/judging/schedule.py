@@ -49,8 +49,8 @@ def due(
 
     Args:
         seen: The canary's starts at the last judgement.
-        taken: Current number of stored runs by start. New runs are assumed to count.
-        policy: Policy with the looks.
+        taken: Number of runs that the store has now, by start. Runs since the last judgement are taken as valid.
+        policy: Policy with the looks: the numbers of runs after which the judge compares.
         has_upgrade: True if the last judgement found an upgrade.
     """
     if not taken.keys() <= seen.keys():
@@ -81,7 +81,7 @@ class ServiceState:
     newest: dict[str, Generation] = field(default_factory=dict)
     """Newest start of each container."""
     ran_at: dict[str, float] = field(default_factory=dict)
-    """Monotonic time of the last run by canary."""
+    """Monotonic time of each canary's last run."""
     seen: dict[str, Mapping[Boot, SeenStart]] = field(default_factory=dict)
     """Starts at the last judgement by canary."""
     reported: dict[str, dict[Boot, int]] = field(default_factory=dict)

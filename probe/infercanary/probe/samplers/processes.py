@@ -1,8 +1,8 @@
 """Processes: memory of the host process, and other processes in its container, by psutil.
 
-psutil reads facts that are needed a few times in a round: docs/adr/0015-psutil.md has the cost, and the reason why
-threads are read by hand. Processes are summed by command name, because an id means nothing later. Reading one takes
-about 40 µs, so a sample reads at most :data:`MOST` of them, lowest ids first.
+psutil is used for values that are read a few times in a round. docs/adr/0015-psutil.md gives its cost, and says why
+threads are read without psutil. Memory is summed by command name, because a process id means nothing later. Reading
+one process takes about 40 µs, so a sample reads at most :data:`MOST` of them, lowest ids first.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from infercanary.probe.targets.engines.tensors import TensorSpec, pieces
 from infercanary.probe.targets.registry import factory_at
 
 AUTOCAST_DTYPES = ("bfloat16", "float16")
-"""Dtypes for ``torch.autocast``, on a CPU as on CUDA."""
+"""Dtypes for ``torch.autocast``, the same on CPU and CUDA."""
 
 _FILES = (".pt", ".ts", ".torchscript", ".pt2")
 
