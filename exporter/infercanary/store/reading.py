@@ -29,18 +29,17 @@ def to_judge(starts: Sequence[Any]) -> list[Any]:
     running_since = max(last_at.values(), default=0.0) - GONE_SECONDS
     recent = [*dict.fromkeys(start.image_key for start in reversed(starts))][:_IMAGES]
     owned: Counter[Any] = Counter()
-    chosen: set[int] = set()
+    chosen = set[int]()
     groups: defaultdict[Any, list[int]] = defaultdict(list)
     for start in reversed(starts):
         own = start.container, start.image_key
-        image = start.image_key if start.image_key in recent else ""
         is_short = start.taken < LIVE.pool.fewest_new_runs
         is_running = last_at[start.container] >= running_since and not is_short
         owned[own] += is_running
         if is_running and owned[own] <= OWN_STARTS:
             chosen.add(start.id)
         else:
-            groups[image, is_short, is_running].append(start.id)
+            groups[start.image_key in recent and start.image_key, is_short, is_running].append(start.id)
     for (_, _, is_running), ids in groups.items():  # newest first
         chosen.update(ids[: 0 if is_running else LATEST_STARTS], ids[-FIRST_STARTS:])
     return [start for start in starts if start.id in chosen]

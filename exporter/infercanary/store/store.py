@@ -323,6 +323,6 @@ def open_store(location: str | os.PathLike[str] | None, keep: Retention | None =
     return store
 
 
-def is_shared(location: str | None) -> bool:
+def is_shared(location: str) -> bool:
     """Return True if several exporters can share the store at this location."""
-    return (location or "").startswith("postgresql://")
+    return location.startswith("postgresql://")
