@@ -126,7 +126,7 @@ def test_a_doctor_whose_checks_cannot_be_made_says_so(tmp_path: Path, command: l
     assert (done.returncode, done.stdout) == (1, "")
     *_, reason, last = done.stderr.splitlines()
     assert reason == "ImportError: no such library"
-    assert "the checks cannot be made: its process ended (exit status 3)" in last
+    assert "the checks cannot run: the process of the check ended (exit status 3)" in last
 
 
 @pytest.mark.parametrize(

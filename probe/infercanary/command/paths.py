@@ -36,7 +36,7 @@ def unwritable(path: str | os.PathLike[str]) -> str:
     except FileNotFoundError:
         there = False
     except OSError as error:  # such as a name that is too long
-        return f"`{path}` cannot be written ({error.strerror}); name another place"
+        return f"`{path}` cannot be written ({error.strerror}); choose another path"
     if not os.access(path if there else folder, os.W_OK):
         return f"`{path}` cannot be written; make its folder writable for this user (uid {os.getuid()})"
     return ""

@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 _MAX_BYTES = 1_000_000
 _LONGEST_KEY = 64  # characters of an unknown key that are compared with known keys
-_HEAD, _TAIL = 1_500, 500  # characters of an error's place and fix; a long value may be between them
+# characters of the place and the fix that are kept in an error line; a long value between them is cut
+_HEAD, _TAIL = 1_500, 500
 
 
 class UsageError(Exception):
@@ -55,7 +56,7 @@ def load(path: str | os.PathLike[str], kind: type[T]) -> T:
     except yaml.YAMLError as error:
         raise UsageError(_yaml_line(path, error)) from None
     except ValueError as error:  # a date such as 2026-13-01, a number of 5,000 digits
-        raise UsageError(f"{path}: a value that YAML cannot read ({error}); put it in quotes") from None
+        raise UsageError(f"{path}: YAML cannot read a value ({error}); put the value in quotes") from None
     except RecursionError:
         raise UsageError(f"{path}: nested too deeply; is this the right file?") from None
     if document is None:
@@ -94,7 +95,7 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if (key.tag, key.value) in seen:
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"the key `{key.value}` is here a second time; keep one", key.start_mark
+                        None, None, f"the key `{key.value}` is repeated; keep one entry", key.start_mark
                     )
                 seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
@@ -103,7 +104,7 @@ class _Loader(yaml.SafeLoader):
         value: float = super().construct_yaml_float(node)
         if not math.isfinite(value):
             raise yaml.constructor.ConstructorError(
-                None, None, f"`{node.value}` is not a finite number; give one", node.start_mark
+                None, None, f"`{node.value}` is not a finite number; use a finite number", node.start_mark
             )
         return value
 
@@ -112,9 +113,9 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 
 
 _YAML_HINTS = {
-    "mapping values are not allowed here": "is a `:` missing above, or the indentation wrong?",
-    "that cannot start any token": "indent with spaces, and put odd characters in quotes",
-    "could not determine a constructor": "leave the tag out",
+    "mapping values are not allowed here": "is a `:` missing above, or is the indentation wrong?",
+    "that cannot start any token": "indent with spaces, and put special characters in quotes",
+    "could not determine a constructor": "remove the tag",
     "found another document": "keep one, without `---`",
 }
 
@@ -142,7 +143,7 @@ def _validation_line(place: str, kind: object, message: str, document: object) -
         text = f"`{invalid[1]}` is none of {', '.join(choices)}"
     elif path.startswith("key` in"):
         text = f"{text} as a key; put it in quotes"
-    text = text.replace(" | null`", "`")  # the user gave a value, so it does not help that null is allowed
+    text = text.replace(" | null`", "`")  # the user gave a value, so "or null" would not help
     for word, readable in _READABLE.items():
         text = text.replace(word, readable)
     text = re.sub(r"of length >= (\d+)", r"with at least \1 in it", text)

@@ -21,5 +21,5 @@ def started(pid: int) -> float:
         psutil.Error: The process does not run, or is hidden from this user.
         OSError: There is no procfs.
     """
-    boot = psutil.boot_time()  # first, because psutil before 7 caches the boot time
+    boot = psutil.boot_time()  # before psutil.Process, because psutil before version 7 caches the boot time
     return psutil.Process(pid).create_time() - boot

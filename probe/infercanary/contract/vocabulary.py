@@ -111,61 +111,67 @@ TAGS: Mapping[str, Tag] = _table(
     (
         Tag(
             WARMING,
-            "not steady yet, and may become faster still; run it again before comparing",
+            "latency not steady yet; repeat the run before comparing",
             is_judged=False,
         ),
         Tag(
             FAILING,
-            "it failed, or the device had no room for it, as said above; fix that before anything else",
+            "the run failed, or the device had no free memory; fix the error above first",
             is_judged=False,
         ),
         Tag(
             BESIDE_CANARY,
-            "another canary was loading, or a sweep or profile still ran; run it again when that is over",
+            "another canary was loading, or a sweep or profile was running; repeat the run after that",
             is_judged=False,
         ),
         Tag(
             STALLED,
-            "it started over 0.25 s late, or the process stood still; give it more CPU, or look for a paused container",
+            "the run started over 0.25 s late, or the process was stopped; give the probe more CPU, or look "
+            "for a paused container",
             by_others=True,
         ),
         Tag(
             CPU_WAIT_OUTSIDE,
-            "ready to run, it waited for a CPU; use fewer threads, or move neighbours away",
+            "the run waited for a CPU used outside its container; use fewer threads, or move the other "
+            "container away",
             by_others=True,
         ),
         Tag(
             CPU_WAIT_INSIDE,
-            "ready to run, it waited for a CPU that others in its container had; look for what runs beside the server",
+            "the run waited for a CPU used by another process of its container; look for processes beside "
+            "the server",
             by_itself=True,
         ),
         Tag(
             THROTTLED,
-            "the CPU quota held it back; raise the quota (--cpus), or use fewer threads",
+            "the CPU quota throttled the run; raise the quota (--cpus), or use fewer threads",
             by_itself=True,
         ),
         Tag(
             "cpuset_changed",
-            "the container got other CPUs; compare runs on the same ones only",
+            "the container's set of CPUs changed; compare only runs on the same CPUs",
             by_itself=True,
         ),
         Tag(
             MEMORY_LIMIT,
-            "memory was at its limit and had to be freed, or the kernel killed a process; raise the limit (--memory)",
+            "the container reached its memory limit, or the kernel killed a process; raise the limit "
+            "(--memory)",
             by_itself=True,
         ),
-        Tag("io_pressure", "the container waited for a disk; look for swapping, and for models being loaded"),
-        Tag("gc", "Python collected garbage in it; gc.freeze() after loading makes that rare"),
+        Tag(
+            "io_pressure", "the container waited for a disk; look for swapping or for a model that is loading"
+        ),
+        Tag("gc", "Python collected garbage during the run; call gc.freeze() after loading the model"),
         Tag(
             GPU_CLOCK_LIMITED,
-            "the GPU's clock was held down; look at the reason: power, heat or a clock lock",
+            "the driver limited the GPU's clock; see the reason: power, heat or a clock lock",
         ),
         Tag(
             GPU_BUSY,
-            "something else used the GPU just before; run it again without that load",
+            "another process used the GPU right before the run; repeat the run without that load",
             by_others=True,
         ),
-        Tag("output_changed", "the output is not that of the first steady run; look for random layers"),
+        Tag("output_changed", "the output differs from the first steady run; look for random layers"),
     )
 )
 """Tags in the order in which a run lists them."""

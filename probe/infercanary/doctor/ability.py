@@ -111,12 +111,12 @@ def ok(found: str) -> Ability:
 
 
 def limited(found: str, why: str, fix: str = "") -> Ability:
-    """Return the answer that the ability works in part."""
+    """Return the answer that only a part of the ability works."""
     return Ability(state="limited", found=found, why=why, fix=fix)
 
 
 def refused(why: str, fix: str = "", found: str = "") -> Ability:
-    """Return the answer that the ability does not work, although the machine has the checked part."""
+    """Return the answer that the ability does not work on a machine with the checked part."""
     return Ability(state="refused", found=found, why=why, fix=fix)
 
 
@@ -133,4 +133,4 @@ def answered(check: Check, machine: Machine) -> Ability:
     except pynvml.NVMLError as error:
         return refused(advice(error))
     except Exception as error:  # continue with the other checks
-        return refused(f"it could not be checked: {one_line(error)}")
+        return refused(f"the check failed: {one_line(error)}")

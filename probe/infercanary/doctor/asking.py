@@ -48,7 +48,7 @@ class _Answering:
             raise NotAsked(ready.why)
 
     def ask(self, check: Check) -> Ability:
-        """Return the answer of a check. If the check hangs or crashes, the answer says so, and the process ends."""
+        """Return the answer of a check. A check that hangs or crashes gets a refusal, and its process ends."""
         with suppress(BrokenPipeError):  # the process crashed after its previous answer
             self._connection.send(check)
         return self._answer(check.seconds)
@@ -58,7 +58,7 @@ class _Answering:
             self.end()
             return refused(
                 f"no answer within {seconds:g} s: the driver or the kernel hangs",
-                "see the kernel's log; a probe counts such calls, goes on without them, and says so in its metrics",
+                "see the kernel's log; a probe skips hanging calls, and reports them in its metrics",
             )
         try:
             answer: Ability = self._connection.recv()
@@ -66,7 +66,7 @@ class _Answering:
             status = self._process.wait()
             self.end()
             name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-            return refused(f"its process ended ({name}): a library crashed")
+            return refused(f"the process of the check ended ({name}): a library crashed")
         return answer
 
     def end(self) -> None:
@@ -93,7 +93,7 @@ def ask(table: Iterable[Check], machine: Machine) -> Iterator[Ability]:
                 continue
             seconds = None
             if lost[check.section] == _MOST_LOST:
-                answer = refused(f"not asked: {_MOST_LOST} checks of this section hung or crashed")
+                answer = refused(f"skipped: {_MOST_LOST} checks of this section hung or crashed")
             else:
                 if answering is None or answering.has_ended:
                     answering = _Answering(machine)

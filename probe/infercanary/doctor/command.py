@@ -55,7 +55,7 @@ def answer_document(answer: Ability) -> Document:
     name="doctor",
     epilog=exit_codes.epilog(
         {
-            ExitCode.FINE: "the checks ran, whatever they found",
+            ExitCode.FINE: "the checks ran, with any result",
             ExitCode.REGRESSED: "the checks could not run",
         }
     ),
@@ -73,7 +73,7 @@ def answer_document(answer: Ability) -> Document:
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="CUDA's number of the GPU for the checks of events, graphs and CUPTI.",
+    help="GPU for the checks of events, graphs and CUPTI, as a CUDA device number.",
 )
 def command(as_json: bool, wanted: tuple[str, ...], device: int) -> int:
     """Check what a probe can do on this machine and in this container. Run it where the probe runs, as the same user.
@@ -105,7 +105,7 @@ def command(as_json: bool, wanted: tuple[str, ...], device: int) -> int:
                 click.echo(f"\n{section}")
             click.echo(render_text(answer_document(answer), width), nl=False)
     except NotAsked as error:
-        click.echo(f"infercanary: doctor: the checks cannot be made: {error}", err=True)
+        click.echo(f"infercanary: doctor: the checks cannot run: {error}", err=True)
         return ExitCode.REGRESSED
     states = [answer.state for answer in answers]
     counts: dict[State, int] = {state: states.count(state) for state in get_args(State)}

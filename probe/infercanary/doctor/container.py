@@ -15,7 +15,7 @@ from infercanary.probe.samplers.cgroup.files import text
 from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
 from infercanary.probe.samplers.cgroup.metrics import MEMORY_LIMIT, WAITING
 
-_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # numbers of the system call
+_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # number of the system call, by machine
 _HARDWARE, _INSTRUCTIONS = 0, 1  # PERF_TYPE_HARDWARE, PERF_COUNT_HW_INSTRUCTIONS
 _DISABLED, _EXCLUDE_KERNEL_AND_HYPERVISOR = 1, 1 << 5 | 1 << 6
 _ATTRIBUTES = 64  # PERF_ATTR_SIZE_VER0
@@ -29,7 +29,8 @@ def _cgroup(machine: Machine) -> Ability:
     except Unavailable as error:
         return refused(
             f"{error}: quota, throttling and memory of the container are unknown",
-            "mount it in the container, read-only; Docker does so unless something else is mounted over /sys",
+            "mount /sys/fs/cgroup read-only in the container; Docker does so by default, unless another "
+            "volume covers /sys",
         )
     given = ", ".join(f"{name} {value}" for name, value in limits(*place).items())
     found = f"version {cgroup.version}: {given}"
@@ -39,7 +40,7 @@ def _cgroup(machine: Machine) -> Ability:
         return limited(
             found,
             f"its files lack {', '.join(missing)}",
-            "in the root cgroup that is as it should be; else enable the controllers for the container",
+            "enable the cgroup's controllers for the container; the root cgroup never has these files",
         )
     return ok(found)
 
@@ -49,28 +50,29 @@ def _pressure(machine: Machine) -> Ability:
     cgroup = own_cgroup(machine.sysfs / "fs/cgroup", machine.proc / "self")
     waiting = cgroup.pressure().get(WAITING)
     if waiting:
-        return ok(f"of the container's own cgroup: {', '.join(resource for (resource,) in waiting)}")
+        return ok(f"of the container: {', '.join(resource for (resource,) in waiting)}")
     if text(machine.proc / "pressure/cpu"):
         return limited(
-            "of the host only",
-            "this cgroup has none (cgroup v1, or the root), and the host's is not the container's",
-            "cgroup v2: systemd.unified_cgroup_hierarchy=1 on the kernel's command line",
+            "for the host only",
+            "this cgroup has no pressure files (cgroup v1, or the root cgroup), so the container's own "
+            "waiting is unknown",
+            "for cgroup v2, add systemd.unified_cgroup_hierarchy=1 to the kernel's command line",
         )
     return refused(
         "the kernel reports no pressure, so waiting for CPU, memory or disk is unknown",
-        "psi=1 on the kernel's command line (CONFIG_PSI)",
+        "add psi=1 to the kernel's command line (needs CONFIG_PSI)",
     )
 
 
 _PERF_REFUSALS = {
     errno.EPERM: (
-        "a filter of system calls refuses a counter (EPERM), as Docker's default does",
-        "where you profile: a seccomp profile that has perf_event_open; Docker's own has it with "
+        "the container's seccomp filter forbids hardware counters (EPERM), as Docker's default filter does",
+        "to use a profiler: a seccomp profile that allows perf_event_open, such as Docker's default with "
         "--cap-add SYS_ADMIN, in newer releases with --cap-add PERFMON",
     ),
     errno.EACCES: (
-        "the level refuses a counter without CAP_PERFMON (EACCES)",
-        "where you profile: --cap-add PERFMON; or on the host sysctl kernel.perf_event_paranoid=2",
+        "this level forbids hardware counters without CAP_PERFMON (EACCES)",
+        "to use a profiler: --cap-add PERFMON, or on the host sysctl kernel.perf_event_paranoid=2",
     ),
 }
 """Reason and fix, by error number."""
@@ -87,7 +89,7 @@ def _perf(machine: Machine) -> Ability:
             level, f"hardware counters do not work ({os.strerror(error)}), as on most virtual machines"
         )
     why, fix = _PERF_REFUSALS[error]
-    return refused(f"{why}; the probe needs no counter, profilers such as perf do", fix, level)
+    return refused(f"{why}; profilers such as perf need them, the probe does not", fix, level)
 
 
 def _perf_error() -> int:
@@ -107,11 +109,11 @@ def _perf_error() -> int:
 @check("container", "memory peak")
 def _memory_peak(machine: Machine) -> Ability:
     if os.access(machine.proc / "self/clear_refs", os.W_OK):
-        return ok("the peak of this process can be reset, so that each run has its own peak")
+        return ok("the peak of this process can be reset before each run")
     return limited(
-        "only the peak since the start of the process",
+        "peak since the start of the process only",
         "this process may not write /proc/self/clear_refs",
-        "a kernel with CONFIG_PROC_PAGE_MONITOR; /proc not mounted read-only",
+        "use a kernel with CONFIG_PROC_PAGE_MONITOR, and do not mount /proc read-only",
     )
 
 

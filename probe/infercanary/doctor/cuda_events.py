@@ -39,8 +39,8 @@ def device(ordinal: int) -> Device:
     left = left_on_device(f"cuda:{ordinal}")
     if left is not None and left.size < CONTEXT:
         raise Refusal(
-            f"not tried: a context takes up to {readable(CONTEXT)}, and GPU {ordinal} has less free",
-            "run it again when the server is not there, or free some memory",
+            f"not tried: a context takes up to {readable(CONTEXT)}, and GPU {ordinal} has less free memory",
+            "repeat this check without the server, or free memory",
         )
     return Device(ordinal)
 
@@ -68,9 +68,9 @@ def _events(machine: Machine) -> Ability:
             stop.synchronize()
             seconds.append(start.elapsed_time(stop) / 1e3)
     overhead = median(seconds)
-    found = f"an empty pair takes {overhead * 1e6:.2f} µs"
+    found = f"a pair of events without work takes {overhead * 1e6:.2f} µs"
     if overhead > _MOST_OVERHEAD:
-        return limited(found, "phases of less than 100 µs are blurred by it; the probe batches short work")
+        return limited(found, "phases of less than 100 µs are imprecise; the probe batches short work")
     return ok(found)
 
 
@@ -104,10 +104,10 @@ def _drift(machine: Machine) -> Ability:
     on_host = (last - first) / 1e9
     drift = on_device / on_host - 1
     unsure = (first_width + last_width) / 2e9 / on_host
-    found = f"over {on_host:.1f} s the device's clock is {drift * 1e6:+.2f} ± {unsure * 1e6:.2f} ppm off the host's"
+    found = f"in {on_host:.1f} s, the device's clock drifted {drift * 1e6:+.2f} ± {unsure * 1e6:.2f} ppm from the host"
     if abs(drift) - unsure > _MOST_DRIFT:
         return limited(
-            found, "more than two crystals differ by: times of the device and of the host disagree by so much"
+            found, "larger than the drift of two crystal clocks: times of device and host disagree"
         )
     return ok(found)
 
@@ -156,6 +156,6 @@ def _graph(machine: Machine) -> Ability:
         written = gpu.read(memory.value, 4 * _WORDS)
     if [*memoryview(written).cast("I")] != [*range(_WORDS)]:
         return refused(
-            "a captured kernel did not write what it should", "another driver; canaries with mode: eager"
+            "a captured kernel wrote wrong results", "use another driver, or canaries with mode: eager"
         )
-    return ok("a captured kernel computes right")
+    return ok("a captured kernel wrote correct results")

@@ -40,8 +40,8 @@ def _kernels(machine: Machine) -> Ability:
     if library is None:
         return limited(
             "",
-            "no libcupti in this image: profiles of torch canaries have operators without kernels' times",
-            "a torch with CUDA brings it (nvidia-cuda-cupti); or install cuda-cupti",
+            "no libcupti in this image: profiles of torch canaries have no kernel times",
+            "install torch with CUDA, which includes CUPTI (nvidia-cuda-cupti), or install cuda-cupti",
         )
     kinds: list[int] = []
     buffers: list[Any] = []
@@ -70,8 +70,9 @@ def _kernels(machine: Machine) -> Ability:
     count = kinds.count(_CONCURRENT_KERNEL)
     if count != _KERNELS:
         return refused(
-            f"of {_KERNELS} kernels it recorded {count}",
-            "another tracer may hold CUPTI (Nsight, DCGM profiling, a profiler in this process): end it",
+            f"{count} of {_KERNELS} kernels were recorded",
+            "another tracer may use CUPTI (Nsight, DCGM profiling, a profiler in this process): end that "
+            "tracer",
         )
     return ok(f"all of {_KERNELS} kernels were recorded")
 
@@ -85,7 +86,7 @@ def _call(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
     why = f"{function}: {(name.value or b'unknown error').decode(errors='replace')} ({code})"
     if code in _INSUFFICIENT_PRIVILEGES:
         raise Refusal(
-            f"{why}: profiles of torch canaries have no kernels' times (`no_cupti`)",
+            f"{why}: profiles of torch canaries have no kernel times (`no_cupti`)",
             "--cap-add SYS_ADMIN; or on the host: options nvidia NVreg_RestrictProfilingToAdminUsers=0 "
             "(https://developer.nvidia.com/ERR_NVGPUCTRPERM)",
         )

@@ -11,7 +11,7 @@ from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml.slow import versions
 from infercanary.probe.targets.engines.cuda_versions import driver_cuda, driver_version
 
-_TOOLKIT = "start the container with its GPU named (--gpus device=0), by the NVIDIA Container Toolkit"
+_TOOLKIT = "start the container with a GPU (--gpus device=0, needs the NVIDIA Container Toolkit)"
 _CONTROL_FILES = ("nvidiactl", "nvidia-uvm")
 
 
@@ -29,18 +29,21 @@ def _driver(machine: Machine) -> Ability:
     kernel = driver_version(machine.proc / "driver/nvidia/version")
     nvml, cuda = _nvml_driver(), driver_cuda()
     if not (kernel or nvml or cuda):
-        raise Unavailable("no driver: no GPU in this machine or container; the host's clock times canaries")
+        raise Unavailable(
+            "no NVIDIA driver in this machine or container; canaries are timed by the host's clock"
+        )
     found = (
         f"kernel module {kernel or 'not visible'}, NVML {nvml or 'does not answer'}, CUDA {cuda or 'unknown'}"
     )
     if not cuda:
-        return limited(found, "no libcuda.so.1 that works: no canary runs on `cuda`", _TOOLKIT)
+        return limited(found, "libcuda.so.1 is missing or broken: canaries cannot run on `cuda`", _TOOLKIT)
     if not nvml:
         return limited(found, "NVML does not answer: no clocks, heat, power or errors", _TOOLKIT)
     if kernel and kernel != nvml:
         return limited(
             found,
-            "the library is not the running driver's: it was upgraded under the container",
+            "library and kernel module have different versions: the driver was upgraded while the container "
+            "ran",
             "restart the container",
         )
     return ok(found)
@@ -54,12 +57,13 @@ def _device_files(machine: Machine) -> Ability:
     closed = [name for name in names if name not in missing and not _may_open(machine.devices / name)]
     if closed:
         return refused(
-            f"{', '.join(closed)} may not be opened by uid {os.geteuid()}: by its mode, or since the container "
-            "lost it, as after `systemctl daemon-reload` on the host",
+            f"uid {os.geteuid()} may not open {', '.join(closed)}: because of the file's mode, or because "
+            "the container "
+            "lost access, for example after `systemctl daemon-reload` on the host",
             f"recreate the container; {_TOOLKIT}",
         )
     if missing:
-        return limited("", f"without {', '.join(missing)} in {machine.devices}: CUDA may not start", _TOOLKIT)
+        return limited("", f"{machine.devices} lacks {', '.join(missing)}: CUDA may not start", _TOOLKIT)
     return ok(", ".join(names))
 
 

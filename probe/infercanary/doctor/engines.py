@@ -40,7 +40,7 @@ def _torch(machine: Machine) -> Ability:
     found = f"{engine}, {f'CUDA {built}' if built else 'without CUDA'}"
     answer = _fitting(engine, built, found)
     if built and answer.state == "OK" and not torch.cuda.is_available():
-        return limited(found, "it sees no device, so canaries on `cuda` do not open; `cpu` works")
+        return limited(found, "torch sees no GPU, so canaries run only on `cpu`")
     return answer
 
 
@@ -49,7 +49,7 @@ def _compile(machine: Machine) -> Ability:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return limited(
-            "", "no C compiler, which torch.compile needs", "install gcc, or leave mode: compile out"
+            "", "no C compiler; torch.compile needs one", "install gcc, or do not use mode: compile"
         )
     if find_spec("triton") is None:
         return limited(compiler, "no Triton: mode `compile` works on `cpu` only", "install triton for CUDA")

@@ -31,8 +31,8 @@ def _persistence(machine: Machine) -> Ability:
     if off:
         return limited(
             f"off on GPU {', '.join(off)}",
-            "after the last process on a GPU ends, the driver shuts the GPU down: the next start takes seconds "
-            "longer, and its counters begin at zero",
+            "the driver shuts the GPU down when no process uses it: the next start takes seconds "
+            "longer, and the GPU's counters begin at zero",
             "on the host: start nvidia-persistenced, or nvidia-smi -pm 1",
         )
     return ok("on")
@@ -43,16 +43,16 @@ def _mig(machine: Machine) -> Ability:
     nvml, found = opened()
     split = [gpu.label for gpu in found if gpu.is_split]
     if not split:
-        return ok("off: GPUs are whole")
+        return ok("off: no GPU is split")
     devices = [part.label for label in split for part in gpus(nvml, int(label)) if part.is_mig]
     if not devices:
         return refused(
-            f"GPU {', '.join(split)} is split, and none of its devices is visible here",
+            f"GPU {', '.join(split)} is split, and none of its MIG devices is visible here",
             "name a MIG device when the container is started (--gpus device=0:0)",
         )
     return limited(
-        f"devices {', '.join(devices)}",
-        "of MIG devices NVML offers memory alone; clocks, power and throttling are the whole GPU's",
+        f"MIG devices {', '.join(devices)}",
+        "for a MIG device, NVML reports only memory; clocks, power and throttling are of the whole GPU",
     )
 
 
@@ -66,13 +66,13 @@ def _mps(machine: Machine) -> Ability:
     if (pipes / "control").exists():
         return limited(
             f"an MPS daemon answers in {pipes}",
-            "clients share one context: a fault of one ends all of them",
-            "give the probe no CUDA_MPS_PIPE_DIRECTORY, where it is to be apart",
+            "all MPS clients share one context: a GPU fault of one client ends every client",
+            "to keep the probe out of MPS, unset CUDA_MPS_PIPE_DIRECTORY for it",
         )
     if pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS in modes:
         return limited(
             "compute mode exclusive, without MPS",
-            "one process at a time: a probe beside a server cannot open the GPU, one in the server's process can",
+            "only one process can open the GPU: a probe must run in the server's process, not beside it",
             "put the probe into the server's process, or on the host: nvidia-smi -c DEFAULT",
         )
     return ok("default compute mode, no MPS daemon")
@@ -91,8 +91,8 @@ def _numa(machine: Machine) -> Ability:
     if far:
         return limited(
             "; ".join(nodes),
-            f"this process may run on none of the CPUs near GPU {', '.join(far)}: launches and copies cross nodes",
-            "--cpuset-cpus with the CPUs near the GPU (nvidia-smi topo -m)",
+            f"no CPU of this process is near GPU {', '.join(far)}: launches and copies cross nodes",
+            "set --cpuset-cpus to the CPUs near the GPU (nvidia-smi topo -m)",
         )
     return ok("; ".join(nodes))
 
@@ -110,8 +110,8 @@ def _tenants(machine: Machine) -> Ability:
         if process.pid != os.getpid()
     ]
     if not tenants:
-        return ok("none: the GPUs are free now, as far as the driver shows other containers' processes")
+        return ok("no process found; the driver may hide processes of other containers")
     return limited(
         f"{len(tenants)}: {'; '.join(tenants)}",
-        "a canary's latency includes their work; runs in which it is visible are tagged `gpu_busy`",
+        "these processes slow the canary; affected runs get the tag `gpu_busy`",
     )

@@ -32,9 +32,10 @@ def _clock_source(machine: Machine) -> Ability:
         return ok(found)
     return limited(
         found,
-        "each reading of the clock is slow, and is part of what is timed",
+        "reading the clock is slow, and adds to each measured time",
         f"on the host: choose another clock source in {folder}/current_clocksource (available: "
-        f"{text(folder / 'available_clocksource')}); tsc=reliable on the kernel's command line where tsc was rejected",
+        f"{text(folder / 'available_clocksource')}); if the kernel rejected tsc, tsc=reliable on its "
+        "command line",
     )
 
 
@@ -46,7 +47,7 @@ def _cores(machine: Machine) -> Ability:
     if "" in siblings:
         return limited(
             f"{len(allowed)} CPUs are allowed",
-            "the kernel does not say which of them share a core",
+            "the kernel does not report which CPUs share a core",
             "mount /sys in the container",
         )
     found = f"{len(allowed)} CPUs are allowed, on {len(siblings)} cores"
@@ -54,7 +55,8 @@ def _cores(machine: Machine) -> Ability:
     if outside:
         return limited(
             found,
-            f"their SMT siblings {', '.join(map(str, sorted(outside)))} are not: others' work on those slows the same "
+            f"their SMT siblings {', '.join(map(str, sorted(outside)))} are not, so other processes can "
+            "slow the same "
             "cores",
             "give the container whole cores (--cpuset-cpus with both siblings)",
         )
@@ -66,15 +68,18 @@ def _numa(machine: Machine) -> Ability:
     folder = machine.sysfs / "devices/system/node"
     nodes = {path.name: numbers(parse_cpus(text(path / "cpulist"))) for path in folder.glob("node[0-9]*")}
     if not nodes:
-        return limited("", f"{folder} cannot be read, so a thread's node is not known", "mount /sys")
+        return limited(
+            "", f"{folder} cannot be read, so the nodes of threads are unknown", "mount /sys in the container"
+        )
     allowed = os.sched_getaffinity(0)
     own = sorted(node for node, cpus in nodes.items() if cpus & allowed)
     found = f"{len(nodes)} on this host; this process may run on {', '.join(own)}"
     if len(own) > 1:
         return limited(
             found,
-            "threads may move to another node than the GPU's or the memory's",
-            "bind the container to one node (--cpuset-cpus, --cpuset-mems), that of the GPU: see GPU, NUMA node",
+            "threads may run on a node far from the GPU or from their memory",
+            "bind the container to one node (--cpuset-cpus, --cpuset-mems); for the GPU's node, see GPU, "
+            "NUMA node",
         )
     return ok(found)
 
@@ -85,7 +90,7 @@ def _balancing(machine: Machine) -> Ability:
         return ok("off")
     return limited(
         "on",
-        "the kernel moves pages between nodes while a model runs, which shows as latency now and then",
+        "the kernel moves memory pages between nodes during runs, which adds occasional latency",
         "on the host: sysctl kernel.numa_balancing=0, for servers that are bound to one node",
     )
 
@@ -97,8 +102,8 @@ def _threads(machine: Machine) -> Ability:
     if missing:
         return limited(
             "",
-            f"{', '.join(missing)} cannot be read, so time spent waiting for a CPU and migrations are not known",
-            "a kernel with CONFIG_SCHED_INFO and CONFIG_SCHED_DEBUG; mount /proc",
+            f"{', '.join(missing)} cannot be read, so CPU wait and migrations are unknown",
+            "use a kernel with CONFIG_SCHED_INFO and CONFIG_SCHED_DEBUG, and mount /proc",
         )
     if text(folder / "schedstat").endswith(" 0"):
         return limited(
@@ -116,7 +121,7 @@ def _launches(machine: Machine) -> Ability:
     except Refused as error:
         return limited(
             "by Python",
-            f"not by machine code: {error}; controls depend on Python and libc, and count within a version",
-            "allow memory that is executable, where a policy refuses it (SELinux: execmem)",
+            f"not by machine code: {error}; controls of different Python or libc versions are not compared",
+            "allow executable memory in the security policy (SELinux: execmem)",
         )
-    return ok("by machine code, so that Python's time is not in them")
+    return ok("by machine code, so the controls contain no Python time")

@@ -20,17 +20,17 @@ _NOT_OFFERED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_
 CALLS = {
     "nvmlDeviceGetName": "the GPU's name",
     "nvmlDeviceGetUUID": "its UUID",
-    "nvmlDeviceGetPciInfo": "its address, by which CUDA's number is found",
+    "nvmlDeviceGetPciInfo": "PCI address, to find CUDA's number of the GPU",
     "nvmlDeviceGetVbiosVersion": "the VBIOS, as a component",
-    "nvmlDeviceGetMinorNumber": "its device file, for the container's own processes",
+    "nvmlDeviceGetMinorNumber": "number of the device file, to find the container's own processes",
     "nvmlDeviceGetMemoryInfo": "memory in use and free",
     "nvmlDeviceGetClockInfo": "SM and memory clock",
     "nvmlDeviceGetMaxClockInfo": "their maximum",
     "nvmlDeviceGetFieldValues": "seconds of each throttle reason, PCIe bytes, memory temperature",
-    "nvmlDeviceGetTemperature": "temperature; newer drivers have it as nvmlDeviceGetTemperatureV, too",
-    "nvmlDeviceGetTotalEnergyConsumption": "energy, by which images are compared",
+    "nvmlDeviceGetTemperature": "temperature; newer drivers also have nvmlDeviceGetTemperatureV",
+    "nvmlDeviceGetTotalEnergyConsumption": "energy, to compare images",
     "nvmlDeviceGetEnforcedPowerLimit": "the power limit",
-    "nvmlDeviceGetUtilizationRates": "use of the GPU, by which runs are tagged `gpu_busy`",
+    "nvmlDeviceGetUtilizationRates": "use of the GPU, for the tag `gpu_busy`",
     "nvmlDeviceGetCurrPcieLinkGeneration": "the PCIe link's generation",
     "nvmlDeviceGetCurrPcieLinkWidth": "its lanes",
     "nvmlDeviceGetMaxPcieLinkGeneration": "its highest generation",
@@ -39,7 +39,7 @@ CALLS = {
     "nvmlDeviceGetCpuAffinity": "the CPUs near the GPU",
     "nvmlDeviceGetTotalEccErrors": "ECC errors",
     "nvmlDeviceGetRemappedRows": "remapped rows of memory",
-    "nvmlDeviceGetMigMode": "whether it is split (MIG)",
+    "nvmlDeviceGetMigMode": "state of MIG (is the GPU split?)",
     "nvmlDeviceRegisterEvents": "XID errors",
 }
 """Use in the probe, by NVML function. Functions for MIG devices and processes are in :mod:`.gpu_modes`."""
@@ -70,7 +70,7 @@ def opened() -> tuple[Nvml, tuple[Gpu, ...]]:
         why = advice(error, opening=True)
         raise (Unavailable if state_of(error, opening=True) == "no_driver" else Refusal)(why) from None
     if not found:
-        raise Refusal("NVML shows no GPU", "name a GPU when the container is started (--gpus device=0)")
+        raise Refusal("NVML shows no GPU", "start the container with a GPU (--gpus device=0)")
     return nvml, found
 
 
@@ -101,7 +101,8 @@ def _tried(name: str, machine: Machine) -> Ability:
             if error.value in _NOT_OFFERED:
                 return limited(
                     gives,
-                    f"GPU {gpu.label}: {error}: this GPU or driver lacks this call, so its metrics are missing",
+                    f"GPU {gpu.label}: {error}: this GPU or driver does not support the call, so its "
+                    "metrics are missing",
                 )
             return refused(f"GPU {gpu.label}: {advice(error)}", found=gives)
     seconds = (perf_counter() - begin) / len(found)

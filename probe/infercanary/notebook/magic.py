@@ -41,7 +41,7 @@ def _timed(shell: Any, line: str, cell: str | None) -> TimingResult:
         raise UsageError(f"%canary: --runs {options['runs']} is no number; write {_USAGE}")
     source = line if cell is None else f"{line}\n{cell}"
     if not source.strip():
-        raise UsageError(f"%canary: there is nothing to time; write {_USAGE}")
+        raise UsageError(f"%canary: no statement to time; write {_USAGE}")
     try:
         code = compile(shell.transform_cell(source), "<canary>", "exec")
     except SyntaxError as error:

@@ -42,8 +42,8 @@ def read(path: str | os.PathLike[str], *, canary: str = "") -> TimingResult:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); check the path") from None
     if not runs:
-        raise UsageError(f"{path}: it has no runs; is this the right file?")
+        raise UsageError(f"{path}: the file has no runs; is this the right file?")
     name = canary or next(iter(runs))
     if name not in runs or (not canary and len(runs) > 1):
-        raise UsageError(f"{path}: name the canary; there are: {', '.join(sorted(runs))}")
+        raise UsageError(f"{path}: several canaries; name one of: {', '.join(sorted(runs))}")
     return TimingResult(name, boot_id, tuple(runs[name]), environment, outputs)

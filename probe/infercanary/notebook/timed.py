@@ -59,7 +59,7 @@ def time(
     finally:
         _PROBE_LOG.removeFilter(_is_no_failure)
         probe.close()
-    assert report is not None  # there is no report only if the probe was stopped, and nothing stops this one
+    assert report is not None  # only a stopped probe has no report, and nothing stops this probe
     failed = [run for run in report.runs if run.outcome != "ok"]
     if failed:
         raise UsageError(f"{name}: {failed[-1].detail}")
@@ -74,7 +74,10 @@ def time(
 
 
 def _is_no_failure(line: logging.LogRecord) -> bool:
-    """True if a log line is not about a failure. Failures are raised, so their log lines would be repetitions."""
+    """True if a log line is not about a failure.
+
+    A failure is raised as an exception, so its log line would be a duplicate.
+    """
     return line.levelno < logging.ERROR
 
 
@@ -89,13 +92,13 @@ def _target(model: Any, inputs: Sequence[Any], device: str | None) -> Target:
     is_target = hasattr(model, "open") and hasattr(model, "values")
     if inspect.isclass(model) or not (is_target or callable(model)):
         raise UsageError(
-            f"model: {type(model).__name__} can be neither called nor opened; give a model or a function"
+            f"model: `{type(model).__name__}` is not a model, function or target; give one of these"
         )
     if is_target:
         target: Target = model
         return target
-    if hasattr(inputs, "dtype"):  # an array has a length, too, but is one argument, as for a torch model
+    if hasattr(inputs, "dtype"):  # an array also has a length, but counts as one argument
         inputs = [inputs]
     if not isinstance(inputs, list | tuple):
-        raise UsageError("inputs: a list is needed, one entry for each argument, such as [x]")
+        raise UsageError("inputs: give a list with one entry for each argument, such as [x]")
     return FunctionTarget(model, inputs, device or "cpu")

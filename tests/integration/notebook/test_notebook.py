@@ -69,7 +69,7 @@ def test_a_cell_is_timed_with_the_names_of_the_notebook(shell: Any) -> None:
 # The magic's line, and what is printed.
 MISTAKES = """
 --runs many x | %canary: --runs many is no number; write %canary
- | %canary: there is nothing to time
+ | %canary: no statement to time
 --runs 0 1 + 1 | runs: `0` is not a whole number from 1 to 512
 sum(numbers | %canary: '(' was never closed in `sum(numbers`
 nowhere() | cell: cannot be opened: NameError: name 'nowhere' is not defined
@@ -129,7 +129,7 @@ def test_a_result_is_saved_once_and_a_file_that_is_no_journal_is_one_line(tmp_pa
         result.save(path)
     assert result.interval is None, "of one run there is none"
     path.write_text("latency\n0.1\n")
-    with pytest.raises(UsageError, match=r"runs\.jsonl: it has no runs; is this the right file\?"):
+    with pytest.raises(UsageError, match=r"runs\.jsonl: the file has no runs; is this the right file\?"):
         infercanary.read(path)
 
 
@@ -141,7 +141,7 @@ def test_an_array_is_one_argument_and_text_is_none() -> None:
     assert set(shapes) == {(3, 2)}
     with pytest.raises(UsageError) as caught:
         infercanary.time(len, "text", runs=1)
-    assert str(caught.value) == "inputs: a list is needed, one entry for each argument, such as [x]"
+    assert str(caught.value) == "inputs: give a list with one entry for each argument, such as [x]"
 
 
 def test_a_model_that_cannot_be_called_or_raises_says_so_once(caplog: pytest.LogCaptureFixture) -> None:

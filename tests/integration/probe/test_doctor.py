@@ -55,7 +55,7 @@ def test_without_a_gpu_each_of_its_sections_says_so_in_one_line() -> None:
     assert states == [(section, "absent") for section in GPU_SECTIONS]
     shown = {check["name"]: check["found"] for check in found}
     assert "ns" in shown["clock source"] and "CPUs are allowed" in shown["cores"]
-    assert "could not be checked" not in done.stdout
+    assert "the check failed" not in done.stdout
 
 
 def test_it_works_where_nothing_but_the_probe_is_installed() -> None:
@@ -85,8 +85,8 @@ def test_a_healthy_gpu_is_ok_in_every_line(gpu: Path) -> None:
     # The stand-ins have no device files and no kernel module; no MIG devices, no tenants.
     assert wrong.keys() <= {"device files"}, wrong
     assert "all of 5 kernels" in found["times of kernels"].found
-    assert "an empty pair takes" in found["events"].found
-    assert found["graph capture"].found.startswith("a captured kernel computes right")
+    assert "a pair of events without work takes" in found["events"].found
+    assert found["graph capture"].found.startswith("a captured kernel wrote correct results")
     assert found["stream priority"].found == "3 (the probe's, the lowest) to -5"
 
 
@@ -169,5 +169,5 @@ def test_a_crash_of_a_library_is_named_by_its_signal(gpu: Path, monkeypatch: pyt
     )
     monkeypatch.setenv("PYTHONPATH", str(gpu.parent))
     found = asked("NVML")
-    assert "its process ended (SIGSEGV)" in found["nvmlDeviceGetName"].why
+    assert "the process of the check ended (SIGSEGV)" in found["nvmlDeviceGetName"].why
     assert found["nvmlDeviceGetUUID"].state == "OK", "it is asked in another process"

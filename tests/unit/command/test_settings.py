@@ -80,10 +80,10 @@ def test_an_empty_file_is_all_defaults(file):
         ("nested: {a.b: {c: {size: x}}}", ": nested.a.b[...].size: expected a whole number, got text"),
         ("parts: {3: {size: 1}}", ": parts: expected text, got a whole number as a key; put it in quotes"),
         ("share: 0", ": share: expected a number > 0.0"),
-        ("share: .NaN", ":1:8: `.NaN` is not a finite number; give one"),
-        ("free: {a: [1.0, .inf]}", ":1:17: `.inf` is not a finite number; give one"),
-        ("free: {a: {b: 1, c: 2, b: 3}}", ":1:24: the key `b` is here a second time; keep one"),
-        ("free:\n  'a': 1\n  a: 2", ":3:3: the key `a` is here a second time; keep one"),
+        ("share: .NaN", ":1:8: `.NaN` is not a finite number; use a finite number"),
+        ("free: {a: [1.0, .inf]}", ":1:17: `.inf` is not a finite number; use a finite number"),
+        ("free: {a: {b: 1, c: 2, b: 3}}", ":1:24: the key `b` is repeated; keep one entry"),
+        ("free:\n  'a': 1\n  a: 2", ":3:3: the key `a` is repeated; keep one entry"),
     ],
 )
 def test_a_mistake_names_its_place_and_its_fix(file, text, message):

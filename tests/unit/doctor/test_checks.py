@@ -88,7 +88,7 @@ FILES: dict[str, dict[str, str]] = {
 # Section, check, files, state, and words of the answer.
 ANSWERS = """
 host | NUMA nodes | nothing | limited | sys/devices/system/node cannot be read.*mount /sys
-host | NUMA balancing | balancing | limited | moves pages
+host | NUMA balancing | balancing | limited | moves memory pages
 host | NUMA balancing | no balancing | OK | off
 host | threads | status | limited | schedstat, sched cannot be read
 host | threads | schedule | limited | does not count.*task_delayacct=1
@@ -97,13 +97,13 @@ container | cgroup | v1 unmounted | refused | no cgroup is mounted.*mount
 container | cgroup | v2 | limited | version 2: cpu_quota 0.5, memory_limit 256 MiB, cpuset_cpus 4; its files lack .*throttled.*oom_kills
 container | cgroup | v2 whole | OK | cpuset_cpus 4; ; $
 container | pressure (PSI) | v2 | refused | psi=1
-container | pressure (PSI) | v2, host's PSI | limited | of the host only
-container | pressure (PSI) | v2, own PSI | OK | own cgroup: cpu
+container | pressure (PSI) | v2, host's PSI | limited | for the host only
+container | pressure (PSI) | v2, own PSI | OK | of the container: cpu
 container | memory peak | nothing | limited | may not write /proc/self/clear_refs
 container | who ends first | nothing | limited | the kernel may kill the server first
-driver | device files | nothing | limited | without nvidia0, nvidiactl, nvidia-uvm in
+driver | device files | nothing | limited | lacks nvidia0, nvidiactl, nvidia-uvm
 driver | device files | devices | OK | nvidia0, nvidia1, nvidiactl
-driver | device files | closed device | refused | nvidia0 may not be opened.*recreate the container
+driver | device files | closed device | refused | may not open nvidia0.*recreate the container
 """  # noqa: E501
 
 
@@ -126,7 +126,7 @@ def says(found: Ability, state: str, words: str) -> None:
         (Refusal("NVML shows no GPU", "name one"), "refused", "NVML shows no GPU"),
         (CudaError("cuInit", 999, "CUDA_ERROR_UNKNOWN"), "refused", "cuInit: CUDA_ERROR_UNKNOWN (999)"),
         (pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST), "refused", "fell off the bus"),
-        (ValueError("a\x1b[31m\nb"), "refused", "it could not be checked: ValueError: a [31m"),
+        (ValueError("a\x1b[31m\nb"), "refused", "the check failed: ValueError: a [31m"),
     ],
 )
 def test_what_a_check_raises_is_an_answer(error: Exception, state: str, words: str) -> None:
@@ -173,7 +173,7 @@ def test_each_answer_is_shown_at_once_and_whole(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("infercanary.doctor.command.ask", ask)
     result = CliRunner(env={"COLUMNS": "60"}).invoke(cli, ["doctor"], standalone_mode=False)
-    assert result.return_value == 1 and "cannot be made: no process can be started" in result.output
+    assert result.return_value == 1 and "cannot run: no process can be started" in result.output
     lines = result.output.splitlines()
     words = [" ".join(line.split()) for line in lines]
     assert words[:3] == ["", "host", "OK a: x"] and words[3].startswith("limited b: f; w w")

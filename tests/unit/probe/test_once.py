@@ -172,12 +172,12 @@ def test_a_profile_is_a_table_and_its_operators_are_in_the_report() -> None:
             ALL_WRONG,
             """
             raised ValueError: ?[31mred?[0m and long
-            tag failing: it failed
+            tag failing: the run failed
             not finite the output holds NaN
             com?pute 1.3 ms
             output not checked: no numbers were read from it
             no run it was not open in time
-            tag cgroup_throttled: the CPU quota held it back; raise the quota
+            tag cgroup_throttled: the CPU quota throttled the run; raise the quota
             tag of_a_later_version: unknown
             wheel it was to run on CUDA, but its engine is a CPU-only build; install one with CUDA
             (of torch, or onnxruntime-gpu). It ran on the CPU instead (cpu_fallback)\\n
@@ -188,7 +188,7 @@ def test_a_profile_is_a_table_and_its_operators_are_in_the_report() -> None:
             CUDA,
             """
             phases h2d 12 µs, compute 310 µs, d2h 8 µs, launch 345 µs, queue 61 µs
-            tag gpu_clock_limited (sw_thermal): the GPU's clock was held down
+            tag gpu_clock_limited (sw_thermal): the driver limited the GPU's clock
             gpu_fma cuda 210 µs
             cuDNN 91002
             GPU 0 NVIDIA H100 80GB HBM3
