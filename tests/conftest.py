@@ -11,12 +11,10 @@ import resource
 import signal
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import PurePosixPath
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -71,15 +69,15 @@ ORDER = {
 }
 
 
-def _path(nodeid: str) -> PurePosixPath:
+def _path(nodeid):
     return PurePosixPath(nodeid.partition("::")[0])
 
 
-def _is_shared(path: PurePosixPath) -> bool:
+def _is_shared(path):
     return path.parent == SHARED_STACK or path.stem in ORDER.get(path.parent, ())
 
 
-def _scopes(nodeids: Sequence[str]) -> Mapping[str, str]:
+def _scopes(nodeids):
     """Tests of one scope run in one process, one after the other: those of what is shared, and those of a file.
 
     Of a file that has both kinds the quiet tests are a scope of their own: they stand at the end of the order.
@@ -94,7 +92,7 @@ def _scopes(nodeids: Sequence[str]) -> Mapping[str, str]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
+def pytest_collection(session):
     """Each process begins with other files: pytest's changes to a file's asserts take longer than its import, and what
     one process has compiled the others read."""
     process = getattr(session.config, "workerinput", None)
@@ -112,14 +110,14 @@ def pytest_collection(session: pytest.Session) -> None:
                     del sys.modules[name]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """The shared stack first, then the longest files; quiet tests last, for these wait for all others."""
     seconds: dict[PurePosixPath, float] = {}
     for item in items:
         if mark := item.get_closest_marker("takes"):
             seconds[_path(item.nodeid)] = mark.args[0]
 
-    def key(item: pytest.Item) -> tuple[bool, bool, float]:
+    def key(item):
         path = _path(item.nodeid)
         if _is_shared(path):
             return False, False, ORDER[path.parent].index(path.stem)
@@ -129,14 +127,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @contextmanager
-def _lock(item: pytest.Item, name: str, kind: int) -> Iterator[None]:
+def _lock(item, name, kind):
     with (item.config.cache.mkdir("quiet") / name).open("w") as file:
         fcntl.flock(file, kind)
         yield
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(item):
     """A quiet test runs while no other does, in whichever process; no other starts while one waits."""
     if item.get_closest_marker("quiet"):
         with _lock(item, "door", fcntl.LOCK_EX), _lock(item, "room", fcntl.LOCK_EX):
@@ -147,7 +145,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
-def pytest_configure() -> None:
+def pytest_configure():
     """A shell ignores SIGINT for what it starts in the background, and so would all processes that tests start.
 
     SIGTERM, as `timeout` sends it, ends a run as Ctrl-C does: what the tests started is stopped.
@@ -158,7 +156,7 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+def pytest_runtest_call(item):
     """A test that takes more than 1 GiB fails: of its process above what that had, or a child's that it waited for."""
     with suppress(OSError):  # a kernel that cannot: the peak is then that of earlier tests too
         reset_peak()
@@ -170,13 +168,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     assert most <= allowed, f"it took {readable(most)}, and a test may take {readable(allowed)}"
 
 
-def _children() -> int:
+def _children():
     """The most bytes that any child had."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+def pytest_sessionfinish(session):
     """After all else: which commands make the skipped tests run."""
     result = yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
@@ -188,20 +186,20 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
     return result
 
 
-def _command(reason: str) -> str:
+def _command(reason):
     """The command that makes a skipped test run; empty where there is none."""
     return next((command for names, command in COMMANDS.items() if re.search(names, reason)), "")
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_handlecrashitem(crashitem: str, report: Any) -> None:
+def pytest_handlecrashitem(crashitem, report):
     """A worker that was killed ends the run: xdist gives its test to the next one, and may then wait for ever."""
     report.node.config.hook.pytest_runtest_logreport(report=report)
     pytest.exit(f"a worker ended while it ran {crashitem}", returncode=pytest.ExitCode.TESTS_FAILED)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+def pytest_xdist_make_scheduler(config, log):
     """Scopes side by side.
 
     Not xdist's own groups: 3.8 writes them into a name that pytest 9.2 does not read.
@@ -210,10 +208,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         @cached_property
-        def _scopes(self) -> Mapping[str, str]:
+        def _scopes(self):
             return _scopes(self.collection)
 
-        def _split_scope(self, nodeid: str) -> str:
+        def _split_scope(self, nodeid):
             return self._scopes[nodeid]
 
     config.option.loadscopereorder = False

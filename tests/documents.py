@@ -1,11 +1,9 @@
 """A document with something of each kind, in which one text is at every place."""
 
-from __future__ import annotations
-
 from infercanary.render.document import Chart, Document, Fact, Series, Table
 
 
-def document(text: str = "text", link: str = "https://example.com/compare/a...b") -> Document:
+def document(text="text", link="https://example.com/compare/a...b"):
     """Return a regressed result.
 
     Args:

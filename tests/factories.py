@@ -11,7 +11,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from infercanary.judge.model import Generation, Sample, Start
-from infercanary.judge.resolution import Floats
 
 HOUR = 3600.0
 Level = float | Callable[[float], float]
@@ -19,18 +18,18 @@ Level = float | Callable[[float], float]
 
 
 def start(
-    container: str = "a",
-    image: str = "old",
-    at: float = 0.0,
-    seconds: Level | Iterable[float] = 0.02,
-    runs: int = 60,
+    container="a",
+    image="old",
+    at=0.0,
+    seconds=0.02,
+    runs=60,
     *,
-    noise: float = 0.005,
-    control: Level = 0.001,
-    every: float = 10.0,
-    seed: int = 0,
-    **fields: Any,
-) -> Start:
+    noise=0.005,
+    control=0.001,
+    every=10.0,
+    seed=0,
+    **fields,
+):
     """One start of service ``s`` with runs of canary ``c``; its noise differs from that of any other start.
 
     Args:
@@ -67,22 +66,22 @@ def start(
     return Start(generation, samples)
 
 
-def _level(level: Any, time: float) -> float:
+def _level(level, time):
     return level(time) if callable(level) else level
 
 
-def changed(made: Start, **values: Any) -> Start:
+def changed(made, **values):
     """``made`` with these values in each of its runs; what is callable takes the run."""
     samples = [replace(s, **{k: x(s) if callable(x) else x for k, x in values.items()}) for s in made.samples]
     return Start(made.generation, samples)
 
 
-def since(at: float, factor: float, level: float = 0.05) -> Callable[[float], float]:
+def since(at, factor, level=0.05):
     """A level that is multiplied by ``factor`` from ``at`` on."""
     return lambda time: level * (factor if time >= at else 1.0)
 
 
-def history(containers: str = "ab", before: int = 4, runs: int = 60, **new: Any) -> list[Start]:
+def history(containers="ab", before=4, runs=60, **new):
     """Starts of image ``old`` an hour apart, ``before`` of each container; then one of ``new``.
 
     Args:
@@ -102,13 +101,13 @@ def history(containers: str = "ab", before: int = 4, runs: int = 60, **new: Any)
     ]
 
 
-def sibling(service: str, at: float, factor: float, **fields: Any) -> Start:
+def sibling(service, at, factor, **fields):
     """One start of another service, an hour before ``at`` and an hour after, that takes so many times as long since."""
     usual: dict[str, Any] = {"service": service, "runs": int(2 * HOUR / fields.get("every", 10.0))}
     return start("x", "same", at - HOUR, since(at, factor), **usual | fields)
 
 
-def latencies(seed: object, runs: int, sd: float = 0.01, alike: float = 0.0, level: float = 0.01) -> Floats:
+def latencies(seed, runs, sd=0.01, alike=0.0, level=0.01):
     """Runs that scatter around a level.
 
     Args:
@@ -118,7 +117,7 @@ def latencies(seed: object, runs: int, sd: float = 0.01, alike: float = 0.0, lev
         alike: Autocorrelation of neighbours.
         level: Seconds.
     """
-    rng = np.random.default_rng(seed)  # type: ignore[arg-type]
+    rng = np.random.default_rng(seed)
     steps, last = rng.normal(0, sd * math.sqrt(1 - alike**2), runs), rng.normal(0, sd)
     for i, step in enumerate(steps):
         steps[i] = last

@@ -1,8 +1,6 @@
 """One test for a rule that many places keep: it checks all of them and its failure names each one that breaks it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -11,7 +9,7 @@ T = TypeVar("T")
 Check = Callable[[T], None]
 
 
-def for_each(things: Iterable[T], name: Callable[[T], str] = str) -> Callable[[Check[T]], Callable[[], None]]:
+def for_each(things, name=str):
     """Make one test of a check of one thing.
 
     Args:
@@ -23,8 +21,8 @@ def for_each(things: Iterable[T], name: Callable[[T], str] = str) -> Callable[[C
     """
     checked = [*things]
 
-    def decorate(check: Check[T]) -> Callable[[], None]:
-        def test() -> None:
+    def decorate(check):
+        def test():
             assert checked, "the rule checks nothing"
             violations = []
             for thing in checked:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from infercanary.judge.result import Result, State
+from infercanary.judge.result import Result
 
 
-def upgraded(state: State = "regressed", shift: float | None = 0.1, **fields: Any) -> Result:
+def upgraded(state="regressed", shift=0.1, **fields):
     """A result on the upgrade of search:1 to search:2 at second 1; the interval is two points wide on each side.
 
     Args:

@@ -14,7 +14,7 @@ RULE_FILES = sorted((ROOT / "prometheus/rules").glob("*.yml"))
 
 
 @cache
-def load(path: Path) -> dict[str, Any]:
+def load(path):
     document: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
     return document
 
@@ -31,7 +31,7 @@ class Metric(NamedTuple):
     """Name → its values, where docs/metrics.md lists them all."""
 
 
-def declared() -> dict[str, Metric]:
+def declared():
     """The metrics of docs/metrics.md, by the names of their series."""
     text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     found: dict[str, Metric] = {}

@@ -1,29 +1,26 @@
 """Tables of scenarios as text: a row is data, and stays on one line."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 import yaml
 
 
-def scenarios(text: str) -> list[tuple[str, ...]]:
+def scenarios(text):
     r"""Return the rows of a table; ` | ` parts its cells, and ``\n`` in a cell is a line break."""
     rows = [line for line in text.splitlines() if line.strip()]
     return [tuple(_unescaped(cell.strip(" ")) for cell in re.split(r" \|(?: |$)", row)) for row in rows]
 
 
-def typed(text: str) -> list[tuple[Any, ...]]:
+def typed(text):
     """Return the rows of a table whose cells are YAML: numbers, lists and mappings; ``~`` is None."""
     rows = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [tuple(yaml.safe_load(cell) for cell in re.split(r" +\|(?: +|$)", row.strip())) for row in rows]
 
 
-def mistakes(text: str) -> list[tuple[Any, list[str]]]:
+def mistakes(text):
     """Return the rows of a table of settings, in YAML, with the words that their message must have."""
     return [(yaml.safe_load(settings), words) for settings, *words in scenarios(text)]
 
 
-def _unescaped(cell: str) -> str:
+def _unescaped(cell):
     return cell.encode("latin-1", "backslashreplace").decode("unicode_escape")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,13 @@ TABLES = yaml.safe_load((Path(__file__).parent / "golden/status_pages.yaml").rea
 LONG: str = TABLES[".long"]
 
 
-def page(probes: Collection[PolledProbe], **others: Any) -> str:
+def page(probes, **others):
     """Render a page."""
     given = {"ended": {}, "troubles": (), "left": (), **others}
     return asyncio.run(status.page(probes, version="1", **given)).decode()
 
 
-def runs(count: int, seconds: float = 0.02, canary: str = "resnet") -> list[Run]:
+def runs(count, seconds=0.02, canary="resnet"):
     """Runs each ten seconds, of which none failed."""
     return [
         Run(
@@ -43,7 +42,7 @@ def runs(count: int, seconds: float = 0.02, canary: str = "resnet") -> list[Run]
     ]  # fmt: skip
 
 
-def healthy(name: str = "search-1", ran: str = "2", **container: Any) -> PolledProbe:
+def healthy(name="search-1", ran="2", **container):
     """A probe that is up and whose canary ran, in a container of the image search:2."""
     probe = PolledProbe(Container(**{"service": "search", "name": name, "url": URL, **container}))
     probe.up, probe.trouble, probe.reported_at = True, "", time.monotonic() - 2
@@ -54,7 +53,7 @@ def healthy(name: str = "search-1", ran: str = "2", **container: Any) -> PolledP
     return probe
 
 
-def filled_in(value: Any, text: str, now: float) -> Any:
+def filled_in(value, text, now):
     """Part of a table with ``text`` in the place of TEXT, and times that are so long ago."""
     if isinstance(value, str):
         return value.replace("TEXT", text)
@@ -67,12 +66,12 @@ def filled_in(value: Any, text: str, now: float) -> Any:
     return {name.replace("TEXT", text): filled_in(each, text, now) for name, each in value.items()}
 
 
-def container(**fields: Any) -> PolledProbe:
+def container(**fields):
     """One that was never polled."""
     return PolledProbe(Container(**{"service": "search", "name": "search-1", **fields}))
 
 
-def probe_of(row: dict[str, Any], text: str = "", service: str = "") -> PolledProbe:
+def probe_of(row, text="", service=""):
     """A container of a table; a named one ran 120 times unless the row says otherwise."""
     is_named = "name" in row
     fields = {"runs": 120 if is_named else 3, **filled_in(row, text, time.time())}
@@ -120,7 +119,7 @@ def probe_of(row: dict[str, Any], text: str = "", service: str = "") -> PolledPr
     return probe
 
 
-def upgrade(after: float | None) -> dict[str, Any]:
+def upgrade(after):
     """What a verdict says of an upgrade to search:2 that made 20 ms to so many seconds; nothing without one."""
     if after is None:
         return {}
@@ -132,12 +131,12 @@ def upgrade(after: float | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def cards() -> list[PolledProbe]:
+def cards():
     """A container for each kind of verdict, one that is new, and one that is down."""
     return [probe_of(row) for row in TABLES["cards"]]
 
 
-def many(count: int = 40) -> Sequence[PolledProbe]:
+def many(count=40):
     """Containers of a large host: two of three were upgraded, and every tenth became slower."""
     kinds: tuple[dict[str, Any], ...] = (
         {},
@@ -148,7 +147,7 @@ def many(count: int = 40) -> Sequence[PolledProbe]:
     return [probe_of({"name": f"service-{n:02}-1", "seconds": 0.02, **row}) for n, row in enumerate(rows)]
 
 
-def filled(text: str) -> str:
+def filled(text):
     """A page with one text at every place where other people's words may be."""
     probe = probe_of(TABLES["filled"], text)
     fresh = container(service=text, name=f"{text}2", url=f"http://{text}")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from infercanary.contract.report import Metric
 from infercanary.probe import HostClock, Target
 from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
 from infercanary.probe.tags import values
-from infercanary.probe.targets import Need
 
 
 class Scripted(Target):
@@ -29,7 +27,7 @@ class Scripted(Target):
     blocks = ""
     """Method that waits for :attr:`goes_on`; ``work`` waits inside the phase."""
 
-    def __init__(self, act: Callable[[], Any] = lambda: None, needs: Sequence[Need] = (), **attributes: Any):
+    def __init__(self, act=lambda: None, needs=(), **attributes):
         self.clock: Any = HostClock()
         self.act, self.needs = act, needs
         self.opened = self.closed = self.repeats = 0
@@ -62,9 +60,7 @@ class Scripted(Target):
         self.closed += 1
 
 
-def opened(
-    target: Target, *more: Any, tally: Tally | None = None, timeout: float = 30.0, **options: Any
-) -> Any:
+def opened(target, *more, tally=None, timeout=30.0, **options):
     """Return an open canary ``a``; ``more`` and the options are those of :class:`Canary`."""
     canary = Canary("a", target, tally or Tally(), timeout, 300.0, *more, **options)
     canary.open(300.0)
@@ -72,6 +68,6 @@ def opened(
     return canary
 
 
-def points(tally: Tally, metric: Metric) -> Any:
+def points(tally, metric):
     """Label values → value."""
     return values(tally.families()).get(metric.name, {})

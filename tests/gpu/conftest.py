@@ -3,8 +3,6 @@
 -rP prints what was measured, such as how near each control comes to the device's ceiling.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ FOLDER = Path(__file__).parent
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m, which reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     mine = [item for item in items if FOLDER in item.path.parents]
     why = why_not() if mine else ""
     for item in mine:
@@ -24,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def torch_cuda() -> object:
+def torch_cuda():
     """torch, which has CUDA; a driver alone is not enough."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():

@@ -5,23 +5,21 @@ from __future__ import annotations
 import ctypes
 import statistics
 from array import array
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pynvml
 import pytest
 
 from gpu import ceilings, measure
 from infercanary.probe.gpu.cuda_driver import Device, pci_bus_id
-from infercanary.probe.targets.controls import Seconds, available_controls
+from infercanary.probe.targets.controls import available_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
 
 NAMES = ("gpu_fma", "gpu_copy", "gpu_transfer", "gpu_launch")
 
 
 @contextmanager
-def opened(name: str) -> Iterator[Seconds]:
+def opened(name):
     with available_controls("cuda")[0][name]() as seconds:
         yield seconds
 
@@ -29,14 +27,14 @@ def opened(name: str) -> Iterator[Seconds]:
 class Recorded:
     """The memory that controls allocate, to read what they left in it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.device: Device
         self.memory: list[int] = []
         for method in (Device.allocate, Device.pinned):
             monkeypatch.setattr(Device, method.__name__, self._recording(method))
 
-    def _recording(self, method: Any) -> Any:
-        def allocate(device: Device, size: int) -> Any:
+    def _recording(self, method):
+        def allocate(device, size):
             memory = method(device, size)
             self.device = device
             self.memory.append(memory.value)
@@ -44,18 +42,18 @@ class Recorded:
 
         return allocate
 
-    def words(self, place: int, first: int, count: int, kind: str = "I") -> list[float]:
+    def words(self, place, first, count, kind="I"):
         with self.device.current():
             return [*array(kind, self.device.read(self.memory[place] + 4 * first, 4 * count))]
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+def recorded(monkeypatch):
     return Recorded(monkeypatch)
 
 
 @pytest.fixture
-def gpu() -> Iterator[object]:
+def gpu():
     """NVML's handle of CUDA's first GPU."""
     pynvml.nvmlInit()
     try:
@@ -64,7 +62,7 @@ def gpu() -> Iterator[object]:
         pynvml.nvmlShutdown()
 
 
-def test_fma_comes_near_to_what_the_gpu_can(recorded: Recorded) -> None:
+def test_fma_comes_near_to_what_the_gpu_can(recorded):
     with opened("gpu_fma") as seconds:
         (rate,) = measure("gpu_fma", seconds, ceilings()).rates
         assert recorded.words(0, 0, 256, "f") == [8 * thread + 28 + 64 * 256 for thread in range(256)]
@@ -72,7 +70,7 @@ def test_fma_comes_near_to_what_the_gpu_can(recorded: Recorded) -> None:
     assert 0.5 < rate.share < 1.05
 
 
-def test_copy_comes_near_to_the_memorys_bandwidth(recorded: Recorded) -> None:
+def test_copy_comes_near_to_the_memorys_bandwidth(recorded):
     with opened("gpu_copy") as seconds:
         (rate,) = measure("gpu_copy", seconds, ceilings()).rates
         words = (64 << 20) // 4
@@ -82,7 +80,7 @@ def test_copy_comes_near_to_the_memorys_bandwidth(recorded: Recorded) -> None:
     assert 0.4 < rate.share < 1.05
 
 
-def test_transfer_is_as_fast_as_the_bus(recorded: Recorded) -> None:
+def test_transfer_is_as_fast_as_the_bus(recorded):
     with opened("gpu_transfer") as seconds:
         (rate,) = measure("gpu_transfer", seconds, ceilings()).rates
         back = (ctypes.c_uint * (1 << 20)).from_address(recorded.memory[2])
@@ -92,7 +90,7 @@ def test_transfer_is_as_fast_as_the_bus(recorded: Recorded) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_repeat_takes_less_than_a_millisecond_and_repeats(name: str) -> None:
+def test_a_repeat_takes_less_than_a_millisecond_and_repeats(name):
     """By the host's clock, and whole: all that it costs a server each time."""
     with opened(name) as seconds:
         found = measure(name, seconds, ceilings())  # warms up
@@ -104,13 +102,13 @@ def test_a_repeat_takes_less_than_a_millisecond_and_repeats(name: str) -> None:
     assert name != "gpu_launch" or 0.5e-6 < median < 50e-6
 
 
-def test_launches_by_python_compute_the_same(recorded: Recorded) -> None:
+def test_launches_by_python_compute_the_same(recorded):
     with cuda_controls(0, None)["gpu_copy"]() as seconds:
         assert seconds() > 0
         assert recorded.words(1, 0, 512) == [*range(512)]
 
 
-def test_memory_is_given_back(gpu: object) -> None:
+def test_memory_is_given_back(gpu):
     with opened("gpu_launch"):  # keeps the context
         before = pynvml.nvmlDeviceGetMemoryInfo(gpu).used
         for _ in range(5):
@@ -119,7 +117,7 @@ def test_memory_is_given_back(gpu: object) -> None:
         assert pynvml.nvmlDeviceGetMemoryInfo(gpu).used < before + (64 << 20)
 
 
-def test_torchs_current_device_and_memory_are_left_alone() -> None:
+def test_torchs_current_device_and_memory_are_left_alone():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("this torch has no CUDA")

@@ -12,13 +12,12 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
 
 import pytest
 
 from gpu import MODES, kernel_seconds
 from infercanary.contract.report import OUTPUT_TOLERANCE, Run, decode, relative_error
-from infercanary.probe import CudaClock, Phase, Probe, TorchTarget
+from infercanary.probe import CudaClock, Probe, TorchTarget
 
 torch = pytest.importorskip("torch")
 
@@ -31,19 +30,19 @@ pytestmark = pytest.mark.usefixtures("torch_cuda")
 PHASES = {"h2d", "compute", "d2h", "launch", "queue"}
 
 
-def needs_inductor(test: Any) -> Any:
+def needs_inductor(test):
     """A test of torch.compile. What it and Triton warn of is theirs."""
     there = find_spec("triton") and (shutil.which("cc") or shutil.which("gcc"))
     skip = pytest.mark.skipif(not there, reason="torch.compile on CUDA needs Triton and a C compiler")
     return pytest.mark.filterwarnings("ignore")(skip(test))
 
 
-def resnet18(mode: Literal["eager", "compile", "graph"], model: Any) -> TorchTarget:
+def resnet18(mode, model):
     """One image."""
     return TorchTarget(model, [{"shape": list(SHAPE)}], device="cuda", mode=mode)
 
 
-def test_a_graph_of_resnet18_has_fewer_gaps_and_the_eager_output() -> None:
+def test_a_graph_of_resnet18_has_fewer_gaps_and_the_eager_output():
     model = build().cuda()
     targets = {mode: resnet18(mode, model) for mode in MODES}
     medians: dict[tuple[str, str], float] = {}
@@ -64,18 +63,18 @@ def test_a_graph_of_resnet18_has_fewer_gaps_and_the_eager_output() -> None:
     assert medians["graph", "compute"] > 0.98 * kernel_seconds(targets["graph"], 20)
 
 
-def made() -> torch.nn.Module:  # type: ignore[name-defined]
+def made():
     """What a settings file names as ``model: …:made``."""
     torch.manual_seed(3)
     return torch.nn.Linear(1024, 1024)
 
 
-def tokens() -> torch.nn.Module:  # type: ignore[name-defined]
+def tokens():
     """Indices beyond its ten rows would be an assertion on the device, after which nothing works there."""
     return torch.nn.Embedding(10, 1024)
 
 
-def test_a_graph_of_a_model_that_was_made_here_keeps_its_weights() -> None:
+def test_a_graph_of_a_model_that_was_made_here_keeps_its_weights():
     eager, graph = (
         TorchTarget(f"{__name__}:made", [{"shape": [8, 1024]}], device="cuda", mode=mode)
         for mode in ("eager", "graph")
@@ -90,7 +89,7 @@ def test_a_graph_of_a_model_that_was_made_here_keeps_its_weights() -> None:
     del others
 
 
-def test_a_graph_is_captured_with_the_inputs_in_place() -> None:
+def test_a_graph_is_captured_with_the_inputs_in_place():
     garbage = [torch.full((8,), 2**40, dtype=torch.int64, device="cuda") for _ in range(64)]
     del garbage  # what memory of that size holds that is handed out next
     target = TorchTarget(
@@ -101,7 +100,7 @@ def test_a_graph_is_captured_with_the_inputs_in_place() -> None:
 
 
 @needs_inductor
-def test_one_probe_runs_eager_compiled_and_graph_side_by_side() -> None:
+def test_one_probe_runs_eager_compiled_and_graph_side_by_side():
     model = build().cuda()
     canaries = {mode: resnet18(mode, model) for mode in ("eager", "compile", "graph")}
     runs: dict[str, list[Run]] = {}
@@ -123,7 +122,7 @@ def test_one_probe_runs_eager_compiled_and_graph_side_by_side() -> None:
         assert relative_error(report.outputs[mode], report.outputs["eager"]) < OUTPUT_TOLERANCE
 
 
-def test_short_work_is_batched_to_100_us() -> None:
+def test_short_work_is_batched_to_100_us():
     x = torch.randn(16, 16, device="cuda")
     target = TorchTarget(lambda y: y @ x, [{"shape": [16, 16]}], device="cuda")
     target.open()
@@ -133,7 +132,7 @@ def test_short_work_is_batched_to_100_us() -> None:
     assert compute * target.clock.batch > 50e-6
 
 
-def test_work_on_the_default_stream_is_seen() -> None:
+def test_work_on_the_default_stream_is_seen():
     target = TorchTarget(lambda y: y + 1, [{"shape": [16]}], device="cuda")
     target.open()
     torch.cuda.synchronize()
@@ -144,14 +143,14 @@ def test_work_on_the_default_stream_is_seen() -> None:
 
 
 @pytest.mark.parametrize("cycles", [10e6, 40e6])
-def test_a_delayed_stream_shows_in_queue_and_nowhere_else(cycles: float) -> None:
+def test_a_delayed_stream_shows_in_queue_and_nowhere_else(cycles):
     """About 5 and 20 ms before the work; two more events measure each."""
     clock = CudaClock(torch.cuda, torch.device("cuda"))
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     x = torch.randn(1024, 1024, device="cuda")
     torch.cuda.synchronize()
 
-    def delayed(phase: Phase) -> None:
+    def delayed(phase):
         begin.record()  # on the clock's stream, which is the current one
         torch.cuda._sleep(int(cycles))
         end.record()

@@ -1,12 +1,7 @@
 """A tenant on a real device, and a probe beside it in a process of its own: the tenant's allocations still succeed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,11 +25,11 @@ def greedy():
 
 
 @pytest.fixture
-def tenant() -> Iterator[Any]:
+def tenant():
     """Fills the device up to so many bytes; gives them back."""
     held = []
 
-    def fill(left: int) -> None:
+    def fill(left):
         torch.cuda.empty_cache()
         while (more := torch.cuda.mem_get_info()[0] - left) > 2 * MIB:
             held.append(torch.empty(min(more, 1 << 30), dtype=torch.uint8, device="cuda"))
@@ -44,7 +39,7 @@ def tenant() -> Iterator[Any]:
     torch.cuda.empty_cache()
 
 
-def probed(folder: Path, factory: str, reserve: int | None = None) -> subprocess.Popen[str]:
+def probed(folder, factory, reserve=None):
     (folder / "models_of_test.py").write_text(MODEL)
     canary = f"{{model: 'models_of_test:{factory}', inputs: [{{shape: [1, 8]}}], device: cuda}}"
     (folder / "probe.yaml").write_text(
@@ -55,7 +50,7 @@ def probed(folder: Path, factory: str, reserve: int | None = None) -> subprocess
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def test_a_full_device_is_left_to_its_tenant(tenant: Any, tmp_path: Path) -> None:
+def test_a_full_device_is_left_to_its_tenant(tenant, tmp_path):
     tenant(300 * MIB)
     with probed(tmp_path, "small") as process:
         least = torch.cuda.mem_get_info()[0]
@@ -70,7 +65,7 @@ def test_a_full_device_is_left_to_its_tenant(tenant: Any, tmp_path: Path) -> Non
     assert least > 290 * MIB, "the probe took nothing of it"
 
 
-def test_a_factory_that_takes_all_leaves_the_reserve(tenant: Any, tmp_path: Path) -> None:
+def test_a_factory_that_takes_all_leaves_the_reserve(tenant, tmp_path):
     tenant(4 << 30)
     least = 4 << 30
     with probed(tmp_path, "greedy", reserve=1 << 30) as process:

@@ -1,14 +1,12 @@
 """The doctor on a real GPU."""
 
-from __future__ import annotations
-
 from infercanary.doctor.ability import Machine, checks
 from infercanary.doctor.asking import ask
 from infercanary.doctor.command import answer_document
 from infercanary.render.text import render_text
 
 
-def test_every_line_is_an_answer_and_the_clocks_agree() -> None:
+def test_every_line_is_an_answer_and_the_clocks_agree():
     found = list(ask(checks(), Machine()))
     print("".join(render_text(answer_document(each), 120) for each in found))
     assert not [each for each in found if "the check failed" in each.why or "no answer" in each.why]

@@ -1,17 +1,12 @@
 """ONNX Runtime and TensorRT on a real GPU."""
 
-from __future__ import annotations
-
 import statistics
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets.onnx import OnnxTarget
 from infercanary.probe.targets.tensorrt import TensorRtTarget
-from infercanary.probe.timing import Timing
 
 np = pytest.importorskip("numpy")
 
@@ -19,7 +14,7 @@ np = pytest.importorskip("numpy")
 WIDTH = 4096
 
 
-def product(path: Path, width: int = WIDTH) -> str:
+def product(path, width=WIDTH):
     """A file of a model that multiplies by a matrix."""
     onnx = pytest.importorskip("onnx")
     from onnx import TensorProto, helper
@@ -36,7 +31,7 @@ def product(path: Path, width: int = WIDTH) -> str:
     return str(path)
 
 
-def opened_onnx(path: str, rows: int, provider: str = "cuda", **options: Any) -> OnnxTarget:
+def opened_onnx(path, rows, provider="cuda", **options):
     ort = pytest.importorskip("onnxruntime")
     if provider == "cuda" and "CUDAExecutionProvider" not in ort.get_available_providers():
         pytest.skip(f"onnxruntime {ort.__version__} is built without CUDA: install onnxruntime-gpu")
@@ -46,7 +41,7 @@ def opened_onnx(path: str, rows: int, provider: str = "cuda", **options: Any) ->
     return target
 
 
-def engine(path: Path, width: int = 1024) -> str:
+def engine(path, width=1024):
     """A file of an engine that multiplies by a matrix, for 1 to 4096 rows, best for 64."""
     trt = pytest.importorskip("tensorrt")
     weights = np.random.RandomState(1).standard_normal((width, width)).astype(np.float32) / width**0.5
@@ -69,12 +64,12 @@ def engine(path: Path, width: int = 1024) -> str:
     return str(path)
 
 
-def repeats(target: Any, number: int = 40) -> list[Timing]:
+def repeats(target, number=40):
     """The later ones: they are warm."""
     return [target.clock.measure(target.run)[0] for _ in range(number)][number // 4 :]
 
 
-def check(timings: list[Timing]) -> None:
+def check(timings):
     for timing in timings:
         assert set(timing.phases) == {"h2d", "compute", "d2h", "launch", "queue"}
         assert all(seconds >= 0 for seconds in timing.phases.values())
@@ -83,7 +78,7 @@ def check(timings: list[Timing]) -> None:
         assert statistics.median(t.phases[phase] for t in timings) > 1e-6
 
 
-def test_onnx_on_cuda_has_phases_and_the_cpus_output(tmp_path: Path) -> None:
+def test_onnx_on_cuda_has_phases_and_the_cpus_output(tmp_path):
     path = product(tmp_path / "product.onnx")
     on_gpu = opened_onnx(path, 256)
     check(repeats(on_gpu))
@@ -98,7 +93,7 @@ def test_onnx_on_cuda_has_phases_and_the_cpus_output(tmp_path: Path) -> None:
     on_cpu.close()
 
 
-def test_onnx_compute_is_the_work_on_the_device(tmp_path: Path) -> None:
+def test_onnx_compute_is_the_work_on_the_device(tmp_path):
     """Sixteen times the rows are about sixteen times the time: so the events are on the stream that does the work."""
     path = product(tmp_path / "product.onnx")
     seconds = {}
@@ -112,7 +107,7 @@ def test_onnx_compute_is_the_work_on_the_device(tmp_path: Path) -> None:
     assert seconds[32768] / seconds[2048] == pytest.approx(16, rel=0.4)
 
 
-def test_short_onnx_work_is_batched_to_100_us(tmp_path: Path) -> None:
+def test_short_onnx_work_is_batched_to_100_us(tmp_path):
     target = opened_onnx(product(tmp_path / "small.onnx", 64), 1, width=64)
     repeats(target, 8)
     target.calibrate()
@@ -124,7 +119,7 @@ def test_short_onnx_work_is_batched_to_100_us(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [64, 512])
-def test_a_tensorrt_engine_computes_what_numpy_does(tmp_path: Path, rows: int) -> None:
+def test_a_tensorrt_engine_computes_what_numpy_does(tmp_path, rows):
     path = engine(tmp_path / "product.engine")
     target = TensorRtTarget(path, [{"shape": [rows, 1024]}] if rows != 64 else ())
     target.open()
@@ -140,7 +135,7 @@ def test_a_tensorrt_engine_computes_what_numpy_does(tmp_path: Path, rows: int) -
     target.close()
 
 
-def test_tensorrt_compute_is_the_work_on_the_device(tmp_path: Path) -> None:
+def test_tensorrt_compute_is_the_work_on_the_device(tmp_path):
     path = engine(tmp_path / "product.engine", 4096)
     seconds = {}
     for rows in (256, 4096):
@@ -151,7 +146,7 @@ def test_tensorrt_compute_is_the_work_on_the_device(tmp_path: Path) -> None:
     assert seconds[4096] > 3 * seconds[256]
 
 
-def test_a_shape_outside_of_the_profile_is_one_line(tmp_path: Path) -> None:
+def test_a_shape_outside_of_the_profile_is_one_line(tmp_path):
     path = engine(tmp_path / "product.engine")
     with pytest.raises(UsageError, match=r"refuses \[5000, 1024\] .*; choose one in the engine's profile"):
         TensorRtTarget(path, [{"shape": [5000, 1024]}]).open()

@@ -1,7 +1,5 @@
 """The matrix product on a real GPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from infercanary.probe.targets import make
@@ -11,7 +9,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("torch_cuda")
 
 
-def test_float32_is_not_computed_in_tf32_and_the_switch_is_as_it_was() -> None:
+def test_float32_is_not_computed_in_tf32_and_the_switch_is_as_it_was():
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("this GPU has no TF32: its compute capability is below 8.0")
     target = make("matmul", {"device": "cuda", "precision": "float32", "size": 1024})

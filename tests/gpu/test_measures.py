@@ -1,9 +1,6 @@
 """What a run of a torch model takes of a real device: its peak in a process of the probe's own, else what is in use."""
 
-from __future__ import annotations
-
 import gc
-from typing import Any
 
 import pytest
 
@@ -22,16 +19,16 @@ MIB = 1 << 20
 class Taker(torch.nn.Module):  # type: ignore[name-defined, misc]
     """Holds some memory, and takes more while it computes."""
 
-    def __init__(self, holds: int, takes: int) -> None:
+    def __init__(self, holds, takes):
         super().__init__()
         self.register_buffer("held", torch.ones(holds, dtype=torch.uint8))
         self.takes = takes
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x):
         return x + torch.ones(self.takes, dtype=torch.uint8, device=x.device)[:1].float()
 
 
-def memory(holds: int, takes: int, *, is_guest: bool = False) -> float:
+def memory(holds, takes, *, is_guest=False):
     target = TorchTarget(Taker(holds, takes).cuda().eval(), [{"shape": [1, 8]}], device="cuda")
     target.open()
     target.clock.measure(target.run)
@@ -46,13 +43,13 @@ def memory(holds: int, takes: int, *, is_guest: bool = False) -> float:
     return found[DEVICE_MEMORY]
 
 
-def test_a_peak_is_what_is_held_and_what_is_taken() -> None:
+def test_a_peak_is_what_is_held_and_what_is_taken():
     least = memory(MIB, MIB)
     assert memory(201 * MIB, MIB) - least == pytest.approx(200 * MIB, rel=0.05)
     assert memory(MIB, 101 * MIB) - least == pytest.approx(100 * MIB, rel=0.05)
 
 
-def test_in_a_servers_process_its_peak_stays_and_what_is_held_is_known() -> None:
+def test_in_a_servers_process_its_peak_stays_and_what_is_held_is_known():
     least = memory(MIB, 300 * MIB)
     peak = torch.cuda.max_memory_allocated()
     assert memory(201 * MIB, MIB, is_guest=True) - memory(MIB, 101 * MIB, is_guest=True) == pytest.approx(

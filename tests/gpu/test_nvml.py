@@ -5,13 +5,11 @@ The golden files hold what one GPU of a kind shows, idle and loaded. On a kind t
     UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/gpu/test_nvml.py -k golden; git status tests/golden
 """
 
-from __future__ import annotations
-
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -20,7 +18,7 @@ import pytest
 from infercanary.contract.report import Family
 from infercanary.probe.gpu.cuda_driver import Device, pci_bus_id
 from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus
-from infercanary.probe.tags import Values, gpus_at, values
+from infercanary.probe.tags import gpus_at, values
 from infercanary.probe.targets.controls.cuda import cuda_controls
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -29,7 +27,7 @@ Sample = Callable[[], tuple[Family, ...]]
 
 
 @pytest.fixture
-def sample() -> Iterator[Sample]:
+def sample():
     """Takes one. CUDA has the GPU open meanwhile, as in a server: without that the driver may unload it."""
     device, sampler = Device(0), NvmlSampler()
     try:
@@ -40,12 +38,12 @@ def sample() -> Iterator[Sample]:
 
 
 @contextmanager
-def load() -> Iterator[None]:
+def load():
     """The GPU works inside, and has done so for longer than the driver's window of utilization."""
     control = cuda_controls(0, None)["gpu_fma"]
     ended = threading.Event()
 
-    def work() -> None:
+    def work():
         while not ended.is_set():
             seconds()
 
@@ -60,7 +58,7 @@ def load() -> Iterator[None]:
             thread.join()
 
 
-def label(found: Values) -> str:
+def label(found):
     """NVML's index of the GPU that CUDA has as its first, which is where canaries run."""
     indexes = gpus_at(pci_bus_id(0), found)
     assert indexes is not None, "NVML does not show the GPU that CUDA has"
@@ -68,12 +66,12 @@ def label(found: Values) -> str:
     return index
 
 
-def of(found: Values, name: str) -> float:
+def of(found, name):
     """The canary's GPU's."""
     return found[f"infercanary_gpu_{name}"][(label(found),)]
 
 
-def test_the_canarys_gpu_is_among_those_that_answer(sample: Sample) -> None:
+def test_the_canarys_gpu_is_among_those_that_answer(sample):
     found = values(sample())
     assert found["infercanary_nvml_state"][("ok",)] == 1
     assert of(found, "up") == 1
@@ -90,12 +88,12 @@ def test_the_canarys_gpu_is_among_those_that_answer(sample: Sample) -> None:
     assert 0 < of(found, "pcie_link_ratio") <= 1
 
 
-def counters(families: Iterable[Family]) -> dict[tuple[str, ...], float]:
+def counters(families):
     found = values([family for family in families if family.kind == "counter"])
     return {(name, *labels): value for name, points in found.items() for labels, value in points.items()}
 
 
-def test_load_shows_in_clock_utilization_and_energy_and_no_counter_goes_back(sample: Sample) -> None:
+def test_load_shows_in_clock_utilization_and_energy_and_no_counter_goes_back(sample):
     with load():
         first, begin = sample(), time.monotonic()
         before = counters(first)
@@ -115,14 +113,14 @@ def test_load_shows_in_clock_utilization_and_energy_and_no_counter_goes_back(sam
     assert 5 < watts < 1.2 * of(shown, "power_limit_watts")
 
 
-def test_it_can_be_let_go_of_and_taken_up_again() -> None:
+def test_it_can_be_let_go_of_and_taken_up_again():
     sampler = NvmlSampler()
     for _ in range(2):
         assert values(sampler.sample())["infercanary_nvml_state"][("ok",)] == 1
         sampler.close()
 
 
-def exposition(families: Iterable[Family]) -> str:
+def exposition(families):
     """What Prometheus would read; without what is one GPU's alone."""
     expose = pytest.importorskip("infercanary.exporter.expose")
     shown = expose.Exposition()
@@ -132,7 +130,7 @@ def exposition(families: Iterable[Family]) -> str:
     return re.sub(r'(uuid|pci_bus_id)="[^"]*"', r'\1="…"', text)
 
 
-def series(text: str) -> set[str]:
+def series(text):
     """Without their values, nor a host's own: its versions, and which errors it has seen."""
     lines = (line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#"))
     own = ("infercanary_gpu_info", "infercanary_gpu_xid_errors", "infercanary_gpu_numa_node")
@@ -140,7 +138,7 @@ def series(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("state", ["idle", "loaded"])
-def test_golden(sample: Sample, state: str) -> None:
+def test_golden(sample, state):
     """The same kind of GPU shows the same series; values are for people to look at."""
     if len(visible_gpus()) != 1:
         pytest.skip("several GPUs: golden files are of one")

@@ -1,17 +1,14 @@
 """Profiles on a real GPU: kernels by device time, against torch's own table. `make gpu` has changes of kernels."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from infercanary.contract.profile import Profile, is_sound
+from infercanary.contract.profile import is_sound
 from infercanary.judge.operators import old_names
 from infercanary.probe import TorchTarget
 
@@ -20,16 +17,16 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("torch_cuda")
 
 
-def opened(mode: str = "eager") -> TorchTarget:
+def opened(mode="eager"):
     layers = [torch.nn.Conv2d(3, 64, 7), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3), torch.nn.ReLU()]
     model = torch.nn.Sequential(*layers).cuda().eval()
-    target = TorchTarget(model, [{"shape": [8, 3, 224, 224]}], device="cuda", mode=mode)  # type: ignore[arg-type]
+    target = TorchTarget(model, [{"shape": [8, 3, 224, 224]}], device="cuda", mode=mode)
     target.open()
     target.clock.measure(target.run)
     return target
 
 
-def profiled(target: TorchTarget) -> Profile:
+def profiled(target):
     profile = target.profile(5)
     if profile.state == "no_cupti":
         pytest.skip("CUPTI is refused here: no kernel was timed")
@@ -37,7 +34,7 @@ def profiled(target: TorchTarget) -> Profile:
     return profile
 
 
-def test_kernels_take_what_torchs_own_table_says() -> None:
+def test_kernels_take_what_torchs_own_table_says():
     target = opened()
     convolutions = [row for row in profiled(target).rows if row.kind == "aten::conv2d"]
     ours = sum(statistics.median(row.seconds) for row in convolutions)
@@ -51,7 +48,7 @@ def test_kernels_take_what_torchs_own_table_says() -> None:
     assert all(row.device.startswith("cuda") for row in convolutions)
 
 
-def test_eager_in_place_of_a_graph_has_the_same_kernels_by_their_operators() -> None:
+def test_eager_in_place_of_a_graph_has_the_same_kernels_by_their_operators():
     """Those of the graph are shown without operators."""
     graph, eager = profiled(opened("graph")), profiled(opened())
     on_device = [[row for row in p.rows if row.device.startswith("cuda")] for p in (graph, eager)]
@@ -70,7 +67,7 @@ int cuptiSubscribe(void **subscriber, void *callback, void *data) { return REFUS
 """
 
 
-def test_where_cupti_refuses_operators_are_shown_and_the_state_says_so(tmp_path: Path) -> None:
+def test_where_cupti_refuses_operators_are_shown_and_the_state_says_so(tmp_path):
     """CUPTI's own functions refuse, as where the driver lets only an administrator profile."""
     compiler = shutil.which("cc")
     if compiler is None:

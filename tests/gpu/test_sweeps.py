@@ -1,7 +1,5 @@
 """Sweeps of a torch model on a real device: throughput, peak memory, and a batch that does not fit."""
 
-from __future__ import annotations
-
 import pytest
 
 from infercanary.probe import TorchTarget
@@ -13,21 +11,21 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("torch_cuda")
 
 
-def measured(target: TorchTarget, batch: int, concurrency: int = 1) -> Measured | Missing:
+def measured(target, batch, concurrency=1):
     return Measurement("a", target, Load(batch, concurrency), 2.0, None).measure()
 
 
-def convolution(**options: str) -> TorchTarget:
+def convolution(**options):
     """A small output: with a large one it is the bus that is measured, and that gains nothing by a batch."""
     layer = torch.nn.Conv2d(3, 64, 7, stride=4)
     model = torch.nn.Sequential(layer, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()).cuda().eval()
-    target = TorchTarget(model, [{"shape": [1, 3, 224, 224]}], device="cuda", **options)  # type: ignore[arg-type]
+    target = TorchTarget(model, [{"shape": [1, 3, 224, 224]}], device="cuda", **options)
     target.open()
     target.clock.measure(target.run)
     return target
 
 
-def test_throughput_and_memory_grow_with_the_batch() -> None:
+def test_throughput_and_memory_grow_with_the_batch():
     target = convolution()
     one, many = measured(target, 1), measured(target, 64)
     assert isinstance(one, Measured) and isinstance(many, Measured)
@@ -39,14 +37,14 @@ def test_throughput_and_memory_grow_with_the_batch() -> None:
     assert many.peak_bytes - one.peak_bytes > 60 * 64 * 55 * 55 * 4
 
 
-def test_threads_have_streams_of_their_own() -> None:
+def test_threads_have_streams_of_their_own():
     target = convolution()
     several = measured(target, 1, concurrency=4)
     assert isinstance(several, Measured)
     assert several.rate == pytest.approx(4 / several.latency, rel=0.3)
 
 
-def test_a_batch_that_does_not_fit_is_reported_and_leaves_nothing() -> None:
+def test_a_batch_that_does_not_fit_is_reported_and_leaves_nothing():
     weight = torch.ones(1, device="cuda")
     target = TorchTarget(lambda x: x.expand(x.shape[0], 2**36) + weight, [{"shape": [1, 1]}], device="cuda")
     # Not opened by a run: at the batch of 1 it takes 256 GiB already.
@@ -57,7 +55,7 @@ def test_a_batch_that_does_not_fit_is_reported_and_leaves_nothing() -> None:
     assert torch.cuda.memory_reserved() <= before + (2 << 20)
 
 
-def test_a_graph_has_one_size() -> None:
+def test_a_graph_has_one_size():
     target = convolution(mode="graph")
     with pytest.raises(Unsized, match="a CUDA graph has the one size"):
         target.copy_with_batch(2)

@@ -4,8 +4,6 @@
 The kernel's files are read here by code of their own, before and after each report that they are laid beside.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

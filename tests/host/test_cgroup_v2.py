@@ -4,8 +4,6 @@ It is ten to twenty times slower than this machine, so it is for behaviour alone
 boots it once, as root (`.ci/host`), and writes benchmarks/results/cgroup-v2.md.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import os
@@ -13,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,7 +36,7 @@ SITE_SECONDS, VM_SECONDS = 300, 1500
 pytestmark = pytest.mark.campaign
 
 
-def checked(command: list[str], seconds: float, **environment: str) -> str:
+def checked(command, seconds, **environment):
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=seconds, check=False, cwd=ROOT,
         env={**os.environ, **environment},
@@ -49,7 +46,7 @@ def checked(command: list[str], seconds: float, **environment: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def said(tmp_path_factory):
     """What the guest said, an object a line."""
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         pytest.skip("a host is made by root on Debian 12")
@@ -70,18 +67,18 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def by_scenario(said: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def by_scenario(said):
     return {each["scenario"]: each for each in said if "scenario" in each}
 
 
-def fits(name: str, before: float | None, ours: float | None, after: float | None) -> bool:
+def fits(name, before, ours, after):
     if before is None or ours is None or after is None:
         return False
     slack = 0.05 * max(before, after) if name in WANDERS else 1e-6
     return min(before, after) - slack <= ours <= max(before, after) + slack
 
 
-def test_cgroup_v2(said: list[dict[str, Any]]) -> None:
+def test_cgroup_v2(said):
     """All that a boot shows, in one test: the campaign runs each in a process of its own, and a boot is minutes."""
     assert [each for each in said if "failed" in each] == []
     found = by_scenario(said)

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,7 +72,7 @@ class Step(NamedTuple):
     text: str
 
 
-def recipe(title: str) -> Iterator[Step]:
+def recipe(title):
     """The steps under a heading: each block is for the last path that is named before it."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = page.split(f"\n### {title}\n")[1]
@@ -91,7 +91,7 @@ def recipe(title: str) -> Iterator[Step]:
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tree(tmp_path_factory):
     """A copy of the tree, with this environment as its own."""
     tree = tmp_path_factory.mktemp("tree")
     for folder in FOLDERS:
@@ -114,14 +114,14 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def follow(tree: Path) -> Follow:
+def follow(tree):
     """Recipes are followed one after the other in the same tree, as a person would."""
 
-    def visible() -> set[Path]:
+    def visible():
         return {path for path in tree.iterdir() if not path.name.startswith(".")}
 
     @cache
-    def followed(title: str) -> tuple[list[str], str]:
+    def followed(title):
         before = visible()
         touched, printed = [], ""
         for step in recipe(title):
@@ -136,7 +136,7 @@ def follow(tree: Path) -> Follow:
     return followed
 
 
-def run(commands: str, tree: Path) -> str:
+def run(commands, tree):
     """Runs commands, which find the copy's packages first.
 
     Returns:
@@ -153,7 +153,7 @@ def run(commands: str, tree: Path) -> str:
     return done.stdout
 
 
-def write(step: Step, path: Path) -> None:
+def write(step, path):
     if step.verb == "Write":
         assert not path.exists(), f"{step.path} is there already"
         path.write_text(step.text, encoding="utf-8")
@@ -167,21 +167,21 @@ def write(step: Step, path: Path) -> None:
     path.write_text("".join([*lines[: at + 1], step.text, *lines[at + 1 :]]), encoding="utf-8")
 
 
-def needs(title: str) -> str:
+def needs(title):
     """What this machine lacks for the recipe; empty where it can be followed."""
     if title in ("An alert", "A panel") and find_spec("grafana_foundation_sdk") is None:
         return "Grafana's SDK needs Python 3.11"
     return "promtool is not on PATH" if title == "An alert" and shutil.which("promtool") is None else ""
 
 
-def test_each_recipe_is_followed() -> None:
+def test_each_recipe_is_followed():
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = _FENCE.sub("", page.split("\n## Recipes\n")[1].split("\n## ")[0])
     assert re.findall(r"^### (.+)$", section, re.MULTILINE) == [*RECIPES]
 
 
 @pytest.mark.parametrize("title", RECIPES)
-def test_a_recipe(tree: Path, follow: Follow, title: str) -> None:
+def test_a_recipe(tree, follow, title):
     if missing := needs(title):
         (pytest.fail if os.environ.get("CI") and "promtool" in missing else pytest.skip)(missing)
     pattern, path, text = RECIPES[title]
@@ -191,7 +191,7 @@ def test_a_recipe(tree: Path, follow: Follow, title: str) -> None:
 
 
 @pytest.mark.campaign  # a minute: CI lints and tests what is there, and each recipe's own test runs above
-def test_what_they_added_passes_the_linters_and_the_suite(tree: Path, follow: Follow) -> None:
+def test_what_they_added_passes_the_linters_and_the_suite(tree, follow):
     titles = [title for title in RECIPES if not needs(title)]
     touched = {path for title in titles for path in follow(title)[0]}
     for step in (step for title in titles for step in recipe(title) if step.verb == "Write"):

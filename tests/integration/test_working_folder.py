@@ -10,7 +10,6 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Path:
+def app(tmp_path):
     """A folder with such modules, and a model of the user's."""
     folder = tmp_path / "app"
     folder.mkdir()
@@ -53,7 +52,7 @@ def app(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> list[str]:
+def command(tmp_path):
     """The command as pip installs it: a script, in whose search path the working folder is not."""
     script = tmp_path / "infercanary"
     script.write_text("from infercanary.command.cli import main\nmain()\n")
@@ -61,7 +60,7 @@ def command(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def run(app: Path, command: list[str]) -> Run:
+def run(app, command):
     """A subcommand in the app's folder, with more of the environment."""
     return lambda *arguments, **environment: subprocess.run(
         [*command, *arguments],
@@ -69,7 +68,7 @@ def run(app: Path, command: list[str]) -> Run:
     )  # fmt: skip
 
 
-def report(url: str) -> str:
+def report(url):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
@@ -82,9 +81,7 @@ def report(url: str) -> str:
 
 
 @pytest.mark.parametrize("path", ["", ".", os.pathsep])
-def test_the_probe_beside_a_server_and_the_doctor_find_the_users_model(
-    app: Path, command: list[str], run: Run, path: str
-) -> None:
+def test_the_probe_beside_a_server_and_the_doctor_find_the_users_model(app, command, run, path):
     """With the working folder in PYTHONPATH no Python starts if a standard module is shadowed."""
     environment = {}
     if path:
@@ -108,7 +105,7 @@ def test_the_probe_beside_a_server_and_the_doctor_find_the_users_model(
     assert not [check for check in json.loads(done.stdout)["checks"] if "crashed" in check["why"]]
 
 
-def test_a_doctor_whose_checks_cannot_be_made_says_so(tmp_path: Path, command: list[str]) -> None:
+def test_a_doctor_whose_checks_cannot_be_made_says_so(tmp_path, command):
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
         "if 'infercanary.doctor.answering' in sys.orig_argv:\n"
@@ -140,15 +137,13 @@ def test_a_doctor_whose_checks_cannot_be_made_says_so(tmp_path: Path, command: l
         ),  # the path shows that it is another file than the user's
     ],
 )
-def test_check_config_tells_the_users_model_from_a_library(
-    app: Path, run: Run, target: str, code: int, said: str
-) -> None:
+def test_check_config_tells_the_users_model_from_a_library(app, run, target, code, said):
     (app / "probe.yaml").write_text(json.dumps({"canaries": {"c": {"target": target}}}))
     done = run("check-config", "--probe", "probe.yaml")
     assert done.returncode == code and said in done.stderr and bool(said) == bool(done.stderr)
 
 
-def test_an_experiments_processes(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_experiments_processes(app, monkeypatch):
     """The probe under an interpreter, and the reaper."""
     monkeypatch.chdir(app)
     with Reaper() as reaper:

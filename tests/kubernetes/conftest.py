@@ -1,11 +1,8 @@
 """A real Kubernetes of three nodes, once for all tests of this folder. Skipped, in one line, where none can be had."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +11,17 @@ from cluster import GIVEN, LOAD, NODE_LABEL, SCRIPT, Cluster, missing
 from folders import NeedyFolder
 from harness import eventually, run
 from node_images import EXPORTER, archive
-from operated import PROMETHEUS, Prometheus, configuration, running
+from operated import PROMETHEUS, configuration, running
 from workloads import FILES, IMAGES, namespace
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     needs = "the tests on a cluster need a Kubernetes"
     config.pluginmanager.register(NeedyFolder(Path(__file__).parent, "kubernetes", needs, missing))
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory):
     """Three nodes with the tests' images; gone afterwards, with all that they wrote."""
     folder = tmp_path_factory.mktemp("cluster")
     lock = os.open(Path(tempfile.gettempdir(), "infercanary-kubernetes.lock"), os.O_CREAT | os.O_WRONLY)
@@ -50,7 +47,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         os.close(lock)
 
 
-def given_back(cluster: Cluster) -> None:
+def given_back(cluster):
     """What the tests put into somebody's cluster is gone."""
     cluster.kubectl("delete", "namespace", "--ignore-not-found", RELEASE, *NAMESPACES, seconds=300)
     cluster.kubectl("label", "node", *cluster.nodes, f"{NODE_LABEL}-")
@@ -69,7 +66,7 @@ VALUES = {
 
 
 @pytest.fixture(scope="session")
-def installed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+def installed(cluster, tmp_path_factory):
     """The chart, installed by Helm where Pod Security is `restricted`; and a Prometheus as the operator has it."""
     if not GIVEN:
         run(SCRIPT, "start", "prometheus-operator")

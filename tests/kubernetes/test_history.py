@@ -1,14 +1,11 @@
 """Where history lies on the node, a rollout of the exporter costs no baseline: `store.hostPath`."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from cluster import GIVEN, NODE_LABEL, Cluster
+from cluster import GIVEN, NODE_LABEL
 from harness import eventually
 from node_images import EXPORTER
 from workloads import NEW, OLD, container, deployment, namespace, pod
@@ -23,7 +20,7 @@ FOLDER = Path("/var/lib/infercanary-test-history")
 
 
 @pytest.fixture
-def release(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
+def release(cluster, tmp_path):
     """A second release, on one node, in a namespace that allows the folder."""
     repository, _, tag = EXPORTER.partition(":")
     values = {
@@ -45,18 +42,18 @@ def release(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
         shutil.rmtree(FOLDER, ignore_errors=True)
 
 
-def test_an_upgrade_after_a_rollout_of_the_exporter_has_its_baseline(cluster: Cluster, release: str) -> None:
-    def metrics() -> list[str]:
+def test_an_upgrade_after_a_rollout_of_the_exporter_has_its_baseline(cluster, release):
+    def metrics():
         cluster.kubectl("rollout", "status", f"daemonset/{release}", "--namespace", NAME, "--timeout", "90s")
         [exporter] = cluster.pods(NAME, "app.kubernetes.io/name=infercanary")
         path = f"/api/v1/namespaces/{NAME}/pods/{exporter['metadata']['name']}:9797/proxy/metrics"
         return cluster.kubectl("get", "--raw", path).splitlines()
 
-    def runs() -> float:
+    def runs():
         found = [line for line in metrics() if line.startswith("infercanary_runs_collected_total{")]
         return sum(float(line.split()[-1]) for line in found)
 
-    def has(verdict: str) -> bool:
+    def has(verdict):
         return any(f'verdict="{verdict}"' in line and line.endswith(" 1.0") for line in metrics())
 
     cluster.apply(deployment("server", pod(container(OLD)), NAME))

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
-from cluster import Cluster
 from harness import eventually
-from operated import Prometheus
 
 NAMESPACE = "infercanary"
 SELECTOR = "app.kubernetes.io/name=infercanary"
 
 
 @pytest.fixture(scope="module")
-def exporter(installed: Prometheus, cluster: Cluster) -> str:
+def exporter(installed, cluster):
     """One of its pods."""
     pods = cluster.pods(NAMESPACE, SELECTOR)
     assert {pod["spec"]["nodeName"] for pod in pods} == {*cluster.nodes}
@@ -22,7 +20,7 @@ def exporter(installed: Prometheus, cluster: Cluster) -> str:
     return name
 
 
-def test_its_process_has_no_rights_on_the_node(cluster: Cluster, exporter: str) -> None:
+def test_its_process_has_no_rights_on_the_node(cluster, exporter):
     inside = ("exec", exporter, "--namespace", NAMESPACE, "--", "sh", "-c")
     status = dict(
         re.findall(r"^(\w+):\s+(\S+)", cluster.kubectl(*inside, "cat /proc/1/status"), flags=re.MULTILINE)
@@ -35,13 +33,11 @@ def test_its_process_has_no_rights_on_the_node(cluster: Cluster, exporter: str) 
     assert cluster.kubectl(*inside, write).strip() == "refused"
 
 
-def test_its_token_may_list_and_watch_pods_and_nothing_else(cluster: Cluster, exporter: str) -> None:
+def test_its_token_may_list_and_watch_pods_and_nothing_else(cluster, exporter):
     assert cluster.rights(f"{NAMESPACE}:infercanary") == {"pods": "list watch"}
 
 
-def test_each_node_is_an_instance_and_no_series_is_the_exporters_pods(
-    cluster: Cluster, installed: Prometheus
-) -> None:
+def test_each_node_is_an_instance_and_no_series_is_the_exporters_pods(cluster, installed):
     scraped = '{job="infercanary",__name__!~"ALERTS.*|.*:.*"}'  # what is recorded is about services, too
     series = [labels for labels, _ in installed.query(scraped)]
     assert {labels["instance"] for labels in series} == {*cluster.nodes}
@@ -51,12 +47,12 @@ def test_each_node_is_an_instance_and_no_series_is_the_exporters_pods(
         assert not labels.keys() & {"namespace", "pod", "container", "endpoint", "exported_service"}
 
 
-def test_links_of_alerts_begin_where_the_values_say(installed: Prometheus) -> None:
+def test_links_of_alerts_begin_where_the_values_say(installed):
     [(labels, _)] = eventually("links", 30, lambda: installed.query("infercanary:links:info"))
     assert labels["grafana"] == "https://grafana.example.com"
 
 
-def test_dashboards_are_where_grafanas_sidecar_looks(cluster: Cluster, installed: Prometheus) -> None:
+def test_dashboards_are_where_grafanas_sidecar_looks(cluster, installed):
     found = cluster.get("configmaps", "--namespace", NAMESPACE, "--selector", "grafana_dashboard=1")["items"]
     assert sorted(name for each in found for name in each["data"]) == [
         f"infercanary-{name}.json" for name in ("fleet", "host", "self", "service")

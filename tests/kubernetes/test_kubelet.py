@@ -1,14 +1,10 @@
 """A node whose kubelet is stopped, and an API server that is: containers run on, and are polled on."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Iterator
 
 import pytest
-from cluster import GIVEN, SCRIPT, Cluster, Object
+from cluster import GIVEN, SCRIPT
 from harness import eventually, run
-from operated import Prometheus
 from workloads import container, deployment, pod
 
 pytestmark = [
@@ -23,27 +19,27 @@ OUTAGE_SECONDS = 180
 class Steady:
     """A service on the node, as Prometheus has it."""
 
-    def __init__(self, prometheus: Prometheus) -> None:
+    def __init__(self, prometheus):
         self.prometheus = prometheus
 
-    def identity(self) -> set[str]:
+    def identity(self):
         found = self.prometheus.query("infercanary_container_info" + STEADY)
         return {str(sorted(labels.items())) for labels, _ in found}
 
-    def runs(self) -> float:
+    def runs(self):
         return sum(count for _, count in self.prometheus.query("infercanary_runs_collected_total" + STEADY))
 
-    def is_polled_on(self) -> None:
+    def is_polled_on(self):
         before = self.runs()
         eventually("that it is polled on", 30, lambda: self.runs() > before)
 
-    def discovery(self) -> float:
+    def discovery(self):
         [(_, up)] = self.prometheus.query(f'infercanary_discovery_up{{instance="{NODE}"}}')
         return up
 
 
 @pytest.fixture
-def steady(cluster: Cluster, installed: Prometheus) -> Iterator[Steady]:
+def steady(cluster, installed):
     """It is there, and is the same container afterwards."""
     cluster.apply(deployment("steady", pod(container(), nodes=(2,))))
     service = Steady(installed)
@@ -53,13 +49,13 @@ def steady(cluster: Cluster, installed: Prometheus) -> Iterator[Steady]:
     assert service.identity() == before
 
 
-def ready(found: Object) -> str:
+def ready(found):
     """The condition of a node or of a pod."""
     [state] = [each["status"] for each in found["status"]["conditions"] if each["type"] == "Ready"]
     return str(state)
 
 
-def test_a_kubelet_that_is_stopped(cluster: Cluster, steady: Steady) -> None:
+def test_a_kubelet_that_is_stopped(cluster, steady):
     run(SCRIPT, "stop", "kubelet-2")
     try:
         eventually("the node is not ready", 120, lambda: ready(cluster.get("node", NODE)) == "Unknown")
@@ -72,7 +68,7 @@ def test_a_kubelet_that_is_stopped(cluster: Cluster, steady: Steady) -> None:
     eventually("the node", 60, lambda: ready(cluster.get("node", NODE)) == "True")
 
 
-def test_an_api_server_that_is_stopped(cluster: Cluster, steady: Steady) -> None:
+def test_an_api_server_that_is_stopped(cluster, steady):
     run(SCRIPT, "stop", "kube-apiserver")
     try:
         eventually("that it is known", 60, lambda: steady.discovery() == 0)

@@ -1,18 +1,14 @@
 """What Helm does to a chart that is installed: an upgrade, a rollback, and a removal that leaves nothing."""
 
-from __future__ import annotations
-
 import pytest
-from cluster import Cluster
 from harness import eventually
-from operated import Prometheus
 
 NAMESPACE = RELEASE = "infercanary"
 CHART = ("charts/infercanary", "--namespace", NAMESPACE, "--reuse-values")
 KINDS = "daemonset,serviceaccount,podmonitor,prometheusrule,networkpolicy,clusterrole,clusterrolebinding,priorityclass"
 
 
-def round_of(cluster: Cluster) -> str:
+def round_of(cluster):
     """What all pods are annotated with, once each node has a new one."""
     cluster.kubectl("rollout", "status", f"daemonset/{RELEASE}", "--namespace", NAMESPACE, "--timeout", "90s")
     annotations = [pod["metadata"].get("annotations", {}) for pod in cluster.pods(NAMESPACE)]
@@ -21,15 +17,13 @@ def round_of(cluster: Cluster) -> str:
     return value
 
 
-def test_a_setting_that_is_wrong_is_refused_and_changes_nothing(
-    cluster: Cluster, installed: Prometheus
-) -> None:
+def test_a_setting_that_is_wrong_is_refused_and_changes_nothing(cluster, installed):
     with pytest.raises(AssertionError, match="store: Additional property path is not allowed"):
         cluster.helm("upgrade", RELEASE, *CHART, "--set", "store.path=/x")
     assert round_of(cluster) == "first"
 
 
-def test_an_upgrade_and_a_rollback(cluster: Cluster, installed: Prometheus) -> None:
+def test_an_upgrade_and_a_rollback(cluster, installed):
     cluster.helm("upgrade", RELEASE, *CHART, "--set-string", "podAnnotations.round=second")
     assert round_of(cluster) == "second"
     eventually("each exporter", 60, lambda: len(installed.query("infercanary_discovery_up == 1")) == 3)
@@ -37,7 +31,7 @@ def test_an_upgrade_and_a_rollback(cluster: Cluster, installed: Prometheus) -> N
     assert round_of(cluster) == "first"
 
 
-def test_nothing_is_left(cluster: Cluster, installed: Prometheus) -> None:
+def test_nothing_is_left(cluster, installed):
     selector = ("--all-namespaces", "--selector", f"app.kubernetes.io/instance={RELEASE}", "--output", "name")
     assert len(cluster.kubectl("get", KINDS, *selector).split()) >= 8
     cluster.helm("uninstall", RELEASE, "--namespace", NAMESPACE)

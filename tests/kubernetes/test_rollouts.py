@@ -7,7 +7,6 @@ itself; with the exporter down nothing is promoted.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
@@ -40,7 +39,7 @@ class Exporter(NamedTuple):
     cluster: Cluster
     url: str
 
-    def runs(self, namespace: str, service: str) -> dict[str, float]:
+    def runs(self, namespace, service):
         """Pod → its runs."""
         of = {"namespace": namespace, "service": service}
         return {
@@ -50,16 +49,16 @@ class Exporter(NamedTuple):
             if sample.name == "infercanary_runs_collected_total" and of.items() <= sample.labels.items()
         }
 
-    def has_baseline(self, namespace: str, service: str, replicas: int) -> None:
+    def has_baseline(self, namespace, service, replicas):
         """Wait until each of its pods has runs enough."""
 
-        def reported() -> bool:
+        def reported():
             runs = self.runs(namespace, service)
             return len(runs) == replicas and min(runs.values()) >= BASELINE_RUNS
 
         eventually(f"a baseline of {service}", BASELINE_SECONDS, reported)
 
-    def move(self, node: str | None) -> None:
+    def move(self, node):
         """Let it be on no node, or be back."""
         patch = {"spec": {"template": {"spec": {"nodeSelector": {AWAY: node}}}}}
         self.cluster.kubectl(
@@ -69,7 +68,7 @@ class Exporter(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def exporter(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporter]:
+def exporter(cluster, tmp_path_factory):
     repository, _, tag = EXPORTER.partition(":")
     values = {
         "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
@@ -105,46 +104,46 @@ class Controller:
     """Added to the name: the `app` of the pods with the promoted image."""
     promoted: ClassVar[str]
 
-    def __init__(self, exporter: Exporter) -> None:
+    def __init__(self, exporter):
         self.exporter, self.cluster = exporter, exporter.cluster
 
-    def first(self, name: str) -> list[Object]:
+    def first(self, name):
         """What is rolled out first, with the old image."""
         raise NotImplementedError
 
-    def phase(self, name: str) -> str:
+    def phase(self, name):
         """What it says of a rollout."""
         raise NotImplementedError
 
-    def waits(self, name: str) -> bool:
+    def waits(self, name):
         """Whether it asked, and got no answer to promote by."""
         raise NotImplementedError
 
-    def begin(self, name: str) -> None:
+    def begin(self, name):
         """Run the old image until it has a baseline."""
         self.cluster.apply(*self.first(name))
         self.exporter.has_baseline(self.name, name, REPLICAS)
 
-    def start_again(self, name: str) -> None:
+    def start_again(self, name):
         """All pods of the old image are replaced, and have a baseline again."""
         label = f"app={name}{self.primary}"
         self.cluster.kubectl("delete", "pod", "--namespace", self.name, "--selector", label)
         self.exporter.has_baseline(self.name, name, REPLICAS)
 
-    def set_image(self, name: str, image: str) -> None:
+    def set_image(self, name, image):
         patch = [{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": image}]
         self.cluster.kubectl(
             *("patch", self.kind, name, "--namespace", self.name, "--type", "json"),
             *("--patch", yaml.safe_dump(patch)),
         )
 
-    def images(self, name: str) -> set[str]:
+    def images(self, name):
         """Those that the pods with the promoted image have."""
         pods = self.cluster.pods(self.name, f"app={name}{self.primary}")
         return {pod["spec"]["containers"][0]["image"] for pod in pods}
 
 
-def _template(path: str, exporter: Exporter) -> Object:
+def _template(path, exporter):
     found: Object = yaml.safe_load((ROOT / path).read_text().replace(SHIPPED, exporter.url))
     return found
 
@@ -154,7 +153,7 @@ class Argo(Controller):
 
     name, kind, promoted = "argo-rollouts", "rollouts.argoproj.io", "Successful"
 
-    def first(self, name: str) -> list[Object]:
+    def first(self, name):
         template = _template("deploy/argo-rollouts/analysis-template.yaml", self.exporter)
         template["metadata"]["namespace"] = self.name
         image = "spec.template.spec.containers[0].image"
@@ -170,17 +169,17 @@ class Argo(Controller):
         made["spec"]["strategy"] = {"canary": {"steps": [{"setWeight": 50}, {"analysis": analysis}]}}
         return [template, made]
 
-    def _measured(self, name: str) -> Object:
+    def _measured(self, name):
         for analysis in self.cluster.get("analysisruns", "--namespace", self.name)["items"]:
             if analysis["metadata"]["ownerReferences"][0]["name"] == name:
                 status = analysis.get("status", {})
                 return {**(status.get("metricResults") or [{}])[0], "phase": status.get("phase", "")}
         return {}
 
-    def phase(self, name: str) -> str:
+    def phase(self, name):
         return str(self._measured(name).get("phase", ""))
 
-    def waits(self, name: str) -> bool:
+    def waits(self, name):
         found = self._measured(name)
         return found.get("phase") == "Running" and (
             found.get("inconclusive", 0) or found.get("error", 0) >= 4
@@ -192,7 +191,7 @@ class Flagger(Controller):
 
     name, kind, primary, promoted = "flagger", "deployment", "-primary", "Succeeded"
 
-    def first(self, name: str) -> list[Object]:
+    def first(self, name):
         made = _template("deploy/flagger/canary.yaml", self.exporter)
         made["metadata"] = {"name": name, "namespace": self.name}
         made["spec"]["targetRef"]["name"] = name
@@ -200,22 +199,22 @@ class Flagger(Controller):
             webhook["metadata"]["service"] = name
         return [deployment(name, pod(container(OLD), service=name), self.name, REPLICAS), made]
 
-    def begin(self, name: str) -> None:
+    def begin(self, name):
         super().begin(name)
         eventually("its primary", 900, lambda: self.phase(name) == "Initialized")
         self.exporter.has_baseline(self.name, name, REPLICAS)
 
-    def phase(self, name: str) -> str:
+    def phase(self, name):
         canary = self.cluster.get("canaries.flagger.app", name, "--namespace", self.name)
         return str(canary["status"].get("phase", ""))
 
-    def waits(self, name: str) -> bool:
+    def waits(self, name):
         # It asks after four intervals; where there is a verdict by then, it does not wait longer.
         return bool(self.cluster.pods(self.name, f"app={name}")) and self.phase(name) != "Failed"
 
 
 @pytest.fixture(scope="module", params=[Argo, Flagger])
-def controller(request: pytest.FixtureRequest, cluster: Cluster, exporter: Exporter) -> Iterator[Controller]:
+def controller(request, cluster, exporter):
     made: Controller = request.param(exporter)
     # Flagger asks whether there is a Prometheus, which nothing here needs.
     run(SCRIPT, "start", made.name, PROMETHEUS="http://127.0.0.1:9")
@@ -227,14 +226,14 @@ def controller(request: pytest.FixtureRequest, cluster: Cluster, exporter: Expor
         run(SCRIPT, "stop", made.name)
 
 
-def test_a_slower_image_is_undone_and_the_old_one_stays(controller: Controller) -> None:
+def test_a_slower_image_is_undone_and_the_old_one_stays(controller):
     controller.begin("slow")
     controller.set_image("slow", NEW)
     eventually("an end", VERDICT_SECONDS, lambda: controller.phase("slow") == "Failed")
     eventually("the old image alone", 60, lambda: controller.images("slow") == {OLD})
 
 
-def test_an_identical_rebuild_waits_and_is_promoted_by_itself(controller: Controller) -> None:
+def test_an_identical_rebuild_waits_and_is_promoted_by_itself(controller):
     controller.begin("rebuilt")
     for _ in range(EARLIER_STARTS):
         controller.start_again("rebuilt")
@@ -245,7 +244,7 @@ def test_an_identical_rebuild_waits_and_is_promoted_by_itself(controller: Contro
     eventually("the new image alone", 120, lambda: controller.images("rebuilt") == {REBUILT})
 
 
-def test_nothing_is_promoted_while_the_exporter_is_down(controller: Controller) -> None:
+def test_nothing_is_promoted_while_the_exporter_is_down(controller):
     controller.begin("silent")
     controller.exporter.move("away")
     try:

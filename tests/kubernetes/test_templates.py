@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from cluster import GIVEN, SCRIPT, Cluster
+from cluster import GIVEN, SCRIPT
 from harness import ROOT
 
 # deploy/check has Argo's schema in `make test`, and its kinds take a quarter of a minute.
@@ -16,7 +16,7 @@ NAMES = (pytest.param("argo-rollouts", marks=pytest.mark.campaign), "flagger")
 
 @pytest.mark.skipif(bool(GIVEN), reason="the kinds would be added to it")
 @pytest.mark.parametrize("name", NAMES)
-def test_each_is_by_its_schema(cluster: Cluster, name: str) -> None:
+def test_each_is_by_its_schema(cluster, name):
     added = subprocess.run([SCRIPT, "kinds", name], capture_output=True, text=True, timeout=60, check=False)
     if "no kinds of" in added.stderr:
         pytest.skip(added.stderr.strip())
@@ -33,7 +33,7 @@ def test_each_is_by_its_schema(cluster: Cluster, name: str) -> None:
             created(cluster, each)
 
 
-def created(cluster: Cluster, found: dict[str, Any]) -> str:
+def created(cluster, found):
     return cluster.kubectl(
         *("create", "--dry-run=server", "--validate=strict", "--filename", "-"), text=yaml.safe_dump(found)
     )

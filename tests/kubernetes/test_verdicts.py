@@ -9,15 +9,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from cluster import GIVEN, STATE, Cluster, Object
+from cluster import GIVEN, STATE, Object
 from harness import eventually, get, run
-from operated import Prometheus
 from workloads import (
     CRASHING,
     NEW,
@@ -39,11 +36,11 @@ SERVER = {"name": "server", "imagePullPolicy": "Never", "command": ["python", "/
 DIGEST = "an image that was loaded, and then pulled"
 
 
-def on(image: str, *nodes: int) -> Object:
+def on(image, *nodes):
     return pod(container(image), nodes=nodes or (1,))
 
 
-def watched(image: str) -> Object:
+def watched(image):
     """A server without a probe, and a sidecar that asks it."""
     sidecar = container(command=["infercanary", "probe", "--config", "/canary/sidecar.yaml"], name="probe")
     return pod(sidecar, {**SERVER, "image": image}, watches="server")
@@ -62,7 +59,7 @@ class Row(NamedTuple):
     pods: str = "min"
     """Which of its pods must have runs enough."""
 
-    def labels(self, cluster: Cluster) -> str:
+    def labels(self, cluster):
         node = cluster.nodes[self.node - 1]
         return f'namespace="{self.namespace}",service="{self.service}",instance="{node}"'
 
@@ -117,7 +114,7 @@ CAMPAIGN = {
 
 
 @contextmanager
-def registry(folder: Path) -> Iterator[None]:
+def registry(folder):
     """A real one (Debian's docker-registry), with an image that the nodes have already."""
     config = folder / "registry.yml"
     config.write_text(
@@ -137,12 +134,12 @@ def registry(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder / "data", ignore_errors=True)
 
 
-def upgrade(cluster: Cluster, prometheus: Prometheus, rows: list[Row]) -> None:
+def upgrade(cluster, prometheus, rows):
     """A baseline of each service, then what is done to it."""
     before = [row.before for row in rows]
     pods = sum(made["spec"].get("replicas", 1) for made in before)
 
-    def has_baseline() -> bool:
+    def has_baseline():
         """Over time, for the Job's pod may have ended before the last one begins."""
         found = prometheus.query('max_over_time(infercanary_runs_total{outcome="ok"}[5m])')
         return len(found) >= pods and min(count for _, count in found) >= BASELINE_RUNS
@@ -157,18 +154,18 @@ def upgrade(cluster: Cluster, prometheus: Prometheus, rows: list[Row]) -> None:
     cluster.kubectl("rollout", "undo", "deployment/undone", "--namespace", "ml")
 
 
-def check(cluster: Cluster, prometheus: Prometheus, name: str, row: Row) -> None:
+def check(cluster, prometheus, name, row):
     """Wait until a service ends as its row says."""
     labels = f"{{{row.labels(cluster)},measure='latency'}}"
 
-    def ended() -> set[str]:
+    def ended():
         return {series["verdict"] for series, _ in prometheus.query(f"infercanary_verdict{labels} == 1")}
 
     if not row.verdicts & CALLED:  # it holds after more runs than a change needs to be called
         runs = f"infercanary_runs_total{{outcome='ok',{row.labels(cluster)}}}"
         eventually("runs of each pod", 180, lambda: prometheus.query(f"{row.pods}({runs}) >= {RUNS_AFTER}"))
 
-    def is_as_expected() -> bool:
+    def is_as_expected():
         """Where a host is too noisy for one start to tell, the verdict's sentence asks for another: it gets one."""
         found = ended()
         if found == {"unconfirmed"} and time.monotonic() > patient_until and not asked:
@@ -188,7 +185,7 @@ def check(cluster: Cluster, prometheus: Prometheus, name: str, row: Row) -> None
         assert CALLED.isdisjoint(series["verdict"] for series, _ in prometheus.query(called)), "in between"
 
 
-def check_alerts(prometheus: Prometheus) -> None:
+def check_alerts(prometheus):
     """Alerts fire for the slower ones alone, and every shipped rule is evaluated without an error."""
     # Where the machine was too busy to know whether the host had a part in it, another one fires.
     names = "InferCanaryImageRegressed|InferCanaryRegressionUnexplained"
@@ -203,7 +200,7 @@ def check_alerts(prometheus: Prometheus) -> None:
     assert {(rule["health"], rule.get("lastError", "")) for rule in rules} == {("ok", "")}
 
 
-def test_services_end_as_they_must(cluster: Cluster, installed: Prometheus) -> None:
+def test_services_end_as_they_must(cluster, installed):
     upgrade(cluster, installed, [*IN_CI.values()])
     for name, row in IN_CI.items():
         check(cluster, installed, name, row)
@@ -211,7 +208,7 @@ def test_services_end_as_they_must(cluster: Cluster, installed: Prometheus) -> N
 
 
 @pytest.mark.campaign
-def test_every_service_ends_as_it_must(cluster: Cluster, installed: Prometheus, tmp_path: Path) -> None:
+def test_every_service_ends_as_it_must(cluster, installed, tmp_path):
     rows = {name: row for name, row in (IN_CI | CAMPAIGN).items() if not (GIVEN and name == DIGEST)}
     _, second, third = cluster.nodes
     with nullcontext() if GIVEN else registry(tmp_path):
@@ -223,7 +220,7 @@ def test_every_service_ends_as_it_must(cluster: Cluster, installed: Prometheus, 
         finally:
             cluster.kubectl("uncordon", third)
 
-    def restarts() -> int:
+    def restarts():
         pods = cluster.pods("ml", "app=crashing")
         return max(pod["status"]["containerStatuses"][0]["restartCount"] for pod in pods)
 

@@ -1,16 +1,12 @@
 """The Compose stack, really started, once for all tests of this folder. Skipped, in one line, without Docker."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from folders import NeedyFolder
@@ -19,7 +15,6 @@ from harness import (
     LABEL,
     PORTS,
     ROOT,
-    Stack,
     build,
     eventually,
     get,
@@ -36,7 +31,7 @@ from images import slower
 SLOWER = f"FROM {EXAMPLE}\nENV ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX\n{slower(0.1)}\n"
 
 
-def _missing() -> str | None:
+def _missing():
     for command in (["docker", "info"], ["docker", "compose", "version"]):
         try:
             if subprocess.run(command, capture_output=True, timeout=60).returncode != 0:
@@ -49,17 +44,17 @@ def _missing() -> str | None:
 DOCKER = NeedyFolder(Path(__file__).parent, "stack", "the stack tests need Docker with Compose v2", _missing)
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     config.pluginmanager.register(DOCKER)
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
+def pytest_sessionstart(session):
     """Remove what a session that was killed left, before any process of this one starts something."""
     if not (hasattr(session.config, "workerinput") or session.config.option.collectonly or DOCKER.missing()):
         remove_containers(LABEL)
 
 
-def _impatient(folder: Path) -> dict[str, Any]:
+def _impatient(folder):
     """What the services have besides: seconds for minutes in copies of the rules, and a run a second."""
     rules = folder / "rules"
     shutil.copytree(ROOT / "prometheus/rules", rules)
@@ -91,7 +86,7 @@ def _impatient(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(tmp_path_factory):
     """The shipped stack but for its patience, once a session."""
     folder = tmp_path_factory.mktemp("stack")
     with started(folder, _impatient(folder)) as running:
@@ -99,7 +94,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @contextmanager
-def _under_load(port: int) -> Iterator[None]:
+def _under_load(port):
     """A request every two seconds to the service at this port, meanwhile."""
     url = f"http://127.0.0.1:{port}/predict"
     process = subprocess.Popen(
@@ -114,7 +109,7 @@ def _under_load(port: int) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def upgrade(stack: Stack) -> Iterator[float]:
+def upgrade(stack):
     """`classify` gets an image that is half as fast, or slower, under load; since when (Unix time)."""
     build("infercanary-example:slower", SLOWER)
     stack.runs("classify", 26)  # a baseline whose noise is known
@@ -126,7 +121,7 @@ def upgrade(stack: Stack) -> Iterator[float]:
 
 
 @pytest.fixture(scope="session")
-def judged(stack: Stack, upgrade: float) -> tuple[float, float]:
+def judged(stack, upgrade):
     """Times before and after the upgrade, its verdict and its alert."""
     regressed = {"service": "classify", "measure": "latency", "verdict": "regressed"}
     eventually("the verdict", 400, lambda: stack.value("infercanary_verdict", **regressed) == 1)
@@ -140,7 +135,7 @@ def judged(stack: Stack, upgrade: float) -> tuple[float, float]:
 
 
 @pytest.fixture
-def registry(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+def registry(tmp_path, request):
     """A real image registry on loopback (Debian's docker-registry), which Docker trusts there without TLS.
 
     With the parameter "users" it asks for a name and a password.

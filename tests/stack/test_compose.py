@@ -1,7 +1,5 @@
 """Canaries in real containers, found through a real Docker, seen by a real Prometheus."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil
@@ -10,7 +8,7 @@ import sys
 import urllib.request
 
 import pytest
-from harness import EXPORTER, PORTS, Stack, compose, eventually, get, run, services
+from harness import EXPORTER, PORTS, compose, eventually, get, run, services
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
 P50 = (
@@ -18,7 +16,7 @@ P50 = (
 )
 
 
-def test_both_services_are_up_with_their_identity(stack: Stack) -> None:
+def test_both_services_are_up_with_their_identity(stack):
     eventually(
         "both probes are up",
         60,
@@ -38,7 +36,7 @@ def test_both_services_are_up_with_their_identity(stack: Stack) -> None:
 
 @pytest.mark.campaign  # seconds are judged: on a machine that others use it takes up to five trials
 @pytest.mark.quiet
-def test_prometheus_sees_the_latency_that_a_client_measures(stack: Stack) -> None:
+def test_prometheus_sees_the_latency_that_a_client_measures(stack):
     """Within 10 %, or within the client's own spread (its p90 over its p50), over the same half minute.
 
     The load is off the canary: its repeats take their turn in the server's one-thread pool, between requests. A wrong
@@ -59,7 +57,7 @@ def test_prometheus_sees_the_latency_that_a_client_measures(stack: Stack) -> Non
     raise AssertionError(f"(canary, client), in seconds: {seen}")
 
 
-def test_the_whole_exposition_is_well_formed(stack: Stack) -> None:
+def test_the_whole_exposition_is_well_formed(stack):
     """By promtool, and by the strict parser of OpenMetrics."""
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not on PATH; it comes with Prometheus")
@@ -82,7 +80,7 @@ def test_the_whole_exposition_is_well_formed(stack: Stack) -> None:
     assert {"infercanary_latency_seconds", "infercanary_container_info"} <= families
 
 
-def test_every_service_is_hardened(stack: Stack) -> None:
+def test_every_service_is_hardened(stack):
     """Those that run; and by what the file says also Grafana, which may not run here, and the profiles."""
     containers = json.loads(run("docker", "inspect", *compose("ps", "--quiet").split()))
     assert len(containers) == len(services())
@@ -111,7 +109,7 @@ for method, path, headers in json.loads(sys.argv[1]):
 """
 
 
-def test_the_exporter_reaches_nothing_of_docker_but_its_lists(stack: Stack) -> None:
+def test_the_exporter_reaches_nothing_of_docker_but_its_lists(stack):
     """Tried from inside the exporter's container, as someone who has taken it over would."""
     name = stack.container("classify")
     allowed = [("GET", "/containers/json"), ("GET", "/version")]

@@ -13,8 +13,8 @@ import pytest
 from harness import PROMETHEUS
 
 from grafana import empty
-from grafana.prometheus import Answer, Prometheus
-from grafana.queries import Query, queries
+from grafana.prometheus import Prometheus
+from grafana.queries import queries
 
 UPGRADED = "classify"
 # Buckets are counters each: after a restart one may have passed its old count before it is seen, and no reset is.
@@ -29,7 +29,7 @@ class Scene(NamedTuple):
     start: float
     end: float
 
-    def ask(self, expression: str, over_time: bool = False) -> Answer:
+    def ask(self, expression, over_time=False):
         """What it answers: at the end, or over the time."""
         if over_time:
             # The verdict may be younger than a step: the last one is at the end.
@@ -41,15 +41,15 @@ class Scene(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def scene(judged: tuple[float, float]) -> Scene:
+def scene(judged):
     return Scene(Prometheus(PROMETHEUS), *judged)
 
 
-def _queries() -> list[Query]:
+def _queries():
     return queries(service=UPGRADED, canary="resnet18", span="8m", interval=f"{STEP}s")
 
 
-def test_each_query_and_rule_gives_something_or_is_known_not_to(scene: Scene) -> None:
+def test_each_query_and_rule_gives_something_or_is_known_not_to(scene):
     asked = [
         (f"{query.dashboard}: {query.place}", query.expression, query.over_time)
         for query in queries(service=UPGRADED, canary="resnet18", span="8m", interval=f"{STEP}s")
@@ -73,7 +73,7 @@ def test_each_query_and_rule_gives_something_or_is_known_not_to(scene: Scene) ->
     assert trouble == []
 
 
-def test_an_upgrade_is_shown(scene: Scene) -> None:
+def test_an_upgrade_is_shown(scene):
     """Its verdict, what changed, and when; grafana/check has how panels show it."""
     labels = f'{{service="{UPGRADED}"}}'
     [said] = scene.ask(f'infercanary_verdict{{service="{UPGRADED}", measure="latency"}} == 1').results

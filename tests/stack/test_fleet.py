@@ -1,10 +1,7 @@
 """Compose's profile `fleet`: two exporters of pretended hosts share a PostgreSQL, and each service has one judge."""
 
-from __future__ import annotations
-
 import json
 import operator
-from collections.abc import Iterator
 
 import pytest
 from harness import ROOT, Stack, compose, eventually, run
@@ -19,7 +16,7 @@ JUDGES = 'count by (service) (max by (service, instance) (infercanary_verdict{in
 class Fleet:
     """The profile's exporters and their database."""
 
-    def publishers(self, service: str) -> list[str]:
+    def publishers(self, service):
         """Hosts whose exporter publishes the service's verdict."""
         found = []
         for host, port in HOSTS.items():
@@ -30,14 +27,14 @@ class Fleet:
                 continue
         return found
 
-    def runs(self) -> list[list[int]]:
+    def runs(self):
         """Answers to :data:`RUNS`."""
         printed = compose("exec", "-T", "fleet-database", "psql", "-U", "infercanary", "-Atc", RUNS)
         return [[*map(int, line.split("|"))] for line in printed.splitlines()]
 
 
 @pytest.fixture(scope="module")
-def fleet(stack: Stack) -> Iterator[Fleet]:
+def fleet(stack):
     """`docker compose --profile fleet up`, beside the stack; gone afterwards."""
     every = json.loads(compose("--profile", "fleet", "config", "--format", "json"))["services"]
     names = [name for name, service in every.items() if service.get("profiles") == ["fleet"]]
@@ -52,7 +49,7 @@ def fleet(stack: Stack) -> Iterator[Fleet]:
 
 
 @pytest.mark.campaign  # tests/integration/fleet has its cases with processes; here it is the Compose profile
-def test_each_service_has_one_judge_and_another_takes_over(stack: Stack, fleet: Fleet) -> None:
+def test_each_service_has_one_judge_and_another_takes_over(stack, fleet):
     eventually("one on the first host's service", 180, lambda: fleet.publishers("rank") == ["fleet-host-1"])
     eventually("one on the second host's", 180, lambda: fleet.publishers("tag") == ["fleet-host-2"])
     eventually("one on the service of both hosts", 120, lambda: len(fleet.publishers("embed")) == 1)

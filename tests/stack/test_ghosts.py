@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -23,7 +20,6 @@ from harness import (
     PROMETHEUS,
     ROOT,
     SECRET,
-    Stack,
     build,
     eventually,
     get,
@@ -48,13 +44,11 @@ BY_CHANCE = {"InferCanarySharedCores"}
 class Ghosts:
     """Containers in trouble, beside the stack."""
 
-    def __init__(self, stack: Stack, folder: Path) -> None:
+    def __init__(self, stack, folder):
         self.stack = stack
         self._folder = folder
 
-    def probe(
-        self, service: str, *options: str, canaries: dict[str, Any], image: str = EXAMPLE, name: str = ""
-    ) -> None:
+    def probe(self, service, *options, canaries, image=EXAMPLE, name=""):
         """A container with a probe alone, of ``name`` or of its service's; instead of the one that had it."""
         settings = self._folder / f"{name or service}.yaml"
         pace = {"interval_seconds": 0.5, "duty_cap": 0.3, "timeout_seconds": 2}
@@ -71,17 +65,17 @@ class Ghosts:
         )  # fmt: skip
 
 
-def model(fault: str = "none", **options: Any) -> dict[str, Any]:
+def model(fault="none", **options):
     return {"target": "models:Model", "options": {"fault": fault, **options}}
 
 
-def crowded(ghosts: Ghosts, tag: str) -> None:
+def crowded(ghosts, tag):
     canaries = {"model": model(seconds=0.02, computes=True)}
     ghosts.probe("crowded", "--cpuset-cpus", "0", image=tag, canaries=canaries)
 
 
 @pytest.fixture(scope="module")
-def ghosts(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ghosts]:
+def ghosts(stack, tmp_path_factory):
     """The stack, without a trouble yet."""
     folder = tmp_path_factory.mktemp("ghosts")
     folder.chmod(0o755)
@@ -95,7 +89,7 @@ def ghosts(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[G
 
 
 @pytest.fixture(scope="module")
-def troubles(ghosts: Ghosts, tmp_path_factory: pytest.TempPathFactory) -> Ghosts:
+def troubles(ghosts, tmp_path_factory):
     """Each service with its trouble, all on the second CPU."""
     library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
     library.parent.chmod(0o755)
@@ -124,7 +118,7 @@ def troubles(ghosts: Ghosts, tmp_path_factory: pytest.TempPathFactory) -> Ghosts
     return ghosts
 
 
-def test_a_mutable_tag(troubles: Ghosts) -> None:
+def test_a_mutable_tag(troubles):
     """It wakes nobody, for nothing happened yet: the status page says it."""
     note = f"runs {MUTABLE}, a tag that may be another image tomorrow"
     eventually("the line on the page", 60, lambda: note in get(EXPORTER).decode())
@@ -142,14 +136,12 @@ def test_a_mutable_tag(troubles: Ghosts) -> None:
     ],
     ids=["wheel", "raises", "hangs", "other-answer", "quota"],
 )
-def test_a_trouble_has_its_alert(
-    troubles: Ghosts, service: str, name: str, labels: dict[str, Any], words: str
-) -> None:
+def test_a_trouble_has_its_alert(troubles, service, name, labels, words):
     alert = troubles.stack.alert(name, service, **labels)
     assert re.search(words, alert.text), alert.text
 
 
-def test_no_secret_is_shown(troubles: Ghosts) -> None:
+def test_no_secret_is_shown(troubles):
     """Neither the webhook's nor a watched container's: in no metric, page, log, image, nor message to the webhook."""
     pages = [f"{EXPORTER}{path}" for path in ("/", "/metrics")]
     pages += [f"{PROMETHEUS}{path}" for path in ("/metrics", "/api/v1/alerts", "/api/v1/status/config")]
@@ -166,7 +158,7 @@ def test_no_secret_is_shown(troubles: Ghosts) -> None:
 
 
 @pytest.fixture(scope="module")
-def upgrades(troubles: Ghosts, request: pytest.FixtureRequest) -> float:
+def upgrades(troubles, request):
     """When `classify` was upgraded, on a machine that has nothing else to compute."""
     remove(*(f"{PROJECT}-{name}" for name in TROUBLES))  # their alerts were received
     # Not an argument: a fixture of the session would come before those of the module.
@@ -174,7 +166,7 @@ def upgrades(troubles: Ghosts, request: pytest.FixtureRequest) -> float:
     return since
 
 
-def test_a_slower_image(ghosts: Ghosts, upgrades: float, request: pytest.FixtureRequest) -> None:
+def test_a_slower_image(ghosts, upgrades, request):
     stack = ghosts.stack
     request.getfixturevalue("judged")
     # At the first look its interval may still reach down to less than severe.
@@ -194,17 +186,17 @@ def test_a_slower_image(ghosts: Ghosts, upgrades: float, request: pytest.Fixture
     assert re.search(r"; (compute|memory)\b", alert.text), alert.text
 
 
-def test_a_rollback_resolves_the_alert(ghosts: Ghosts, judged: tuple[float, float]) -> None:
+def test_a_rollback_resolves_the_alert(ghosts, judged):
     replace_classify("dev", 2)
     ghosts.stack.alert("InferCanaryImageRegressed", "classify", status="resolved")
 
 
 @pytest.mark.campaign
-def test_an_identical_rebuild(ghosts: Ghosts) -> None:
+def test_an_identical_rebuild(ghosts):
     """Of a service that sleeps, so that a shared machine's noise is not what is judged; restarted once before."""
     stack = ghosts.stack
 
-    def start(image: str) -> None:
+    def start(image):
         for name in REPLICAS:
             ghosts.probe("steady", name=name, image=image, canaries={"model": model(seconds=0.05)})
 
@@ -223,7 +215,7 @@ def test_an_identical_rebuild(ghosts: Ghosts) -> None:
 
 
 @pytest.mark.campaign
-def test_a_noisy_neighbour(ghosts: Ghosts) -> None:
+def test_a_noisy_neighbour(ghosts):
     """It comes just when an image is rebuilt identically: the image is not blamed."""
     stack = ghosts.stack
     crowded(ghosts, EXAMPLE)

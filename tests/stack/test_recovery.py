@@ -10,10 +10,10 @@ import time
 from typing import Any
 
 import pytest
-from harness import EXPORTER, OWN_LABEL, PORTS, PROJECT, Stack, build, compose, eventually, get, remove, run
+from harness import EXPORTER, OWN_LABEL, PORTS, PROJECT, build, compose, eventually, get, remove, run
 
 
-def test_removed_then_recreated_with_another_image(stack: Stack) -> None:
+def test_removed_then_recreated_with_another_image(stack):
     service = "moderate"
     name, count = stack.container(service), "infercanary_latency_seconds_count"
     stack.runs(service, 20)  # so many that Prometheus sees the counter begin anew
@@ -23,7 +23,7 @@ def test_removed_then_recreated_with_another_image(stack: Stack) -> None:
     run("docker", "rm", "--force", name)
     eventually("it is not polled", 30, lambda: not stack.samples("infercanary_up", service=service))
 
-    def left() -> list[str]:
+    def left():
         """Lines of the container; those of its verdict go when it is judged next."""
         text = get(f"{EXPORTER}/metrics").decode()
         return [line for line in text.splitlines() if f'container="{name}"' in line]
@@ -49,7 +49,7 @@ def test_removed_then_recreated_with_another_image(stack: Stack) -> None:
 
 
 @pytest.mark.campaign
-def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack: Stack, registry: str) -> None:
+def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack, registry):
     """The tag may stay the same: it is the digest that tells one image from the next.
 
     Of the smallest image here: who is watched is shown without a probe too, and a push compresses all of it.
@@ -58,7 +58,7 @@ def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack: Stack
     small = run("docker", "inspect", "--format", "{{.Config.Image}}", stack.container("socket-proxy")).strip()
     reference = f"{registry}/infercanary-pushed:latest"
 
-    def push(version: int) -> str:
+    def push(version):
         """The digest that the registry gives the next image of that tag."""
         build(reference, f"FROM {small}\nENV VERSION={version}\n")
         run("docker", "push", reference)
@@ -66,7 +66,7 @@ def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack: Stack
         [digest] = re.findall(rf"{registry}/infercanary-pushed@(sha256:[0-9a-f]{{64}})", digests)
         return str(digest)
 
-    def start() -> None:
+    def start():
         remove(name)
         run(
             *("docker", "run", "--detach", "--name", name, "--label", OWN_LABEL, "--no-healthcheck"),
@@ -74,7 +74,7 @@ def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack: Stack
             *(reference, "600"),
         )
 
-    def shown(digest: str) -> bool:
+    def shown(digest):
         """By the exporter, and to Prometheus."""
         found = stack.samples("infercanary_container_info", container=name)
         selector = f'{{container="{name}", image_digest="{digest}"}}'
@@ -97,10 +97,10 @@ def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack: Stack
 
 # No other test can do anything while the daemon is away.
 @pytest.mark.quiet
-def test_everything_comes_back_and_nothing_is_counted_twice(stack: Stack) -> None:
+def test_everything_comes_back_and_nothing_is_counted_twice(stack):
     """The exporter, Prometheus and the Docker daemon restart at once."""
 
-    def counts(report: dict[str, object]) -> float:
+    def counts(report):
         families: Any = report["families"]
         latency = next((f for f in families if f["name"] == "infercanary_latency_seconds"), None)
         return sum(sum(point[1][0]) for point in latency["points"]) if latency else 0
@@ -116,7 +116,7 @@ def test_everything_comes_back_and_nothing_is_counted_twice(stack: Stack) -> Non
     answers = ("docker", "info")
     eventually("Docker", 60, lambda: subprocess.run(answers, capture_output=True).returncode == 0)
 
-    def exact() -> bool:
+    def exact():
         """Between two looks at the probe itself, the exporter's count lies between theirs."""
         low = counts(stack.probe_report("classify"))
         shown = stack.value("infercanary_latency_seconds_count", service="classify")

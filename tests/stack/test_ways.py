@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,13 +31,11 @@ Start = Callable[..., str]
 
 
 @pytest.fixture
-def start(stack: Stack) -> Iterator[Start]:
+def start(stack):
     """Starts containers on the networks of the stack; all are gone afterwards, and what they logged is printed."""
     started: list[str] = []
 
-    def begin(
-        short: str, *options: str, image: str = IMAGE, command: tuple[str, ...] = (), network: str = ""
-    ) -> str:
+    def begin(short, *options, image=IMAGE, command=(), network=""):
         name = f"{PROJECT}-{short}"
         run("docker", "create", "--name", name, "--label", OWN_LABEL, *options, image, *command)
         started.append(name)
@@ -56,10 +53,10 @@ def start(stack: Stack) -> Iterator[Start]:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Callable[..., str]:
+def settings(tmp_path):
     """Writes the page's probe.yaml, with changes, and returns the option that mounts it where the image works."""
 
-    def write(**changes: object) -> str:
+    def write(**changes):
         [block] = [
             b
             for b in (ROOT / "docs/probe.md").read_text().split("```")
@@ -76,7 +73,7 @@ def settings(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def sockets(stack: Stack) -> Iterator[str]:
+def sockets(stack):
     """The page's volume for sockets. A test asks for it before ``start``, whose containers hold it."""
     name = f"{PROJECT}-sockets"
     run("docker", "volume", "rm", "--force", name)
@@ -92,24 +89,24 @@ def sockets(stack: Stack) -> Iterator[str]:
         run("docker", "volume", "rm", "--force", name)
 
 
-def logs(name: str) -> str:
+def logs(name):
     done = subprocess.run(
         ["docker", "logs", name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30
     )
     return done.stdout
 
 
-def inspect(name: str) -> dict[str, Any]:
+def inspect(name):
     [found] = json.loads(run("docker", "inspect", name))
     container: dict[str, Any] = found
     return container
 
 
-def comes_up(stack: Stack, name: str) -> None:
+def comes_up(stack, name):
     eventually(f"{name} is up", 60, lambda: stack.value("infercanary_up", container=name) == 1)
 
 
-def runs_go_on(stack: Stack, name: str, image: str = IMAGE, canary: str = "resnet18") -> dict[str, str]:
+def runs_go_on(stack, name, image=IMAGE, canary="resnet18"):
     """Waits until it is up and the exporter has counted two runs of it, one after the other; its identity."""
     comes_up(stack, name)
     count = "infercanary_latency_seconds_count"
@@ -123,7 +120,7 @@ def runs_go_on(stack: Stack, name: str, image: str = IMAGE, canary: str = "resne
     return info
 
 
-def stop(name: str) -> int:
+def stop(name):
     """The exit code after `docker stop`; 137 where Docker killed it, after 10 s."""
     run("docker", "stop", name)
     code: int = inspect(name)["State"]["ExitCode"]
@@ -135,22 +132,20 @@ PLAIN = "python:3.11-slim-bookworm"
 
 
 @pytest.fixture(scope="module")
-def sidecar() -> str:
+def sidecar():
     """The image with the probe alone."""
     tag = "infercanary-probe:dev"
     run("docker", "build", "--quiet", "--tag", tag, "--file", "probe/Dockerfile", ".", seconds=300)
     return tag
 
 
-def block(kind: str) -> str:
+def block(kind):
     """The page's one block of that kind."""
     [found] = [b.removeprefix(kind) for b in ANY.split("```") if b.startswith(f"{kind}\n")]
     return found
 
 
-def test_beside_in_an_image_that_knows_nothing_of_it(
-    stack: Stack, start: Start, settings: Callable[..., str], sidecar: str, tmp_path: Path
-) -> None:
+def test_beside_in_an_image_that_knows_nothing_of_it(stack, start, settings, sidecar, tmp_path):
     """The page's Dockerfile on a plain image, with an HTTP target for its plain server."""
     settings(canaries={"search": {"target": "http", "options": {"url": "http://127.0.0.1:8000/"}}})
     (tmp_path / "Dockerfile").write_text(block("dockerfile").replace("YOUR_IMAGE", PLAIN))
@@ -170,9 +165,7 @@ def test_beside_in_an_image_that_knows_nothing_of_it(
 
 
 @pytest.mark.parametrize("init", [True, pytest.param(False, marks=pytest.mark.campaign)])
-def test_alone_in_a_container_it_runs_hardened_and_ends_cleanly(
-    stack: Stack, start: Start, settings: Callable[..., str], init: bool
-) -> None:
+def test_alone_in_a_container_it_runs_hardened_and_ends_cleanly(stack, start, settings, init):
     """Without `--init` the kernel ignores signals that process 1 does not handle itself."""
     options = ("--init",) if init else ()
     name = start("alone", *options, "--no-healthcheck", *HARDENED, *ON_THE_NETWORK, settings(), command=ALONE)
@@ -184,9 +177,7 @@ def test_alone_in_a_container_it_runs_hardened_and_ends_cleanly(
 
 
 @pytest.mark.campaign  # tests/integration/exporter has the socket with processes
-def test_a_socket_on_a_shared_volume_needs_no_network(
-    stack: Stack, sockets: str, start: Start, settings: Callable[..., str]
-) -> None:
+def test_a_socket_on_a_shared_volume_needs_no_network(stack, sockets, start, settings):
     """The exporter is another user in another group, and has the volume read-only."""
     exporter = start(
         "socket-exporter",
@@ -215,9 +206,7 @@ def test_a_socket_on_a_shared_volume_needs_no_network(
     run("docker", "exec", exporter, "test", "!", "-e", SOCKET.removeprefix("unix://"))
 
 
-def test_a_sidecar_and_the_upgrade_of_what_it_watches(
-    stack: Stack, start: Start, settings: Callable[..., str], sidecar: str
-) -> None:
+def test_a_sidecar_and_the_upgrade_of_what_it_watches(stack, start, settings, sidecar):
     inside = ("--network", f"{PROJECT}_inference")
     serve = ("python", "-m", "http.server", "8000")
     agrees = ("--label", f"infercanary.watched-by={PROJECT}-search-probe")
@@ -229,7 +218,7 @@ def test_a_sidecar_and_the_upgrade_of_what_it_watches(
     hardened = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--memory", "128m")
     name = start("search-probe", *ON_THE_NETWORK, *labels, *hardened, mount, image=sidecar)
 
-    def identity(image: str) -> dict[str, str]:
+    def identity(image):
         [(info, _)] = eventually(
             f"{name} has the image {image}",
             60,
@@ -237,7 +226,7 @@ def test_a_sidecar_and_the_upgrade_of_what_it_watches(
         )
         return info
 
-    def counted() -> float:
+    def counted():
         return stack.value("infercanary_runs_total", container=name, canary="search", outcome="ok") or 0.0
 
     info = identity(PLAIN)

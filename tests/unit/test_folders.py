@@ -1,7 +1,5 @@
 """Tests that need something of the machine are skipped in one line without it, and fail in CI: sessions of pytest."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

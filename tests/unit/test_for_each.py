@@ -1,7 +1,5 @@
 """The decorator that makes one test of a rule for many places."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.for_each import for_each

@@ -1,7 +1,5 @@
 """Pages, messages and files of containers name the GPU that a canary measures."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

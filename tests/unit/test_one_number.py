@@ -1,7 +1,5 @@
 """The judge's smallest effect is the alerts' threshold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml

@@ -1,7 +1,5 @@
 """Commands of docker, helm, kubectl and podman in the pages: options are known; chart and stack take them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The run of the tests itself: a process that is killed fails it soon, and a test that takes too much memory fails."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

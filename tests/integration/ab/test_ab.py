@@ -1,7 +1,5 @@
 """An experiment without Docker: real probes as processes of this host, hostile answers, and the reaper."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import json
@@ -13,9 +11,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -28,7 +24,7 @@ from infercanary.ab.probe_settings import PACE
 from infercanary.ab.process import Host
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
-from infercanary.ab.turn import Arm, ArmSummary, Plan, StartFailed, Turn, TurnReader
+from infercanary.ab.turn import ArmSummary, Plan, StartFailed, TurnReader
 from infercanary.command import cli as cli
 from infercanary.command.interruption import Interrupted, Interruption
 from infercanary.command.settings import UsageError
@@ -42,40 +38,38 @@ WORK = Path(__file__).parents[2] / "stack/alone/ab"
 
 
 @pytest.fixture
-def reaper() -> Iterator[Reaper]:
+def reaper():
     with Reaper() as made:
         yield made
 
 
 @pytest.fixture
-def host(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Host]:
+def host(reaper, monkeypatch):
     """A side that runs the probe here, with these variables."""
     monkeypatch.chdir(WORK)
 
-    def host(**variables: str) -> Host:
+    def host(**variables):
         return Host(side(SETTINGS, **variables), reaper)
 
     return host
 
 
-def side(settings: dict[str, Any], **variables: str) -> Side:
+def side(settings, **variables):
     return Side(python=sys.executable, probe=settings, variables={**FAST, **variables})
 
 
-def take(arm: Arm, interruption: Interruption | None = None, seconds: float = 60) -> Turn:
+def take(arm, interruption=None, seconds=60):
     deadline = time.monotonic() + 100
     plan = Plan(1, 8, 100, seconds)
     return TurnReader(arm, plan, deadline, interruption or Interruption()).take()
 
 
-def experiment(a: Arm, b: Arm, restarts: int) -> Experiment:
+def experiment(a, b, restarts):
     plan, judge = Plan(restarts, 8, 300, 60), ExperimentJudge(restarts)
     return Experiment({"A": a, "B": b}, plan, judge.decisions, Interruption())
 
 
-def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(tmp_path, monkeypatch, capsys):
     """By the file of an experiment. Four times the work: whatever else this machine does meanwhile."""
     before = {
         *psutil.Process().children(recursive=True)
@@ -112,7 +106,7 @@ def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(
     assert "start 1 of 12 at most: A\n" in err
 
 
-def test_a_start_waits_for_its_sweep(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_waits_for_its_sweep(reaper, monkeypatch):
     monkeypatch.chdir(WORK)
     settings = {"canaries": {"work": {"target": "work:Batched", "sweep": {"batches": [1, 8], "seconds": 1}}}}
     turn = take(Host(side(settings, WORK_BYTES="1e5"), reaper))
@@ -122,14 +116,14 @@ def test_a_start_waits_for_its_sweep(reaper: Reaper, monkeypatch: pytest.MonkeyP
         assert any(throughput_of(batch, 1) in measures for measures in values), values
 
 
-def test_a_side_that_dies_ends_it_in_one_line(host: Callable[..., Host]) -> None:
+def test_a_side_that_dies_ends_it_in_one_line(host):
     with pytest.raises(UsageError) as error:
         experiment(host(), host(WORK_FAILS="exit"), restarts=3).run()
     why = "it ended with exit code 7: no licence for this host"
     assert str(error.value) == f"B, host ({sys.executable}): failed to start twice in a row: {why}"
 
 
-def test_settings_that_are_wrong_are_reported(host: Callable[..., Host], reaper: Reaper) -> None:
+def test_settings_that_are_wrong_are_reported(host, reaper):
     wrong = Host(side({"canaries": {"work": {"target": "work:Play"}}}), reaper)
     with pytest.raises(
         StartFailed,
@@ -138,7 +132,7 @@ def test_settings_that_are_wrong_are_reported(host: Callable[..., Host], reaper:
         take(wrong)
 
 
-def test_an_interruption_ends_what_runs(host: Callable[..., Host]) -> None:
+def test_an_interruption_ends_what_runs(host):
     before = {*psutil.Process().children()}
     interruption = Interruption()
     with interruption.handled():
@@ -154,20 +148,20 @@ class Served:
 
     summary = ArmSummary(name="served")
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url):
         self.urls = [url]
         self.ends = 0
 
-    def start(self) -> list[str]:
+    def start(self):
         return self.urls
 
-    def ended(self) -> str:
+    def ended(self):
         return ""
 
-    def last_words(self) -> str:
+    def last_words(self):
         return "\x1b[2Jhello"
 
-    def end(self) -> None:
+    def end(self):
         self.ends += 1
 
 
@@ -181,15 +175,15 @@ class Served:
     ],
     ids=["huge", "nested", "newer", "empty"],
 )
-def test_what_is_no_report_is_refused_within_its_time(body: bytes, why: str) -> None:
+def test_what_is_no_report_is_refused_within_its_time(body, why):
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             self.send_response(200)
             self.end_headers()
             with contextlib.suppress(OSError):
                 self.wfile.write(body)
 
-        def log_message(self, *args: object) -> None:
+        def log_message(self, *args):
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -203,7 +197,7 @@ def test_what_is_no_report_is_refused_within_its_time(body: bytes, why: str) -> 
     assert time.monotonic() - begin < 20
 
 
-def test_the_reaper_ends_processes_of_an_experiment_that_was_killed() -> None:
+def test_the_reaper_ends_processes_of_an_experiment_that_was_killed():
     code = """
     import subprocess, sys, time
     from infercanary.ab.reaper import Reaper

@@ -1,7 +1,5 @@
 """``infercanary compare`` and ``scan`` as people and pipelines run them: in a process of their own."""
 
-from __future__ import annotations
-
 import os
 import random
 import re
@@ -9,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +17,7 @@ COMMAND = [sys.executable, "-m", "infercanary"]
 IN_A_SHELL = shlex.join(COMMAND)
 
 
-def infercanary(
-    *arguments: str, stdin: str = "", folder: Path, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def infercanary(*arguments, stdin="", folder, **environment):
     done = subprocess.run(
         [*COMMAND, *arguments], cwd=folder, input=stdin, capture_output=True, check=False, timeout=60,
         encoding="utf-8", env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
@@ -32,7 +27,7 @@ def infercanary(
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Journals of two images, as their probes left them, and numbers."""
     rng = random.Random(1)
     for at, name, level in ((1.0e9, "old", 0.02), (1.1e9, "new", 0.024)):
@@ -48,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_exit_codes_answer_a_pipeline(folder: Path) -> None:
+def test_exit_codes_answer_a_pipeline(folder):
     worse = infercanary("compare", "old", "new", folder=folder)
     assert (worse.returncode, worse.stderr) == (1, "")
     assert worse.stdout.startswith("resnet18: regressed +") and "torch old → new" in worse.stdout
@@ -63,7 +58,7 @@ def test_exit_codes_answer_a_pipeline(folder: Path) -> None:
     assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
 
 
-def test_a_reader_that_closes_the_pipe_early(folder: Path) -> None:
+def test_a_reader_that_closes_the_pipe_early(folder):
     done = subprocess.run(
         ["bash", "-c", f"{IN_A_SHELL} compare old new | true; exit ${{PIPESTATUS[0]}}"],
         cwd=folder, capture_output=True, check=False, timeout=60, text=True,
@@ -75,7 +70,7 @@ def test_a_reader_that_closes_the_pipe_early(folder: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["compare old old2", "compare old old2 --json", "scan old", "scan old --json"]
 )
-def test_an_answer_that_cannot_be_printed_is_no_answer(folder: Path, command: str, where: str) -> None:
+def test_an_answer_that_cannot_be_printed_is_no_answer(folder, command, where):
     """1 would be `regressed`, and 0 `equivalent`."""
     shutil.copy(folder / "new", folder / "old2")
     done = subprocess.run(
@@ -93,9 +88,7 @@ def test_an_answer_that_cannot_be_printed_is_no_answer(folder: Path, command: st
         ("numpy", "ModuleNotFoundError('no module', name='numpy')", 2, "needs the module `numpy`"),
     ],
 )
-def test_a_fault_of_its_own_is_not_taken_for_a_regression(
-    folder: Path, module: str, error: str, code: int, said: str
-) -> None:
+def test_a_fault_of_its_own_is_not_taken_for_a_regression(folder, module, error, code, said):
     """Nor is a module that is not installed: the probe's image has no exporter in it."""
     (folder / "broken" / module).mkdir(parents=True)
     (folder / "broken" / module / "__init__.py").write_text(f"raise {error}")

@@ -7,7 +7,6 @@ each in `make campaign`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 
 import torch
-from operator_trials import Trial, trials
+from operator_trials import trials
 from recorder import record
 
 from infercanary.command.cli import cli
@@ -30,7 +29,7 @@ TRIALS = 20
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
+def one_thread():
     """Two would wait for one another where others have a CPU."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -38,7 +37,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def compared(old: Path, new: Path) -> dict[str, Any]:
+def compared(old, new):
     html = old.with_suffix(".html")
     done = CliRunner().invoke(
         cli,
@@ -55,7 +54,7 @@ def compared(old: Path, new: Path) -> dict[str, Any]:
     return found
 
 
-def check(found: dict[str, Any], trial: Trial) -> None:
+def check(found, trial):
     operators, sentence = found["causes"]["operators"], found["sentence"]
     assert found["verdict"] == "regressed", sentence
     assert operators["state"] == trial.state, (sentence, operators)
@@ -69,7 +68,7 @@ def check(found: dict[str, Any], trial: Trial) -> None:
     assert first["after"] > first["before"]
 
 
-def run_trial(name: str, folder: Path) -> dict[str, Any]:
+def run_trial(name, folder):
     trial = trials(folder)[name]
     journals = folder / "old", folder / "new"
     record(journals, (trial.before, trial.after))
@@ -77,7 +76,7 @@ def run_trial(name: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["tokeniser", "float64"])
-def test_the_operator_is_named(name: str, tmp_path: Path) -> None:
+def test_the_operator_is_named(name, tmp_path):
     """Of changes so large that others on the machine do not hide them; the campaign has each kind, and counts."""
     check(run_trial(name, tmp_path), trials(tmp_path)[name])
 
@@ -86,5 +85,5 @@ def test_the_operator_is_named(name: str, tmp_path: Path) -> None:
 @pytest.mark.quiet
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("number", range(TRIALS))
-def test_the_operator_is_named_each_time(name: str, number: int, tmp_path: Path) -> None:
+def test_the_operator_is_named_each_time(name, number, tmp_path):
     check(run_trial(name, tmp_path), trials(tmp_path)[name])

@@ -1,15 +1,11 @@
 """The demo as a newcomer runs it: a real server and exporter."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -18,7 +14,7 @@ pytestmark = pytest.mark.takes(100)
 
 
 @contextmanager
-def demo(temporary: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def demo(temporary, *arguments, **environment):
     """`infercanary demo`, its output line by line; killed with all its children if a test fails."""
     child = subprocess.Popen(
         [sys.executable, "-m", "infercanary", "demo", *arguments],
@@ -45,7 +41,7 @@ def demo(temporary: Path, *arguments: str, **environment: str) -> Iterator[subpr
         child.wait(10)
 
 
-def read_until(child: subprocess.Popen[str], pattern: str) -> re.Match[str]:
+def read_until(child, pattern):
     """The first line that matches; fails where the output ends before."""
     assert child.stdout is not None
     seen = []
@@ -64,7 +60,7 @@ def read_until(child: subprocess.Popen[str], pattern: str) -> re.Match[str]:
         pytest.param({}, id="as it is", marks=pytest.mark.campaign),
     ],
 )
-def test_it_ends_in_a_verdict_on_the_upgrade(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_it_ends_in_a_verdict_on_the_upgrade(tmp_path, environment):
     """With neighbours on the machine their share may be the cause that is named; the exit code says so."""
     with demo(tmp_path, **environment) as child:
         output, _ = child.communicate(timeout=300)
@@ -84,7 +80,7 @@ def test_it_ends_in_a_verdict_on_the_upgrade(tmp_path: Path, environment: dict[s
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.campaign)])
-def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_leaves_nothing_behind(tmp_path, number):
     with demo(tmp_path, http_proxy="http://127.0.0.1:9") as child:  # of a company, which is not asked
         read_until(child, "baseline: run")
         children = psutil.Process(child.pid).children(recursive=True)
@@ -96,7 +92,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_part_that_cannot_start_is_named_in_one_line(tmp_path: Path) -> None:
+def test_a_part_that_cannot_start_is_named_in_one_line(tmp_path):
     """Python finds no torch for the server: the demo says which part failed and why, and ends."""
     (tmp_path / "torch.py").write_text("raise ImportError('no torch for this test')\n")
     done = subprocess.run(
@@ -111,7 +107,7 @@ def test_a_part_that_cannot_start_is_named_in_one_line(tmp_path: Path) -> None:
     assert line.startswith("infercanary: the server ended with code 1: ImportError: no torch for this test")
 
 
-def test_children_of_its_children_end_too(tmp_path: Path) -> None:
+def test_children_of_its_children_end_too(tmp_path):
     """Also those that ignore SIGTERM."""
     script = (
         "import time\n"

@@ -1,14 +1,11 @@
 """The example server, with a model that hangs for ever in the canary's hands."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import textwrap
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 from ports import free_port
@@ -39,14 +36,14 @@ SCRIPT = textwrap.dedent(
 )
 
 
-def until(condition: Callable[[], bool], what: Callable[[], str], seconds: float = 60.0) -> None:
+def until(condition, what, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what()
         time.sleep(0.05)
 
 
-def wait_for(url: str, seconds: float = 60.0) -> bytes:
+def wait_for(url, seconds=60.0):
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -57,7 +54,7 @@ def wait_for(url: str, seconds: float = 60.0) -> bytes:
             time.sleep(0.1)
 
 
-def test_a_canary_that_hangs_leaves_the_server_serving(tmp_path: Path) -> None:
+def test_a_canary_that_hangs_leaves_the_server_serving(tmp_path):
     trap, log = tmp_path / "trap", tmp_path / "log"
     port, probe_port = free_port(), free_port()
     environment = {
@@ -74,7 +71,7 @@ def test_a_canary_that_hangs_leaves_the_server_serving(tmp_path: Path) -> None:
         )  # fmt: skip
     try:
 
-        def runs(outcome: str) -> int:
+        def runs(outcome):
             found = decode(wait_for(f"http://127.0.0.1:{probe_port}/report")).runs
             return sum(run.outcome == outcome for run in found)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -35,15 +33,15 @@ from infercanary.exporter.judging import worker
 class Exporter:
     """A running exporter, asked over HTTP."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, url, session):
         self.url = url
         self.session = session
 
-    async def get(self, path: str = "/metrics", method: str = "GET", **asked: Any) -> tuple[int, str]:
+    async def get(self, path="/metrics", method="GET", **asked):
         async with self.session.request(method, self.url + path, **asked) as response:
             return response.status, await response.text()
 
-    async def found(self, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
+    async def found(self, name, **labels):
         """The samples of ``name`` that have ``labels``."""
         status, text = await self.get()
         assert status == 200
@@ -54,48 +52,48 @@ class Exporter:
             if one.name == name and labels.items() <= one.labels.items()
         ]
 
-    async def value(self, name: str, **labels: str) -> Any:
+    async def value(self, name, **labels):
         """The one sample of ``name`` that has ``labels``, or None."""
         found = await self.found(name, **labels)
         assert len(found) <= 1, found
         return found[0][1] if found else None
 
-    async def labels(self, name: str) -> list[dict[str, str]]:
+    async def labels(self, name):
         return [labels for labels, _ in await self.found(name)]
 
-    async def each(self, name: str) -> dict[str, float]:
+    async def each(self, name):
         """The samples of ``name`` by container."""
         return {labels["container"]: value for labels, value in await self.found(name)}
 
-    async def _until(self, holds: Callable[[Any], Any], name: str, labels: dict[str, str]) -> None:
-        async def is_there() -> Any:
+    async def _until(self, holds, name, labels):
+        async def is_there():
             return holds(await self.value(name, **labels))
 
         await eventually(is_there)
 
-    async def becomes(self, expected: float | None, name: str, **labels: str) -> None:
+    async def becomes(self, expected, name, **labels):
         """Wait until a sample has a value; None where there is none."""
         await self._until(lambda value: value == expected, name, labels)
 
-    async def reaches(self, least: float, name: str, **labels: str) -> None:
+    async def reaches(self, least, name, **labels):
         """Wait until a sample has at least a value."""
         await self._until(lambda value: (value or 0) >= least, name, labels)
 
-    async def appears(self, name: str, **labels: str) -> None:
+    async def appears(self, name, **labels):
         """Wait until a sample has a value other than zero."""
         await self._until(bool, name, labels)
 
-    async def shows(self, *sentences: str) -> None:
+    async def shows(self, *sentences):
         """Wait until the status page has these texts."""
 
-        async def is_there() -> bool:
+        async def is_there():
             page = (await self.get("/"))[1]
             return all(sentence in page for sentence in sentences)
 
         await eventually(is_there)
 
 
-async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 15.0) -> Any:
+async def eventually(condition, seconds=15.0):
     """What ``condition`` gives once it is true."""
     deadline = time.monotonic() + seconds
     while not (result := await condition()):
@@ -108,11 +106,11 @@ Serve = Callable[[web.Application], Awaitable[str]]
 
 
 @pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
+async def serve():
     """Serves an aiohttp application on a free port, and gives its URL."""
     async with AsyncExitStack() as stack:
 
-        async def start(app: web.Application) -> str:
+        async def start(app):
             runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
@@ -123,14 +121,12 @@ async def serve() -> AsyncIterator[Serve]:
 
 
 @pytest.fixture
-async def listen() -> AsyncIterator[Callable[..., Awaitable[str]]]:
+async def listen():
     """Serves raw bytes: a handler of (reader, writer) on a free port, for what no HTTP library would send."""
     async with AsyncExitStack() as stack:
 
-        async def start(
-            handler: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-        ) -> str:
-            async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def start(handler):
+            async def handle(reader, writer):
                 try:
                     await reader.readuntil(b"\r\n\r\n")
                     await handler(reader, writer)
@@ -147,11 +143,11 @@ async def listen() -> AsyncIterator[Callable[..., Awaitable[str]]]:
 
 
 @pytest.fixture
-def exporter() -> Callable[..., Any]:
+def exporter():
     """Runs the exporter with the given config, or the given config file, until the end of the block."""
 
     @asynccontextmanager
-    async def run(config: ExporterConfig | None = None, path: Path | None = None) -> AsyncIterator[Exporter]:
+    async def run(config=None, path=None):
         if config is None:
             assert path is not None
             config = check(path)
@@ -170,7 +166,7 @@ def exporter() -> Callable[..., Any]:
 class GoodProbe:
     """A probe that works: its report is what a test sets, and grows with each poll."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.status = 200
         self.boot_id = "boot-1"
         self.polls = 0
@@ -180,7 +176,7 @@ class GoodProbe:
         self.lost_runs = 0
         self.runs: list[Run] = []
 
-    def report(self, since: str = "") -> Report:
+    def report(self, since=""):
         self.polls += 1
         counts = (0,) * 20 + (self.polls,) + (0,) * (len(LADDER) - 20)
         histogram = HistogramValue(counts, 0.0016 * self.polls)
@@ -200,38 +196,36 @@ class GoodProbe:
             tuple(self.runs[start:]),
         )
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request):
         since = request.query.get("since", "")
         self.cursors.append(since)
         return web.Response(
             body=encode(self.report(since)), status=self.status, content_type="application/json"
         )
 
-    def app(self) -> web.Application:
+    def app(self):
         app = web.Application()
         app.router.add_get("/report", self.answer)
         return app
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch):
     monkeypatch.setattr(collect, "_LEAST_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(worker, "_TURN_SECONDS", 0.2)
 
 
-def config(*probes: tuple[str, str], **changes: Any) -> ExporterConfig:
+def config(*probes, **changes):
     """A config that polls ``probes`` (container → URL) fast, without Docker."""
     listed = tuple(StaticProbe(url=url, service="resnet", container=name) for name, url in probes)
     return ExporterConfig(**{"poll_seconds": 0.1, "discovery": "none", "probes": listed, **changes})
 
 
 @pytest.fixture
-def watch(
-    exporter: Callable[..., Any], serve: Serve, listen: Callable[..., Awaitable[str]]
-) -> Callable[..., Any]:
+def watch(exporter, serve, listen):
     """Runs the exporter with these probes: container → URL, probe, application or handler of raw bytes."""
 
-    async def address(source: Any) -> str:
+    async def address(source):
         if isinstance(source, str):
             return source
         if isinstance(source, GoodProbe):
@@ -239,7 +233,7 @@ def watch(
         return await (serve if isinstance(source, web.Application) else listen)(source)
 
     @asynccontextmanager
-    async def run(probes: Mapping[str, Any] | None = None, **changes: Any) -> AsyncIterator[Exporter]:
+    async def run(probes=None, **changes):
         urls = [(name, await address(source)) for name, source in (probes or {}).items()]
         async with exporter(config(*urls, **changes)) as running:
             yield running
@@ -248,15 +242,15 @@ def watch(
 
 
 @pytest.fixture(name="config")
-def config_fixture() -> Callable[..., ExporterConfig]:
+def config_fixture():
     return config
 
 
 @pytest.fixture(name="eventually")
-def eventually_fixture() -> Callable[..., Awaitable[Any]]:
+def eventually_fixture():
     return eventually
 
 
 @pytest.fixture
-def good_probe() -> GoodProbe:
+def good_probe():
     return GoodProbe()

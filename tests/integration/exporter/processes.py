@@ -8,10 +8,9 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, contextmanager
 from http.client import HTTPException
-from pathlib import Path
 
 from ports import free_port
 
@@ -47,7 +46,7 @@ class Quick:
 """
 
 
-def until(condition: Callable[[], object], seconds: float = 300.0) -> None:
+def until(condition, seconds=300.0):
     """Wait until a function says yes."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -55,7 +54,7 @@ def until(condition: Callable[[], object], seconds: float = 300.0) -> None:
         time.sleep(0.05)
 
 
-def stored(path: Path | str) -> dict[str, list[int]]:
+def stored(path):
     """Boot id → the sequences of its runs in a store."""
     with closing(open_store(path)) as store:
         found = store.generations(KEY, CANARY)
@@ -66,7 +65,7 @@ def stored(path: Path | str) -> dict[str, list[int]]:
     return kept
 
 
-def certificate(folder: Path, name: str, *more: str, address: str = "IP:127.0.0.1") -> Path:
+def certificate(folder, name, *more, address="IP:127.0.0.1"):
     """Make a certificate that signs itself; its key is beside it."""
     pem = folder / f"{name}.pem"
     kind = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
@@ -89,7 +88,7 @@ class Process:
     arguments: Sequence[str] = ()
     """Others than its settings."""
 
-    def __init__(self, folder: Path, name: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder, name, environment=None):
         folder.mkdir(exist_ok=True)
         self.folder, self.name = folder, name
         self.port = free_port()
@@ -97,14 +96,14 @@ class Process:
         self.environment = environment or {}
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self):
         """Start it; it is up a second or so later."""
         command = [sys.executable, *self.command, self.name, "--config", f"{self.name}.yaml", *self.arguments]
         environment = {**os.environ, **self.environment}
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
 
-    def kill(self) -> None:
+    def kill(self):
         """End it as a lack of memory does."""
         if self.process is not None:
             assert self.process.poll() is None, f"{self.folder.name} ended by itself: {self.log[-4000:]}"
@@ -112,7 +111,7 @@ class Process:
             self.process.wait()
             self.process = None
 
-    def stop(self) -> None:
+    def stop(self):
         """End it as a container's stop does, and wait for that."""
         if self.process is not None:
             self.process.terminate()
@@ -120,10 +119,10 @@ class Process:
             self.process = None
 
     @property
-    def log(self) -> str:
+    def log(self):
         return (self.folder / "log").read_text()
 
-    def get(self, path: str) -> bytes:
+    def get(self, path):
         """What it answers; nothing where it does not."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=10) as response:
@@ -136,26 +135,24 @@ class Process:
 class ProbeProcess(Process):
     """Three runs a second of a canary that sleeps, kept in a journal."""
 
-    def __init__(
-        self, folder: Path, environment: Mapping[str, str] | None = None, seconds: float = 0.001
-    ) -> None:
+    def __init__(self, folder, environment=None, seconds=0.001):
         super().__init__(folder, "probe", environment)
         (folder / "quick.py").write_text(TARGET)
         self.takes(seconds)
 
-    def takes(self, seconds: float, more: str = "") -> None:
+    def takes(self, seconds, more=""):
         """From its next start on its canary takes so long."""
         (self.folder / "probe.yaml").write_text(
             f"listen: 127.0.0.1:{self.port}\ninterval_seconds: 0.3\nduty_cap: 1\ncontrols: false\njournal: journal\n"
             f"canaries: {{{CANARY}: {{target: 'quick:Quick', options: {{seconds: {seconds}}}}}}}\n{more}"
         )
 
-    def works(self) -> bool:
+    def works(self):
         """Whether it has a run of this start: it offers those of earlier ones first."""
         body = self.get("/report")
         return bool(body) and bool(self.ring().get(report_in(body).boot_id))
 
-    def journalled(self) -> dict[str, list[int]]:
+    def journalled(self):
         """Boot id → the sequences of its runs, of all starts until now."""
         found: dict[str, list[int]] = {}
         for file in ("journal.1", "journal"):
@@ -165,7 +162,7 @@ class ProbeProcess(Process):
                         found.setdefault(entry.boot_id, []).append(entry.run.sequence)
         return found
 
-    def ring(self) -> dict[str, list[int]]:
+    def ring(self):
         """The same of the runs that it offers now."""
         found: dict[str, list[int]] = {}
         cursor = ""
@@ -190,14 +187,7 @@ class ExporterProcess(Process):
         poll_seconds: Between two questions to a probe.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        probes: Mapping[str, str],
-        environment: Mapping[str, str] | None = None,
-        store: Path | str = "",
-        poll_seconds: float = 0.1,
-    ) -> None:
+    def __init__(self, folder, probes, environment=None, store="", poll_seconds=0.1):
         super().__init__(folder, "exporter", environment)
         self.store = store or folder / "store.db"
         listed = "".join(
@@ -209,7 +199,7 @@ class ExporterProcess(Process):
         )
 
     @contextmanager
-    def listening(self, settings: str, *arguments: str, listen: str = "") -> Iterator[str]:
+    def listening(self, settings, *arguments, listen=""):
         """Run it by other settings and arguments; its URL as it logs it. It is killed if it still runs afterwards."""
         (self.folder / "exporter.yaml").write_text(settings)
         self.arguments = ("--listen", listen or f"127.0.0.1:{self.port}", *arguments)
@@ -221,12 +211,12 @@ class ExporterProcess(Process):
             if self.process is not None and self.process.poll() is None:
                 self.kill()
 
-    def works(self) -> bool:
+    def works(self):
         """Whether it stores what all of its probes report."""
         stored = self.values("infercanary_stored_runs_total")
         return any(stored.values()) and {*self.values("infercanary_up").values()} == {1.0}
 
-    def has_collected(self, rings: Sequence[Mapping[str, Sequence[int]]]) -> bool:
+    def has_collected(self, rings):
         """Whether it took as many runs since it was started as the rings of its probes had."""
         counts = sorted(self.values("infercanary_runs_collected_total").items())
         had = [sum(map(len, ring.values())) for ring in rings]
@@ -234,12 +224,12 @@ class ExporterProcess(Process):
             count >= runs for (_, count), runs in zip(counts, had, strict=True)
         )
 
-    def values(self, name: str) -> dict[str, float]:
+    def values(self, name):
         """The series of a metric, by labels; none where it does not answer."""
         text = self.get("/metrics").decode()
         return {labels: float(value) for labels, value in re.findall(rf"^{name}({{.*}}|) (\S+)$", text, re.M)}
 
 
-def urls(probes: Sequence[ProbeProcess]) -> dict[str, str]:
+def urls(probes):
     """Container → URL."""
     return {probe.folder.name: probe.url for probe in probes}

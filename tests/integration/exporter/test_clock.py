@@ -1,10 +1,7 @@
 """The host's clock is set, forward and back, under probes and their exporter: libfaketime below real processes."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
-from pathlib import Path
 
 import pytest
 from set_clock import Clock, needs_faketime
@@ -19,7 +16,7 @@ STEPS = (60, -60, 3_600, -3_600, DAY, -2 * DAY, 400 * DAY, -399 * DAY, -10 * 365
 @pytest.mark.store
 @needs_faketime
 @pytest.mark.parametrize("back", STEPS, ids=lambda seconds: f"{seconds:+d}s")
-def test_verdicts_and_cursors_stay_sound(tmp_path: Path, back: int) -> None:
+def test_verdicts_and_cursors_stay_sound(tmp_path, back):
     """Around an upgrade of one of two replicas, the clock is set often; by ``back`` seconds just before it."""
     rng = random.Random(back)
     clock = Clock(tmp_path / "offset")
@@ -28,10 +25,10 @@ def test_verdicts_and_cursors_stay_sound(tmp_path: Path, back: int) -> None:
     upgraded = probes[0]
     exporter = ExporterProcess(tmp_path / "exporter", urls(probes), environment)
 
-    def have(runs: int) -> bool:
+    def have(runs):
         return all(sum(map(len, probe.journalled().values())) >= runs for probe in probes)
 
-    def state() -> str:
+    def state():
         verdicts = exporter.values("infercanary_verdict").items()
         shown = [labels for labels, value in verdicts if value and 'measure="latency"' in labels]
         return next(

@@ -1,11 +1,8 @@
 """The command in a process of its own: it starts, says where, reloads, and stops."""
 
-from __future__ import annotations
-
 import signal
 import socket
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +12,7 @@ from infercanary.command.settings import UsageError
 from tests.integration.exporter.processes import ExporterProcess, until
 
 
-def has_ipv6() -> bool:
+def has_ipv6():
     with suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
         return True
     return False
@@ -23,7 +20,7 @@ def has_ipv6() -> bool:
 
 @pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")
 @pytest.mark.parametrize(("listen", "count"), [(":0", 2), ("[::]:0", 2), ("0.0.0.0:0", 1)])
-def test_every_address_is_of_both_kinds(tmp_path: Path, listen: str, count: int) -> None:
+def test_every_address_is_of_both_kinds(tmp_path, listen, count):
     exporter = ExporterProcess(tmp_path, {})
     with exporter.listening("discovery: none", listen=listen) as exporter.url:
         answers = []
@@ -35,7 +32,7 @@ def test_every_address_is_of_both_kinds(tmp_path: Path, listen: str, count: int)
         assert exporter.get("/-/healthy"), "its log shows an address that can be asked"
 
 
-def test_hangup_reads_a_file_that_is_the_same_and_an_interrupt_ends_it(tmp_path: Path) -> None:
+def test_hangup_reads_a_file_that_is_the_same_and_an_interrupt_ends_it(tmp_path):
     token, exporter = tmp_path / "token", ExporterProcess(tmp_path, {})
     token.write_text("secret")
     with exporter.listening(f"discovery: none\nprobe_token_file: {token}"):
@@ -47,7 +44,7 @@ def test_hangup_reads_a_file_that_is_the_same_and_an_interrupt_ends_it(tmp_path:
         assert exporter.process.wait(30) == 0
 
 
-def test_a_port_that_is_taken_is_one_line_before_anything_starts(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_one_line_before_anything_starts(tmp_path):
     path = tmp_path / "exporter.yaml"
     path.write_text("discovery: none")
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -8,7 +8,6 @@ import gc
 import socket
 import ssl
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -26,16 +25,16 @@ TLS = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 class Client:
     """One connection to the exporter."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader, writer):
         self._reader, self._writer = reader, writer
 
-    def send(self, data: bytes) -> None:
+    def send(self, data):
         self._writer.write(data)
 
-    async def line(self) -> bytes:
+    async def line(self):
         return await self._reader.readline()
 
-    async def read(self) -> int:
+    async def read(self):
         """Bytes that come until the end, or until the connection is cut."""
         count = 0
         try:
@@ -45,29 +44,29 @@ class Client:
             return -1
         return count
 
-    async def send_much(self, piece: bytes) -> None:
+    async def send_much(self, piece):
         with suppress(ConnectionError):
             for _ in range(64):
                 self.send(piece)
                 await self._writer.drain()
 
-    def close(self) -> None:
+    def close(self):
         self._writer.transport.abort()
 
 
 class Server:
     """The exporter's port, with a page that is big, one that is slow, and one that fails."""
 
-    def __init__(self, port: int, connections: Connections) -> None:
+    def __init__(self, port, connections):
         self.connections = connections
         self.clients: list[Client] = []
         self._port = port
 
     @property
-    def refused(self) -> dict[own.Reason, int]:
+    def refused(self):
         return {**self.connections.refused}
 
-    async def connect(self, path: bytes | None = None, header: bytes = b"\r\n", host: int = 1) -> Client:
+    async def connect(self, path=None, header=b"\r\n", host=1):
         """Connect from an address 127.0.0.*, and ask for a page if one is given."""
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", self._port, limit=4096, local_addr=(f"127.0.0.{host}", 0)
@@ -77,32 +76,32 @@ class Server:
         self.clients.append(Client(reader, writer))
         return self.clients[-1]
 
-    async def until(self, condition: Callable[[Connections], object]) -> None:
-        async def comes() -> None:
+    async def until(self, condition):
+        async def comes():
             while not condition(self.connections):  # noqa: ASYNC110 - nothing says when it changes
                 await asyncio.sleep(0.02)
 
         await asyncio.wait_for(comes(), 10)
 
-    async def until_empty(self) -> None:
+    async def until_empty(self):
         await self.until(lambda found: not found.open)
 
-    async def until_it_works(self) -> None:
+    async def until_it_works(self):
         await self.until(lambda found: any(connection.handles for connection in found.open))
 
 
 @asynccontextmanager
-async def served(context: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
+async def served(context=None):
     connections = Connections()
 
-    async def page(request: web.Request) -> web.StreamResponse:
+    async def page(request):
         return await scrape.send(request, [BIG], "text/plain")
 
-    async def slow(_request: web.Request) -> web.StreamResponse:
+    async def slow(_request):
         await asyncio.sleep(0.5)
         return web.Response()
 
-    async def faulty(_request: web.Request) -> web.StreamResponse:
+    async def faulty(_request):
         raise ConnectionRefusedError("a fault of the exporter")
 
     app = web.Application(middlewares=[connections.middleware])
@@ -122,7 +121,7 @@ async def served(context: ssl.SSLContext | None = None) -> AsyncIterator[Server]
             await runner.cleanup()
 
 
-async def test_what_is_no_http_takes_little_memory() -> None:
+async def test_what_is_no_http_takes_little_memory():
     async with served() as server:
         tracemalloc.start()
         try:
@@ -136,7 +135,7 @@ async def test_what_is_no_http_takes_little_memory() -> None:
             tracemalloc.stop()
 
 
-async def test_an_error_keeps_no_memory_until_a_collection() -> None:
+async def test_an_error_keeps_no_memory_until_a_collection():
     """Its traceback has frames, these have what was read and what was to be sent; collections are rare."""
     kinds = (own.Connection, asyncio.sslproto.SSLProtocol)
     gc.collect()
@@ -164,9 +163,7 @@ async def test_an_error_keeps_no_memory_until_a_collection() -> None:
 
 
 @pytest.mark.parametrize(("context", "said"), [(None, ASK % b"/"), (TLS, b"")])
-async def test_a_connection_that_sends_no_whole_header_or_handshake_is_closed(
-    context: ssl.SSLContext | None, said: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_that_sends_no_whole_header_or_handshake_is_closed(context, said, monkeypatch):
     monkeypatch.setattr(own, "HEADER_SECONDS", 0.3)
     async with served(context) as server:
         client = await server.connect()
@@ -179,7 +176,7 @@ async def test_a_connection_that_sends_no_whole_header_or_handshake_is_closed(
         await server.until_empty()
 
 
-async def test_a_header_of_half_a_megabyte_is_refused_before_it_is_whole() -> None:
+async def test_a_header_of_half_a_megabyte_is_refused_before_it_is_whole():
     async with served() as server:
         for lines, status in ((40, b"200"), (60, b"400")):
             header = b"".join(b"X-%d: %s\r\n" % (n, b"x" * 8_000) for n in range(lines))
@@ -189,9 +186,7 @@ async def test_a_header_of_half_a_megabyte_is_refused_before_it_is_whole() -> No
         assert server.refused == {"malformed": 1}
 
 
-async def test_a_reader_past_its_deadline_is_cut_and_one_within_it_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_reader_past_its_deadline_is_cut_and_one_within_it_is_not(monkeypatch):
     monkeypatch.setattr(own, "ANSWER_SECONDS", 0.5)
     async with served() as server:
         late, scraper = await server.connect(b"/"), await server.connect(b"/")
@@ -202,9 +197,7 @@ async def test_a_reader_past_its_deadline_is_cut_and_one_within_it_is_not(
         assert await scraper.read() >= len(BIG), "who took its answer stays"
 
 
-async def test_a_client_that_leaves_keeps_its_place_until_its_request_is_handled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_client_that_leaves_keeps_its_place_until_its_request_is_handled(monkeypatch):
     monkeypatch.setattr(own, "CONNECTIONS_OF_ADDRESS", 2)
     async with served() as server:
         for _ in range(2):
@@ -218,9 +211,7 @@ async def test_a_client_that_leaves_keeps_its_place_until_its_request_is_handled
         assert await (await server.connect(b"/")).read() >= len(BIG)
 
 
-async def test_connections_beyond_the_limit_of_an_address_are_refused_and_others_are_answered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_connections_beyond_the_limit_of_an_address_are_refused_and_others_are_answered(monkeypatch):
     monkeypatch.setattr(own, "CONNECTIONS", 6)
     monkeypatch.setattr(own, "CONNECTIONS_OF_ADDRESS", 2)
     async with served() as server:
@@ -238,9 +229,7 @@ async def test_connections_beyond_the_limit_of_an_address_are_refused_and_others
         assert await (await server.connect(b"/", host=2)).read() >= len(BIG)
 
 
-async def test_an_idle_connection_gives_its_place_to_a_new_one_or_is_closed_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_idle_connection_gives_its_place_to_a_new_one_or_is_closed_later(monkeypatch):
     monkeypatch.setattr(own, "CONNECTIONS_OF_ADDRESS", 2)
     async with served() as server:
         idle = await server.connect(b"/slow")
@@ -255,9 +244,7 @@ async def test_an_idle_connection_gives_its_place_to_a_new_one_or_is_closed_late
         assert not server.refused
 
 
-async def test_what_is_no_http_is_counted_and_only_a_fault_of_the_exporter_is_logged_as_one(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_what_is_no_http_is_counted_and_only_a_fault_of_the_exporter_is_logged_as_one(caplog):
     async with served() as server:
         client = await server.connect()
         client.send(b"\x00 no HTTP\r\n\r\n")

@@ -1,13 +1,10 @@
 """The disk loses power, or is full at each single write: what the store then holds, and that it goes on."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
 
 import full_disk
 import msgspec
@@ -23,7 +20,7 @@ from infercanary.store.store import open_store
 pytestmark = [needs_cc, pytest.mark.store]
 
 
-def batches_in(path: Path) -> int:
+def batches_in(path):
     """How many batches the store in a file holds: each as a whole, all up to one."""
     with closing(open_store(path, KEEP)) as store:
         assert store.database.set_aside_at is None
@@ -48,9 +45,7 @@ def batches_in(path: Path) -> int:
 @pytest.mark.parametrize(
     ("batches", "losses"), [(60, 10), pytest.param(400, 2000, marks=pytest.mark.campaign)]
 )
-def test_a_loss_of_power_leaves_whole_transactions_and_all_that_was_safe(
-    tmp_path: Path, batches: int, losses: int
-) -> None:
+def test_a_loss_of_power_leaves_whole_transactions_and_all_that_was_safe(tmp_path, batches, losses):
     rng = random.Random(5)
     disk = FakeDisk(tmp_path / "disk", tmp_path)
     subprocess.run(
@@ -90,9 +85,7 @@ def test_a_loss_of_power_leaves_whole_transactions_and_all_that_was_safe(
 
 
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.campaign)])
-def test_a_disk_that_is_full_at_any_write_costs_nothing_that_the_rings_hold(
-    tmp_path: Path, step: int
-) -> None:
+def test_a_disk_that_is_full_at_any_write_costs_nothing_that_the_rings_hold(tmp_path, step):
     disk = FakeDisk(tmp_path / "disk", tmp_path)
     command = [sys.executable, full_disk.__file__, str(disk.folder), str(step)]
     done = subprocess.run(

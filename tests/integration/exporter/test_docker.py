@@ -7,10 +7,9 @@ import gc
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ FIRST, SECOND = {"container": "app-resnet-1"}, {"container": "app-resnet-2"}
 class FakeDocker:
     """The daemon's API as Docker 20.10 answers it, and a proxy's allow-list: what is not allowed is a failure."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
         self.probe_port = 0
         self.watched: Callable[[], Any]
@@ -51,7 +50,7 @@ class FakeDocker:
         self._streams: list[tuple[web.Request, web.StreamResponse]] = []
         self._runner: web.AppRunner | None = None
 
-    async def start(self) -> None:
+    async def start(self):
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
@@ -60,7 +59,7 @@ class FakeDocker:
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()  # as a socket proxy
         self.port = int(self._runner.addresses[-1][1])
 
-    async def stop(self) -> None:
+    async def stop(self):
         """As when the daemon dies: connections break, the socket refuses."""
         if self._runner is not None:
             await self.cut_events()
@@ -68,13 +67,13 @@ class FakeDocker:
             self._runner = None
         self.path.unlink(missing_ok=True)
 
-    async def cut_events(self) -> None:
+    async def cut_events(self):
         for request, _ in self._streams:
             if request.transport is not None:
                 request.transport.abort()
         await asyncio.sleep(0)
 
-    async def event(self, action: str = "start", number: int = 0, **attributes: str) -> None:
+    async def event(self, action="start", number=0, **attributes):
         """Send what Docker says of a container, as 20.10 does it after `docker run -m` with cgroup v1."""
         action, _, code = action.partition(" ")
         known = {"image": "x", "infercanary.enable": "true"} | ({"exitCode": code} if code else {})
@@ -87,33 +86,33 @@ class FakeDocker:
         for request, stream in list(self._streams):
             await self._send(request, stream, event)
 
-    async def ends(self, number: int, *actions: str) -> None:
+    async def ends(self, number, *actions):
         """Send such events of a container as ``die 137``."""
         for action in actions:
             await self.event(action, number)
 
-    async def has(self, *numbers: int) -> None:
+    async def has(self, *numbers):
         """Let it have these containers, with an event."""
         self.listing = [self.entry(number) for number in numbers]
         await self.event()
 
-    async def lists_again(self) -> None:
+    async def lists_again(self):
         """Wait until it was listed from now on, and events are followed."""
         last = self.listings
         while self.listings == last or not self._streams:  # noqa: ASYNC110 - a server that another process asks
             await asyncio.sleep(0.02)
 
-    def entry(self, number: int, port: int = 0, **given: Any) -> dict[str, Any]:
+    def entry(self, number, port=0, **given):
         """A container of the good probe, or of what is at another port."""
         port = port or self.probe_port
         return listed(number, "app_default=127.0.0.1", given=given, port=f"{port}")
 
-    async def _send(self, request: web.Request, stream: web.StreamResponse, event: dict[str, Any]) -> None:
+    async def _send(self, request, stream, event):
         if event["Action"] in json.loads(request.query["filters"])["event"]:
             with suppress(ConnectionError):  # the exporter is between two streams
                 await stream.write(json.dumps(event).encode() + b"\n")
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _answer(self, request):
         if request.method != "GET" or not (match := ALLOWED.fullmatch(request.path)):
             self.forbidden.append(f"{request.method} {request.path}")
             return web.Response(status=403)
@@ -128,7 +127,7 @@ class FakeDocker:
         answers = {"version": {"ApiVersion": "1.41"}, "images/json": images, "containers/json": self.listing}
         return web.json_response(answers.get(match[2], {}))
 
-    async def _stream(self, request: web.Request) -> web.StreamResponse:
+    async def _stream(self, request):
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         await response.prepare(request)
@@ -148,15 +147,13 @@ IMAGES = ["sha256:" + number * 64 for number in "12"]
 
 
 @pytest.fixture(autouse=True)
-def collect_garbage_here() -> Iterator[None]:
+def collect_garbage_here():
     yield
     gc.collect()
 
 
 @pytest.fixture
-async def docker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Any, watch: Any, good_probe: Any
-) -> AsyncIterator[FakeDocker]:
+async def docker(tmp_path, monkeypatch, serve, watch, good_probe):
     monkeypatch.setattr(base, "_MAX_PAUSE_SECONDS", 0.3)
     monkeypatch.setattr(docker_discovery, "_SETTLE_SECONDS", 0.2)
     fake = FakeDocker(tmp_path / "docker.sock")
@@ -169,9 +166,7 @@ async def docker(
     assert fake.forbidden == [], "only what the socket proxy lets pass"
 
 
-async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(
-    docker: FakeDocker, good_probe: Any
-) -> None:
+async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(docker, good_probe):
     """At the speed of events: the periodic listing is far away."""
     async with docker.watched() as run:
         await run.appears(DISCOVERY)
@@ -205,7 +200,7 @@ async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(
 
 
 @pytest.mark.parametrize("refused", ["images/json", "events"])
-async def test_a_proxy_that_forbids_a_list_is_said(docker: FakeDocker, refused: str) -> None:
+async def test_a_proxy_that_forbids_a_list_is_said(docker, refused):
     docker.refused = refused
     async with docker.watched() as run:
         await run.becomes(0, DISCOVERY)
@@ -213,7 +208,7 @@ async def test_a_proxy_that_forbids_a_list_is_said(docker: FakeDocker, refused: 
         await run.appears(DISCOVERY)
 
 
-async def test_what_the_kernel_ended_is_counted_also_where_the_container_is_gone(docker: FakeDocker) -> None:
+async def test_what_the_kernel_ended_is_counted_also_where_the_container_is_gone(docker):
     docker.listing = [docker.entry(1), docker.entry(2)]
     async with docker.watched() as run:
         await run.appears(UP, **SECOND)
@@ -242,9 +237,7 @@ async def test_what_the_kernel_ended_is_counted_also_where_the_container_is_gone
         await run.shows('<p class="trouble">killed for memory 2 times, last')
 
 
-async def test_events_cost_few_listings_and_those_of_containers_without_a_label_none(
-    docker: FakeDocker,
-) -> None:
+async def test_events_cost_few_listings_and_those_of_containers_without_a_label_none(docker):
     async with docker.watched() as run:
         await run.appears(DISCOVERY)
         before = docker.listings
@@ -259,9 +252,7 @@ async def test_events_cost_few_listings_and_those_of_containers_without_a_label_
 
 
 @pytest.mark.parametrize("scheme", ["unix", "tcp"])
-async def test_neither_docker_nor_a_probe_is_asked_through_a_proxy(
-    docker: FakeDocker, monkeypatch: pytest.MonkeyPatch, scheme: str
-) -> None:
+async def test_neither_docker_nor_a_probe_is_asked_through_a_proxy(docker, monkeypatch, scheme):
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
         monkeypatch.setenv(name.upper(), "http://127.0.0.1:9")
@@ -275,9 +266,7 @@ async def test_neither_docker_nor_a_probe_is_asked_through_a_proxy(
         assert await run.value(DISCOVERY) == 1
 
 
-async def test_a_clock_that_steps_loses_no_kill_and_counts_none_twice(
-    docker: FakeDocker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_clock_that_steps_loses_no_kill_and_counts_none_twice(docker, monkeypatch):
     monkeypatch.setattr(docker_discovery, "_RELIST_SECONDS", 0.4)  # also of a stream
     docker.listing = [docker.entry(1)]
     async with docker.watched() as run:
@@ -292,7 +281,7 @@ async def test_a_clock_that_steps_loses_no_kill_and_counts_none_twice(
             assert await run.value(KILLS) == kills
 
 
-async def test_what_happens_between_two_streams_is_seen_once(docker: FakeDocker) -> None:
+async def test_what_happens_between_two_streams_is_seen_once(docker):
     async with docker.watched() as run:
         await run.appears(DISCOVERY)
         for numbers in ([1], [1, 2]):
@@ -310,9 +299,7 @@ async def test_what_happens_between_two_streams_is_seen_once(docker: FakeDocker)
         assert await run.value(KILLS, **FIRST) == 2
 
 
-async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(
-    docker: FakeDocker, good_probe: Any, eventually: Any
-) -> None:
+async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(docker, good_probe, eventually):
     docker.listing = [docker.entry(1)]
     async with docker.watched() as run:
         await run.appears(UP)
@@ -330,8 +317,8 @@ async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(
 
 @pytest.mark.parametrize("hangs", [True, False])
 async def test_neither_a_daemon_that_hangs_nor_an_idle_stream_holds_up_the_end(
-    docker: FakeDocker, config: Any, eventually: Any, hangs: bool
-) -> None:
+    docker, config, eventually, hangs
+):
     docker.hang = hangs
     exporter = Exporter(config(discovery="docker"))
     runner = web.AppRunner(create_app(exporter), shutdown_timeout=0.1)
@@ -344,9 +331,7 @@ async def test_neither_a_daemon_that_hangs_nor_an_idle_stream_holds_up_the_end(
     await asyncio.wait_for(runner.cleanup(), 20)
 
 
-async def test_the_same_name_in_the_config_goes_first(
-    docker: FakeDocker, watch: Any, good_probe: Any
-) -> None:
+async def test_the_same_name_in_the_config_goes_first(docker, watch, good_probe):
     docker.listing = [docker.entry(1, port=1)]
     async with watch({"app-resnet-1": good_probe}, discovery="docker") as run:
         await run.appears("infercanary_discovered_containers")

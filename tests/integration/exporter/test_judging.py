@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import random
 import time
-from pathlib import Path
-from typing import Any
 
 from infercanary.contract.report import Run
 
 BEGIN = time.time() - 86_400
 
 
-def runs(count: int, seconds: float, begin: float) -> list[Run]:
+def runs(count, seconds, begin):
     rng = random.Random(f"{seconds} {begin}")
     found = []
     for i in range(count):
@@ -24,13 +22,13 @@ def runs(count: int, seconds: float, begin: float) -> list[Run]:
     return found
 
 
-def restart(probe: Any, boot: str, torch: str, seconds: float, hour: int) -> None:
+def restart(probe, boot, torch, seconds, hour):
     """Another start: of another image, where torch is another one."""
     probe.boot_id, probe.environment = boot, {"torch": torch}
     probe.runs = runs(200, seconds, BEGIN + 3600 * hour)
 
 
-async def test_an_upgrade_is_judged_shown_and_remembered(watch: Any, good_probe: Any, tmp_path: Path) -> None:
+async def test_an_upgrade_is_judged_shown_and_remembered(watch, good_probe, tmp_path):
     folder = tmp_path / "missing"
     store = str(folder / "judge.sqlite")
     labels = {"service": "resnet", "container": "a", "canary": "resnet18"}
@@ -83,24 +81,24 @@ async def test_an_upgrade_is_judged_shown_and_remembered(watch: Any, good_probe:
         assert '<li class="regressed">' in page and "image; torch 2.7.0 → 2.13.0" in page
 
 
-async def test_a_rollout_waits_and_then_aborts(watch: Any, eventually: Any, good_probe: Any) -> None:
+async def test_a_rollout_waits_and_then_aborts(watch, eventually, good_probe):
     stable, canary, begin = good_probe, type(good_probe)(), time.time() - 10_000
     stable.runs = runs(400, 0.020, begin)
     canary.environment, canary.boot_id, canary.status = {"torch": "2.13.0"}, "boot-2", 503
     async with watch({"a": stable, "x": canary}) as up:
 
-        async def verdict(more: str = "") -> dict[str, Any]:
+        async def verdict(more=""):
             status, text = await up.get(f"/api/v1/verdict?service=resnet{more}")
             assert status == 200, text
             return dict(json.loads(text))
 
-        async def gates(**metadata: str) -> list[int]:
+        async def gates(**metadata):
             """Answers to a promotion and to a rollback, as Flagger asks."""
             call = {"name": "resnet", "namespace": "test", "metadata": {"namespace": "", **metadata}}
             return [(await up.get(f"/api/v1/{path}", "POST", json=call))[0] for path in ("gate", "rollback")]
 
-        async def says(expected: str, *statuses: int) -> None:
-            async def does() -> bool:
+        async def says(expected, *statuses):
+            async def does():
                 return bool((await verdict())["verdict"] == expected)
 
             await eventually(does)

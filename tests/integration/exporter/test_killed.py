@@ -1,10 +1,7 @@
 """Each run is stored exactly once, however often the exporter and the probes are killed."""
 
-from __future__ import annotations
-
 import random
 import time
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +9,7 @@ from tests.integration.exporter.processes import ExporterProcess, ProbeProcess, 
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.campaign)])
-def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int) -> None:
+def test_every_run_is_stored_once_whoever_is_killed(tmp_path, kills):
     rng = random.Random(1)
     probes = [ProbeProcess(tmp_path / name) for name in "ab"]
     exporter = ExporterProcess(tmp_path / "exporter", urls(probes))

@@ -9,9 +9,7 @@ import asyncio
 import json
 import shutil
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
@@ -27,11 +25,11 @@ from tests.integration.exporter.processes import certificate
 from tests.unit.exporter.test_kubernetes_pods import raw
 
 
-def event(kind: str, pod: str, version: int) -> bytes:
+def event(kind, pod, version):
     return msgspec.json.encode({"type": kind, "object": raw(pod, resourceVersion=f"{version}")}) + b"\n"
 
 
-def line(kind: str, **of: Any) -> bytes:
+def line(kind, **of):
     return json.dumps({"type": kind, "object": of}).encode() + b"\n"
 
 
@@ -41,7 +39,7 @@ CUT = b"cut"
 class Api:
     """Answers lists from ``pods``, and each watch with the pieces in ``stream``; None ends a watch."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.pods: list[msgspec.Raw] = []
         self.version = 1
         self.page_pods = 100
@@ -53,7 +51,7 @@ class Api:
         app.router.add_get("/api/v1/pods", self._answer)
         self.server = TestServer(app, host="127.0.0.1")
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _answer(self, request):
         self.requests.append(dict(request.query))
         self.tokens.append(request.headers.get("Authorization", ""))
         if self.status and (status := self.status.pop(0)) != 200:
@@ -76,17 +74,17 @@ class Api:
             await response.write(piece)
         return response
 
-    def send(self, *pieces: bytes | None) -> None:
+    def send(self, *pieces):
         for piece in pieces:
             self.stream.put_nowait(piece)
 
     @property
-    def watches(self) -> list[str]:
+    def watches(self):
         """The resource versions that watches began at."""
         return [each["resourceVersion"] for each in self.requests if "watch" in each]
 
     @property
-    def lists(self) -> list[str]:
+    def lists(self):
         """Where the lists went on."""
         return [each["continue"] for each in self.requests if "watch" not in each]
 
@@ -94,13 +92,13 @@ class Api:
 class Follower:
     """Watches that server's pods, again after each failure."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api):
         self.discovery = KubernetesPods(str(api.server.make_url("")), "node-1")
         self.containers: list[Container] = []
         self.failures: list[Exception] = []
         self.task = asyncio.create_task(self._follow())
 
-    async def _follow(self) -> None:
+    async def _follow(self):
         while True:
             try:
                 async for containers in self.discovery.watch():
@@ -109,33 +107,33 @@ class Follower:
                 self.failures.append(error)
             await asyncio.sleep(0.02)
 
-    async def stop(self) -> None:
+    async def stop(self):
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
-    async def until(self, what: Callable[[], object]) -> None:
-        async def comes() -> None:
+    async def until(self, what):
+        async def comes():
             while not what():  # noqa: ASYNC110 - nothing says when a metric changes
                 await asyncio.sleep(0.005)
 
         await asyncio.wait_for(comes(), 10)
 
-    async def finds(self, *names: str) -> None:
+    async def finds(self, *names):
         await self.until(lambda: sorted(each.pod for each in self.containers) == [*names])
 
-    async def fails(self, says: str) -> None:
+    async def fails(self, says):
         """Wait until a watch failed with this text."""
         await self.until(lambda: says in str(self.failures))
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def impatient(monkeypatch, tmp_path):
     monkeypatch.setattr(kubernetes, "PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(kubernetes, "_ACCOUNT", tmp_path)
 
 
 @pytest_asyncio.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
+async def api(tmp_path):
     (tmp_path / "token").write_text("first\n")
     served = Api()
     await served.server.start_server()
@@ -147,11 +145,11 @@ Follow = Callable[[], Awaitable[Follower]]
 
 
 @pytest_asyncio.fixture
-async def follow(api: Api) -> AsyncIterator[Follow]:
+async def follow(api):
     """Begins to follow, and waits for the first watch."""
     started: list[Follower] = []
 
-    async def begin() -> Follower:
+    async def begin():
         started.append(Follower(api))
         await started[-1].until(lambda: api.watches)
         return started[-1]
@@ -162,7 +160,7 @@ async def follow(api: Api) -> AsyncIterator[Follow]:
     api.send(*[None] * 10)
 
 
-async def test_a_list_in_pages_and_then_what_changes(api: Api, follow: Follow) -> None:
+async def test_a_list_in_pages_and_then_what_changes(api, follow):
     api.pods, api.page_pods, api.version = [raw(number) for number in "12345"], 2, 9
     api.status = [200, 410]  # a page that expired means to begin the list again
     follower = await follow()
@@ -177,9 +175,7 @@ async def test_a_list_in_pages_and_then_what_changes(api: Api, follow: Follow) -
     assert len(api.lists) == 5 and len(follower.failures) == 1
 
 
-async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(
-    api: Api, follow: Follow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(api, follow, tmp_path, capsys):
     follower = await follow()
     (tmp_path / "token").write_text("second\n")
     api.send(event("ADDED", "1", 5), None)
@@ -191,7 +187,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(
     assert "cannot be read" not in capsys.readouterr().out, "a bookmark is no pod"
 
 
-async def test_a_line_in_pieces_and_a_cut_in_it(api: Api, follow: Follow) -> None:
+async def test_a_line_in_pieces_and_a_cut_in_it(api, follow):
     follower = await follow()
     added, deleted = event("ADDED", "1", 5), event("DELETED", "1", 6)
     for piece, found in ((event("ADDED", "2", 4) + added[:50], "2"), (added[50:], "12")):
@@ -212,7 +208,7 @@ REFUSALS = {
 }
 
 
-async def test_an_answer_that_refuses(api: Api, follow: Follow) -> None:
+async def test_an_answer_that_refuses(api, follow):
     """The token is for this address: no redirection is followed."""
     api.pods, api.status = [raw("1")], [*REFUSALS]
     follower = await follow()
@@ -222,9 +218,7 @@ async def test_an_answer_that_refuses(api: Api, follow: Follow) -> None:
 
 
 @pytest.mark.parametrize("odd", [b"<html>\n", b"[]\n", line("ERROR", code=500, message="etcd"), b"x" * 3000])
-async def test_what_is_no_watch_means_to_list_again(
-    api: Api, follow: Follow, odd: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_no_watch_means_to_list_again(api, follow, odd, monkeypatch):
     monkeypatch.setattr(kubernetes, "MAX_BYTES", 2000)
     follower = await follow()
     api.pods = [raw("1")]
@@ -233,9 +227,7 @@ async def test_what_is_no_watch_means_to_list_again(
     assert len(follower.failures) == 1 and len(api.lists) == 2
 
 
-async def test_a_silent_watch_is_begun_again(
-    api: Api, follow: Follow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_watch_is_begun_again(api, follow, monkeypatch):
     """As through a connection with nobody behind it; a bookmark in time keeps a watch."""
     monkeypatch.setattr(kubernetes, "SILENT_SECONDS", 0.5)
     follower = await follow()
@@ -248,7 +240,7 @@ async def test_a_silent_watch_is_begun_again(
     await follower.finds("1")
 
 
-async def test_a_version_that_the_server_has_forgotten_means_to_list_again(api: Api, follow: Follow) -> None:
+async def test_a_version_that_the_server_has_forgotten_means_to_list_again(api, follow):
     """By an event, as a real one says it, or by the status of its answer to a watch."""
     follower = await follow()
     api.send(line("ERROR", code=410, reason="Expired", message="too old resource version: 1 (9)"))
@@ -260,7 +252,7 @@ async def test_a_version_that_the_server_has_forgotten_means_to_list_again(api: 
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-async def test_only_a_server_whose_certificate_is_trusted_gets_the_token(tmp_path: Path) -> None:
+async def test_only_a_server_whose_certificate_is_trusted_gets_the_token(tmp_path):
     own = certificate(tmp_path, "api")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(own, own.with_suffix(".key"))
@@ -280,7 +272,7 @@ async def test_only_a_server_whose_certificate_is_trusted_gets_the_token(tmp_pat
     await served.server.close()
 
 
-def test_where_it_runs_is_known_or_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_runs_is_known_or_one_line(monkeypatch):
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "NODE_NAME"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(UsageError, match="this is no pod"):

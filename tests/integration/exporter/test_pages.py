@@ -1,7 +1,5 @@
 """What the exporter answers besides the samples: the status page, health, formats, packing, and promtool's opinion."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shutil
@@ -9,7 +7,6 @@ import sqlite3
 import subprocess
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -25,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 NOTHING_LISTENS = "http://127.0.0.1:1"
 
 
-async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(watch: Any) -> None:
+async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(watch):
     links = {"grafana": "http://grafana.example", "runbooks": "https://canary.example:9797/runbooks"}
     async with watch(links=Links(**links)) as run:
         status, text = await run.get("/runbooks")
@@ -45,9 +42,7 @@ async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(wat
     assert not re.search(r"<(script|img|link|iframe)\b|\bsrc=|@import|url\(", text)
 
 
-async def test_the_page_says_what_is_wrong_with_the_exporter(
-    exporter: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_page_says_what_is_wrong_with_the_exporter(exporter, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "memory_limit", lambda: limits.BASE_BYTES + limits.PROBE_BYTES)
     path = tmp_path / "exporter.yaml"
     probes = "".join(f"- {{url: '{NOTHING_LISTENS}', service: s, container: c{n}}}\n" for n in range(3))
@@ -60,12 +55,12 @@ async def test_the_page_says_what_is_wrong_with_the_exporter(
         await run.shows("Changed settings were refused")
 
 
-async def test_every_link_works_behind_a_path_prefix(watch: Any, serve: Any, good_probe: Any) -> None:
+async def test_every_link_works_behind_a_path_prefix(watch, serve, good_probe):
     """Through a reverse proxy that strips the prefix, from page to page."""
     good_probe.runs = [Run(number, f"canary-{number}", 0.0, 0.0, "not_finite") for number in range(60)]
     async with watch({"down": NOTHING_LISTENS, "many": good_probe}) as run:
 
-        async def forward(request: web.Request) -> web.Response:
+        async def forward(request):
             async with run.session.get(f"{run.url}/{request.match_info['rest']}") as response:
                 return web.Response(body=await response.read(), content_type=response.content_type)
 
@@ -88,9 +83,7 @@ async def test_every_link_works_behind_a_path_prefix(watch: Any, serve: Any, goo
     assert paths == {"", "metrics", "runbooks", "-/healthy"}
 
 
-async def test_the_page_shows_the_worst_first_and_escapes_what_probes_say(
-    watch: Any, good_probe: Any
-) -> None:
+async def test_the_page_shows_the_worst_first_and_escapes_what_probes_say(watch, good_probe):
     """All places where words of others may be: tests/unit/pages/test_hostile.py."""
     evil = "<script>alert(1)</script>"
     failing = type(good_probe)()
@@ -123,12 +116,10 @@ async def test_the_page_shows_the_worst_first_and_escapes_what_probes_say(
         assert said in text, said
 
 
-async def test_readers_share_a_page_and_one_that_failed_is_made_again(
-    watch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_readers_share_a_page_and_one_that_failed_is_made_again(watch, monkeypatch):
     made = 0
 
-    async def slow(*_: Any, **__: Any) -> bytes:
+    async def slow(*_, **__):
         nonlocal made
         made += 1
         await asyncio.sleep(0.05)
@@ -144,13 +135,11 @@ async def test_readers_share_a_page_and_one_that_failed_is_made_again(
         await run.shows("3")
 
 
-async def test_formats_packing_and_what_each_answer_forbids(watch: Any, good_probe: Any) -> None:
+async def test_formats_packing_and_what_each_answer_forbids(watch, good_probe):
     async with watch({"one": good_probe}, poll_seconds=30.0) as run:
         await run.appears("infercanary_up")
 
-        async def ask(
-            path: str = "/metrics", method: str = "GET", packing: str = "identity", accept: str = ""
-        ) -> Any:
+        async def ask(path="/metrics", method="GET", packing="identity", accept=""):
             headers = {"Accept-Encoding": packing, "Accept": accept}
             async with run.session.request(method, run.url + path, headers=headers) as response:
                 return response.headers, await response.text()
@@ -178,7 +167,7 @@ async def test_formats_packing_and_what_each_answer_forbids(watch: Any, good_pro
     assert "unsafe" not in SCRIPT_SOURCE
 
 
-async def test_promtool_finds_no_mistake(watch: Any, good_probe: Any) -> None:
+async def test_promtool_finds_no_mistake(watch, good_probe):
     if (promtool := shutil.which("promtool")) is None:
         pytest.skip("promtool is not on PATH; it comes with Prometheus")
     async with watch({"one": good_probe, "refusing": NOTHING_LISTENS}) as run:

@@ -8,9 +8,7 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from honest import Honest
@@ -30,7 +28,7 @@ Serves = Callable[[Access], ReportServer]
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     """Certificates that sign themselves, of a probe and of a stranger; and a token."""
     folder = tmp_path_factory.mktemp("certificates")
     for name in ("probe", "stranger"):
@@ -39,15 +37,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def server_tls(files: Path, name: str = "probe") -> ServerTls:
+def server_tls(files, name="probe"):
     return ServerTls(cert_file=f"{files}/{name}.pem", key_file=f"{files}/{name}.key")
 
 
 @pytest.fixture
-def serves() -> Iterator[Serves]:
+def serves():
     servers: list[ReportServer] = []
 
-    def begin(access: Access) -> ReportServer:
+    def begin(access):
         servers.append(ReportServer("127.0.0.1:0", Honest(1).report, access))
         return servers[-1]
 
@@ -56,7 +54,7 @@ def serves() -> Iterator[Serves]:
         server.close()
 
 
-def client_tls(files: Path, ca: str = "probe", name: str = "probe.infercanary") -> ProbeTls:
+def client_tls(files, ca="probe", name="probe.infercanary"):
     return ProbeTls(ca_file=f"{files}/{ca}.pem", server_name=name)
 
 
@@ -69,9 +67,7 @@ stranger | probe.infercanary   | token | unreachable closed_early
 probe    | another.infercanary | token | unreachable closed_early
 """),
 )
-async def test_both_know_each_other_or_a_stranger_is_refused(
-    watch: Any, files: Path, serves: Serves, ca: str, name: str, token: str, reasons: str
-) -> None:
+async def test_both_know_each_other_or_a_stranger_is_refused(watch, files, serves, ca, name, token, reasons):
     probe = serves(Access(server_tls(files), f"{files}/token"))
     access = {
         "probe_tls": client_tls(files, ca, name),
@@ -86,13 +82,13 @@ async def test_both_know_each_other_or_a_stranger_is_refused(
         assert found and found <= {*reasons.split()}
 
 
-def test_tls_handshakes_are_charged(files: Path, serves: Serves, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_handshakes_are_charged(files, serves, monkeypatch):
     """Each takes a millisecond: an address with many is refused."""
     monkeypatch.setattr(callers, "ADDRESS_BURST_SECONDS", 0.01)
     port = int(serves(Access(server_tls(files))).address.rpartition(":")[2])
     context = ssl.create_default_context(cafile=f"{files}/probe.pem")
 
-    def shake_hands() -> bool:
+    def shake_hands():
         try:
             with socket.create_connection(("127.0.0.1", port)) as client:
                 context.wrap_socket(client, server_hostname="probe.infercanary").close()
@@ -104,7 +100,7 @@ def test_tls_handshakes_are_charged(files: Path, serves: Serves, monkeypatch: py
     assert 3 < len(done) < 500
 
 
-def test_a_token_is_for_whom_tls_confirms(files: Path) -> None:
+def test_a_token_is_for_whom_tls_confirms(files):
     access = ProbeAccess(client_tls(files), f"{files}/token")
     assert access.url("http://10.0.0.7:9798") == "https://10.0.0.7:9798"
     assert access.header("https") == "Authorization: Bearer open sesame\r\n"
@@ -112,12 +108,12 @@ def test_a_token_is_for_whom_tls_confirms(files: Path) -> None:
     assert ProbeAccess(None, f"{files}/token").header("http")
 
 
-def test_a_token_alone_and_one_that_is_renewed(tmp_path: Path, serves: Serves) -> None:
+def test_a_token_alone_and_one_that_is_renewed(tmp_path, serves):
     token = tmp_path / "token"
     token.write_text("first")
     address = serves(Access(None, str(token))).address
 
-    def status(shown: str) -> int:
+    def status(shown):
         request = urllib.request.Request(f"{address}/report", headers={"Authorization": f"Bearer {shown}"})
         try:
             with urllib.request.urlopen(request, timeout=10) as response:
@@ -133,8 +129,8 @@ def test_a_token_alone_and_one_that_is_renewed(tmp_path: Path, serves: Serves) -
     assert [*map(status, ("second", ""))] == [401, 401], "a token that is gone opens nothing"
 
 
-def test_a_certificate_that_is_renewed(files: Path, tmp_path: Path) -> None:
-    def renew(name: str, *kinds: str) -> None:
+def test_a_certificate_that_is_renewed(files, tmp_path):
+    def renew(name, *kinds):
         for kind in kinds:
             shutil.copy(files / f"{name}.{kind}", tmp_path / kind)
 
@@ -147,7 +143,7 @@ def test_a_certificate_that_is_renewed(files: Path, tmp_path: Path) -> None:
     assert first is not access.context() is access.context()
 
 
-def test_files_that_cannot_be_used_are_one_line(files: Path, tmp_path: Path) -> None:
+def test_files_that_cannot_be_used_are_one_line(files, tmp_path):
     none = f"{tmp_path}/none"
     (tmp_path / "tls").write_text(f"probe_tls: {{ca_file: {none}}}")
     (tmp_path / "token").write_text(f"probe_token_file: {none}")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
 
-import pytest
 from aiohttp import web
 
 from infercanary.client.fetch import PollError
@@ -28,10 +25,10 @@ COLLECTED = "infercanary_runs_collected_total"
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def raw(*answer: bytes, again: bytes = b"", pause: float = 0.0) -> Handler:
+def raw(*answer, again=b"", pause=0.0):
     """Gives an answer, and then a piece for ever."""
 
-    async def handle(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(_reader, writer):
         writer.write(b"".join(answer))
         await writer.drain()
         while again or pause:
@@ -42,7 +39,7 @@ def raw(*answer: bytes, again: bytes = b"", pause: float = 0.0) -> Handler:
     return handle
 
 
-def whole(body: bytes) -> Handler:
+def whole(body):
     return raw(OK, b"Content-Length: %d\r\n\r\n" % len(body), body)
 
 
@@ -66,13 +63,13 @@ HOSTILE: dict[str, tuple[Handler, str]] = {
 """How an answer is taken apart is tested in tests/unit/client."""
 
 
-async def test_each_hostile_probe_costs_only_itself(watch: Any, good_probe: Any, eventually: Any) -> None:
+async def test_each_hostile_probe_costs_only_itself(watch, good_probe, eventually):
     """All at once: the good one is polled on, and the reasons are right."""
     reasons = {name: reason for name, (_, reason) in HOSTILE.items()} | {"refusing": "unreachable"}
     probes = {name: handler for name, (handler, _) in HOSTILE.items()}
     async with watch({**probes, "good": good_probe, "refusing": NOTHING_LISTENS}) as run:
 
-        async def failures() -> dict[str, str]:
+        async def failures():
             found = {labels["container"]: labels["reason"] for labels in await run.labels(FAILURES)}
             return found if found.keys() >= reasons.keys() else {}
 
@@ -86,13 +83,11 @@ async def test_each_hostile_probe_costs_only_itself(watch: Any, good_probe: Any,
         await eventually(lambda: asyncio.sleep(0, good_probe.polls > polls + 5))
 
 
-async def test_a_poll_that_times_out_as_it_is_stopped_is_stopped(
-    watch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_poll_that_times_out_as_it_is_stopped_is_stopped(watch, monkeypatch):
     """A cancellation may be lost in the timeout that it met: such a poll went on, and the exporter never ended."""
     polling = asyncio.Event()
 
-    async def times_out(*_: object) -> bytes:
+    async def times_out(*_):
         polling.set()
         try:
             await asyncio.sleep(30)
@@ -102,7 +97,7 @@ async def test_a_poll_that_times_out_as_it_is_stopped_is_stopped(
 
     monkeypatch.setattr(collect, "fetch", times_out)
 
-    async def lives() -> None:
+    async def lives():
         async with watch({"one": NOTHING_LISTENS}):
             await polling.wait()
 
@@ -110,15 +105,13 @@ async def test_a_poll_that_times_out_as_it_is_stopped_is_stopped(
     assert (await asyncio.wait([lived], timeout=10))[0] == {lived}
 
 
-def gauge(name: str, value: str = "") -> Family:
+def gauge(name, value=""):
     kind = "counter" if name.endswith("_total") else "gauge"
     points = (Point((value,) if value else (), 1.0),)
     return Family(name, kind, "Something.", ("container",) if value else (), points)  # type: ignore[arg-type]
 
 
-async def test_bad_families_are_rejected_by_reason_and_good_ones_of_the_same_report_shown(
-    watch: Any, good_probe: Any
-) -> None:
+async def test_bad_families_are_rejected_by_reason_and_good_ones_of_the_same_report_shown(watch, good_probe):
     """A metric of the exporter that is added and not declared in METRICS could be forged by a probe."""
     async with watch({"one": good_probe, "refusing": NOTHING_LISTENS}) as run:
         await run.appears(FAILURES)
@@ -139,7 +132,7 @@ async def test_bad_families_are_rejected_by_reason_and_good_ones_of_the_same_rep
         assert "others" not in (await run.get())[1]
 
 
-async def test_data_vanishes_with_the_first_failed_poll_and_comes_back(watch: Any, good_probe: Any) -> None:
+async def test_data_vanishes_with_the_first_failed_poll_and_comes_back(watch, good_probe):
     async with watch({"one": good_probe}) as run:
         await run.appears("infercanary_latency_seconds_count")
         good_probe.status = 503
@@ -154,11 +147,11 @@ async def test_data_vanishes_with_the_first_failed_poll_and_comes_back(watch: An
         assert await run.value(FAILURES, reason="http_status") >= 1
 
 
-def runs(*bounds: int, boot_id: str = "") -> list[Run]:
+def runs(*bounds, boot_id=""):
     return [Run(number, "resnet18", 0.0, 0.0, "ok", (0.01,), boot_id=boot_id) for number in range(*bounds)]
 
 
-async def test_each_run_is_taken_once_and_the_lost_ones_are_counted(watch: Any, good_probe: Any) -> None:
+async def test_each_run_is_taken_once_and_the_lost_ones_are_counted(watch, good_probe):
     good_probe.runs = runs(5)
     good_probe.lost_runs = 100  # before the exporter ever came
     async with watch({"one": good_probe, "repeating": whole(encode(good_probe.report()))}) as run:
@@ -177,7 +170,7 @@ async def test_each_run_is_taken_once_and_the_lost_ones_are_counted(watch: Any, 
         assert await run.value(COLLECTED, container="repeating") == 5, "one that repeats is not believed"
 
 
-async def test_a_probe_on_a_unix_socket(watch: Any, good_probe: Any, tmp_path: Path) -> None:
+async def test_a_probe_on_a_unix_socket(watch, good_probe, tmp_path):
     runner = web.AppRunner(good_probe.app(), access_log=None)
     await runner.setup()
     await web.UnixSite(runner, str(tmp_path / "probe.sock")).start()
@@ -188,9 +181,7 @@ async def test_a_probe_on_a_unix_socket(watch: Any, good_probe: Any, tmp_path: P
     await runner.cleanup()
 
 
-async def test_an_answer_that_is_more_than_its_share_of_what_comes_in_is_cut(
-    watch: Any, good_probe: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_that_is_more_than_its_share_of_what_comes_in_is_cut(watch, good_probe, monkeypatch):
     monkeypatch.setattr(limits.Share, "grant", lambda _self, _key, wanted: min(wanted, 100))
     async with watch({"one": good_probe}) as run:
         await run.appears(FAILURES, reason="too_large")

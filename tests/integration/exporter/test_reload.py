@@ -1,11 +1,7 @@
 """The config file changes while the exporter runs."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,15 +11,15 @@ from infercanary.exporter.config import check
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "exporter.yaml"
 
 
-def put(path: Path, text: str) -> None:
+def put(path, text):
     path.write_text(text)
 
 
-def write(path: Path, **probes: str) -> None:
+def write(path, **probes):
     """Replace the file as editors and Kubernetes do: another file under the same name."""
     entries = ", ".join(
         f'{{url: "{url}", service: resnet, container: {name}}}' for name, url in probes.items()
@@ -33,9 +29,7 @@ def write(path: Path, **probes: str) -> None:
     os.replace(new, path)
 
 
-async def test_a_changed_file_is_followed_and_a_bad_one_is_not(
-    exporter: Any, serve: Any, good_probe: Any, path: Path
-) -> None:
+async def test_a_changed_file_is_followed_and_a_bad_one_is_not(exporter, serve, good_probe, path):
     url = await serve(good_probe.app())
     write(path, one=url, refusing="http://127.0.0.1:1")
     async with exporter(path=path) as run:
@@ -59,7 +53,7 @@ async def test_a_changed_file_is_followed_and_a_bad_one_is_not(
         assert good_probe.cursors.count("") == asked + 1, "who stayed was not asked from the start again"
 
 
-async def test_a_reload_says_what_waits_for_the_next_start(path: Path) -> None:
+async def test_a_reload_says_what_waits_for_the_next_start(path):
     write(path)
     exporter = Exporter(check(path), path)
     put(path, "poll_seconds: 3\nlisten: 127.0.0.1:1\n")
@@ -78,9 +72,7 @@ async def test_a_reload_says_what_waits_for_the_next_start(path: Path) -> None:
         Path.unlink,
     ],
 )
-async def test_whatever_the_file_is_the_next_one_is_followed(
-    breaks: Callable[[Path], object], path: Path
-) -> None:
+async def test_whatever_the_file_is_the_next_one_is_followed(breaks, path):
     write(path)
     exporter = Exporter(check(path), path)
     breaks(path)

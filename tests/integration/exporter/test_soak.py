@@ -1,10 +1,7 @@
 """An exporter over days, by a simulated clock: what it takes stays as it was."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,7 +14,7 @@ FULL_HOURS = 24
 """Until then what is kept as a whole grows: the first day of an image, a ring, a history, and the caches of these."""
 
 
-def most_rows(images: int) -> int:
+def most_rows(images):
     """Of one canary of one container with so many images, each started so often that the openings are all kept."""
     keep = Retention()
     of_image = keep.opening * keep.opening_starts + keep.raw + keep.slack + keep.first // BLOCK
@@ -26,7 +23,7 @@ def most_rows(images: int) -> int:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("days", [1, 7])
-def test_memory_is_flat_and_files_are_within_their_bound(tmp_path: Path, days: int) -> None:
+def test_memory_is_flat_and_files_are_within_their_bound(tmp_path, days):
     days += 1  # and the first one
     command = [sys.executable, soak.__file__, str(tmp_path / "store.db"), str(24 * HOUR * days)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=2 * 3600 * days)

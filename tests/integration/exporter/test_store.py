@@ -3,15 +3,12 @@
 Kills, a loss of power and a disk that is full at any write are in test_killed.py and test_disk.py.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -22,27 +19,27 @@ from structlog.testing import capture_logs
 
 from infercanary.store import sqlite
 from infercanary.store.base import StoreError
-from infercanary.store.store import Store, open_store
+from infercanary.store.store import open_store
 
 
-def sequences(store: Store, container: str = "search-1") -> list[int]:
+def sequences(store, container="search-1"):
     found = {start.container: runs for start, runs in store.generations(SEARCH, CANARY)}
     return [run.sequence for run in found[container]]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "store.db"
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A file system of 2 MiB."""
     with mounted(tmp_path / "disk", 2) as disk:
         yield disk
 
 
-def make(path: Path) -> int:
+def make(path):
     """A store with some runs; how many bytes."""
     with closing(open_store(path)) as store:
         for number in range(20):
@@ -50,14 +47,14 @@ def make(path: Path) -> int:
     return path.stat().st_size
 
 
-def damage(path: Path, offset: int, body: bytes) -> None:
+def damage(path, offset, body):
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(body)
 
 
 @pytest.mark.root
-def test_a_full_disk_while_it_is_opened_and_later(small_disk: Path) -> None:
+def test_a_full_disk_while_it_is_opened_and_later(small_disk):
     ballast = fill(small_disk)
     path = small_disk / "store.db"
     full = re.escape(f"{path}: the disk is full")
@@ -89,7 +86,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize(("offset", "body"), DAMAGE.values(), ids=[*DAMAGE])
-def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(path: Path, offset: int, body: bytes) -> None:
+def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(path, offset, body):
     size = make(path)
     damage(path, offset % size, body)
     if not body:
@@ -106,11 +103,11 @@ def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(path: Path, offset: int
         assert sequences(store) == [*range(1, 10)]
 
 
-def test_a_file_that_is_damaged_in_use_is_set_aside_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_damaged_in_use_is_set_aside_too(path, monkeypatch):
     monkeypatch.setattr(sqlite, "_CACHE_KIB", 64)  # so that it is read from the disk
     size = make(path)
 
-    def use(store: Store) -> None:
+    def use(store):
         with store.session.transaction():
             store.take(generation(container="new"), samples(1, 50))
             for number in range(20):
@@ -126,7 +123,7 @@ def test_a_file_that_is_damaged_in_use_is_set_aside_too(path: Path, monkeypatch:
         assert store.take(generation(), samples(1, 10)) == 9
 
 
-def test_the_log_beside_a_corrupt_file_goes_with_it_and_only_the_last_three_are_kept(path: Path) -> None:
+def test_the_log_beside_a_corrupt_file_goes_with_it_and_only_the_last_three_are_kept(path):
     for _ in range(5):
         make(path)
         damage(path, 0, RANDOM)
@@ -138,7 +135,7 @@ def test_the_log_beside_a_corrupt_file_goes_with_it_and_only_the_last_three_are_
     assert names <= {"store.db", *asides, *(f"{name}-wal" for name in asides)}
 
 
-def test_a_log_that_is_damaged_costs_what_was_in_it_only(path: Path) -> None:
+def test_a_log_that_is_damaged_costs_what_was_in_it_only(path):
     make(path)
     left = path.with_name("left.db")  # as by a crash
     with closing(open_store(path)) as store:
@@ -151,9 +148,7 @@ def test_a_log_that_is_damaged_costs_what_was_in_it_only(path: Path) -> None:
         assert sequences(store, "c-0") == [*range(1, 300)]
 
 
-def test_a_file_is_held_from_the_first_moment_on_and_left_alone_by_others(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_held_from_the_first_moment_on_and_left_alone_by_others(path, monkeypatch):
     for _ in range(2):
         with monkeypatch.context() as patched, closing(open_store(path)) as store:
             patched.setattr(sqlite, "_LOCK_SECONDS", 0.1)
@@ -172,7 +167,7 @@ def test_a_file_is_held_from_the_first_moment_on_and_left_alone_by_others(
 
 
 @pytest.mark.root
-def test_a_folder_that_cannot_be_written_or_is_missing(small_disk: Path) -> None:
+def test_a_folder_that_cannot_be_written_or_is_missing(small_disk):
     path = small_disk / "store.db"
     with closing(open_store(path)) as store:
         store.take(generation(), samples(1, 10))

@@ -1,10 +1,6 @@
 """A thread or task of the exporter that ends: it is begun again and counted, and then ends the process."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from tests.integration.exporter.processes import ExporterProcess, until
 from tests.integration.fleet.world import Probe, served
@@ -29,7 +25,7 @@ main()
 
 
 @contextmanager
-def exporter(folder: Path, thread: str) -> Iterator[tuple[ExporterProcess, Probe]]:
+def exporter(folder, thread):
     """One of one probe, whose clock can be broken for a thread."""
     probe = Probe("c")
     with served(probe) as url:
@@ -46,7 +42,7 @@ def exporter(folder: Path, thread: str) -> Iterator[tuple[ExporterProcess, Probe
             running.process.wait()
 
 
-def test_a_judge_that_fails_at_each_turn_is_shown_and_its_thread_is_started_again(tmp_path: Path) -> None:
+def test_a_judge_that_fails_at_each_turn_is_shown_and_its_thread_is_started_again(tmp_path):
     """The log of the first turn that fails does so, too, and ends the thread."""
     with exporter(tmp_path, "judge") as (running, probe):
         probe.upgrade(0.02, "2")  # a turn with nothing to judge reads no clock
@@ -57,7 +53,7 @@ def test_a_judge_that_fails_at_each_turn_is_shown_and_its_thread_is_started_agai
         assert running.process is not None and running.process.poll() is None
 
 
-def test_polls_that_end_again_end_the_process(tmp_path: Path) -> None:
+def test_polls_that_end_again_end_the_process(tmp_path):
     """The log of it fails, too."""
     with exporter(tmp_path, "MainThread") as (running, _):
         assert running.process is not None

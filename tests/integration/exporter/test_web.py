@@ -11,9 +11,8 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import bcrypt
 import pytest
@@ -34,18 +33,16 @@ HASH = bcrypt.hashpw(b"canary", b"$2b$04$" + b"." * 22).decode()  # the same in 
 OTHER = HASH[:-1] + ("a" if HASH[-1] != "a" else "b")  # of another password, and as long
 
 
-def users(**hashes: str) -> str:
+def users(**hashes):
     return f"basic_auth_users: {{{', '.join(f'{name}: {value!r}' for name, value in hashes.items())}}}"
 
 
-def basic(user: str) -> str:
+def basic(user):
     return f"Basic {base64.b64encode(user.encode()).decode()}"
 
 
 @contextmanager
-def running(
-    folder: Path, web_config: str, settings: str = "discovery: none", python_path: str = ""
-) -> Iterator[str]:
+def running(folder, web_config, settings="discovery: none", python_path=""):
     """The exporter's URL; after the block it ends as a container does."""
     (folder / "web.yml").write_text(web_config)
     paths = os.pathsep.join(filter(None, (python_path, os.environ.get("PYTHONPATH"))))
@@ -55,7 +52,7 @@ def running(
         exporter.stop()
 
 
-def get(url: str, user: str = "", context: ssl.SSLContext | None = None, authorization: str = "") -> int:
+def get(url, user="", context=None, authorization=""):
     """The status; -1 where a user is refused without being asked for a password."""
     header = {"Authorization": basic(user) if user else authorization}
     request = urllib.request.Request(url, headers=header if header["Authorization"] else {})
@@ -67,7 +64,7 @@ def get(url: str, user: str = "", context: ssl.SSLContext | None = None, authori
             return error.code if error.headers.get("WWW-Authenticate") == 'Basic realm="infercanary"' else -1
 
 
-def test_users(tmp_path: Path) -> None:
+def test_users(tmp_path):
     with running(tmp_path, users(prometheus=HASH)) as url:
         checked = CliRunner().invoke(cli.cli, ["check-config", "--web-config", str(tmp_path / "web.yml")])
         assert checked.output == f"{tmp_path / 'web.yml'}: good\n"
@@ -83,7 +80,7 @@ def test_users(tmp_path: Path) -> None:
             assert get(f"{url}/metrics", authorization=odd) == 401
 
 
-def swapped(path: Path, text: str) -> None:
+def swapped(path, text):
     """As Kubernetes renews a mounted Secret: the file is a link through a folder that becomes another one."""
     folder = path.parent / f"..data_{time.monotonic_ns()}"
     folder.mkdir()
@@ -96,27 +93,27 @@ def swapped(path: Path, text: str) -> None:
         path.symlink_to(f"..data/{path.name}")
 
 
-def replaced(path: Path, text: str) -> None:
+def replaced(path, text):
     """As editors do."""
     other = path.with_suffix(".new")
     other.write_text(text)
     other.replace(path)
 
 
-def in_the_same_second(path: Path, text: str) -> None:
+def in_the_same_second(path, text):
     """In place and as long, on a file system that keeps whole seconds."""
     seconds = path.stat().st_mtime
     path.write_text(text.ljust(path.stat().st_size))
     os.utime(path, (seconds, seconds))
 
 
-def test_the_file_is_read_at_each_request(tmp_path: Path) -> None:
+def test_the_file_is_read_at_each_request(tmp_path):
     """Also passwords that were remembered go. Nobody is let in while it cannot be used: an editor may empty it before
     it writes it, and what is wrong may hide who was to be taken out."""
     path, both = tmp_path / "web.yml", users(prometheus=HASH, removed=HASH)
     with running(tmp_path, both) as url:
 
-        def lets_in(*names: str) -> list[int]:
+        def lets_in(*names):
             return [get(url, f"{name}:canary") for name in names]
 
         for write in (in_the_same_second, replaced, swapped):
@@ -150,7 +147,7 @@ socket.getaddrinfo = hangs
 """
 
 
-def test_look_ups_that_hang_stop_no_login_reload_or_end(tmp_path: Path) -> None:
+def test_look_ups_that_hang_stop_no_login_reload_or_end(tmp_path):
     """More of them than Python's own pool has threads; the end is that of :func:`running`."""
     count = min(32, (os.cpu_count() or 1) + 4) + 2
     probes = [f"{{url: 'http://hangs-{n}:1', service: s, container: c{n}}}" for n in range(count)]
@@ -169,7 +166,7 @@ def test_look_ups_that_hang_stop_no_login_reload_or_end(tmp_path: Path) -> None:
         until(lambda: b'service="s"' not in urllib.request.urlopen(request, timeout=60).read(), 60)
 
 
-def test_tls_and_a_certificate_that_is_renewed(tmp_path: Path) -> None:
+def test_tls_and_a_certificate_that_is_renewed(tmp_path):
     pem = str(certificate(tmp_path, "server"))
     with running(tmp_path, "tls_server_config: {cert_file: server.pem, key_file: server.key}") as url:
         assert url.startswith("https://")
@@ -188,12 +185,12 @@ def test_tls_and_a_certificate_that_is_renewed(tmp_path: Path) -> None:
 VERIFIES = "tls_server_config: {cert_file: server.pem, key_file: server.key, client_ca_file: client.pem, client_auth_type: RequireAndVerifyClientCert}"  # noqa: E501
 
 
-def test_clients_with_a_certificate(tmp_path: Path) -> None:
+def test_clients_with_a_certificate(tmp_path):
     certificate(tmp_path, "server")
     for name in ("client", "stranger"):
         certificate(tmp_path, name, "-addext", "extendedKeyUsage=clientAuth")
 
-    def lets_in(name: str) -> bool:
+    def lets_in(name):
         context = ssl.create_default_context(cafile=str(tmp_path / "server.pem"))
         if name:
             context.load_cert_chain(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
@@ -222,7 +219,7 @@ tls_server_config: {{cert_file: server.pem, key_file: locked.key}}       | a key
 
 
 @pytest.mark.parametrize(("text", "line"), MISTAKES)
-def test_mistakes_are_one_line(pems: Path, text: str, line: str) -> None:
+def test_mistakes_are_one_line(pems, text, line):
     path = pems / "web.yml"
     path.write_text(text)
     with pytest.raises(UsageError) as mistake:
@@ -231,7 +228,7 @@ def test_mistakes_are_one_line(pems: Path, text: str, line: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pems(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pems")
     for name in ("server", "client", "other"):
         certificate(folder, name)
@@ -241,14 +238,14 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_a_user_who_is_not_there_takes_as_long_and_a_good_password_is_checked_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     path = tmp_path / "web.yml"
     path.write_text(users(prometheus=HASH, other=OTHER))
     checked: list[str] = []
     real: Callable[[bytes, bytes], bool] = bcrypt.checkpw
 
-    def noted(password: bytes, hashed: bytes) -> bool:
+    def noted(password, hashed):
         checked.append(hashed.decode())
         return real(password, hashed)
 

@@ -1,24 +1,21 @@
 """PostgreSQL for the tests of a fleet: one server for all of a process."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from postgres import Postgres, running
+from postgres import running
 
 from infercanary.exporter.judging import ownership
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
+def postgres():
     with running() as server:
         yield server
 
 
 @pytest.fixture
-def judges(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitStack]:
+def judges(monkeypatch):
     """Closes those that a test makes; they share at each turn."""
     monkeypatch.setattr(ownership, "_SHARE_SECONDS", 0.0)
     with ExitStack() as stack:

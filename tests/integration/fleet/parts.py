@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +26,7 @@ class Part(NamedTuple):
     runs: list[Run]
 
 
-def fleet() -> list[Part]:
+def fleet():
     """40 replicas of 5 services, spread over 5 hosts; each host is slower for a while, for all on it alike."""
     rng = np.random.default_rng(21)
     hours = {host: 0.01 * np.sin(np.arange(BEFORE + AFTER + 60) / 9 + rng.uniform(0, 6)) for host in HOSTS}
@@ -60,20 +58,20 @@ def fleet() -> list[Part]:
     return parts
 
 
-def in_time(parts: Sequence[Part]) -> list[Part]:
+def in_time(parts):
     return sorted(parts, key=lambda part: part.runs[0].started_at)
 
 
-def submit(judging: Judging, part: Part) -> None:
+def submit(judging, part):
     judging._host = part.host
     judging.submit(part.start, part.runs)
 
 
-def judge(stack: ExitStack, location: str | None, host: str = "") -> Judging:
+def judge(stack, location, host=""):
     judging = Judging(location, host=host)
     judging.watched = frozenset(ServiceKey("", name) for name in SERVICES)
 
-    def close() -> None:
+    def close():
         if judging._store is not None:
             judging._store.close()
 

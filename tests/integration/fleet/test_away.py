@@ -1,51 +1,37 @@
 """PostgreSQL refuses what it took before: nothing is lost, nothing is stored twice, and a metric says since when."""
 
-from __future__ import annotations
-
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
-from pathlib import Path
+from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
-from postgres import Postgres
 from small_disk import fill, mounted
 from structlog.testing import capture_logs
 
-from infercanary.exporter.judging.worker import Judging
 from infercanary.judge.model import ServiceKey
 from infercanary.store.base import StoreError
 from infercanary.store.store import open_store
 from tests.integration.exporter.processes import certificate
-from tests.integration.fleet.parts import HOSTS, Part, fleet, in_time, judge, submit
+from tests.integration.fleet.parts import HOSTS, fleet, in_time, judge, submit
 from tests.integration.fleet.world import eventually, location
 
 KEY = ServiceKey("", "slower")
 
 
-def shown(judging: Judging, name: str) -> float:
+def shown(judging, name):
     [point] = next(family.points for family in judging.families() if family.name == f"infercanary_{name}")
     assert isinstance(point.value, float)
     return point.value
 
 
-def survives(
-    stack: ExitStack,
-    postgres: Postgres,
-    url: str,
-    store: str,
-    breaks: Callable[[], object],
-    repairs: Callable[[], object],
-    says: str,
-) -> None:
+def survives(stack, postgres, url, store, breaks, repairs, says):
     """A third of the answers comes before the database refuses, a third meanwhile, and a third afterwards."""
     parts = [part for part in in_time(fleet()) if part.start.service == KEY.name]
     third = len(parts) // 3
     judging = judge(stack, store, HOSTS[0])
 
-    def take(several: Sequence[Part]) -> int:
+    def take(several):
         """The number of their runs."""
         for number, part in enumerate(several):
             submit(judging, part)
@@ -69,7 +55,7 @@ def survives(
 
     repairs()
 
-    def goes_on() -> bool:
+    def goes_on():
         judging.turn()
         return shown(judging, "store_up") == 1.0
 
@@ -92,7 +78,7 @@ def survives(
 
 
 @pytest.mark.root
-def test_its_disk_is_full(postgres: Postgres, judges: ExitStack) -> None:
+def test_its_disk_is_full(postgres, judges):
     with mounted(postgres.folder / "small", 24, "postgres") as small:
         postgres.sql(f"CREATE TABLESPACE small LOCATION '{small}'")
         url = postgres.database()
@@ -112,14 +98,14 @@ def test_its_disk_is_full(postgres: Postgres, judges: ExitStack) -> None:
 # Its password ----------------------------------------------------------------------------------------------------
 
 
-def test_its_password_is_changed(postgres: Postgres, judges: ExitStack, tmp_path: Path) -> None:
+def test_its_password_is_changed(postgres, judges, tmp_path):
     url = postgres.database()
     postgres.sql("DROP ROLE IF EXISTS rotated")
     postgres.sql("CREATE ROLE rotated LOGIN SUPERUSER PASSWORD 'old'")
     at = location(postgres, url, tmp_path).replace("//postgres@", "//rotated@")
     (tmp_path / "password").write_text("old")
 
-    def breaks() -> None:
+    def breaks():
         postgres.sql("ALTER ROLE rotated PASSWORD 'new'")
         postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'rotated'")
 
@@ -133,7 +119,7 @@ def test_its_password_is_changed(postgres: Postgres, judges: ExitStack, tmp_path
 # Its certificate -------------------------------------------------------------------------------------------------
 
 
-def reload(postgres: Postgres, **settings: object) -> None:
+def reload(postgres, **settings):
     """Change settings of a running server, and wait until new connections have them."""
     for name, value in settings.items():
         postgres.sql(f"ALTER SYSTEM SET {name} = '{value}'")
@@ -152,26 +138,26 @@ class Server:
         folder: For copies that clients read.
     """
 
-    def __init__(self, postgres: Postgres, folder: Path) -> None:
+    def __init__(self, postgres, folder):
         self.postgres, self.folder = postgres, folder
         self.right = self._made("right", "127.0.0.1")
         self.other = self._made("other", "127.0.0.9")
 
-    def _made(self, name: str, address: str) -> Path:
+    def _made(self, name, address):
         made = certificate(self.postgres.folder, name, address=f"IP:{address}")
         for path in (made, made.with_suffix(".key")):
             shutil.copy(path, self.folder)
             self.postgres.own(path)
         return self.folder / made.name
 
-    def has(self, certificate: Path) -> None:
+    def has(self, certificate):
         """Serve this certificate."""
         pem = self.postgres.folder / certificate.name
         reload(self.postgres, ssl_cert_file=pem, ssl_key_file=pem.with_suffix(".key"), ssl="on")
 
 
 @pytest.fixture
-def server(postgres: Postgres, tmp_path: Path) -> Iterator[Server]:
+def server(postgres, tmp_path):
     if shutil.which("openssl") is None:
         pytest.skip("openssl makes the certificates")
     yield Server(postgres, tmp_path)
@@ -179,10 +165,10 @@ def server(postgres: Postgres, tmp_path: Path) -> Iterator[Server]:
     reload(postgres)
 
 
-def test_each_mode_connects_or_says_in_one_line_why_not(server: Server, postgres: Postgres) -> None:
+def test_each_mode_connects_or_says_in_one_line_why_not(server, postgres):
     at = location(postgres, postgres.database(), server.folder)
 
-    def answer(mode: str, certificate: Path) -> str:
+    def answer(mode, certificate):
         ca = f"&sslrootcert={certificate}" if mode.startswith("verify") else ""
         with closing(open_store(f"{at}&sslmode={mode}{ca}")) as store:
             try:

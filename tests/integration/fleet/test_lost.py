@@ -1,21 +1,17 @@
 """Exporters are killed, stopped and go on, and so does the database: each run is stored once, and one judge writes."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time
 from contextlib import closing
-from pathlib import Path
 
 import msgspec
 import pytest
-from postgres import Postgres, running
+from postgres import running
 
 from infercanary.exporter.judging.findings import Finding
 from infercanary.exporter.judging.worker import Judging
-from infercanary.judge.result import Result
-from infercanary.store.store import Store, open_store
+from infercanary.store.store import open_store
 from tests.integration.exporter.processes import KEY
 from tests.integration.fleet.world import (
     audited,
@@ -29,7 +25,7 @@ from tests.integration.fleet.world import (
 )
 
 
-def stored(store: Store) -> dict[str, tuple[int, int]]:
+def stored(store):
     """Start → how many runs its rows stand for, after hours also as medians of several, and the last one."""
     return {
         g.boot_id: (sum(s.runs for s in samples), samples[-1].sequence)
@@ -37,7 +33,7 @@ def stored(store: Store) -> dict[str, tuple[int, int]]:
     }
 
 
-def undisturbed(store: Store) -> Result:
+def undisturbed(store):
     """The verdict of one judge with a file that got the same runs in one piece."""
     alone = Judging(None)
     alone.turn()
@@ -51,7 +47,7 @@ def undisturbed(store: Store) -> Result:
 
 @pytest.mark.takes(15)
 @pytest.mark.parametrize(("kills", "crashes"), [(3, 1), pytest.param(100, 20, marks=pytest.mark.campaign)])
-def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, crashes: int) -> None:
+def test_every_run_is_stored_once_whoever_is_killed(tmp_path, kills, crashes):
     rng = random.Random(3)
     with running() as postgres:
         url = audited(postgres)
@@ -91,7 +87,7 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, 
                 truth = undisturbed(store)
                 assert truth.state == "regressed"
 
-                def judged() -> bool:
+                def judged():
                     with closing(open_store(url)) as reader:
                         assert reader.fleet is not None
                         found = {canary: body for _, canary, body in reader.fleet.findings([KEY])}
@@ -105,9 +101,7 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, 
 
 @pytest.mark.campaign
 @pytest.mark.store
-def test_one_that_was_stopped_for_longer_than_its_lease_writes_and_shows_nothing_more(
-    tmp_path: Path, postgres: Postgres
-) -> None:
+def test_one_that_was_stopped_for_longer_than_its_lease_writes_and_shows_nothing_more(tmp_path, postgres):
     url = audited(postgres)
     at = location(postgres, url, tmp_path, lease_seconds=2)
     with fleet(tmp_path, at, hosts=2, replicas=2) as (probes, exporters):
@@ -117,7 +111,7 @@ def test_one_that_was_stopped_for_longer_than_its_lease_writes_and_shows_nothing
         before = {name for name, _ in written(postgres, url)}
         assert len(before) == 1 and holder.process is not None
 
-        def writes() -> int:
+        def writes():
             return len([name for name, _ in written(postgres, url) if name in before])
 
         holder.process.send_signal(signal.SIGSTOP)

@@ -4,21 +4,17 @@ All of it is real: PostgreSQL, five exporters, Prometheus with the shipped rules
 configuration, and a webhook.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import alertmanager
 import operated
 import pytest
 import yaml
 from harness import ROOT
-from postgres import Postgres
 
-from tests.integration.fleet.world import SERVICE, Exporter, eventually, fleet, location
+from tests.integration.fleet.world import SERVICE, eventually, fleet, location
 
 ALERT = {"alertname": "InferCanaryImageRegressed", "service": SERVICE, "canary": "c", "severity": "critical"}
 FIRES = 'ALERTS{alertname="InferCanaryImageRegressed",alertstate="firing"}'
@@ -28,7 +24,7 @@ BEGAN = 'ALERTS_FOR_STATE{alertname="InferCanaryImageRegressed"}'
 WATCHED_SECONDS = 240
 
 
-def prometheus_config(exporters: list[Exporter], notified: str, folder: Path) -> Path:
+def prometheus_config(exporters, notified, folder):
     """The shipped one, with these targets."""
     shipped = ROOT / "prometheus"
     config = yaml.safe_load((shipped / "prometheus.yml").read_text())
@@ -45,14 +41,12 @@ def prometheus_config(exporters: list[Exporter], notified: str, folder: Path) ->
     return path
 
 
-def publishers(exporters: list[Exporter]) -> list[str]:
+def publishers(exporters):
     return [one.host for one in exporters if one.process and one.values("infercanary_verdict")]
 
 
 @pytest.mark.campaign
-def test_a_regression_is_one_notification_though_its_judge_is_killed(
-    tmp_path: Path, postgres: Postgres
-) -> None:
+def test_a_regression_is_one_notification_though_its_judge_is_killed(tmp_path, postgres):
     if not (shutil.which("prometheus") and shutil.which("alertmanager")):
         pytest.skip("not on PATH: prometheus, alertmanager")
     at = location(postgres, postgres.database(), tmp_path)

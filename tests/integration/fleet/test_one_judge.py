@@ -1,19 +1,12 @@
 """Exporters that share a database judge as one that has all runs in a file does, to the last digit."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
-from pathlib import Path
+from contextlib import closing
 
 import msgspec
-import pytest
-from postgres import Postgres
 from slow_network import Proxy
 
 from infercanary.exporter.judging import ownership, worker
-from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.ownership import PRIORS
 from infercanary.exporter.judging.restart_prior import LEARN_SECONDS, RestartPrior
 from infercanary.judge.model import ServiceKey
@@ -21,16 +14,16 @@ from infercanary.judge.restarts import learned
 from infercanary.judge.shift import Restarts
 from infercanary.store.postgres import PostgresDatabase
 from infercanary.store.store import open_store
-from tests.integration.fleet.parts import HOSTS, REPLICAS, SERVICES, Part, fleet, in_time, judge, submit
+from tests.integration.fleet.parts import HOSTS, REPLICAS, SERVICES, fleet, in_time, judge, submit
 from tests.integration.fleet.world import location
 
 
-def results(findings: Findings) -> dict[str, tuple[object, ...]]:
+def results(findings):
     """What must be equal whoever judges."""
     return {name: (each.result, each.sentence, each.drifts, each.measures) for name, each in findings.items()}
 
 
-def alone(judges: ExitStack, parts: Sequence[Part]) -> Mapping[ServiceKey, Findings]:
+def alone(judges, parts):
     """What one judge with a file finds."""
     judging = judge(judges, None)
     for part in in_time(parts):
@@ -39,7 +32,7 @@ def alone(judges: ExitStack, parts: Sequence[Part]) -> Mapping[ServiceKey, Findi
     return judging.findings
 
 
-def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: ExitStack) -> None:
+def test_verdicts_are_those_of_one_judge_on_a_file(postgres, judges):
     parts, url = fleet(), postgres.database()
     expected = alone(judges, parts)
     states = {key.name: found["c"].result.state for key, found in expected.items()}
@@ -88,9 +81,7 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: E
                 assert exporter.findings[service]["c"].result.state == found["c"].result.state
 
 
-def test_a_partition_costs_nothing_and_ends_with_one_judge(
-    postgres: Postgres, judges: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_costs_nothing_and_ends_with_one_judge(postgres, judges, tmp_path, monkeypatch):
     monkeypatch.setattr(PostgresDatabase.__init__, "__defaults__", (3.0,))  # seconds of a call
     url = f"{postgres.database()}&lease_seconds=600"  # no judgement takes so long
     proxy = judges.enter_context(closing(Proxy(postgres.port)))
@@ -127,9 +118,7 @@ def test_a_partition_costs_nothing_and_ends_with_one_judge(
     assert postgres.sql("SELECT sum(taken) FROM series", url) == str(sum(len(part.runs) for part in parts))
 
 
-def test_any_exporter_answers_about_a_service_of_other_hosts(
-    postgres: Postgres, judges: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_exporter_answers_about_a_service_of_other_hosts(postgres, judges, monkeypatch):
     url = postgres.database()
     own, elsewhere = judge(judges, url, HOSTS[0]), judge(judges, url, HOSTS[1])
     elsewhere.watched = frozenset()  # no container of it is on its host
@@ -163,14 +152,14 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(
     assert elsewhere.findings[key] and not elsewhere.ownership.running(key)
 
 
-def test_names_that_no_service_has_are_not_followed(postgres: Postgres, judges: ExitStack) -> None:
+def test_names_that_no_service_has_are_not_followed(postgres, judges):
     """Anybody may ask about any: that keeps no rollout from its answer, and costs no query each."""
     url = postgres.database()
     own, elsewhere = judge(judges, url, HOSTS[0]), judge(judges, url, HOSTS[1])
     own.watched, elsewhere.watched = frozenset({ServiceKey("", "slower")}), frozenset()
     own.turn()
 
-    def flood() -> None:
+    def flood():
         for number in range(10_000):
             elsewhere.ownership.ask(ServiceKey("", f"no-such-{number}"))
 
@@ -183,7 +172,7 @@ def test_names_that_no_service_has_are_not_followed(postgres: Postgres, judges: 
     assert {*elsewhere.ownership._asked} == {ServiceKey("", "slower")}, "it is known by name now"
 
 
-def test_what_exporters_learned_apart_is_one_prior(postgres: Postgres, judges: ExitStack) -> None:
+def test_what_exporters_learned_apart_is_one_prior(postgres, judges):
     url = postgres.database()
     stores = [judges.enter_context(closing(open_store(url))) for _ in range(3)]
     learns = [RestartPrior() for _ in stores]

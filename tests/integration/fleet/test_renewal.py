@@ -1,11 +1,7 @@
 """A verdict is shown for as long as its lease is renewed, however long the judge's own work takes."""
 
-from __future__ import annotations
-
 from contextlib import closing
-from pathlib import Path
 
-from postgres import Postgres
 from slow_network import Proxy
 
 from tests.integration.fleet.world import SERVICE, eventually, fleet, location
@@ -13,9 +9,7 @@ from tests.integration.fleet.world import SERVICE, eventually, fleet, location
 LEASE_SECONDS = 3.0
 
 
-def test_a_lease_is_renewed_while_a_turn_of_judging_hangs_and_what_is_lost_is_not_shown(
-    postgres: Postgres, tmp_path: Path
-) -> None:
+def test_a_lease_is_renewed_while_a_turn_of_judging_hangs_and_what_is_lost_is_not_shown(postgres, tmp_path):
     url = postgres.database()
     lease = f"SELECT expires - extract(epoch FROM now()) FROM lease WHERE service = '{SERVICE}'"
     with closing(Proxy(postgres.port)) as network:

@@ -15,7 +15,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing, contextmanager
 from operator import gt
 from pathlib import Path
@@ -28,7 +28,7 @@ from set_clock import Clock, needs_faketime
 from slow_network import Proxy
 from small_disk import fill, mounted
 
-from infercanary.store.store import Store, open_store
+from infercanary.store.store import open_store
 from tests.integration.exporter.processes import KEY
 from tests.integration.fleet.world import (
     Exporter,
@@ -62,39 +62,39 @@ class Scene(NamedTuple):
     rng: random.Random
 
     @property
-    def postgres(self) -> Postgres:
+    def postgres(self):
         assert self.server is not None
         return self.server
 
     @property
-    def holder(self) -> Exporter:
+    def holder(self):
         """The exporter that publishes the verdict."""
         eventually(lambda: len(publishers(self.exporters)) == 1)
         return next(filter(publishes, self.exporters))
 
-    def is_up(self, up: bool, *exporters: Exporter) -> None:
+    def is_up(self, up, *exporters):
         """Wait until these exporters say so of the store; none for all."""
         several = exporters or self.exporters
         eventually(lambda: all(one.values("infercanary_store_up").get("") == float(up) for one in several))
 
-    def goes_on(self) -> None:
+    def goes_on(self):
         """Wait until each exporter stored more runs."""
         before = [*map(stored_by, self.exporters)]
         eventually(lambda: all(map(gt, map(stored_by, self.exporters), before)))
 
-    def says(self, text: str) -> None:
+    def says(self, text):
         """Wait until each exporter logged it."""
         eventually(lambda: all(text in one.log for one in self.exporters))
 
 
-def stored_by(exporter: Exporter) -> float:
+def stored_by(exporter):
     return exporter.values("infercanary_stored_runs_total").get("", 0.0)
 
 
 # Troubles --------------------------------------------------------------------------------------------------------
 
 
-def a_full_disk(scene: Scene) -> None:
+def a_full_disk(scene):
     disk = Path(scene.location).parent if scene.server is None else scene.postgres.folder / "small"
     ballast = fill(disk)
     scene.is_up(False)
@@ -102,7 +102,7 @@ def a_full_disk(scene: Scene) -> None:
     ballast.unlink()
 
 
-def probes_that_restart(scene: Scene) -> None:
+def probes_that_restart(scene):
     for _ in range(3):
         waiting = {*range(len(scene.probes))}
         while waiting:
@@ -113,7 +113,7 @@ def probes_that_restart(scene: Scene) -> None:
                 waiting.remove(one)
 
 
-def tables_locked(scene: Scene) -> None:
+def tables_locked(scene):
     """Each table, until an exporter complains or for longer than a statement waits for a lock."""
     tables = scene.postgres.sql(
         "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'written'",
@@ -134,7 +134,7 @@ def tables_locked(scene: Scene) -> None:
     scene.says("waited too long for a lock")
 
 
-def partitioned(scene: Scene) -> None:
+def partitioned(scene):
     holder = scene.holder
     others = [one for one in scene.exporters if one is not holder]
     network = scene.networks[scene.exporters.index(holder)]
@@ -146,13 +146,13 @@ def partitioned(scene: Scene) -> None:
     assert publishers(others)
 
 
-def postgres_stopped(scene: Scene) -> None:
+def postgres_stopped(scene):
     scene.postgres.signal_all(signal.SIGSTOP)
     scene.is_up(False)
     scene.postgres.signal_all(signal.SIGCONT)
 
 
-def slow_packets(scene: Scene) -> None:
+def slow_packets(scene):
     for network in scene.networks:
         network.delay_seconds = 0.4
     for _ in range(2):
@@ -162,7 +162,7 @@ def slow_packets(scene: Scene) -> None:
         network.delay_seconds = 0.0
 
 
-def dies(holder: Exporter, scene: Scene) -> None:
+def dies(holder, scene):
     """Kill the holder of the lease, and start it again once another exporter took over."""
     holder.kill()
     eventually(lambda: publishers(scene.exporters))
@@ -170,7 +170,7 @@ def dies(holder: Exporter, scene: Scene) -> None:
     scene.is_up(True)
 
 
-def exporters_clocks_set(scene: Scene) -> None:
+def exporters_clocks_set(scene):
     """One exporter a day ahead, one behind: whichever of them dies, the other one takes over."""
     first, second = scene.clocks
     for days in (1, -2):
@@ -181,7 +181,7 @@ def exporters_clocks_set(scene: Scene) -> None:
             dies(scene.holder, scene)
 
 
-def postgres_clock_set(scene: Scene) -> None:
+def postgres_clock_set(scene):
     clock = scene.clocks[0]
     for days in (1, -1, -1):
         before = float(scene.postgres.sql("SELECT extract(epoch FROM now())"))
@@ -222,7 +222,7 @@ ROWS = (
 
 
 @contextmanager
-def begun(row: Row, kind: str, folder: Path) -> Iterator[Scene]:
+def begun(row, kind, folder):
     """The scene before the trouble: an upgrade was judged, and goes on."""
     with ExitStack() as stack:
         hosts = 1 if kind == "file" else 2
@@ -265,12 +265,12 @@ def begun(row: Row, kind: str, folder: Path) -> Iterator[Scene]:
 
 
 @contextmanager
-def watched(scene: Scene) -> Iterator[list[float]]:
+def watched(scene):
     """Note when two exporters published at one moment, on the monotonic clock."""
     twice: list[float] = []
     ended = threading.Event()
 
-    def watch() -> None:
+    def watch():
         while not ended.wait(0.1):
             first, *others = scene.exporters
             # One that publishes before and after another one does so at the same moment, too.
@@ -286,18 +286,18 @@ def watched(scene: Scene) -> Iterator[list[float]]:
         thread.join()
 
 
-def stored(store: Store) -> tuple[dict[str, list[int]], dict[str, int]]:
+def stored(store):
     """Start → the sequences of its runs, and how many the store counted as taken."""
     found = store.generations(KEY, "c")
     runs = {start.boot_id: [run.sequence for run in runs] for start, runs in found}
     return runs, {boot: count for (_, boot), count in store.taken(KEY, "c").items()}
 
 
-def publishes(exporter: Exporter) -> bool:
+def publishes(exporter):
     return bool(exporter.values("infercanary_verdict"))
 
 
-def regressed(exporter: Exporter) -> bool:
+def regressed(exporter):
     shown = exporter.values("infercanary_verdict").items()
     return any(
         value and 'measure="latency"' in labels and 'verdict="regressed"' in labels for labels, value in shown
@@ -310,7 +310,7 @@ def regressed(exporter: Exporter) -> bool:
     ("row", "kind"),
     [pytest.param(row, kind, id=f"{row.trouble.__name__}-{kind}") for row in ROWS for kind in row.kinds],
 )
-def test_each_run_is_stored_once_and_one_exporter_publishes(row: Row, kind: str, tmp_path: Path) -> None:
+def test_each_run_is_stored_once_and_one_exporter_publishes(row, kind, tmp_path):
     with begun(row, kind, tmp_path) as scene:
         with watched(scene) as twice:
             row.trouble(scene)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
-from postgres import PASSWORD, Postgres
+from postgres import PASSWORD
 
 from infercanary.contract.report import SCHEMA_VERSION, Report, Run, encode
 from infercanary.store.store import open_store
@@ -41,7 +39,7 @@ class Probe:
         began: Its first start, a Unix time.
     """
 
-    def __init__(self, name: str, began: float = _BEGAN) -> None:
+    def __init__(self, name, began=_BEGAN):
         self.name = name
         self._began_at = began
         self._rng = np.random.default_rng(sum(map(ord, name)))
@@ -57,7 +55,7 @@ class Probe:
         """Starts that an exporter asked while they ran."""
         self.upgrade(0.02, "1")
 
-    def upgrade(self, seconds: float, torch: str) -> None:
+    def upgrade(self, seconds, torch):
         """Start again with another image, which takes ``seconds`` for an inference."""
         with self._lock:
             self._boots += 1
@@ -66,10 +64,10 @@ class Probe:
             self._started_at = self._began_at + 10 * self._first
 
     @property
-    def boot_id(self) -> str:
+    def boot_id(self):
         return f"{self.name}-{self._boots}"
 
-    def made(self) -> list[Run]:
+    def made(self):
         """All runs until now, each with the start that it is of."""
         with self._lock:
             while not self.stopped and len(self._runs) < (time.monotonic() - self._began) / _EVERY:
@@ -84,11 +82,11 @@ class Probe:
             return [*self._runs]
 
     @property
-    def is_collected(self) -> bool:
+    def is_collected(self):
         """Whether the exporter that asked last has all of its runs."""
         return self.stopped and self._asked == len(self.made())
 
-    def report(self, since: str) -> bytes:
+    def report(self, since):
         """What it answers."""
         runs = self.made()
         self._asked = int(since or 0)
@@ -101,11 +99,11 @@ class Probe:
 
 
 @contextmanager
-def served(probe: Probe) -> Iterator[str]:
+def served(probe):
     """The probe on a free port; its URL."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             query = parse_qs(urlsplit(self.path).query)
             body = probe.report(query.get("since", [""])[0])
             self.send_response(200)
@@ -114,7 +112,7 @@ def served(probe: Probe) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None: ...
+        def log_message(self, *_): ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -130,22 +128,14 @@ def served(probe: Probe) -> Iterator[str]:
 class Exporter(ExporterProcess):
     """One of a host's own, which may be killed and started again. A database notes by whom it is written."""
 
-    def __init__(
-        self,
-        folder: Path,
-        host: str,
-        store: str,
-        probes: Mapping[str, str],
-        environment: Mapping[str, str] = {},
-        poll_seconds: float = 0.2,
-    ) -> None:
+    def __init__(self, folder, host, store, probes, environment=(), poll_seconds=0.2):
         self.host = host
         if "?" in store:
             store = f"{store}&application_name={host}"
-        super().__init__(folder / host, probes, {"NODE_NAME": host, **environment}, store, poll_seconds)
+        super().__init__(folder / host, probes, {"NODE_NAME": host, **dict(environment)}, store, poll_seconds)
 
 
-def location(postgres: Postgres, url: str, folder: Path, lease_seconds: float = 20.0) -> str:
+def location(postgres, url, folder, lease_seconds=20.0):
     """The database ``url`` over TCP, with a password in a file."""
     (folder / "password").write_text(PASSWORD)
     return (
@@ -154,7 +144,7 @@ def location(postgres: Postgres, url: str, folder: Path, lease_seconds: float = 
     )
 
 
-def audited(postgres: Postgres) -> str:
+def audited(postgres):
     """Make a database with the store's tables and :data:`AUDIT`, and return its URL."""
     url = postgres.database()
     with closing(open_store(url)) as store:
@@ -163,7 +153,7 @@ def audited(postgres: Postgres) -> str:
     return url
 
 
-def made(probes: Sequence[Probe]) -> dict[str, list[int]]:
+def made(probes):
     """Return the sequences of all runs that were made, by start."""
     sequences = defaultdict[str, list[int]](list)
     for run in chain.from_iterable(probe.made() for probe in probes):
@@ -172,15 +162,7 @@ def made(probes: Sequence[Probe]) -> dict[str, list[int]]:
 
 
 @contextmanager
-def fleet(
-    folder: Path,
-    store: str | Sequence[str],
-    hosts: int,
-    replicas: int,
-    began: float = _BEGAN,
-    environments: Sequence[Mapping[str, str]] = (),
-    poll_seconds: float = 0.2,
-) -> Iterator[tuple[list[Probe], list[Exporter]]]:
+def fleet(folder, store, hosts, replicas, began=_BEGAN, environments=(), poll_seconds=0.2):
     """So many replicas of one service, spread over hosts, each with an exporter that runs.
 
     Args:
@@ -208,12 +190,12 @@ def fleet(
         yield probes, exporters
 
 
-def publishers(exporters: Sequence[Exporter]) -> list[str]:
+def publishers(exporters):
     """Hosts whose exporter shows a verdict."""
     return [one.host for one in exporters if one.values("infercanary_verdict")]
 
 
-def one_owner_at_a_time(postgres: Postgres, url: str) -> None:
+def one_owner_at_a_time(postgres, url):
     """All writes of findings since :data:`AUDIT` were made by the holder of the lease."""
     writes = written(postgres, url)
     fences = [fence for _, fence in writes]
@@ -221,7 +203,7 @@ def one_owner_at_a_time(postgres: Postgres, url: str) -> None:
     assert len({*writes}) == len({*fences}), "a lease has one holder"
 
 
-def written(postgres: Postgres, url: str) -> list[tuple[str, int]]:
+def written(postgres, url):
     """Host and fence of each write of a finding since :data:`AUDIT`."""
     rows = postgres.sql("SELECT host, fence FROM written ORDER BY number", url).splitlines()
     return [(host, int(fence)) for host, fence in (row.split("|") for row in rows)]

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ class Api(BaseHTTPRequestHandler):
     asked: list[str]
     status: int
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         found = re.search(r"[?&]page=(\d+)", self.path)
         page = int(found[1]) if found else 1
         more = len(self.comments) > 3 * page
@@ -38,33 +38,33 @@ class Api(BaseHTTPRequestHandler):
         link = {"Link": f'<{url}>; rel="next", <{url}>; rel="last"'} if more else {}
         self.reply(self.comments[3 * page - 3 : 3 * page], link)
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         self.comments.append({"id": len(self.comments), "body": self.body()})
         self.reply(self.comments[-1])
 
-    def do_PATCH(self) -> None:
+    def do_PATCH(self):
         comment = self.comments[int(self.path.rpartition("/")[2])]
         comment["body"] = self.body()
         self.reply(comment)
 
-    def body(self) -> str:
+    def body(self):
         return str(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["body"])
 
-    def reply(self, answer: object, headers: Mapping[str, str] = {}) -> None:
+    def reply(self, answer, headers=()):
         assert self.headers["Authorization"] == "Bearer secret"
         self.asked.append(f"{self.command} {self.path}")
         self.send_response(self.status)
-        for name, value in headers.items():
+        for name, value in dict(headers).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(json.dumps(answer).encode())
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
 
 @pytest.fixture
-def github() -> Iterator[tuple[str, type[Api]]]:
+def github():
     """Its URL, and what it has."""
     api = type("Github", (Api,), {"comments": [], "asked": [], "status": 200})
     server = ThreadingHTTPServer(("127.0.0.1", 0), api)
@@ -78,20 +78,20 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def runner(tmp_path: Path, github: tuple[str, type[Api]]) -> Run:
+def runner(tmp_path, github):
     """Runs a step of the action, with these inputs, and outputs of the steps before."""
     (tmp_path / "infercanary").mkdir()
     (tmp_path / "infercanary/bin").symlink_to(Path(sys.executable).parent)  # what the first step installs
 
-    def run(step: str, outputs: Mapping[str, str] = {}, **inputs: str) -> subprocess.CompletedProcess[str]:
+    def run(step, outputs=(), **inputs):
         known = {
             "github.action_path": str(ROOT),
             "github.event.pull_request.number": "7",
             **{f"inputs.{name}": value for name, value in {**DEFAULTS, "token": "secret", **inputs}.items()},
-            **{f"steps.compare.outputs.{name}": value for name, value in outputs.items()},
+            **{f"steps.compare.outputs.{name}": value for name, value in dict(outputs).items()},
         }
 
-        def filled(text: str) -> str:
+        def filled(text):
             return re.sub(r"\$\{\{ (\S+) \}\}", lambda match: known[match[1]], text)
 
         environment = {
@@ -108,7 +108,7 @@ def runner(tmp_path: Path, github: tuple[str, type[Api]]) -> Run:
     return run
 
 
-def files(folder: Path, *levels: float) -> Iterator[str]:
+def files(folder, *levels):
     for number, level in enumerate(levels):
         rng = random.Random(number)
         path = folder / f"{number}.txt"
@@ -116,13 +116,11 @@ def files(folder: Path, *levels: float) -> Iterator[str]:
         yield str(path)
 
 
-def outputs(folder: Path) -> dict[str, str]:
+def outputs(folder):
     return dict(line.split("=", 1) for line in (folder / "output").read_text().splitlines())
 
 
-def test_a_regression_is_commented_and_fails(
-    runner: Run, github: tuple[str, type[Api]], tmp_path: Path
-) -> None:
+def test_a_regression_is_commented_and_fails(runner, github, tmp_path):
     old, new = files(tmp_path, 20, 23)
     inputs = {
         "command": "compare",
@@ -172,7 +170,7 @@ def test_a_regression_is_commented_and_fails(
         ("0", "wran", 2, "::error::unknown: wran is neither warn nor fail\n"),
     ],
 )
-def test_what_an_answer_ends_with(runner: Run, code: str, unknown: str, exit_code: int, line: str) -> None:
+def test_what_an_answer_ends_with(runner, code, unknown, exit_code, line):
     done = runner("Answer", {"code": code}, unknown=unknown)
     assert (done.returncode, done.stdout) == (exit_code, line)
 
@@ -184,12 +182,12 @@ def test_what_an_answer_ends_with(runner: Run, code: str, unknown: str, exit_cod
         ({"options": "--restart-sd 1\ngpus 1"}, "::error::options: gpus is no option; give one a line\n"),
     ],
 )
-def test_a_mistake_in_the_inputs_is_one_line(runner: Run, inputs: dict[str, str], line: str) -> None:
+def test_a_mistake_in_the_inputs_is_one_line(runner, inputs, line):
     done = runner("Compare", **{"baseline": "a", "candidate": "b", **inputs})
     assert (done.returncode, done.stdout) == (2, line)
 
 
-def test_what_the_command_says_of_a_mistake_ends_the_step(runner: Run, tmp_path: Path) -> None:
+def test_what_the_command_says_of_a_mistake_ends_the_step(runner, tmp_path):
     done = runner("Compare", command="compare", baseline="--help", candidate="$(touch owned)")
     assert (
         done.returncode == 2
@@ -199,7 +197,7 @@ def test_what_the_command_says_of_a_mistake_ends_the_step(runner: Run, tmp_path:
     assert not (tmp_path / "output").exists() and not (tmp_path / "owned").exists()
 
 
-def test_the_action_and_its_steps_agree() -> None:
+def test_the_action_and_its_steps_agree():
     text = (ROOT / "action.yml").read_text(encoding="utf-8")
     assert {*re.findall(r"inputs\.(\w+)", text)} == {*ACTION["inputs"]}, (
         "an input that no step reads, or is not there"

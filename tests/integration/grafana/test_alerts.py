@@ -1,7 +1,5 @@
 """The queries of Grafana's own alert rules, run by Prometheus' own tool."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -7,9 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.takes(15)
 
 
-def outputs(cell: Any, kind: str) -> str:
+def outputs(cell, kind):
     return "".join(
         "".join(output.get("data", {}).get(kind, "")) + "".join(output.get("text", ""))
         for output in cell.outputs
@@ -29,7 +27,7 @@ def outputs(cell: Any, kind: str) -> str:
 
 
 @pytest.mark.quiet
-def test_the_notebook_runs_and_says_that_it_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_runs_and_says_that_it_is_slower(monkeypatch):
     monkeypatch.setenv(
         "OPENBLAS_NUM_THREADS", "1"
     )  # threads that wait for one another on a busy machine are noise
@@ -51,13 +49,13 @@ def test_the_notebook_runs_and_says_that_it_is_slower(monkeypatch: pytest.Monkey
 
 
 @pytest.fixture(scope="module")
-def shell() -> Any:
+def shell():
     ipython = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
     ipython.run_line_magic("load_ext", "infercanary")
     return ipython
 
 
-def test_a_cell_is_timed_with_the_names_of_the_notebook(shell: Any) -> None:
+def test_a_cell_is_timed_with_the_names_of_the_notebook(shell):
     shell.run_cell("numbers = list(range(1000))")
     result = shell.run_cell_magic("canary", "--runs 8 --name sum", "total = sum(numbers)\n")
     assert result.canary == "sum" and len(result.runs) == 8
@@ -78,7 +76,7 @@ nowhere() | cell: cannot be opened: NameError: name 'nowhere' is not defined
 """
 
 
-def test_a_mistake_is_one_line(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(shell, capsys):
     for row in MISTAKES.strip("\n").splitlines():
         line, said = row.split(" | ", 1)
         shell.run_line_magic("canary", line)
@@ -88,7 +86,7 @@ def test_a_mistake_is_one_line(shell: Any, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.startswith("infercanary: %canary: invalid syntax in `a b`")
 
 
-def test_the_bare_install_times_and_reads_and_names_what_the_rest_needs(tmp_path: Path) -> None:
+def test_the_bare_install_times_and_reads_and_names_what_the_rest_needs(tmp_path):
     """Without pandas, numpy and the exporter's tree."""
     for name in ("pandas", "numpy"):
         (tmp_path / f"{name}.py").write_text(
@@ -121,7 +119,7 @@ def test_the_bare_install_times_and_reads_and_names_what_the_rest_needs(tmp_path
     ]
 
 
-def test_a_result_is_saved_once_and_a_file_that_is_no_journal_is_one_line(tmp_path: Path) -> None:
+def test_a_result_is_saved_once_and_a_file_that_is_no_journal_is_one_line(tmp_path):
     result = infercanary.time(lambda: 1, runs=1)
     path = result.save(tmp_path / "runs.jsonl")
     assert json.loads(path.read_text().splitlines()[0])["components"]
@@ -133,7 +131,7 @@ def test_a_result_is_saved_once_and_a_file_that_is_no_journal_is_one_line(tmp_pa
         infercanary.read(path)
 
 
-def test_an_array_is_one_argument_and_text_is_none() -> None:
+def test_an_array_is_one_argument_and_text_is_none():
     """As of a torch model: `time(f, array)` does not call f with each of its rows."""
     numpy = pytest.importorskip("numpy")
     shapes: list[object] = []
@@ -144,7 +142,7 @@ def test_an_array_is_one_argument_and_text_is_none() -> None:
     assert str(caught.value) == "inputs: give a list with one entry for each argument, such as [x]"
 
 
-def test_a_model_that_cannot_be_called_or_raises_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_that_cannot_be_called_or_raises_says_so_once(caplog):
     with pytest.raises(UsageError, match=r"model: cannot be opened: TypeError: .* missing 1 required"):
         infercanary.time(lambda x: x, runs=1)
     with pytest.raises(UsageError, match="wrong shape"):
@@ -152,27 +150,27 @@ def test_a_model_that_cannot_be_called_or_raises_says_so_once(caplog: pytest.Log
     assert "wrong shape" not in caplog.text
 
 
-def generator() -> Iterator[int]:
+def generator():
     yield 1
 
 
-async def async_generator() -> AsyncIterator[int]:
+async def async_generator():
     yield 1
 
 
-async def coroutine() -> int:
+async def coroutine():
     return 1
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("function", [generator, async_generator, coroutine, lambda: map(abs, [1])])
-def test_a_function_that_computes_nothing_when_it_is_called_is_refused(function: Any) -> None:
+def test_a_function_that_computes_nothing_when_it_is_called_is_refused(function):
     for model in (function, infercanary.probe.TorchTarget(function, [])):
         with pytest.raises(UsageError, match=r"it returns a `\w+`, and nothing"):
             infercanary.time(model, runs=1)
 
 
-def test_a_result_that_is_not_finite_is_seen_wherever_it_is() -> None:
+def test_a_result_that_is_not_finite_is_seen_wherever_it_is():
     numpy = pytest.importorskip("numpy")
     with pytest.raises(UsageError, match="NaN or infinity"):
         infercanary.time(lambda: {"scores": [numpy.array([1.0, numpy.nan])]}, runs=1)

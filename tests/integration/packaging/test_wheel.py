@@ -1,7 +1,5 @@
 """A wheel joins both trees of the package: it is built, installed where nothing else is, and used."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -18,7 +16,7 @@ TREES = (ROOT / "probe", ROOT / "exporter")
 LIBRARIES = ("click", "msgspec", "yaml", "psutil", "pynvml", "numpy", "scipy")
 
 
-def pip(*arguments: str) -> subprocess.CompletedProcess[str]:
+def pip(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
         capture_output=True, text=True, check=False, timeout=120,
@@ -26,7 +24,7 @@ def pip(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     """Built from a copy: a build leaves nothing in the checkout."""
     source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     leave_out = shutil.ignore_patterns("__pycache__")
@@ -42,7 +40,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_it_holds_every_file_of_both_trees(wheel: Path) -> None:
+def test_it_holds_every_file_of_both_trees(wheel):
     """Code, `py.typed` and data files."""
     names = {*zipfile.ZipFile(wheel).namelist()}
     wanted = {
@@ -55,7 +53,7 @@ def test_it_holds_every_file_of_both_trees(wheel: Path) -> None:
     assert wanted - names == set()
 
 
-def test_installed_alone_it_works(wheel: Path, tmp_path: Path) -> None:
+def test_installed_alone_it_works(wheel, tmp_path):
     venv.create(tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
     installed = pip("--python", str(python), "install", "--no-deps", str(wheel))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -25,7 +25,7 @@ PAGES = ("README.md", "docs/fleet.md")
 PROBE = "controls: false\ncanaries: {c: {target: matmul, options: {size: 8}}}\nlisten: 127.0.0.1:0\n"
 
 
-def commands() -> list[str]:
+def commands():
     """Those of the pages: in blocks of a shell and in the text; of settings what names a store."""
     found = []
     for page in PAGES:
@@ -48,7 +48,7 @@ class World(NamedTuple):
     url: str
     """Of an empty database, over the socket."""
 
-    def arguments(self, command: str) -> list[str]:
+    def arguments(self, command):
         """A command of a page, with what is here in the place of its placeholders."""
         (self.folder / "secret").write_text(PASSWORD)
         command = re.sub(r"postgresql://…", "postgresql://infercanary@db.example/infercanary", command)
@@ -65,7 +65,7 @@ class World(NamedTuple):
         arguments = [one.replace("/etc/infercanary/", f"{self.folder}/") for one in arguments]
         return [sys.executable, *(["-m", "infercanary"] if program == "infercanary" else []), *arguments]
 
-    def run(self, arguments: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, arguments, **environment):
         """Run it to its end."""
         return subprocess.run(
             arguments, cwd=self.folder, env={**os.environ, **environment}, capture_output=True, text=True,
@@ -73,7 +73,7 @@ class World(NamedTuple):
         )  # fmt: skip
 
 
-def exporter(world: World, arguments: list[str]) -> None:
+def exporter(world, arguments):
     port = free_port()
     (world.folder / "exporter.yaml").write_text("discovery: none\n")
     if "--config" not in arguments:
@@ -104,13 +104,13 @@ def exporter(world: World, arguments: list[str]) -> None:
         assert (world.folder / "judge.sqlite").is_file()
 
 
-def migrate(world: World, arguments: list[str]) -> None:
+def migrate(world, arguments):
     done = world.run(arguments)
     assert done.returncode == 0, done.stderr
     assert world.postgres.sql("SELECT version_num FROM infercanary_schema", world.url)
 
 
-def beside(world: World, arguments: list[str]) -> None:
+def beside(world, arguments):
     (world.folder / "probe.yaml").write_text(PROBE)
     server = world.folder / "your-server"
     server.write_text("#!/bin/sh\necho served\nexit 7\n")
@@ -119,13 +119,13 @@ def beside(world: World, arguments: list[str]) -> None:
     assert (done.returncode, done.stdout) == (7, "served\n"), done.stderr
 
 
-def ab(world: World, arguments: list[str]) -> None:
+def ab(world, arguments):
     """As far as a host without Docker gets; tests/stack has the experiment."""
     done = world.run(arguments, DOCKER_HOST="tcp://127.0.0.1:1")
     assert done.returncode == 2 and "Docker" in done.stderr.splitlines()[-1], done.stderr
 
 
-def compare(world: World, arguments: list[str]) -> None:
+def compare(world, arguments):
     for name, seconds in (("old.jsonl", 0.02), ("new.jsonl", 0.04)):
         rows = (json.dumps({"latency": seconds * (1 + number % 7 / 100)}) for number in range(60))
         (world.folder / name).write_text("\n".join(rows))
@@ -133,7 +133,7 @@ def compare(world: World, arguments: list[str]) -> None:
     assert done.returncode == 1 and "regressed +100" in done.stdout, done
 
 
-def scan(world: World, arguments: list[str]) -> None:
+def scan(world, arguments):
     rows = (json.dumps({"latency": (0.02 if n < 60 else 0.03) * (1 + n % 7 / 100)}) for n in range(120))
     (world.folder / "journal.jsonl").write_text("\n".join(rows))
     done = world.run(arguments)
@@ -151,22 +151,20 @@ DOES: dict[str, Callable[[World, list[str]], None]] = {
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
+def postgres():
     with running() as server:
         yield server
 
 
 @pytest.mark.takes(30)
 @pytest.mark.parametrize("command", commands())
-def test_a_command_of_a_page_does_what_the_page_says(
-    command: str, postgres: Postgres, tmp_path: Path
-) -> None:
+def test_a_command_of_a_page_does_what_the_page_says(command, postgres, tmp_path):
     world = World(tmp_path, postgres, postgres.database())
     (does,) = (does for name, does in DOES.items() if command.startswith(name))
     does(world, world.arguments(command))
 
 
-def test_the_pages_have_commands_of_each_kind() -> None:
+def test_the_pages_have_commands_of_each_kind():
     assert {name for name in DOES if any(command.startswith(name) for command in commands())} == DOES.keys()
     assert sum("postgresql" in command for command in commands()) >= 3
 
@@ -180,7 +178,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("way", PLACES)
-def test_a_password_in_the_store_is_refused_and_not_repeated(way: str, tmp_path: Path) -> None:
+def test_a_password_in_the_store_is_refused_and_not_repeated(way, tmp_path):
     settings, store = tmp_path / "exporter.yaml", PLACES[way]
     settings.write_text("" if way == "--store" else f"store: {json.dumps(store)}")
     options = ["--store", store] if way == "--store" else []
@@ -189,7 +187,7 @@ def test_a_password_in_the_store_is_refused_and_not_repeated(way: str, tmp_path:
     assert [*tmp_path.iterdir()] == [settings], "it is no file's name"
 
 
-def refused(settings: Path, *options: str) -> str:
+def refused(settings, *options):
     """What the exporter says of settings that it refuses, in which there is no secret."""
     done = subprocess.run(
         [sys.executable, "-m", "infercanary", "exporter", "--config", settings, *options],
@@ -199,7 +197,7 @@ def refused(settings: Path, *options: str) -> str:
     return done.stderr
 
 
-def test_a_password_of_a_probe_is_refused_and_not_shown(tmp_path: Path) -> None:
+def test_a_password_of_a_probe_is_refused_and_not_shown(tmp_path):
     settings, url = tmp_path / "exporter.yaml", f"http://me:{SECRET}@127.0.0.1:1"
     settings.write_text(f"discovery: none\nprobes: [{{url: '{url}', service: s, container: c}}]\n")
     assert "'http://me:***@127.0.0.1:1' is not a probe's address" in refused(settings)

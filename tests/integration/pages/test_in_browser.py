@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from docs.chromium import Tab, tab
+from docs.chromium import tab
 from infercanary.compare.changes import scan_runs
 from infercanary.compare.comparison import compare_runs
 from infercanary.compare.document import comparison_document, scan_document
@@ -30,7 +28,7 @@ FAULTS = (Path(__file__).parent / "faults.js").read_text(encoding="utf-8")
 WIDTHS = (400, 800, 1200, 1920)
 
 
-def report() -> str:
+def report():
     rng = np.random.default_rng(1)
     before, after = (RecordedRuns([level * rng.lognormal(0, 0.01, 200)]) for level in (20.0, 24.0))
     result = compare_runs("", before, after)
@@ -49,13 +47,13 @@ def report() -> str:
     return render_page(f"before → {LONG}", documents, ["a note"], ["infercanary compare before after"])
 
 
-async def faults(browser: Tab, html: str, **how: Any) -> list[str]:
+async def faults(browser, html, **how):
     await browser.show(html, **how)
     found: list[str] = await browser.run(FAULTS)
     return found
 
 
-async def tabbed(browser: Tab, html: str) -> list[str]:
+async def tabbed(browser, html):
     """Press Tab through the page: each link and each fold is reached in order, and shows that it has the focus."""
     await browser.show(html, width=1200)
     wanted = await browser.run(
@@ -76,7 +74,7 @@ async def tabbed(browser: Tab, html: str) -> list[str]:
     return [] if reached == wanted else [f"by the keyboard: {reached} in place of {wanted}"]
 
 
-async def look(pages: Mapping[str, str]) -> dict[str, list[str]]:
+async def look(pages):
     """Page and how it was shown → its faults; those without any are left out."""
     found = {}
     async with tab() as browser:
@@ -90,7 +88,7 @@ async def look(pages: Mapping[str, str]) -> dict[str, list[str]]:
     return {key: each for key, each in found.items() if each}
 
 
-def test_no_page_has_a_fault_at_any_width() -> None:
+def test_no_page_has_a_fault_at_any_width():
     pages = {
         "report": report(),
         "status page": page(
@@ -110,8 +108,8 @@ BROKEN = """<!doctype html><body style="background: #fff"><p style="color: #aaa"
 <a href="#" style="outline: none">here</a></body>"""
 
 
-def test_the_faults_are_seen() -> None:
-    async def both() -> list[str]:
+def test_the_faults_are_seen():
+    async def both():
         async with tab() as browser:
             return [*await faults(browser, BROKEN, width=400), *await tabbed(browser, BROKEN)]
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -9,14 +8,14 @@ from watching import until
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[..., Any]]:
+def started():
     """Makes and starts a probe in this process, quick and on a free port; stops it in the end."""
     from infercanary.probe import Probe
 
     probes: list[Probe] = []
     targets: list[Any] = []
 
-    def start(canaries: dict[str, Any], **settings: Any) -> Probe:
+    def start(canaries, **settings):
         quick: dict[str, Any] = {
             "listen": "127.0.0.1:0", "interval_seconds": 0.1, "duty_cap": 1.0, "samplers": (), "controls": False,
         }  # fmt: skip
@@ -37,14 +36,14 @@ def started() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
+def server(monkeypatch):
     """A server that can do wrong. What a test's targets hold of any server is closed in the end."""
     from infercanary.probe.targets.wire.server import Server
 
     opened: list[Server] = []
     really = Server.open
 
-    def open_(self: Server) -> None:
+    def open_(self):
         opened.append(self)
         really(self)
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -40,7 +40,7 @@ Beside = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(tmp_path):
     """Of the probe's report, by the settings in the folder."""
     listen = f"127.0.0.1:{free_port()}"
     (tmp_path / "probe.yaml").write_text(
@@ -50,11 +50,11 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Iterator[Beside]:
+def beside(tmp_path):
     """Starts the entrypoint with a server's command; nothing of it is left afterwards."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*server: str) -> subprocess.Popen[str]:
+    def start(*server):
         command = [sys.executable, "-m", "infercanary", "beside", "--", *server]
         process = subprocess.Popen(
             command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(MODULES)}, text=True,
@@ -74,13 +74,13 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
     until(lambda: not [child for child in psutil.process_iter(["cwd"]) if child.info["cwd"] == str(tmp_path)])
 
 
-def line(process: subprocess.Popen[str]) -> str:
+def line(process):
     """The server's next line; a server that prints none fails the test, and does not hang it."""
     assert process.stdout is not None and select.select([process.stdout], [], [], 20)[0]
     return process.stdout.readline()
 
 
-def answers(url: str) -> bool:
+def answers(url):
     try:
         with urllib.request.urlopen(url, timeout=1) as response:
             return bool(response.read())
@@ -88,7 +88,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def probe_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+def probe_of(process):
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -97,11 +97,11 @@ def probe_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return found
 
 
-def ends(*processes: psutil.Process) -> bool:
+def ends(*processes):
     return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
 
 
-def test_signals_and_the_exit_code_are_the_servers(beside: Beside, url: str) -> None:
+def test_signals_and_the_exit_code_are_the_servers(beside, url):
     process = beside(sys.executable, "-c", SERVER)
     assert line(process) == "ready\n"
     assert psutil.Process(process.pid).cmdline()[:2] == [sys.executable, "-c"], "the server has its number"
@@ -120,7 +120,7 @@ def test_signals_and_the_exit_code_are_the_servers(beside: Beside, url: str) -> 
     until(lambda: ends(probe, supervisor))
 
 
-def test_a_probe_that_hangs_is_killed_when_the_server_was(beside: Beside, url: str) -> None:
+def test_a_probe_that_hangs_is_killed_when_the_server_was(beside, url):
     process = beside(sys.executable, "-c", SERVER)
     until(lambda: answers(url))
     [probe] = probe_of(process)
@@ -141,9 +141,7 @@ def test_a_probe_that_hangs_is_killed_when_the_server_was(beside: Beside, url: s
         ("echo ready; kill -PIPE $$; sleep 0.2; exit 5", None, -signal.SIGPIPE),
     ],
 )
-def test_the_exit_code_of_a_server_that_ends(
-    beside: Beside, url: str, server: str, sent: int | None, seen: int
-) -> None:
+def test_the_exit_code_of_a_server_that_ends(beside, url, server, sent, seen):
     process = beside("sh", "-c", server)
     assert line(process) == "ready\n"
     if sent is not None:
@@ -151,12 +149,12 @@ def test_the_exit_code_of_a_server_that_ends(
     assert process.wait(20) == seen
 
 
-def said(process: subprocess.Popen[str], words: str) -> None:
+def said(process, words):
     """Wait for a line on standard error that fits."""
     assert process.stderr is not None
     text = ""
 
-    def is_there() -> bool:
+    def is_there():
         nonlocal text
         if process.stderr is not None and select.select([process.stderr], [], [], 0)[0]:
             text += os.read(process.stderr.fileno(), 65_536).decode()
@@ -165,7 +163,7 @@ def said(process: subprocess.Popen[str], words: str) -> None:
     until(is_there, words)
 
 
-def test_a_probe_that_ends_comes_back_and_one_that_was_killed_later(beside: Beside, url: str) -> None:
+def test_a_probe_that_ends_comes_back_and_one_that_was_killed_later(beside, url):
     process = beside(sys.executable, "-c", SERVER)
     until(lambda: answers(url))
     [first] = probe_of(process)
@@ -179,7 +177,7 @@ def test_a_probe_that_ends_comes_back_and_one_that_was_killed_later(beside: Besi
     assert process.wait(20) == 7
 
 
-def test_wrong_settings_leave_the_server_serving(beside: Beside, url: str, tmp_path: Path) -> None:
+def test_wrong_settings_leave_the_server_serving(beside, url, tmp_path):
     (tmp_path / "probe.yaml").write_text("canaries: {}\n")
     process = beside(sys.executable, "-c", SERVER)
     said(process, "(?s)infercanary: probe.yaml: canaries.*ended with exit code 2.* started again in 300 s")
@@ -189,7 +187,7 @@ def test_wrong_settings_leave_the_server_serving(beside: Beside, url: str, tmp_p
     assert process.wait(20) == 7
 
 
-def test_no_such_server_is_one_line(beside: Beside, url: str) -> None:
+def test_no_such_server_is_one_line(beside, url):
     process = beside("no-such-server", "--port", "1")
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 2

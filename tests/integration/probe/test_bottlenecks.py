@@ -8,10 +8,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -68,7 +67,7 @@ TROUBLES = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """With the file that a canary reads, on a disk."""
     made = tmp_path_factory.mktemp("bottlenecks")
     with (made / "weights").open("wb") as file:
@@ -82,7 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "made", [pytest.param(made, id=f"{made}-is-{of.is_named}") for made, of in TROUBLES.items()]
 )
-def test_it_is_named(made: str, trial: int, folder: Path) -> None:
+def test_it_is_named(made, trial, folder):
     trouble = TROUBLES[made]
     before = healthy(folder, trouble.canary, trouble.cpus)
     with ExitStack() as stack:
@@ -100,7 +99,7 @@ def test_it_is_named(made: str, trial: int, folder: Path) -> None:
     assert is_slower and named == trouble.is_named, found.sentence
 
 
-def skip_without_a_cause(trouble: Trouble, folder: Path, named: str | None) -> None:
+def skip_without_a_cause(trouble, folder, named):
     """Skip where this machine does not make the cause: others on its host use the bandwidth, or its disk is memory."""
     if trouble.canary == "read" and (share := waiting_for_disk(folder / "weights")) < 0.75:
         pytest.skip(f"no cause to name: {share:.0%} of a read from this disk is waiting for it")
@@ -114,7 +113,7 @@ def skip_without_a_cause(trouble: Trouble, folder: Path, named: str | None) -> N
         )
 
 
-def waiting_for_disk(path: Path) -> float:
+def waiting_for_disk(path):
     """The share of a read from the disk that does not compute, measured without the product.
 
     The kernel copies what a virtual disk has in its host's memory nearly as fast as it comes.
@@ -140,11 +139,11 @@ print(sorted(times)[500])
 """
 
 
-def copies_beside(code: str) -> float:
+def copies_beside(code):
     """How many times as long a copy takes beside these processes, measured without the product."""
     command = ["taskset", "--cpu-list", str(CPUS[0]), sys.executable, "-c", COPIES]
 
-    def median() -> float:
+    def median():
         return min(float(subprocess.check_output(command)) for _ in range(3))
 
     alone = median()
@@ -155,12 +154,12 @@ def copies_beside(code: str) -> float:
 
 
 @cache
-def healthy(folder: Path, canary: str, cpus: int) -> Path:
+def healthy(folder, canary, cpus):
     """The journal of what nobody disturbs; one for all trials of this process."""
     return probed(folder, f"healthy-{canary}-{cpus}", Trouble(canary, "compute", cpus=cpus))
 
 
-def probed(folder: Path, name: str, trouble: Trouble) -> Path:
+def probed(folder, name, trouble):
     """The journal of a probe's process, with a few settled runs."""
     journal = folder / f"{name}.jsonl"
     settings = json.dumps({trouble.canary: settings_of(trouble, folder)})
@@ -176,7 +175,7 @@ def probed(folder: Path, name: str, trouble: Trouble) -> Path:
     return journal
 
 
-def settings_of(trouble: Trouble, folder: Path) -> dict[str, object]:
+def settings_of(trouble, folder):
     if trouble.canary == TORCH:
         model = {
             "model": "bottlenecked:convolutions",
@@ -188,7 +187,7 @@ def settings_of(trouble: Trouble, folder: Path) -> dict[str, object]:
     return {"target": f"bottlenecked:{trouble.canary.title()}", "options": {**path, **trouble.options}}
 
 
-def settled(journal: Path, canary: str) -> int:
+def settled(journal, canary):
     """How many of its runs count."""
     if not journal.exists():
         return 0
@@ -197,7 +196,7 @@ def settled(journal: Path, canary: str) -> int:
 
 
 @contextmanager
-def beside(code: str, cpu: int) -> Iterator[None]:
+def beside(code, cpu):
     """A process that makes trouble."""
     command = ["taskset", "--cpu-list", str(cpu), sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:

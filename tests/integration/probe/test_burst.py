@@ -1,11 +1,7 @@
 """The burst of runs after a start, in a real probe whose hour lasts ten seconds."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,18 +14,18 @@ from infercanary.probe.journal import Journal
 
 
 @pytest.fixture(autouse=True)
-def a_new_container(monkeypatch: pytest.MonkeyPatch) -> None:
+def a_new_container(monkeypatch):
     monkeypatch.setattr("infercanary.probe.loop.since_start", lambda: 1.0)
 
 
 def test_runs_are_frequent_at_first_then_rare_until_that_is_paid_back_then_as_configured(
-    started: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    started, monkeypatch
+):
     for name, seconds in (("SECONDS", 3.0), ("LEAST_INTERVAL", 0.05), ("PAID_WITHIN", 6.0)):
         monkeypatch.setattr(f"infercanary.probe.duty.{name}", seconds)
     probe = started({"a": OnDevice("cpu", seconds=0.002)}, interval_seconds=0.5, duty_cap=0.2)
 
-    def pace() -> float:
+    def pace():
         return fetch(probe.address).value("infercanary_interval_seconds") or 0.0
 
     fast = until(lambda: 0 < pace() < 0.3 and pace())
@@ -37,7 +33,7 @@ def test_runs_are_frequent_at_first_then_rare_until_that_is_paid_back_then_as_co
     until(lambda: fast < pace() < rare)
 
 
-def bursts(*targets: Scripted, **settings: Any) -> bool:
+def bursts(*targets, **settings):
     canaries = {str(number): target for number, target in enumerate(targets)}
     probe = Probe(canaries, listen="127.0.0.1:0", samplers=(), controls=False, **settings)
     try:
@@ -46,9 +42,7 @@ def bursts(*targets: Scripted, **settings: Any) -> bool:
         probe.close()
 
 
-def test_canaries_of_its_own_on_the_cpu_have_one_and_the_environment_has_the_last_word(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_canaries_of_its_own_on_the_cpu_have_one_and_the_environment_has_the_last_word(monkeypatch):
     with ThreadPoolExecutor(1) as pool:
         assert bursts(OnDevice("cpu"))
         assert not bursts(OnDevice("cpu"), Scripted())  # where that one runs is not known
@@ -66,8 +60,8 @@ def test_canaries_of_its_own_on_the_cpu_have_one_and_the_environment_has_the_las
     ("earlier", "ago", "expected"), [(1, 60.0, True), (2, 60.0, False), (9, 7200.0, True)]
 )
 def test_a_container_that_restarts_again_and_again_has_none_as_far_as_its_journal_shows(
-    tmp_path: Path, earlier: int, ago: float, expected: bool
-) -> None:
+    tmp_path, earlier, ago, expected
+):
     path = tmp_path / "journal.jsonl"
     run = Run(
         sequence=1, canary="a", scheduled_at=0.0, started_at=time.time() - ago, outcome="ok", latencies=(0.1,)

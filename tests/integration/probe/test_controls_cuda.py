@@ -1,12 +1,9 @@
 """The controls on a GPU: our real ctypes code over a libcuda.so.1 compiled here, which is as strict as the driver."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,7 +78,7 @@ Run = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory):
     """What a process with the stand-in leaves in ``found``."""
     folder = build(tmp_path_factory.mktemp("cuda"))
     return lambda body, **names: run_forked(folder, PRELUDE + body, **names)
@@ -103,7 +100,7 @@ found["after"] = alive()
 """
 
 
-def repeats(run: Run, name: str, *lines: str, left: str = "None") -> dict[str, Any]:
+def repeats(run, name, *lines, left="None"):
     found = run(f"left = lambda: {left}\n{REPEATS}", name=name, lines=lines)
     assert found["before"] == {}, "nothing is taken before it is opened"
     assert found["open"]["retained"] == found["open"]["streams"] == 1
@@ -134,23 +131,21 @@ SENT = "(c_uint * (1 << 20)).from_address(memory[2][1].value)[:: 1 << 11]"
         ("gpu_transfer", ["h2d 70", "d2h 210"], SENT, 280e-6, None, [*range(0, 1 << 20, 1 << 11)]),
     ],
 )
-def test_a_control_takes_its_time_for_its_work(
-    run: Run, name: str, lines: list[str], left: str, seconds: float, batch: int | None, expected: list[float]
-) -> None:
+def test_a_control_takes_its_time_for_its_work(run, name, lines, left, seconds, batch, expected):
     found = repeats(run, name, *lines, left=left)
     assert found["seconds"] == pytest.approx(seconds, rel=0.3), "one execution's, also of a batch"
     assert found["left"] == expected and batch in (None, found["batch"])
 
 
 @pytest.mark.parametrize(("microseconds", "batch"), [(500, 1), (4, 32), (0.001, 1024)])
-def test_batches_of_launches_are_long_enough(run: Run, microseconds: float, batch: int) -> None:
+def test_batches_of_launches_are_long_enough(run, microseconds, batch):
     found = repeats(run, "gpu_launch", f"empty {microseconds}")
     # The host's own time to launch may be the longer one.
     assert found["batch"] == batch if microseconds > 1 else found["batch"] <= batch
     assert found["seconds"] >= microseconds * 1e-6 * 0.99
 
 
-def test_the_hosts_own_context_stays_current(run: Run) -> None:
+def test_the_hosts_own_context_stays_current(run):
     found = run(
         """
 import ctypes
@@ -180,7 +175,7 @@ OPENING = sorted(
 
 
 @pytest.mark.parametrize("function", OPENING)
-def test_whatever_fails_while_it_opens_is_reported_and_nothing_is_kept(run: Run, function: str) -> None:
+def test_whatever_fails_while_it_opens_is_reported_and_nothing_is_kept(run, function):
     body = """
 for one in (control(name) for name in names):
     say(f"{function} 1 2")
@@ -201,7 +196,7 @@ found["after"] = alive()
     assert found["alive"].items() <= kept.items()
 
 
-def test_where_a_gpu_is_on_the_bus(run: Run) -> None:
+def test_where_a_gpu_is_on_the_bus(run):
     found = run("""
 from infercanary.probe.gpu.cuda_driver import pci_bus_id
 say("cuDeviceGetPCIBusId 1 2")
@@ -216,7 +211,7 @@ found["none"] = raised(lambda: pci_bus_id(1))
 
 
 @pytest.mark.parametrize("python", [False, True])
-def test_after_a_failure_the_driver_is_not_asked_again(run: Run, python: bool) -> None:
+def test_after_a_failure_the_driver_is_not_asked_again(run, python):
     body = """
 say()
 one = cuda_controls(0, None if python else code)["gpu_copy"]
@@ -244,7 +239,7 @@ found["held_again"] = count("retained"), count("pushed")
     }  # fmt: skip
 
 
-def test_an_error_that_comes_with_the_wait(run: Run) -> None:
+def test_an_error_that_comes_with_the_wait(run):
     found = run("""
 say()
 with control("gpu_transfer")() as seconds:
@@ -268,7 +263,7 @@ except RuntimeError as error:
         ("cuInit 1 804", "cuda", "CudaError: cuInit: CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE (804)"),
     ],
 )
-def test_no_gpu(run: Run, line: str, device: str, error: str) -> None:
+def test_no_gpu(run, line, device, error):
     found = run(
         "say(line)\n"
         "for name, one in available_controls(device)[0].items():\n"
@@ -281,13 +276,13 @@ def test_no_gpu(run: Run, line: str, device: str, error: str) -> None:
     assert list(found.values()) == [error] * 4
 
 
-def test_a_driver_that_is_too_old(tmp_path: Path) -> None:
+def test_a_driver_that_is_too_old(tmp_path):
     build(tmp_path, "-DcuDevicePrimaryCtxRelease_v2=cuDevicePrimaryCtxRelease")
     found = run_forked(tmp_path, PRELUDE + "found['error'] = raised(lambda: once(control('gpu_fma')))")
     assert found["error"].startswith("Unavailable: ") and "cuDevicePrimaryCtxRelease_v2" in found["error"]
 
 
-def test_no_driver_at_all(tmp_path: Path) -> None:
+def test_no_driver_at_all(tmp_path):
     body = (
         "found['names'] = list(available_controls('cuda')[0])\nfound['library'] = lib is not None\n"
         "found['error'] = raised(lambda: once(cuda_controls(0, code)['gpu_fma']))"
@@ -298,7 +293,7 @@ def test_no_driver_at_all(tmp_path: Path) -> None:
     assert (found["names"], found["error"]) == ([], "Unavailable: no libcuda.so.1 here")
 
 
-def test_kernels_load_the_parameters_that_they_declare() -> None:
+def test_kernels_load_the_parameters_that_they_declare():
     kernels = re.findall(r"\.entry (\w+)\((.*?)\)\s*\{(.*?)\n\}", PTX, re.DOTALL)
     assert [name for name, _, _ in kernels] == ["empty", "fill", "copy", "fma"]
     for _, declared, body in kernels:
@@ -307,7 +302,7 @@ def test_kernels_load_the_parameters_that_they_declare() -> None:
     assert len(re.findall(r"fma\.rn", kernels[-1][2])) == 64
 
 
-def test_kernels_assemble_for_each_gpu_that_ptxas_knows(tmp_path: Path) -> None:
+def test_kernels_assemble_for_each_gpu_that_ptxas_knows(tmp_path):
     """``ptxas`` is of the CUDA toolkit, and in the wheels nvidia-cuda-nvcc (CUDA 13) and -cu12 (back to sm_52)."""
     if (ptxas := shutil.which("ptxas")) is None:
         pytest.skip("no ptxas here: it comes with the CUDA toolkit")

@@ -80,26 +80,24 @@ found["dropped"] = dropped
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(tmp_path_factory):
     return build(tmp_path_factory.mktemp("cuda"))
 
 
 Run = Callable[..., dict[str, Any]]
 
 
-def session(folder: Path, body: str, **names: Any) -> dict[str, Any]:
+def session(folder, body, **names):
     """What a process with the stand-ins of the engines, and the CUDA of a folder, leaves in ``found``."""
     environment = {"FAKE_NVML": str(folder / "script")}
     return run_forked(folder, PRELUDE + body, environment=environment, stand_ins=str(STAND_INS), **names)
 
 
 @pytest.fixture
-def run(library: Path, tmp_path: Path) -> Run:
+def run(library, tmp_path):
     """Runs a script on an engine: ``kind`` is its target, and ``path`` its file."""
 
-    def begin(
-        engine: str, body: str, declared: str = "{}", folder: Path = library, **names: Any
-    ) -> dict[str, Any]:
+    def begin(engine, body, declared="{}", folder=library, **names):
         path = tmp_path / "engine"
         path.write_bytes(written(engine, declared))
         begun = {"options": OPTIONS[engine], "lines": LINES} | names
@@ -108,7 +106,7 @@ def run(library: Path, tmp_path: Path) -> Run:
     return begin
 
 
-def written(engine: str, declared: str) -> bytes:
+def written(engine, declared):
     """An engine's file for its stand-in: JSON with what is declared in place of the usual, as of tensors x and y."""
     if declared == "junk":
         return declared.encode()
@@ -133,7 +131,7 @@ LINES = ("h2d 70", "copy 400", "d2h 210")
 each_engine = pytest.mark.parametrize("engine", TARGETS)
 
 
-def expected(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> list[float]:
+def expected(shape, dtype="float32", seed=0):
     """What a copy of the input is, in fixed places."""
     from infercanary.probe.targets.engines import outputs
     from infercanary.probe.targets.engines.tensors import Input, drawn, readable
@@ -172,13 +170,13 @@ onnx | {"unloadable": ["TensorrtExecutionProvider"]} | {"providers": ["tensorrt"
 """
 
 
-def rows(table: str) -> list[str]:
+def rows(table):
     return table.replace("\\\n", "").strip().splitlines()
 
 
 @needs_cc
 @pytest.mark.parametrize("row", rows(RUN_CASES))
-def test_an_engine_runs_on_memory_of_the_device_and_leaves_nothing(run: Run, row: str) -> None:
+def test_an_engine_runs_on_memory_of_the_device_and_leaves_nothing(run, row):
     engine, declared, options, values, components = row.replace("DYNAMIC", DYNAMIC).split(" | ")
     found = run(engine, RUNS, declared, options=OPTIONS[engine] | json.loads(options))
     assert found["before"] == {}, "nothing is taken before it is opened"
@@ -225,7 +223,7 @@ LAYERS = {"/conv1/Conv + /relu/Relu": 0.25, "/fc/Gemm": 0.1}
 
 @needs_cc
 @pytest.mark.parametrize("contexts", [2, 1])
-def test_an_engines_layers_are_profiled_in_a_context_of_their_own(run: Run, contexts: int) -> None:
+def test_an_engines_layers_are_profiled_in_a_context_of_their_own(run, contexts):
     """With the stand-in of TensorRT, which reports the layers that its engine declares."""
     found = run("tensorrt", PROFILED, json.dumps({"layers": LAYERS, "contexts": contexts}))
     assert found["as it was"] and found["after"] == {}
@@ -241,7 +239,7 @@ def test_an_engines_layers_are_profiled_in_a_context_of_their_own(run: Run, cont
 
 
 @needs_cc
-def test_short_work_is_batched(run: Run) -> None:
+def test_short_work_is_batched(run):
     for _ in range(3):  # a busy machine is late to look, and may be each time
         found = run("tensorrt", RUNS, lines=("h2d 5", "copy 20", "d2h 5"))
         if found["batched"]["compute"] < 36e-6:
@@ -298,7 +296,7 @@ FULL = [
 
 @needs_cc
 @pytest.mark.parametrize("row", [*rows(REFUSALS), *FULL])
-def test_what_cannot_be_opened_is_one_line_and_leaves_nothing(run: Run, row: str) -> None:
+def test_what_cannot_be_opened_is_one_line_and_leaves_nothing(run, row):
     engine, declared, options, line, message, missing = (cell.strip() for cell in row.split(" |"))
     declared = declared.replace("DYNAMIC", DYNAMIC)
     found = run(engine, REFUSED, declared, options=OPTIONS[engine] | json.loads(options), lines=[line])
@@ -307,7 +305,7 @@ def test_what_cannot_be_opened_is_one_line_and_leaves_nothing(run: Run, row: str
 
 
 @needs_cc
-def test_an_engine_that_fails_in_a_run(run: Run) -> None:
+def test_an_engine_that_fails_in_a_run(run):
     body = """
 target = TensorRtTarget(path)
 target.open()
@@ -321,7 +319,7 @@ found["alive"] = alive()
 
 @needs_cc
 @pytest.mark.parametrize("wheels", [False, True])
-def test_cuda_that_comes_as_wheels_is_loaded_first(run: Run, tmp_path: Path, wheels: bool) -> None:
+def test_cuda_that_comes_as_wheels_is_loaded_first(run, tmp_path, wheels):
     """And nothing is printed on standard output, where the report of ``--once`` goes."""
     body = """
 import contextlib, io, onnxruntime
@@ -340,7 +338,7 @@ found["preloaded"], found["printed"] = onnxruntime.preloaded, out.getvalue()
 
 
 @needs_cc
-def test_both_in_a_probe_with_the_controls_of_the_gpu(library: Path, tmp_path: Path) -> None:
+def test_both_in_a_probe_with_the_controls_of_the_gpu(library, tmp_path):
     for engine in TARGETS:
         (tmp_path / engine).write_bytes(written(engine, "{}"))
     canaries = (
@@ -375,7 +373,7 @@ for code, built in ((804, "13.0"), (803, "12.4"), (100, "12.4")):
 
 
 @needs_cc
-def test_what_a_driver_runs_by_nvidias_rules(library: Path) -> None:
+def test_what_a_driver_runs_by_nvidias_rules(library):
     """Older always, newer within a major release from CUDA 11 on; not what a newer major release was built for."""
     pairs = [("11.8", 12040), ("12.8", 12040), ("11.8", 11000), ("13.0", 12020), ("12.1", 11040), ("14.0", 13000),
              ("10.2", 10010), ("10.1", 10020), ("11.0", 10020), ("", 12040)]  # fmt: skip
@@ -408,7 +406,7 @@ found["ends"] = canary.mistake is not None
 
 
 @needs_cc
-def test_a_driver_that_is_too_old_for_torch(library: Path) -> None:
+def test_a_driver_that_is_too_old_for_torch(library):
     pytest.importorskip("torch")
     found = session(library, OLD_DRIVER)
     assert found.pop("detail").startswith(
@@ -438,7 +436,7 @@ canary.close(30)
 @needs_cc
 @pytest.mark.parametrize(("function", "place"), [("cuMemHostAlloc", "host"), ("cuMemAlloc_v2", "device")])
 @each_engine
-def test_memory_that_does_not_suffice_is_waited_out(run: Run, function: str, place: str, engine: str) -> None:
+def test_memory_that_does_not_suffice_is_waited_out(run, function, place, engine):
     found = run(engine, SHORT, function=function)
     detail = found.pop("detail")
     assert detail.startswith(f"cannot be opened: out of memory ({place}): ") and function in detail
@@ -449,11 +447,11 @@ Nvml = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> Nvml:
+def nvml(tmp_path_factory):
     """Says how full the stand-in's GPU is, which is NVML's second; gives the folder with both libraries."""
     folder = build_nvml(build(tmp_path_factory.mktemp("nvml")))
 
-    def write(used: int, *lines: str) -> Path:
+    def write(used, *lines):
         said = ["gpus * 2", f"bus 1 {0x41}", f"memory_size 1 {80 << 30}", f"memory_used 1 {used}", *lines]
         (folder / "script").write_text("\n".join(said) + "\n")
         return folder
@@ -470,7 +468,7 @@ found["line"] = describe_shortage(error, place_of(error, "cuda"), "cuda")
 
 
 @needs_cc
-def test_how_full_the_device_is_by_nvml(nvml: Nvml) -> None:
+def test_how_full_the_device_is_by_nvml(nvml):
     line = session(nvml(79 << 30), FULL_LINE)["line"]
     assert line.startswith(
         "out of memory (device): 79.00 GiB of 80.00 GiB in use on cuda:0; CudaError: cuMemAlloc_v2"
@@ -509,7 +507,7 @@ canary.close(30)
 
 @needs_cc
 @each_engine
-def test_a_full_device_is_left_to_its_tenant(nvml: Nvml, run: Run, engine: str) -> None:
+def test_a_full_device_is_left_to_its_tenant(nvml, run, engine):
     """Nothing is taken of the last 300 MiB, not even by a context. When there is room it is opened."""
     folder = nvml((80 << 30) - (300 << 20))
     found = run(engine, ROOM + FULL_DEVICE, folder=folder)
@@ -534,9 +532,7 @@ canary.close(30)
 
 @needs_cc
 @pytest.mark.parametrize("is_guest", [False, True])
-def test_onnx_runtimes_arena_is_bound_in_a_process_of_the_probes_own(
-    nvml: Nvml, run: Run, is_guest: bool
-) -> None:
+def test_onnx_runtimes_arena_is_bound_in_a_process_of_the_probes_own(nvml, run, is_guest):
     found = run("onnx", ROOM + ARENA, folder=nvml(70 << 30), is_guest=is_guest)
     assert found == {"given": None if is_guest else str(9 << 30), "own": "77"}
 
@@ -550,7 +546,7 @@ canary.close(30)
 
 
 @needs_cc
-def test_an_engines_execution_context_is_asked_for(nvml: Nvml, run: Run) -> None:
+def test_an_engines_execution_context_is_asked_for(nvml, run):
     found = run("tensorrt", ROOM + CONTEXT, json.dumps({"device_memory": 9 << 30}), folder=nvml(70 << 30))
     assert "canaries.c.engine: its execution context needs 9.00 GiB, 9.22 GiB with the others" in found["why"]
     assert "8.40 GiB are left of the 80.00 GiB of cuda" in found["why"] and found["alive"] == {}
@@ -558,7 +554,7 @@ def test_an_engines_execution_context_is_asked_for(nvml: Nvml, run: Run) -> None
 
 @needs_cc
 @pytest.mark.parametrize(("places", "memory"), [(1, [3 << 30, 10 << 30]), (3, None)])
-def test_the_memory_of_a_part_of_a_gpu(nvml: Nvml, places: int, memory: list[int] | None) -> None:
+def test_the_memory_of_a_part_of_a_gpu(nvml, places, memory):
     """Which of several is CUDA's, NVML does not say."""
     script = "from infercanary.probe.memory import device_memory\nfound['memory'] = device_memory(0)"
     sizes = [
@@ -587,7 +583,7 @@ found["missing"] = target.cuda_missing
 """
 
 
-def test_no_driver_at_all(tmp_path: Path) -> None:
+def test_no_driver_at_all(tmp_path):
     engine = tmp_path / "engine"
     engine.write_bytes(written("tensorrt", "{}"))
     found = run_forked(tmp_path, NO_DRIVER, path=str(engine))

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from cuda_stand_in import build, build_cupti, build_nvml, needs_cc
 
-from infercanary.doctor.ability import Ability, Machine, checks
+from infercanary.doctor.ability import Machine, checks
 from infercanary.doctor.asking import ask
 
 pytestmark = [needs_cc, pytest.mark.takes(8)]
 
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def libraries(tmp_path_factory):
     return build_nvml(build_cupti(build(tmp_path_factory.mktemp("libraries"))))
 
 
 @pytest.fixture
-def gpu(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def gpu(libraries, tmp_path, monkeypatch):
     """The stand-ins, with two idle GPUs; their script, to which lines may be added."""
     script = tmp_path / "nvml.script"
     script.write_text("gpus * 1\nprocesses 0 0\n")
@@ -32,7 +32,7 @@ def gpu(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return script
 
 
-def asked(*sections: str, seconds: float | None = None) -> dict[str, Ability]:
+def asked(*sections, seconds=None):
     """Name → answer; with a shorter deadline, where one is given."""
     table = [each for each in checks() if each.section in sections]
     if seconds is not None:
@@ -43,7 +43,7 @@ def asked(*sections: str, seconds: float | None = None) -> dict[str, Ability]:
 GPU_SECTIONS = ("driver", "NVML", "GPU", "CUDA", "CUPTI")
 
 
-def test_without_a_gpu_each_of_its_sections_says_so_in_one_line() -> None:
+def test_without_a_gpu_each_of_its_sections_says_so_in_one_line():
     command = [sys.executable, "-m", "infercanary", "doctor", "--json"]
     sections = [f"--only={section}" for section in ("host", "container", *GPU_SECTIONS)]
     done = subprocess.run([*command, *sections], capture_output=True, text=True, check=False, timeout=120)
@@ -58,7 +58,7 @@ def test_without_a_gpu_each_of_its_sections_says_so_in_one_line() -> None:
     assert "the check failed" not in done.stdout
 
 
-def test_it_works_where_nothing_but_the_probe_is_installed() -> None:
+def test_it_works_where_nothing_but_the_probe_is_installed():
     """The bare install: without torch, numpy, ONNX Runtime and the exporter's side."""
     code = (
         "import sys\n"
@@ -79,7 +79,7 @@ own = pytest.mark.skipif(
 
 
 @own
-def test_a_healthy_gpu_is_ok_in_every_line(gpu: Path) -> None:
+def test_a_healthy_gpu_is_ok_in_every_line(gpu):
     found = asked(*GPU_SECTIONS)
     wrong = {name: each for name, each in found.items() if each.state != "OK"}
     # The stand-ins have no device files and no kernel module; no MIG devices, no tenants.
@@ -103,7 +103,7 @@ times of kernels | refused | SYS_ADMIN
 
 
 @own
-def test_each_trouble_has_its_line(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_trouble_has_its_line(gpu, monkeypatch):
     with gpu.open("a") as script:
         script.write(
             "gpus * 2\nnvmlDeviceGetUtilizationRates 1 3\nnvmlDeviceGetTotalEnergyConsumption * 4\npersistence 1 0\n"
@@ -129,16 +129,14 @@ def test_each_trouble_has_its_line(gpu: Path, monkeypatch: pytest.MonkeyPatch) -
         ("gpus * 0", "refused", "shows no GPU"),
     ],
 )
-def test_nvml_that_does_not_start_says_why_and_leaves_the_rest_out(
-    gpu: Path, line: str, state: str, words: str
-) -> None:
+def test_nvml_that_does_not_start_says_why_and_leaves_the_rest_out(gpu, line, state, words):
     gpu.write_text(line)
     found = asked("NVML", "GPU")
     assert found.keys() == {"nvmlInit", "GPUs"}
     assert all(each.state == state and words in each.why for each in found.values())
 
 
-def test_a_hanging_driver_does_not_hang_it(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_driver_does_not_hang_it(gpu, monkeypatch):
     with gpu.open("a") as script:
         script.write("nvmlDeviceGetName * -1\nnvmlDeviceGetClockInfo * -1\n")
     found = [*asked("NVML", seconds=2).values()]
@@ -153,7 +151,7 @@ def test_a_hanging_driver_does_not_hang_it(gpu: Path, monkeypatch: pytest.Monkey
     assert cuda.keys() == {"context"} and "no answer" in cuda["context"].why
 
 
-def test_a_full_gpu_is_left_alone(gpu: Path) -> None:
+def test_a_full_gpu_is_left_alone(gpu):
     with gpu.open("a") as script:
         script.write(f"bus * 65\nmemory_size * {80 << 30}\nmemory_used * {(80 << 30) - (300 << 20)}\n")
     found = asked("CUDA", "CUPTI")
@@ -162,7 +160,7 @@ def test_a_full_gpu_is_left_alone(gpu: Path) -> None:
 
 
 @own
-def test_a_crash_of_a_library_is_named_by_its_signal(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_of_a_library_is_named_by_its_signal(gpu, monkeypatch):
     (gpu.parent / "sitecustomize.py").write_text(
         "import os, pynvml, signal\n"
         "pynvml.nvmlDeviceGetName = lambda handle: os.kill(os.getpid(), signal.SIGSEGV)\n"

@@ -1,7 +1,5 @@
 """`/proc` mounted with `hidepid=2`: processes of other users are not there for a probe."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -24,7 +22,7 @@ own.kill()
 
 
 @pytest.mark.root
-def test_the_samplers_show_what_they_may_see() -> None:
+def test_the_samplers_show_what_they_may_see():
     if os.geteuid() != 0:
         pytest.skip("needs root, for a mount of /proc")
     if not shutil.which("unshare") or not shutil.which("setpriv"):

@@ -11,11 +11,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from watching import until
@@ -28,12 +26,12 @@ GET = b"GET /report HTTP/1.1\r\n\r\n"
 SMALL = b"report since "
 
 
-def report(since: str) -> bytes:
+def report(since):
     return SMALL + since.encode()
 
 
 @contextmanager
-def serving(answer: Callable[[str], bytes] = report, listen: str = "127.0.0.1:0") -> Iterator[ReportServer]:
+def serving(answer=report, listen="127.0.0.1:0"):
     server = ReportServer(listen, answer)
     try:
         yield server
@@ -42,33 +40,33 @@ def serving(answer: Callable[[str], bytes] = report, listen: str = "127.0.0.1:0"
 
 
 @pytest.fixture
-def server() -> Iterator[ReportServer]:
+def server():
     with serving() as made:
         yield made
 
 
 @pytest.fixture
-def calls() -> Iterator[ExitStack]:
+def calls():
     """Closes the callers of a test."""
     with ExitStack() as stack:
         yield stack
 
 
-def port_of(server: ReportServer) -> int:
+def port_of(server):
     return int(server.address.rpartition(":")[2])
 
 
-def connect(server: ReportServer, source: str = "127.0.0.1") -> socket.socket:
+def connect(server, source="127.0.0.1"):
     return socket.create_connection(("127.0.0.1", port_of(server)), timeout=30, source_address=(source, 0))
 
 
-def get(server: ReportServer, path: str = "/report", at: str = "") -> bytes:
+def get(server, path="/report", at=""):
     with urllib.request.urlopen((at or server.address) + path, timeout=30) as response:
         body: bytes = response.read()
     return body
 
 
-def is_closed(client: socket.socket) -> bool:
+def is_closed(client):
     """Whether the server closed it."""
     client.settimeout(0.02)
     try:
@@ -79,7 +77,7 @@ def is_closed(client: socket.socket) -> bool:
         return True
 
 
-def test_paths_and_methods(server: ReportServer) -> None:
+def test_paths_and_methods(server):
     assert get(server) == get(server, "/report?x=2") == get(server, "/report?since=%C3%A9") == SMALL
     assert get(server, "/report?since=abc.1&x=2") == b"report since abc.1"
     for asked in ("GET /", "GET /reports", "GET /report/", "POST /report", "HEAD /report", "BREW /report"):
@@ -103,7 +101,7 @@ def test_paths_and_methods(server: ReportServer) -> None:
     ],
     ids=lambda junk: repr(junk[:16]),
 )
-def test_garbage_costs_nothing(server: ReportServer, junk: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+def test_garbage_costs_nothing(server, junk, capfd):
     with connect(server) as client, suppress(OSError):
         client.sendall(junk)
         client.shutdown(socket.SHUT_WR)
@@ -113,9 +111,7 @@ def test_garbage_costs_nothing(server: ReportServer, junk: bytes, capfd: pytest.
     assert capfd.readouterr() == ("", ""), "nothing in the host's output"
 
 
-def test_callers_that_go_away_cost_nothing(
-    server: ReportServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_callers_that_go_away_cost_nothing(server, capfd, monkeypatch):
     monkeypatch.setattr(serve, "_ANSWER_SECONDS", 600.0)
     for _ in range(30):
         with connect(server, "127.0.0.2") as client:
@@ -125,14 +121,12 @@ def test_callers_that_go_away_cost_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-def test_slow_loris_neither_keeps_others_out_nor_stays(
-    server: ReportServer, calls: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_loris_neither_keeps_others_out_nor_stays(server, calls, monkeypatch):
     """40 callers of another address that never finish a request, some of which drip a byte now and then."""
     monkeypatch.setattr(serve, "_HEAD_SECONDS", 2.0)
     idle, ended = [calls.enter_context(connect(server, "127.0.0.2")) for _ in range(40)], threading.Event()
 
-    def drip() -> None:
+    def drip():
         while not ended.wait(0.1):
             for client in idle[::2]:
                 with suppress(OSError):
@@ -147,7 +141,7 @@ def test_slow_loris_neither_keeps_others_out_nor_stays(
     helper.join()
 
 
-def test_connections_are_bounded(server: ReportServer, calls: ExitStack) -> None:
+def test_connections_are_bounded(server, calls):
     """Of one address, and in all; who is refused learns it immediately."""
     clients = [calls.enter_context(connect(server)) for _ in range(6)]
     until(lambda: sum(map(is_closed, clients)) == 2)
@@ -161,7 +155,7 @@ def test_connections_are_bounded(server: ReportServer, calls: ExitStack) -> None
     assert get(server) == SMALL, "held connections of one address leave the exporter its polls"
 
 
-def unread_bytes(server: ReportServer) -> int:
+def unread_bytes(server):
     """Bytes that the kernel keeps for callers of this server."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     own = [row for row in rows if row[1].endswith(f":{port_of(server):04X}") and row[3] != "0A"]
@@ -169,9 +163,7 @@ def unread_bytes(server: ReportServer) -> int:
 
 
 @pytest.mark.parametrize(("size", "number"), [(5_000_000, 1), (100_000, 4)])
-def test_callers_that_do_not_read_are_let_go_and_their_answers_discarded(
-    calls: ExitStack, monkeypatch: pytest.MonkeyPatch, size: int, number: int
-) -> None:
+def test_callers_that_do_not_read_are_let_go_and_their_answers_discarded(calls, monkeypatch, size, number):
     """The kernel kept 140 KB of each for minutes, in the container's memory: 20 MB in 12 s."""
     monkeypatch.setattr(serve, "_ANSWER_SECONDS", 1.5)
     with serving(lambda since: b"x" * size) as server:
@@ -186,10 +178,10 @@ def test_callers_that_do_not_read_are_let_go_and_their_answers_discarded(
         assert unread_bytes(server) == 0
 
 
-def test_a_burst_takes_a_tenth_of_a_cpu() -> None:
+def test_a_burst_takes_a_tenth_of_a_cpu():
     """Whatever callers ask within the first second, their host's threads have the rest."""
 
-    def answer(since: str) -> bytes:
+    def answer(since):
         end = time.thread_time() + 0.005
         while time.thread_time() < end:
             pass
@@ -202,7 +194,7 @@ def test_a_burst_takes_a_tenth_of_a_cpu() -> None:
         assert server.cpu_seconds < 0.13 * (time.monotonic() - begin)
 
 
-def test_who_takes_too_much_is_refused_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_takes_too_much_is_refused_and_others_are_not(monkeypatch):
     monkeypatch.setattr(callers, "_BURST_REST", 0)
     monkeypatch.setattr(callers, "ADDRESS_BURST_SECONDS", 0.02)
     answered = 0
@@ -215,7 +207,7 @@ def test_who_takes_too_much_is_refused_and_others_are_not(monkeypatch: pytest.Mo
     assert 5 < answered < 1000
 
 
-def test_accepting_and_refusing_takes_little(calls: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepting_and_refusing_takes_little(calls, monkeypatch):
     monkeypatch.setattr(callers, "_BURST_REST", 0)
     monkeypatch.setattr(callers, "BURST_SECONDS", 0.001)
     with serving() as server:
@@ -228,7 +220,7 @@ def test_accepting_and_refusing_takes_little(calls: ExitStack, monkeypatch: pyte
         assert 0 < server.cpu_seconds < 0.08
 
 
-def test_a_caller_that_drips_is_charged(server: ReportServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_drips_is_charged(server, monkeypatch):
     """Each byte wakes the server: an address that has spent its CPU time loses its open connections, too."""
     monkeypatch.setattr(serve, "_HEAD_SECONDS", 60.0)
     monkeypatch.setattr(callers, "ADDRESS_BURST_SECONDS", 0.005)
@@ -239,7 +231,7 @@ def test_a_caller_that_drips_is_charged(server: ReportServer, monkeypatch: pytes
             time.sleep(0.001)
 
 
-def test_a_caller_that_ends_its_side_gets_the_whole_answer() -> None:
+def test_a_caller_that_ends_its_side_gets_the_whole_answer():
     """As `nc -N`: it sends its request and the end of its stream together."""
     with serving(lambda since: b"x" * 3_000_000) as server, connect(server) as client:
         client.sendall(GET)
@@ -248,8 +240,8 @@ def test_a_caller_that_ends_its_side_gets_the_whole_answer() -> None:
         assert client.makefile("rb").read().count(b"x") >= 3_000_000
 
 
-def test_an_answer_that_fails_fails_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    def answer(since: str) -> bytes:
+def test_an_answer_that_fails_fails_alone(capfd):
+    def answer(since):
         return {"": b"ok"}[since]
 
     with serving(answer) as server:
@@ -268,7 +260,7 @@ def test_an_answer_that_fails_fails_alone(capfd: pytest.CaptureFixture[str]) -> 
         ("[::1]:0", "[::1]"),
     ],
 )
-def test_the_addresses_that_answer(listen: str, hosts: str) -> None:
+def test_the_addresses_that_answer(listen, hosts):
     if "[::1]" in hosts and not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
     with serving(listen=listen) as server:
@@ -281,7 +273,7 @@ def test_the_addresses_that_answer(listen: str, hosts: str) -> None:
         assert get(server) == SMALL, "its address can be asked"
 
 
-def test_the_port_is_free_again_after_close(server: ReportServer) -> None:
+def test_the_port_is_free_again_after_close(server):
     get(server)
     with pytest.raises(UsageError):
         ReportServer(server.address.removeprefix("http://"), report)
@@ -300,7 +292,7 @@ signal.pause()
 
 
 @pytest.fixture
-def process() -> Iterator[tuple[Any, str]]:
+def process():
     """A server in a process of its own, and its address."""
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
@@ -308,16 +300,16 @@ def process() -> Iterator[tuple[Any, str]]:
         started.kill()
 
 
-def test_headers_take_no_memory(process: tuple[Any, str]) -> None:
+def test_headers_take_no_memory(process):
     """24 connections from one address, each with 98 lines of 64 KiB: 414 MB before heads were bounded."""
     started, url = process
     address = ("127.0.0.1", int(url.rpartition(":")[2]))
 
-    def peak() -> int:
+    def peak():
         text = Path(f"/proc/{started.pid}/status").read_text()
         return int(text.partition("VmHWM:")[2].split()[0]) << 10
 
-    def attack(_: int) -> None:
+    def attack(_):
         with suppress(OSError), socket.create_connection(address, timeout=30) as client:
             client.sendall(HEADERS)
             client.recv(1)
@@ -330,7 +322,7 @@ def test_headers_take_no_memory(process: tuple[Any, str]) -> None:
     assert peak() - before < 16 << 20
 
 
-def test_as_many_wait_as_come_again_in_a_storm(process: tuple[Any, str], calls: ExitStack) -> None:
+def test_as_many_wait_as_come_again_in_a_storm(process, calls):
     """1,000 callers at once, while the server does nothing: none of them, and no exporter, is made to try again."""
     if int(Path("/proc/sys/net/core/somaxconn").read_text()) < 1024:
         pytest.skip("the kernel lets fewer wait")
@@ -344,7 +336,7 @@ def test_as_many_wait_as_come_again_in_a_storm(process: tuple[Any, str], calls: 
         assert response.read() == b"report"
 
 
-def test_a_fork_keeps_nothing_of_the_port(server: ReportServer) -> None:
+def test_a_fork_keeps_nothing_of_the_port(server):
     """As gunicorn with `--preload` and multiprocessing do: the child must neither hold the port nor a connection."""
     waiting = connect(server)
     until(lambda: server._open)
@@ -357,7 +349,7 @@ def test_a_fork_keeps_nothing_of_the_port(server: ReportServer) -> None:
         finally:
             os._exit(0)
 
-    def kept() -> set[int]:
+    def kept():
         numbers = set()
         for file in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # closed meanwhile

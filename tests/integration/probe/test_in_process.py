@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,11 +22,11 @@ from infercanary.probe import HostClock, Probe
 from infercanary.probe.timing import Timing
 
 
-def probe_threads() -> list[threading.Thread]:
+def probe_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("infercanary-")]
 
 
-def test_runs_are_reported_and_it_stops_cleanly(started: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_runs_are_reported_and_it_stops_cleanly(started, caplog):
     target = Scripted(close="raise")
     probe = started({"a": target})
     seen = ran(probe.address, 3)
@@ -49,7 +48,7 @@ def test_runs_are_reported_and_it_stops_cleanly(started: Any, caplog: pytest.Log
     for name in ("busy", "probe_cpu"):
         assert 0 < (seen.value(f"infercanary_{name}_seconds_total") or 0) < 60
 
-    def took(step: str) -> float:
+    def took(step):
         return fetch(probe.address).value("infercanary_cold_start_seconds", "a", step) or 0.0
 
     until(lambda: took("time_to_steady"))
@@ -67,7 +66,7 @@ def test_runs_are_reported_and_it_stops_cleanly(started: Any, caplog: pytest.Log
     probe.stop()  # once more is no error
 
 
-def test_as_a_context_manager() -> None:
+def test_as_a_context_manager():
     settings: dict[str, Any] = {"samplers": (), "interval_seconds": 0.5, "duty_cap": 0.5}
     with Probe({"a": Scripted()}, listen="127.0.0.1:0", **settings) as probe:
         until(lambda: probe.address and fetch(probe.address).runs("a", "ok"))
@@ -76,7 +75,7 @@ def test_as_a_context_manager() -> None:
     assert until(lambda: not probe_threads()) is True
 
 
-def test_in_the_servers_own_pool_repeats_take_turns_with_requests(started: Any) -> None:
+def test_in_the_servers_own_pool_repeats_take_turns_with_requests(started):
     target = Scripted()
     pool = ThreadPoolExecutor(1)
     serving = pool.submit(threading.get_ident).result()
@@ -90,9 +89,7 @@ def test_in_the_servers_own_pool_repeats_take_turns_with_requests(started: Any) 
     assert "shutdown" in ran(probe.address, outcome="raised").report.runs[-1].detail
 
 
-def test_a_port_that_is_taken_is_a_log_line_and_no_more(
-    started: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_port_that_is_taken_is_a_log_line_and_no_more(started, caplog):
     first = started({"a": Scripted()})
     second = started({"a": Scripted()}, listen=first.address.removeprefix("http://"))
     until(lambda: "cannot listen on 127.0.0.1:" in caplog.text)
@@ -102,7 +99,7 @@ def test_a_port_that_is_taken_is_a_log_line_and_no_more(
 
 
 class BrokenClock(HostClock):
-    def measure(self, run: Any) -> Any:
+    def measure(self, run):
         return Timing(float("nan"), {}), None
 
 
@@ -124,9 +121,7 @@ clock nan raised the target's clock gave nan as seconds
 
 
 @pytest.mark.parametrize("row", MISBEHAVIOUR.strip().splitlines())
-def test_a_canary_that_misbehaves_costs_only_itself(
-    started: Any, caplog: pytest.LogCaptureFixture, row: str
-) -> None:
+def test_a_canary_that_misbehaves_costs_only_itself(started, caplog, row):
     method, deed, outcome, reason = row.split(" ", 3)
     caplog.set_level(logging.INFO)
     opens = outcome != "-"
@@ -158,9 +153,9 @@ def test_a_canary_that_misbehaves_costs_only_itself(
         until(lambda: "answers again" in caplog.text)
 
 
-def test_environments_are_made_text_and_one_that_differs_has_both_values(started: Any) -> None:
+def test_environments_are_made_text_and_one_that_differs_has_both_values(started):
     class Other(Scripted):
-        def environment(self) -> dict[str, str]:
+        def environment(self):
             return {"engine": "other"}
 
     probe = started({"a": Scripted(environment="junk"), "b": Other(), "c": Scripted()})
@@ -171,9 +166,7 @@ def test_environments_are_made_text_and_one_that_differs_has_both_values(started
     ]  # fmt: skip
 
 
-def test_a_canary_that_opens_for_long_is_reported_as_opening_and_stop_does_not_wait_for_it(
-    started: Any,
-) -> None:
+def test_a_canary_that_opens_for_long_is_reported_as_opening_and_stop_does_not_wait_for_it(started):
     slow = Scripted(open="hang")
     probe = started({"slow": slow})
     until(lambda: slow.count("open") == 1)
@@ -184,7 +177,7 @@ def test_a_canary_that_opens_for_long_is_reported_as_opening_and_stop_does_not_w
     assert not slow.go_on.is_set(), "it waited for the model"
 
 
-def test_a_load_past_its_deadline_is_taken_when_it_ends(started: Any) -> None:
+def test_a_load_past_its_deadline_is_taken_when_it_ends(started):
     slow = Scripted(open="hang")
     probe = started({"slow": slow}, open_timeout_seconds=0.1)
     in_state(probe.address, "slow", "failing")
@@ -194,8 +187,8 @@ def test_a_load_past_its_deadline_is_taken_when_it_ends(started: Any) -> None:
 
 
 def test_a_canary_that_cannot_be_opened_is_tried_again_and_others_are_tagged_while_it_loads(
-    started: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    started, monkeypatch
+):
     from infercanary.probe import canary
 
     monkeypatch.setattr(canary, "_REOPEN_SECONDS", (0.1, 0.2))
@@ -214,17 +207,17 @@ def test_a_canary_that_cannot_be_opened_is_tried_again_and_others_are_tagged_whi
     assert {run.outcome for run in seen.report.runs if run.canary == "other"} == {"ok"}
 
 
-def test_a_slow_canary_gets_fewer_repeats_rather_than_a_time_out(started: Any) -> None:
+def test_a_slow_canary_gets_fewer_repeats_rather_than_a_time_out(started):
     seen = ran(started({"a": Scripted(seconds=0.06)}, timeout_seconds=0.4).address)
     assert 1 <= len(seen.report.runs[0].latencies) < 5
     assert seen.runs("a", "timed_out") == 0
 
 
-def test_ever_new_phases_are_refused(started: Any) -> None:
+def test_ever_new_phases_are_refused(started):
     """Each name is a time series: they would grow for ever."""
 
     class Inventive(Scripted):
-        def run(self, phase: Any) -> Any:
+        def run(self, phase):
             with phase(f"part{len(self.calls)}"):
                 return super().run(phase)
 
@@ -234,9 +227,7 @@ def test_ever_new_phases_are_refused(started: Any) -> None:
     assert family is None or len(family.points) <= 16
 
 
-def test_the_loop_dies_alone(
-    started: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loop_dies_alone(started, caplog, monkeypatch):
     """A defect of the probe's own is logged with its traceback, and the host does not notice."""
     from infercanary.probe import canary
 
@@ -246,12 +237,12 @@ def test_the_loop_dies_alone(
     until(lambda: not probe_threads())
 
 
-def test_beside_a_canary_that_fails_it_still_samples(started: Any) -> None:
+def test_beside_a_canary_that_fails_it_still_samples(started):
     probe = started({"a": Scripted(open="raise")}, samplers={})
     shown(probe.address, "infercanary_process_granted_cpus")
 
 
-def test_a_unix_socket_is_taken_where_nobody_listens_and_no_file_is(started: Any, tmp_path: Path) -> None:
+def test_a_unix_socket_is_taken_where_nobody_listens_and_no_file_is(started, tmp_path):
     path = tmp_path / "probe.sock"
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))  # a container that was killed leaves its socket behind
@@ -334,7 +325,7 @@ os._exit(0)
         pytest.param(INTERRUPTED, "interrupted\n", 0, id="Ctrl-C in a notebook is no mistake of the model"),
     ],
 )
-def test_a_process_ends_as_its_host_wants(script: str, printed: str, code: int) -> None:
+def test_a_process_ends_as_its_host_wants(script, printed, code):
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=MODULES, capture_output=True, text=True, timeout=90, check=False
     )
@@ -342,12 +333,12 @@ def test_a_process_ends_as_its_host_wants(script: str, printed: str, code: int) 
     assert "Traceback" not in done.stderr
 
 
-def test_a_report_is_whole_under_concurrent_readers(started: Any) -> None:
+def test_a_report_is_whole_under_concurrent_readers(started):
     """Runs and the numbers that count them come from one moment, whoever reads at the same time."""
     probe = started({"a": Scripted(seconds=0.0), "b": Scripted(seconds=0.0)})
     last = ran(probe.address, canary="b").runs("b", "ok") + 10
 
-    def read(_: int) -> None:
+    def read(_):
         while True:
             try:
                 seen = fetch(probe.address)
@@ -366,7 +357,7 @@ def test_a_report_is_whole_under_concurrent_readers(started: Any) -> None:
         assert [*readers.map(read, range(4))] == [None] * 4
 
 
-def test_a_costly_canary_stretches_the_interval_so_that_duty_stays_under_the_cap(started: Any) -> None:
+def test_a_costly_canary_stretches_the_interval_so_that_duty_stays_under_the_cap(started):
     """Five repeats take 0.1 s or more, so 20 % allow one run in 0.5 s."""
     seen = ran(started({"a": Scripted(seconds=0.02)}, interval_seconds=0.1, duty_cap=0.2).address, 6)
     elapsed = seen.report.runs[-1].started_at - seen.report.runs[0].started_at

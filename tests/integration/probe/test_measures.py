@@ -9,11 +9,9 @@ import statistics
 import subprocess
 import sys
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import pytest
-from control_group import Group, limited
+from control_group import limited
 from ports import free_port
 from probe_process import PROBE, ProbeProcess
 from scripted import Scripted
@@ -28,7 +26,7 @@ torch = pytest.importorskip("torch")
 MEMORY, RATE = "infercanary_run_memory_peak_bytes", "infercanary_run_samples_per_second"
 
 
-def test_more_memory_is_reported_as_that_and_throughput_is_of_all_samples(tmp_path: Path) -> None:
+def test_more_memory_is_reported_as_that_and_throughput_is_of_all_samples(tmp_path):
     """Of three starts: one that keeps 100 MB more, and one that gives as much back after each inference."""
     canary = "{c: {target: torch, options: {model: 'holding:model', inputs: [{shape: [4, 256]}]}}}"
     variants: dict[str, dict[str, str]] = {
@@ -59,7 +57,7 @@ def test_more_memory_is_reported_as_that_and_throughput_is_of_all_samples(tmp_pa
         assert memory[name] - memory["plain"] == pytest.approx(100e6, rel=0.1), name
 
 
-def test_in_a_servers_process_its_peak_stays_its_own(started: Any) -> None:
+def test_in_a_servers_process_its_peak_stays_its_own(started):
     """Some servers restart a worker by ``ru_maxrss``."""
     taken = bytearray(b"x") * (200 << 20)
     del taken
@@ -71,7 +69,7 @@ def test_in_a_servers_process_its_peak_stays_its_own(started: Any) -> None:
         assert 10e6 < run.measures[HOST_MEMORY] < (peak << 10) - (100 << 20), "resident, not the peak"
 
 
-def test_runs_before_and_with_the_controls_memory_are_not_compared(started: Any) -> None:
+def test_runs_before_and_with_the_controls_memory_are_not_compared(started):
     """They hold tens of megabytes from the end of the first run on."""
     probe = started({"a": Scripted()}, controls=True)
     seen = ran(probe.address, 5)
@@ -91,11 +89,11 @@ SERVER = (
 
 @pytest.mark.root
 @pytest.mark.parametrize("is_beside", [True, False], ids=["in its container", "outside"])
-def test_the_memory_of_a_server_in_the_same_container(tmp_path: Path, is_beside: bool) -> None:
+def test_the_memory_of_a_server_in_the_same_container(tmp_path, is_beside):
     if not shutil.which("unshare") or subprocess.run([*NAMESPACE, "true"]).returncode:
         pytest.skip("PID namespaces need rights that are not here")
 
-    def memory_of(held: int, group: Group) -> list[float | None]:
+    def memory_of(held, group):
         port = free_port()
         serve = [sys.executable, "-c", SERVER, str(port), str(held)]
         both = f"{shlex.join(serve)} & " if is_beside else ""

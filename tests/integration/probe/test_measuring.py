@@ -6,20 +6,17 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 from probe_process import ProbeProcess, scripted
 from scripted import OnDevice, Scripted
-from watching import Seen, fetch, in_state, ran, shown, until
+from watching import fetch, in_state, ran, shown, until
 
-from infercanary.contract.report import Family, Run, decode
+from infercanary.contract.report import decode
 from infercanary.notebook.function import FunctionTarget
-from infercanary.probe import HostClock, Phase
+from infercanary.probe import HostClock
 from infercanary.probe.journal import last_runs
 from infercanary.probe.samplers import Sampler
 from infercanary.probe.samplers.cgroup.metrics import CPUSET
@@ -28,25 +25,25 @@ from infercanary.probe.samplers.threads import GRANTED
 CPU_CONTROLS = {"cpu_spin", "memory_copy", "page_io", "thread_wake"}
 
 
-def ok(seen: Seen) -> list[Run]:
+def ok(seen):
     return [run for run in seen.report.runs if run.outcome == "ok"]
 
 
-def tagged(address: str, tag: str) -> bool:
+def tagged(address, tag):
     return any(tag in run.tags for run in fetch(address).report.runs)
 
 
-def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(started: Any) -> None:
+def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(started):
     """Against an independent clock: the target's own, by CLOCK_MONOTONIC_RAW around each wait."""
     waits = {"h2d": 0.010, "compute": 0.040, "d2h": 0.020}
     independent: dict[str, list[float]] = {name: [] for name in waits}
     begun: list[int] = []  # how many repeats there were before each run
 
     class Waiting(Scripted):
-        def prepare(self) -> None:
+        def prepare(self):
             begun.append(len(independent["h2d"]))
 
-        def run(self, phase: Phase) -> Any:
+        def run(self, phase):
             for name, seconds in waits.items():
                 with phase(name):
                     begin = time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
@@ -57,7 +54,7 @@ def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(starte
     seen = ran(probe.address, 3)
     probe.stop()
 
-    def reported(metric: str) -> dict[str, Any]:
+    def reported(metric):
         return {point.labels[-1]: point.value for point in seen.families[metric].points}
 
     phases, [whole] = reported("infercanary_phase_seconds"), reported("infercanary_latency_seconds").values()
@@ -69,11 +66,11 @@ def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(starte
     assert sum(phases[name].sum for name in waits) == pytest.approx(whole.sum, rel=0.01)
 
 
-def test_a_batch_is_timed_per_inference() -> None:
+def test_a_batch_is_timed_per_inference():
     clock = HostClock()
     clock.batch = 10
 
-    def run(phase: Phase) -> None:
+    def run(phase):
         with phase("compute"):
             for _ in range(clock.batch):
                 time.sleep(0.002)
@@ -84,12 +81,12 @@ def test_a_batch_is_timed_per_inference() -> None:
 
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_controls_follow_each_run_and_the_environment_says_where_they_are_no_machine_code(
-    started: Any, monkeypatch: pytest.MonkeyPatch, is_refused: bool
-) -> None:
+    started, monkeypatch, is_refused
+):
     from infercanary.probe.targets import controls
     from infercanary.probe.targets.controls.machine_code import Refused
 
-    def refuse() -> None:
+    def refuse():
         raise Refused("a profile forbids it")
 
     if is_refused:
@@ -108,13 +105,11 @@ def test_controls_follow_each_run_and_the_environment_says_where_they_are_no_mac
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("infercanary")])
 
 
-def test_a_control_that_fails_costs_only_itself(
-    started: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_control_that_fails_costs_only_itself(started, monkeypatch, caplog):
     from infercanary.probe import controls
 
     @contextmanager
-    def broken() -> Iterator[Callable[[], float]]:
+    def broken():
         raise ValueError("broken on purpose")
         yield time.perf_counter
 
@@ -127,17 +122,17 @@ def test_a_control_that_fails_costs_only_itself(
     assert record.getMessage() == "control broken on cpu: ValueError: broken on purpose"
 
 
-def test_another_output_is_tagged_and_its_fingerprint_is_in_the_report(started: Any) -> None:
+def test_another_output_is_tagged_and_its_fingerprint_is_in_the_report(started):
     class Answering(Scripted):
         answer = (1.0, 2.0, 2.0)
 
-        def values(self, result: Any) -> Sequence[float]:
+        def values(self, result):
             return self.answer
 
     target = Answering()
     probe = started({"a": target})
 
-    def error() -> float | None:
+    def error():
         return fetch(probe.address).value("infercanary_output_error_ratio", "a")
 
     until(lambda: error() == 0)
@@ -157,9 +152,7 @@ def test_another_output_is_tagged_and_its_fingerprint_is_in_the_report(started: 
     [Scripted(values="nothing"), FunctionTarget(lambda: [{"label": None}, "text", object()], [], "cpu")],
     ids=["of a stranger", "objects"],
 )
-def test_an_output_that_holds_no_numbers_has_no_error_and_is_named_once(
-    started: Any, target: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_output_that_holds_no_numbers_has_no_error_and_is_named_once(started, target, caplog):
     probe = started({"a": target})
     shown(probe.address, "infercanary_canary_state", "a", "steady")
     seen = ran(probe.address, 4)
@@ -169,7 +162,7 @@ def test_an_output_that_holds_no_numbers_has_no_error_and_is_named_once(
     assert caplog.text.count("canary a: output not checked: no numbers were read from it") == 1
 
 
-def test_a_pool_that_is_busy_is_busy_not_broken(started: Any) -> None:
+def test_a_pool_that_is_busy_is_busy_not_broken(started):
     go_on = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         probe = started({"a": Scripted()}, executor=pool, timeout_seconds=0.5)
@@ -187,17 +180,17 @@ def test_a_pool_that_is_busy_is_busy_not_broken(started: Any) -> None:
 class Slow(Sampler):
     """A sampler that takes its time, which is less than the probe has between two rounds."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         self.name = name
         self.asked: list[float] = []
 
-    def sample(self) -> list[Family]:
+    def sample(self):
         self.asked.append(time.time())
         time.sleep(0.3)
         return []
 
 
-def test_a_round_waits_for_its_samples_as_a_whole_and_begins_in_its_slot(started: Any) -> None:
+def test_a_round_waits_for_its_samples_as_a_whole_and_begins_in_its_slot(started):
     samplers = [Slow(f"slow{number}") for number in range(5)]
     probe = started({"a": Scripted()}, samplers=samplers, interval_seconds=1.0, duty_cap=0.5)
     seen = ran(probe.address, 6)
@@ -217,19 +210,19 @@ class Shared(OnDevice):
 
     busy = False
 
-    def is_busy(self) -> bool:
+    def is_busy(self):
         return self.busy
 
 
 @pytest.fixture
-def shared(started: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Shared, list[str]]:
+def shared(started, monkeypatch):
     """A probe that has run, its target, and the devices whose controls were asked for."""
     from infercanary.probe.controls import Controls
 
     asked: list[str] = []
     measure = Controls.measure
 
-    def record(self: Controls, device: str) -> Any:
+    def record(self, device):
         asked.append(device)
         return measure(self, device)
 
@@ -241,7 +234,7 @@ def shared(started: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Shared, 
     return probe, target, asked
 
 
-def test_a_busy_device_is_given_way_to_but_not_for_ever(shared: tuple[Any, Shared, list[str]]) -> None:
+def test_a_busy_device_is_given_way_to_but_not_for_ever(shared):
     """Under a load that never pauses it runs now and then; nor are there controls on a device that is busy or fails."""
     probe, target, asked = shared
     target.script = {"run": "raise"}
@@ -255,18 +248,18 @@ def test_a_busy_device_is_given_way_to_but_not_for_ever(shared: tuple[Any, Share
     assert asked[: len(outcomes)] == ["cuda" if outcome == "ok" else "cpu" for outcome in outcomes]
 
 
-def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started: Any) -> None:
+def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started):
     class Quick(Sampler):
         name = "threads"
 
-        def sample(self) -> Iterable[Family]:
+        def sample(self):
             return [GRANTED.family(1)]
 
     class Late(Sampler):
         name = "cgroup"
         cpus = 0
 
-        def sample(self) -> Iterable[Family]:
+        def sample(self):
             if not self.cpus:
                 time.sleep(0.5)  # a quota held it back
                 self.cpus = 4
@@ -279,7 +272,7 @@ def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started: Any) 
     until(lambda: tagged(probe.address, "cpuset_changed"))
 
 
-def test_a_stop_of_the_process_is_a_tag_and_a_metric(tmp_path: Path) -> None:
+def test_a_stop_of_the_process_is_a_tag_and_a_metric(tmp_path):
     """SIGSTOP for 1.5 s, in a process of its own; the journal has the run's tag after it was killed."""
     journal = tmp_path / "journal"
     with ProbeProcess(tmp_path, f"{{a: {scripted()}}}", f"journal: {journal}\ncontrols: false") as probe:
@@ -296,7 +289,7 @@ def test_a_stop_of_the_process_is_a_tag_and_a_metric(tmp_path: Path) -> None:
         assert any("stalled" in run.tags for run in runs)
 
 
-def test_runs_of_a_crashed_probe_are_offered_by_the_next(started: Any, tmp_path: Path) -> None:
+def test_runs_of_a_crashed_probe_are_offered_by_the_next(started, tmp_path):
     path = tmp_path / "journal"
     first = started({"a": Scripted()}, journal=path)
     boot = ran(first.address, 3).report.boot_id

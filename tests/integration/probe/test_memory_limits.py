@@ -1,19 +1,16 @@
 """A real limit on memory: what does not fit is refused, nobody is killed, and the other canary runs on."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from control_group import Group, limited
+from control_group import limited
 from probe_process import PROBE, ProbeProcess
-from watching import MODULES, Seen, until
+from watching import MODULES, until
 
 pytestmark = pytest.mark.root
 
@@ -21,13 +18,13 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def group() -> Iterator[Group]:
+def group():
     with limited(300 * MIB) as made:
         yield made
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path):
     """The relu of a tensor of any four dimensions."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
@@ -53,18 +50,18 @@ while True:
 class Limited(ProbeProcess):
     """A probe in the control group, alone or inside a server's process; at work while the context lasts."""
 
-    def __init__(self, group: Group, folder: Path, canaries: str, inside: bool = False) -> None:
+    def __init__(self, group, folder, canaries, inside=False):
         self.group = group
         command = [sys.executable, "-c", SERVER] if inside else [*PROBE]
         super().__init__(folder, canaries, command=group.joining(*command))
 
-    def lines(self, words: str) -> list[str]:
+    def lines(self, words):
         return [line for line in self.output().splitlines() if words in line]
 
-    def goes_on(self, canary: str, since: Seen) -> Seen:
+    def goes_on(self, canary, since):
         return self.ran(canary, since.runs(canary, "ok") + 1)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         try:
             self.process.send_signal(signal.SIGTERM)
             assert self.process.wait(60) == 0 and self.group.kills() == 0
@@ -72,7 +69,7 @@ class Limited(ProbeProcess):
             super().__exit__()
 
 
-def why(seen: Seen, canary: str) -> str:
+def why(seen, canary):
     """Why it is out of memory, once."""
     assert seen.state(canary) == "out_of_memory"
     assert seen.value("infercanary_run_failures_total", canary, "out_of_memory") == 1
@@ -81,7 +78,7 @@ def why(seen: Seen, canary: str) -> str:
     return labels[2]
 
 
-def test_an_input_that_is_too_large_costs_nobody_memory(group: Group, model: Path, tmp_path: Path) -> None:
+def test_an_input_that_is_too_large_costs_nobody_memory(group, model, tmp_path):
     canary = f"{{target: onnx, options: {{model: {model}, inputs: [{{shape: SHAPE}}]}}}}"
     large, small = (canary.replace("SHAPE", shape) for shape in ("[4, 3, 4000, 4000]", "[1, 3, 8, 8]"))
     with Limited(group, tmp_path, f"{{big: {large}, small: {small}}}") as probe:
@@ -96,9 +93,7 @@ def test_an_input_that_is_too_large_costs_nobody_memory(group: Group, model: Pat
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_what_grows_slowly_is_ended_before_the_kernel_has_to(
-    group: Group, tmp_path: Path, inside: bool
-) -> None:
+def test_what_grows_slowly_is_ended_before_the_kernel_has_to(group, tmp_path, inside):
     """The process starts anew without it, under the same pid, and says why; it is not tried again soon.
 
     A server's process interrupts the opening.
@@ -121,9 +116,7 @@ def test_what_grows_slowly_is_ended_before_the_kernel_has_to(
     assert found is not None and 100 < int(found[1]) < 240, logged
 
 
-def test_where_the_kernel_ended_the_probe_the_entrypoint_says_it_and_waits_long(
-    group: Group, tmp_path: Path
-) -> None:
+def test_where_the_kernel_ended_the_probe_the_entrypoint_says_it_and_waits_long(group, tmp_path):
     """It takes all in an instant, in C code that keeps the interpreter's lock: nobody could look meanwhile."""
     (tmp_path / "probe.yaml").write_text(
         "listen: 127.0.0.1:0\ncanaries: {leaps: {target: growing:Leaping, options: {mib: 900}}}\n"
@@ -149,7 +142,7 @@ def test_where_the_kernel_ended_the_probe_the_entrypoint_says_it_and_waits_long(
 class Tenant:
     """A server in the same control group, which takes memory when the test says so."""
 
-    def __init__(self, group: Group, mib: int, rate: float) -> None:
+    def __init__(self, group, mib, rate):
         code = (
             "import sys, time\nsys.stdin.readline()\nheld = []\n"
             f"for n in range({mib}):\n held.append(bytearray(b'x' * {MIB}))\n time.sleep(1 / {rate})\n"
@@ -160,22 +153,22 @@ class Tenant:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def take(self) -> None:
+    def take(self):
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         assert self._process.stdout.readline() == "has it\n"
 
-    def __enter__(self) -> Tenant:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._process.kill()
         self._process.communicate()
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_what_a_server_takes_later_is_given_to_it(group: Group, tmp_path: Path, inside: bool) -> None:
+def test_what_a_server_takes_later_is_given_to_it(group, tmp_path, inside):
     """The largest canary makes room; the smaller one goes on."""
     growing = "target: growing:Growing, options: {rate: 1000, mib"
     canaries = f"{{large: {{{growing}: 120}}}}, small: {{{growing}: 10}}}}}}"

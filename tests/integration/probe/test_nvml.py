@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from forked import begin
 from nvml_session import serve
 from ports import free_port
 from probe_process import ProbeProcess, scripted
-from watching import Seen, until
+from watching import until
 
 from infercanary.contract.report import Family
 from infercanary.exporter.expose import Exposition, write
@@ -48,16 +48,16 @@ Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def usual(tmp_path_factory):
     return build_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 @contextmanager
-def session(folder: Path, script: Path) -> Iterator[Ask]:
+def session(folder, script):
     """Each call takes one sample, with these lines as the library's script, in a process that goes on."""
     process, pipe = begin(serve, folder, script, FAKE_NVML=str(script))
 
-    def ask(lines: str = "", **more: Any) -> dict[str, Any]:
+    def ask(lines="", **more):
         named = re.sub(r"\b[A-Z_]{4,}(64)?\b", lambda word: str(CODES.get(word[0], word[0])), lines)
         pipe.send({"lines": re.split("; *|\n", named), **more})
         answer: dict[str, Any] = pipe.recv()
@@ -71,13 +71,13 @@ def session(folder: Path, script: Path) -> Iterator[Ask]:
 
 
 @pytest.fixture
-def ask(usual: Path, tmp_path: Path) -> Iterator[Ask]:
+def ask(usual, tmp_path):
     with session(usual, tmp_path / "script") as ask:
         yield ask
 
 
 @pytest.mark.parametrize("machine", ["idle", "loaded"])
-def test_golden(ask: Ask, tmp_path: Path, machine: str) -> None:
+def test_golden(ask, tmp_path, machine):
     for index in (0, 1):
         place = tmp_path / "sys" / "bus/pci/devices" / f"0000:{0x1B + index:02x}:00.0"
         place.mkdir(parents=True)
@@ -335,7 +335,7 @@ said INFO sampler nvml: works again
 """
 
 
-def scenarios() -> Iterator[Any]:
+def scenarios():
     """The lines of each; where its title ends with "NAME in choices", one for each choice."""
     for text in SCENARIOS.replace("\\\n", "").strip().split("\n\n"):
         title, _, lines = text.partition("\n")
@@ -346,7 +346,7 @@ def scenarios() -> Iterator[Any]:
             yield pytest.param(chosen, id=f"{title} {choice}".strip())
 
 
-def check(found: dict[str, Any], *expected: str) -> None:
+def check(found, *expected):
     """Compare a sample with lines of a scenario."""
     for line in expected:
         name, *words = line.split()
@@ -373,7 +373,7 @@ def check(found: dict[str, Any], *expected: str) -> None:
 
 
 @pytest.mark.parametrize("lines", [*scenarios()])
-def test_a_scenario(ask: Ask, lines: str) -> None:
+def test_a_scenario(ask, lines):
     for step in re.split(r"^>", lines, flags=re.MULTILINE)[1:]:
         script, *expected = step.splitlines()
         script, _, more = script.partition("(")
@@ -393,7 +393,7 @@ def test_a_scenario(ask: Ask, lines: str) -> None:
     [("570.86.15", "75 270 271"), ("575.51.03", "251 252 253"), ("580.65.06", "251 252 253"),
      ("580.82.07", "269 270 271"), ("no-number", "75 270 271")],
 )  # fmt: skip
-def test_three_counters_have_other_numbers_in_some_drivers(ask: Ask, driver: str, fields: str) -> None:
+def test_three_counters_have_other_numbers_in_some_drivers(ask, driver, fields):
     """What a driver has in the other places (power smoothing, or nothing) is not taken for a time."""
     values = [f"field.{field} 0 {seconds}000000000" for seconds, field in enumerate(fields.split(), 1)]
     others = {"75", "251", "252", "253", "269", "270", "271"} - {*fields.split()}
@@ -424,7 +424,7 @@ LEAPS = """
 """
 
 
-def test_counters_that_wrap_go_back_or_leap_never_look_like_a_huge_increase(ask: Ask) -> None:
+def test_counters_that_wrap_go_back_or_leap_never_look_like_a_huge_increase(ask):
     for line in LEAPS.strip().splitlines():
         ns, sent, seconds, total, *_ = line.split()
         sent = sent.replace("e9", "0" * 9).replace("e6", "0" * 6)
@@ -436,7 +436,7 @@ def test_counters_that_wrap_go_back_or_leap_never_look_like_a_huge_increase(ask:
         assert shown == pytest.approx((float(seconds), float(total))), line
 
 
-def test_errors_that_are_nonsense_for_once_are_no_new_errors(ask: Ask) -> None:
+def test_errors_that_are_nonsense_for_once_are_no_new_errors(ask):
     """At last the driver was reloaded."""
     values = "replays {0}; ecc_corrected {0}; ecc_uncorrected {0}; remapped_corrected {0}; remapped_uncorrected {0}"
     both = "0/corrected={0} 0/uncorrected={0}"
@@ -446,12 +446,12 @@ def test_errors_that_are_nonsense_for_once_are_no_new_errors(ask: Ask) -> None:
               f"gpu_remapped_rows_total {both.format(shown)}")  # fmt: skip
 
 
-def test_an_old_driver(tmp_path: Path) -> None:
+def test_an_old_driver(tmp_path):
     with session(build_nvml(tmp_path, "-DOLD_DRIVER"), tmp_path / "script") as ask:
         check(ask("temperature * 43"), "ok 1", "gpu_temperature_celsius 0/gpu=43 1/gpu=43")
 
 
-def test_no_library_at_all(tmp_path: Path) -> None:
+def test_no_library_at_all(tmp_path):
     with session(tmp_path, tmp_path / "script") as ask:
         found = ask()
         if found["families"]["infercanary_nvml_state"]["no_driver"] != 1:
@@ -460,12 +460,12 @@ def test_no_library_at_all(tmp_path: Path) -> None:
         assert ask(visible=True)["visible"] == []
 
 
-def test_close_lets_go_of_everything(ask: Ask) -> None:
+def test_close_lets_go_of_everything(ask):
     check(ask(), "held 1001")
     assert ask(close=True) == {"closed": True, "held": 0}
 
 
-def test_the_names_of_the_visible_gpus(ask: Ask) -> None:
+def test_the_names_of_the_visible_gpus(ask):
     assert ask(visible=True) == {"visible": ["Fake-0", "Fake-1"], "held": 0}
     for fault in ("nvmlInit * DRIVER_NOT_LOADED", "nvmlDeviceGetName 1 LOST", "nvmlDeviceGetCount * HANG"):
         assert ask(fault, visible=True)["visible"] == []
@@ -474,7 +474,7 @@ def test_the_names_of_the_visible_gpus(ask: Ask) -> None:
 # In the probe ----------------------------------------------------------------------------------------------
 
 
-def scripted_probe(folder: Path, canaries: str, *libraries: Path) -> ProbeProcess:
+def scripted_probe(folder, canaries, *libraries):
     """A probe over these libraries; NVML's script is ``folder / "script"``."""
     folder.mkdir(exist_ok=True)
     (script := folder / "script").touch()
@@ -483,11 +483,11 @@ def scripted_probe(folder: Path, canaries: str, *libraries: Path) -> ProbeProces
     return ProbeProcess(folder, canaries, "controls: false", environment=environment)
 
 
-def test_runs_go_on_while_nvml_hangs(usual: Path, tmp_path: Path) -> None:
+def test_runs_go_on_while_nvml_hangs(usual, tmp_path):
     script = tmp_path / "script"
     with scripted_probe(tmp_path, f"{{a: {scripted()}}}", usual) as probe:
 
-        def shows(state: str, more: float) -> Seen:
+        def shows(state, more):
             first = probe.until(
                 lambda s: s.value("infercanary_nvml_state", state) == 1, f"NVML is not {state}"
             )
@@ -503,9 +503,7 @@ def test_runs_go_on_while_nvml_hangs(usual: Path, tmp_path: Path) -> None:
         assert shows("ok", 1).value("infercanary_gpu_up", "1") == 1
 
 
-def test_a_cpu_only_wheel_on_a_machine_with_gpus_beside_a_canary_on_the_cpu(
-    usual: Path, tmp_path: Path
-) -> None:
+def test_a_cpu_only_wheel_on_a_machine_with_gpus_beside_a_canary_on_the_cpu(usual, tmp_path):
     """An image without CUDA is no mistake in the settings: a probe that ended could not be asked."""
     torch = pytest.importorskip("torch")
     if torch.version.cuda is not None:
@@ -526,7 +524,7 @@ def test_a_cpu_only_wheel_on_a_machine_with_gpus_beside_a_canary_on_the_cpu(
 
 @pytest.mark.campaign  # it waits for runs of seconds
 @pytest.mark.takes(90)
-def test_the_energy_of_a_run_that_is_long_enough(usual: Path, tmp_path: Path) -> None:
+def test_the_energy_of_a_run_that_is_long_enough(usual, tmp_path):
     """400 W for 0.6 s, by a counter that moves each 100 ms. The other GPU takes more."""
     (tmp_path / "script").write_text("bus 0 65\npower 0 400\npower 1 700\nutilization 0 87\n")
     canaries = ", ".join(
@@ -552,7 +550,7 @@ CONTAINERS = {"first": ("cuda:0", 0), "second": ("cuda:0", 0), "idle": ("cpu", 0
 """Where each computes, and its GPU."""
 
 
-def test_containers_on_one_gpu_by_its_uuid(usual: Path, tmp_path: Path) -> None:
+def test_containers_on_one_gpu_by_its_uuid(usual, tmp_path):
     """Two on one, one that sees it and computes on the CPU, and one whose GPU 0 is another."""
     cuda = build(tmp_path)
     with ExitStack() as stack:
@@ -570,7 +568,7 @@ def test_containers_on_one_gpu_by_its_uuid(usual: Path, tmp_path: Path) -> None:
         exporter = stack.enter_context(subprocess.Popen(command))
         stack.callback(exporter.kill)
 
-        def shown() -> set[tuple[str, str, str]]:
+        def shown():
             """Container, uuid and how many others."""
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:

@@ -1,20 +1,17 @@
 """``infercanary probe --once``: the command as people run it, in a process of its own."""
 
-from __future__ import annotations
-
 import re
 import signal
 import socket
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from probe_process import PROBE, ProbeProcess, run_probe, scripted
 from watching import until
 
 
-def test_a_torch_canary_and_the_machine_that_it_ran_on(tmp_path: Path) -> None:
+def test_a_torch_canary_and_the_machine_that_it_ran_on(tmp_path):
     torch = pytest.importorskip("torch")
     (tmp_path / "tiny.py").write_text(
         "import torch\nprint('loaded')\ntorch.set_num_threads(64)\ndef model(): return torch.nn.Linear(4, 4)\n"
@@ -35,7 +32,7 @@ def test_a_torch_canary_and_the_machine_that_it_ran_on(tmp_path: Path) -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_it_needs_neither_the_port_nor_the_journal_of_the_probe_beside_it(tmp_path: Path) -> None:
+def test_it_needs_neither_the_port_nor_the_journal_of_the_probe_beside_it(tmp_path):
     journal = tmp_path / "journal.jsonl"
     run = '{"sequence":1,"canary":"gone","scheduled_at":1,"started_at":1,"outcome":"ok"}'
     before = f'{{"boot_id":"b","environment":"e","run":{run}}}\n'
@@ -65,7 +62,7 @@ CANARIES = {
 }
 
 
-def test_a_canary_that_fails_is_shown_beside_those_that_do_not(tmp_path: Path) -> None:
+def test_a_canary_that_fails_is_shown_beside_those_that_do_not(tmp_path):
     text = ", ".join(f"{name}: {scripted(**script)}" for name, (script, _, _) in CANARIES.items())
     settings = "timeout_seconds: 1\nopen_timeout_seconds: 2"
     code, out, said = run_probe(tmp_path, f"{{{text}}}", "--once", settings=settings)
@@ -76,7 +73,7 @@ def test_a_canary_that_fails_is_shown_beside_those_that_do_not(tmp_path: Path) -
     assert "  output  " not in blocks["canary good: steady"]
 
 
-def test_a_mistake_is_one_line_after_what_the_others_did(tmp_path: Path) -> None:
+def test_a_mistake_is_one_line_after_what_the_others_did(tmp_path):
     canaries = f"{{bad: {scripted(open='usage')}, good: {scripted()}}}"
     code, out, said = run_probe(tmp_path, canaries, "--once", "--log-level", "error")
     assert code == 2
@@ -85,13 +82,13 @@ def test_a_mistake_is_one_line_after_what_the_others_did(tmp_path: Path) -> None
     assert said == f"infercanary: {tmp_path}/probe.yaml: canaries.bad: open: fix this\n"
 
 
-def test_a_mistake_in_the_settings_prints_no_report(tmp_path: Path) -> None:
+def test_a_mistake_in_the_settings_prints_no_report(tmp_path):
     code, out, said = run_probe(tmp_path, "{c: {target: nothing}}", "--once")
     assert (code, out, len(said.splitlines())) == (2, "", 1)
 
 
 @pytest.mark.parametrize(("encoding", "micro"), [("ascii", "µ"), ("koi8-r", "?")])
-def test_a_container_without_utf_8(tmp_path: Path, encoding: str, micro: str) -> None:
+def test_a_container_without_utf_8(tmp_path, encoding, micro):
     """Where the encoding says nothing at all, click takes UTF-8."""
     canary = f"{{c: {scripted(seconds=0.0001)}}}"
     code, out, said = run_probe(
@@ -109,9 +106,7 @@ def test_a_container_without_utf_8(tmp_path: Path, encoding: str, micro: str) ->
         pytest.param(signal.SIGINT, "values", "running", 3.0, id="running"),
     ],
 )
-def test_a_signal_ends_it_promptly_and_it_prints_no_report(
-    tmp_path: Path, number: signal.Signals, method: str, text: str, seconds: float
-) -> None:
+def test_a_signal_ends_it_promptly_and_it_prints_no_report(tmp_path, number, method, text, seconds):
     """It must not look as if every canary had been run."""
     command = [*PROBE, "--once"]
     with ProbeProcess(tmp_path, f"{{c: {scripted(**{method: 'hang'})}}}", command=command) as probe:

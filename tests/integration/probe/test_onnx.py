@@ -1,7 +1,5 @@
 """ONNX Runtime in a probe's own process, beside torch with the same model; and what docs/targets/onnx.md says."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -43,15 +41,15 @@ def resnet18():
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     from onnx_profiler import resnet18
 
     return resnet18(tmp_path_factory.mktemp("model"))
 
 
 def test_torch_and_onnx_side_by_side_agree_and_by_leave_one_that_asks_for_cuda_runs_on_the_cpu(
-    model: Path, tmp_path: Path
-) -> None:
+    model, tmp_path
+):
     (tmp_path / "same_input.py").write_text(SAME_INPUT)
     canaries = (
         "{in_torch: {target: torch, options: {model: 'same_input:resnet18', inputs: []}}, "
@@ -77,11 +75,11 @@ def test_torch_and_onnx_side_by_side_agree_and_by_leave_one_that_asks_for_cuda_r
     assert (seen.value("infercanary_thread_oversubscription_ratio") or 0) > 0
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def test_the_example_of_the_page_works_as_it_stands(tmp_path: Path) -> None:
+def test_the_example_of_the_page_works_as_it_stands(tmp_path):
     (export,), (config,), (command,) = blocks("python"), blocks("yaml"), blocks("sh")
     (tmp_path / "export.py").write_text(f"import sys\nsys.path.insert(0, {str(EXAMPLE)!r})\n{export}")
     (tmp_path / "probe.yaml").write_text(config)
@@ -97,7 +95,7 @@ def test_the_example_of_the_page_works_as_it_stands(tmp_path: Path) -> None:
         assert re.search(f"^{row}$", done.stdout, re.MULTILINE), row
 
 
-def test_the_page_says_every_option() -> None:
+def test_the_page_says_every_option():
     import inspect
 
     options = PAGE.read_text().partition("| option |")[2].partition("\n\n")[0]

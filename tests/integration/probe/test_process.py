@@ -1,12 +1,9 @@
 """``infercanary probe`` as a process of its own: alone, beside a server, and how it ends."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from probe_process import PROBE, ProbeProcess, scripted
@@ -14,7 +11,7 @@ from watching import MODULES, until
 
 
 @pytest.mark.quiet
-def test_a_run_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
+def test_a_run_that_hangs_does_not_hold_up_the_end(tmp_path):
     """Its deadline is 30 s; `docker stop` kills after 10 s."""
     with ProbeProcess(tmp_path, f"{{c: {scripted(values='hang')}}}") as probe:
         probe.until(lambda s: s.state("c") in ("warming", "steady"))
@@ -22,7 +19,7 @@ def test_a_run_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
         assert probe.end(seconds=9) == 0, probe.output()
 
 
-def test_canaries_that_hang_raise_or_exit_cost_neither_the_others_nor_the_end(tmp_path: Path) -> None:
+def test_canaries_that_hang_raise_or_exit_cost_neither_the_others_nor_the_end(tmp_path):
     """Only a mistake of the user's ends the process; what may repair itself (a server not up yet) does not."""
     canaries = {
         "loads": scripted(open="hang"),
@@ -48,13 +45,13 @@ def test_canaries_that_hang_raise_or_exit_cost_neither_the_others_nor_the_end(tm
     assert "canary raises: cannot be opened: ValueError: open broken on purpose" in probe.output()
 
 
-def test_a_mistake_found_when_opening_ends_it(tmp_path: Path) -> None:
+def test_a_mistake_found_when_opening_ends_it(tmp_path):
     with ProbeProcess(tmp_path, f"{{good: {scripted()}, bad: {scripted(open='usage')}}}") as probe:
         assert probe.process.wait(60) == 2
     assert probe.output() == f"infercanary: {probe.config}: canaries.bad: open: fix this\n"
 
 
-def test_the_socket_is_gone_after_the_end(tmp_path: Path) -> None:
+def test_the_socket_is_gone_after_the_end(tmp_path):
     path, config = tmp_path / "probe.sock", tmp_path / "probe.yaml"
     config.write_text(f"listen: unix://{path}\ncanaries: {{c: {scripted()}}}\n")
     command = [*PROBE, "--config", str(config), "--log-level", "error"]
@@ -67,7 +64,7 @@ def test_the_socket_is_gone_after_the_end(tmp_path: Path) -> None:
     assert (process.returncode, said, path.exists()) == (0, "", False)
 
 
-def test_importing_the_probe_imports_no_torch_and_little_else() -> None:
+def test_importing_the_probe_imports_no_torch_and_little_else():
     script = (
         "import sys, infercanary.probe, infercanary.probe.__main__, infercanary.probe.config\n"
         "heavy = {'torch', 'numpy', 'aiohttp', 'docker', 'prometheus_client', 'infercanary.exporter'}\n"

@@ -1,18 +1,15 @@
 """Profiles of real engines: their parts are the whole; and the command."""
 
-from __future__ import annotations
-
 import json
 import re
 import statistics
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from probe_process import ProbeProcess, run_probe
 
-from infercanary.contract.profile import Profile, is_sound
+from infercanary.contract.profile import is_sound
 from infercanary.probe import TorchTarget
 from infercanary.probe.journal import read
 from infercanary.probe.measures import resident
@@ -28,7 +25,7 @@ LEAST_IN_OPERATORS = 0.85
 """Of the wall time of ResNet-18."""
 
 
-def resnet18() -> Any:
+def resnet18():
     sys.path.insert(0, str(EXAMPLE))
     try:
         from model import build
@@ -37,7 +34,7 @@ def resnet18() -> Any:
     return build()
 
 
-def check(profile: Profile) -> None:
+def check(profile):
     """All parts of a repeat are its wall time, and most of it are operators."""
     assert is_sound(profile) and profile.state == "ok" and profile.repeats == 5
     whole, operators = [], []
@@ -49,7 +46,7 @@ def check(profile: Profile) -> None:
     assert statistics.median(operators) >= LEAST_IN_OPERATORS, operators
 
 
-def test_torchs_parts_are_the_whole_and_its_trace_is_one_for_perfetto(tmp_path: Path) -> None:
+def test_torchs_parts_are_the_whole_and_its_trace_is_one_for_perfetto(tmp_path):
     target = TorchTarget(resnet18(), [{"shape": [1, 3, 224, 224]}])
     target.open()
     target.clock.measure(target.run)
@@ -63,7 +60,7 @@ def test_torchs_parts_are_the_whole_and_its_trace_is_one_for_perfetto(tmp_path: 
     )
 
 
-def test_onnx_runtimes_parts_are_the_whole_and_the_timed_session_stays_as_it_was(tmp_path: Path) -> None:
+def test_onnx_runtimes_parts_are_the_whole_and_the_timed_session_stays_as_it_was(tmp_path):
     pytest.importorskip("onnxruntime")
     from onnx_profiler import resnet18 as exported
 
@@ -81,7 +78,7 @@ def test_onnx_runtimes_parts_are_the_whole_and_the_timed_session_stays_as_it_was
 
 
 @pytest.mark.parametrize("profiles", [150, pytest.param(1000, marks=pytest.mark.campaign)])
-def test_no_memory_stays_with_each_profile(profiles: int) -> None:
+def test_no_memory_stays_with_each_profile(profiles):
     """Profilers are known to leak. 20 KiB a profile, of which there are 24 a day, would be noticed."""
     target = TorchTarget(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()), [{"shape": [1, 64]}])
     target.open()
@@ -113,12 +110,12 @@ def model():
 CANARIES = "{tiny: {target: torch, options: {model: 'tiny:model', inputs: [{shape: [64, 256]}]}}}"
 
 
-def profile_command(folder: Path, *arguments: str) -> tuple[int, str, str]:
+def profile_command(folder, *arguments):
     (folder / "tiny.py").write_text(TINY)
     return run_probe(folder, CANARIES, *arguments, modules=folder)
 
 
-def test_the_command_prints_a_table_and_writes_the_trace(tmp_path: Path) -> None:
+def test_the_command_prints_a_table_and_writes_the_trace(tmp_path):
     code, out, _ = profile_command(tmp_path, "--profile", "--trace", "trace.json")
     assert code == 0
     assert out.startswith("canary tiny: 5 repeats profiled by torch, ")
@@ -129,7 +126,7 @@ def test_the_command_prints_a_table_and_writes_the_trace(tmp_path: Path) -> None
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
-def test_once_has_the_largest_operators(tmp_path: Path) -> None:
+def test_once_has_the_largest_operators(tmp_path):
     code, out, said = profile_command(tmp_path, "--once")
     assert code == 0, said
     line = " ".join(out.partition("\n  operators ")[2].partition("\n  throughput ")[0].split())
@@ -139,11 +136,11 @@ def test_once_has_the_largest_operators(tmp_path: Path) -> None:
     assert "External init callback" not in said, "torch's profiler complains of the thread"
 
 
-def test_a_probe_beside_a_server_profiles_by_itself_and_its_journal_has_it(tmp_path: Path) -> None:
+def test_a_probe_beside_a_server_profiles_by_itself_and_its_journal_has_it(tmp_path):
     (tmp_path / "tiny.py").write_text(TINY)
     journal = tmp_path / "journal"
 
-    def profiles() -> list[Profile]:
+    def profiles():
         runs = [entry.run for entry in read(journal) if entry.run is not None]
         return [run.profile for run in runs if run.profile is not None]
 
@@ -155,6 +152,6 @@ def test_a_probe_beside_a_server_profiles_by_itself_and_its_journal_has_it(tmp_p
     assert [run.profile for run in seen.report.runs if run.profile is not None] in ([], [profile])
 
 
-def test_a_mistake_is_one_line(tmp_path: Path) -> None:
+def test_a_mistake_is_one_line(tmp_path):
     code, out, err = profile_command(tmp_path, "--trace", "none/trace.json")
     assert (code, out) == (2, "") and "--trace: no folder `none`; make it" in err and err.count("\n") == 1

@@ -1,7 +1,5 @@
 """A root that nobody may write, no temporary folder and no home: probe and exporter need none of them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -10,7 +8,6 @@ import subprocess
 import sys
 import urllib.request
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from watching import MODULES, fetch, until
@@ -44,7 +41,7 @@ probes: [{{url: "http://127.0.0.1:{probe}", service: search, container: search-1
 
 
 @pytest.mark.root
-def test_probe_and_exporter_on_a_read_only_root_without_a_home(tmp_path: Path) -> None:
+def test_probe_and_exporter_on_a_read_only_root_without_a_home(tmp_path):
     if os.geteuid() != 0 or not shutil.which("unshare"):
         pytest.skip("needs root, for mounts of its own")
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
@@ -64,7 +61,7 @@ def test_probe_and_exporter_on_a_read_only_root_without_a_home(tmp_path: Path) -
         ) as process,
     ):  # fmt: skip
 
-        def is_up() -> bool:
+        def is_up():
             """Whether the exporter has read the probe's report; it has runs then."""
             if process.poll() == 77:
                 pytest.skip(f"no mounts of its own here: {(tmp_path / 'log').read_text()}")

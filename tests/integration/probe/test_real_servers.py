@@ -7,14 +7,11 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from faulty import Faulty
 from ports import free_port
 from probe_process import run_probe
 from real_servers import environment, serving
@@ -87,7 +84,7 @@ _TINY_LLAMA = Path(__file__).parents[3] / "benchmarks/gpu_claims/tiny_llama.py"
 
 
 @contextmanager
-def mlserver_in(folder: Path, port: int) -> Iterator[None]:
+def mlserver_in(folder, port):
     """MLServer with the models of a folder, while it serves."""
     ports = {"HTTP": port, "GRPC": free_port(), "METRICS": free_port()}
     more = {f"MLSERVER_{name}_PORT": str(number) for name, number in ports.items()}
@@ -98,7 +95,7 @@ def mlserver_in(folder: Path, port: int) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def mlserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def mlserver(tmp_path_factory):
     folder, port = tmp_path_factory.mktemp("mlserver"), free_port()
     (folder / "dense_model.py").write_text(_MODEL)
     (folder / "dense").mkdir()
@@ -109,7 +106,7 @@ def mlserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def triton(tmp_path_factory):
     """The server that the wheel of PyTriton carries, with its Python backend.
 
     Its bindings are from before numpy 2: with that every output has no bytes (which the canary reports).
@@ -146,7 +143,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def transformers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def transformers(tmp_path_factory):
     pytest.importorskip("torch")
     made = environment("transformers")
     folder = tmp_path_factory.mktemp("transformers")
@@ -167,7 +164,7 @@ def transformers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def test_the_phases_are_the_whole(server: Faulty, mlserver: str, transformers: str) -> None:
+def test_the_phases_are_the_whole(server, mlserver, transformers):
     kserve = opened(kserve_target(mlserver, "dense"))
     stream = {"prompt": "Once upon a time", "max_tokens": 16, "salt": False}
     openai = opened(openai_target(f"{transformers}/v1", "./tiny", **stream))
@@ -182,9 +179,7 @@ def test_the_phases_are_the_whole(server: Faulty, mlserver: str, transformers: s
     assert 0 < one.between <= timing.phases["tokens"] / 10
 
 
-def test_the_same_model_gives_the_same_answer_whatever_the_server_and_the_encoding(
-    server: Faulty, mlserver: str, triton: str
-) -> None:
+def test_the_same_model_gives_the_same_answer_whatever_the_server_and_the_encoding(server, mlserver, triton):
     """Three independent ways for a tensor: JSON by MLServer, JSON and binary by Triton. They agree on each number."""
     urls = (mlserver, None), (triton, False), (triton, None)
     targets = [opened(kserve_target(url, "dense", binary=binary)) for url, binary in urls]
@@ -197,16 +192,14 @@ def test_the_same_model_gives_the_same_answer_whatever_the_server_and_the_encodi
     assert all(answer == pytest.approx(answers[0], rel=1e-5, abs=1e-6) for answer in answers)
 
 
-def test_tritons_own_times_are_within_what_is_measured_from_outside(server: Faulty, triton: str) -> None:
+def test_tritons_own_times_are_within_what_is_measured_from_outside(server, triton):
     target = opened(kserve_target(triton, "dense"))
     walls = [measured(target)[0].wall for _ in range(_REPEATS)]
     parts = {reading.labels[0]: reading.value for reading in target.readings()}
     assert tuple(parts) == PARTS and 0 < sum(parts.values()) < statistics.fmean(walls)
 
 
-def test_a_canary_of_each_in_a_probe(
-    server: Faulty, started: Any, mlserver: str, triton: str, transformers: str
-) -> None:
+def test_a_canary_of_each_in_a_probe(server, started, mlserver, triton, transformers):
     canaries = {
         "mlserver": kserve_target(mlserver, "dense"),
         "triton": kserve_target(triton, "dense"),
@@ -216,7 +209,7 @@ def test_a_canary_of_each_in_a_probe(
     }
     probe = started(canaries)
 
-    def settled() -> Seen | None:
+    def settled():
         seen = fetch(probe.address)
         return seen if all(seen.runs(canary, "ok") >= 3 for canary in canaries) else None
 
@@ -230,9 +223,7 @@ def test_a_canary_of_each_in_a_probe(
     assert [run.measures["output"] for run in seen.report.runs if run.canary == "llm"][-1] == 8
 
 
-def test_an_unknown_model_and_a_server_without_binary_data(
-    server: Faulty, mlserver: str, triton: str
-) -> None:
+def test_an_unknown_model_and_a_server_without_binary_data(server, mlserver, triton):
     for url in (mlserver, triton):
         with pytest.raises(Failure, match=r"the model `nothing` is not ready: 40[04] ") as failure:
             kserve_target(url, "nothing", ready_seconds=0).open()
@@ -248,7 +239,7 @@ def test_an_unknown_model_and_a_server_without_binary_data(
 PAGES = Path(__file__).parents[3] / "docs/targets"
 
 
-def unpack(page: str, folder: Path, port: int, replaced: int) -> None:
+def unpack(page, folder, port, replaced):
     """The files of a page's example, in ``folder``, at another port."""
     text = (PAGES / page).read_text()
     files = re.findall(r"^`([\w./-]+)`:\n\n```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -260,7 +251,7 @@ def unpack(page: str, folder: Path, port: int, replaced: int) -> None:
     assert str(port) in (folder / "probe.yaml").read_text()
 
 
-def once(folder: Path, phases: list[str]) -> str:
+def once(folder, phases):
     """What ``infercanary probe --once`` prints: with these phases, and nothing amiss."""
     canaries = (folder / "probe.yaml").read_text().partition("canaries:")[2]
     code, out, said = run_probe(folder, canaries, "--once", modules=folder)
@@ -273,7 +264,7 @@ def once(folder: Path, phases: list[str]) -> str:
     return out
 
 
-def test_the_page_of_kserve(tmp_path: Path) -> None:
+def test_the_page_of_kserve(tmp_path):
     assert "mlserver start ." in (PAGES / "kserve.md").read_text()
     unpack("kserve.md", tmp_path, port := free_port(), 8080)
     with mlserver_in(tmp_path, port):
@@ -281,7 +272,7 @@ def test_the_page_of_kserve(tmp_path: Path) -> None:
     assert "inference server mlserver 1.7.1" in " ".join(printed.split())
 
 
-def test_the_page_of_http(tmp_path: Path) -> None:
+def test_the_page_of_http(tmp_path):
     port = free_port()
     unpack("http.md", tmp_path, port, 8080)
     [canary] = yaml.safe_load((tmp_path / "probe.yaml").read_text())["canaries"].values()
@@ -292,7 +283,7 @@ def test_the_page_of_http(tmp_path: Path) -> None:
     assert min(min(run.latencies) for run in result.runs) < 0.03, result
 
 
-def test_the_page_of_openai(tmp_path: Path, transformers: str) -> None:
+def test_the_page_of_openai(tmp_path, transformers):
     assert "transformers serve ./tiny" in (PAGES / "openai.md").read_text()
     unpack("openai.md", tmp_path, int(transformers.rpartition(":")[2]), 8000)
     printed = once(tmp_path, ["send", "first token", "tokens"])
@@ -305,7 +296,7 @@ def test_the_page_of_openai(tmp_path: Path, transformers: str) -> None:
 
 
 @pytest.mark.parametrize("page", ["kserve.md", "http.md", "openai.md"])
-def test_the_pages_name_the_options_and_reasons_that_there_are(page: str) -> None:
+def test_the_pages_name_the_options_and_reasons_that_there_are(page):
     text = (PAGES / page).read_text()
     named = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", text, re.MULTILINE))))
     factory = registered(page.removesuffix(".md"))

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,7 +24,7 @@ from infercanary.probe.targets.wire.server_target import REASONS
 QUICK: dict[str, Any] = {"timeout_seconds": 0.6, "ready_seconds": 0, "max_response_bytes": MAX_BYTES}
 
 
-def made(kind: str, server: Faulty, **options: Any) -> Any:
+def made(kind, server, **options):
     if kind == "kserve":
         return kserve_target(server.url, "double", **QUICK | options)
     if kind == "openai":
@@ -35,7 +33,7 @@ def made(kind: str, server: Faulty, **options: Any) -> Any:
     return http_target(f"{server.url}/score?a=b", json={"n": 1}, expect=expect, **QUICK | options)
 
 
-def once(target: Any) -> list[float]:
+def once(target):
     """A run as the probe has it, with one repeat."""
     target.prepare()
     found = values_of(target)
@@ -77,9 +75,7 @@ CASES = [(kind, *said.split(" ", 2)) for kinds, _, said in ROWS for kind in kind
 
 
 @pytest.mark.parametrize(("kind", "fault", "reason", "words"), CASES, ids=[f"{c[0]}-{c[1]}" for c in CASES])
-def test_each_fault_has_its_reason_and_an_end(
-    server: Faulty, kind: str, fault: str, reason: str, words: str
-) -> None:
+def test_each_fault_has_its_reason_and_an_end(server, kind, fault, reason, words):
     target = opened(made(kind, server))
     good = once(target)
     server.fault = fault
@@ -151,7 +147,7 @@ nothing | unreachable | $nothing!
 
 
 @pytest.mark.parametrize("case", ANSWERS.strip("\n").splitlines())
-def test_an_answer_is_read_or_refused_in_bounds(server: Faulty, case: str) -> None:
+def test_an_answer_is_read_or_refused_in_bounds(server, case):
     name, outcome, answer = case.split(" | ")
     reason, _, words = outcome.partition(" ")
     is_read = reason in ("kept", "anew", "closes", "on")
@@ -184,7 +180,7 @@ def test_an_answer_is_read_or_refused_in_bounds(server: Faulty, case: str) -> No
 
 
 @pytest.mark.parametrize(("fault", "binary"), [("not_finite", True), ("not_finite", False), ("null", False)])
-def test_what_is_not_finite_is_seen_whatever_the_encoding(server: Faulty, fault: str, binary: bool) -> None:
+def test_what_is_not_finite_is_seen_whatever_the_encoding(server, fault, binary):
     target = opened(made("kserve", server, binary=binary))
     server.fault = fault
     assert math.isnan(once(target)[-1])
@@ -198,7 +194,7 @@ def test_what_is_not_finite_is_seen_whatever_the_encoding(server: Faulty, fault:
         ("full", "(timeout_seconds)"),
     ],
 )
-def test_no_connection(host: str, words: str) -> None:
+def test_no_connection(host, words):
     with full_backlog() as full:
         address = f"127.0.0.1:{full}" if host == "full" else f"{host}:{free_port()}"
         begin = time.monotonic()
@@ -208,7 +204,7 @@ def test_no_connection(host: str, words: str) -> None:
     assert failure.value.reason == "unreachable"
 
 
-def test_opening_waits_for_a_server_that_is_not_ready_yet(server: Faulty) -> None:
+def test_opening_waits_for_a_server_that_is_not_ready_yet(server):
     server.fault = "not_ready"
     ready = threading.Timer(0.5, setattr, (server, "fault", ""))
     ready.start()
@@ -223,7 +219,7 @@ def test_opening_waits_for_a_server_that_is_not_ready_yet(server: Faulty) -> Non
 
 
 @pytest.mark.parametrize("keep_alive", [True, False])
-def test_opening_waits_until_something_listens(keep_alive: bool) -> None:
+def test_opening_waits_until_something_listens(keep_alive):
     port, late = free_port(), []
     ready = threading.Timer(0.5, lambda: late.append(Faulty(port)))
     ready.start()
@@ -235,7 +231,7 @@ def test_opening_waits_until_something_listens(keep_alive: bool) -> None:
         target.close()
 
 
-def test_without_metadata_the_first_answer_says_which_outputs_there_are(server: Faulty) -> None:
+def test_without_metadata_the_first_answer_says_which_outputs_there_are(server):
     server.model = {}
     target = opened(made("kserve", server, inputs=[{"name": "x", "shape": [1, 4], "dtype": "FP32"}]))
     for words in ("has no outputs", "`y` is missing"):
@@ -250,7 +246,7 @@ OF_FORM = [("kserve", "missing_output"), ("http", "wrong_answer"), ("openai", "s
 
 
 @pytest.mark.parametrize(("kind", "fault"), OF_FORM)
-def test_a_sweep_has_no_numbers_of_broken_answers(server: Faulty, kind: str, fault: str) -> None:
+def test_a_sweep_has_no_numbers_of_broken_answers(server, kind, fault):
     target = opened(made(kind, server))
     for concurrency in (1, 2):
         server.fault = fault
@@ -263,12 +259,12 @@ def test_a_sweep_has_no_numbers_of_broken_answers(server: Faulty, kind: str, fau
 # In a probe ---------------------------------------------------------------------------------------------------------
 
 
-def failures(seen: Seen) -> dict[str, Any]:
+def failures(seen):
     family = seen.families["infercanary_run_failures_total"]
     return {p.labels[1]: p.value for p in family.points if p.labels[0] == "c" and p.value}
 
 
-def watch(probe: Any, condition: Callable[[Seen], Any]) -> Seen:
+def watch(probe, condition):
     """The first report for which the condition holds."""
     seen: Seen = until(lambda: condition(s := fetch(probe.address)) and s)
     return seen
@@ -281,9 +277,7 @@ COUNTED = {
 }  # fmt: skip
 
 
-def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(
-    started: Any, server: Faulty
-) -> None:
+def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(started, server):
     assert set(COUNTED.values()) == {*REASONS, "timed_out", "not_finite", "wrong_answer"}
     probe = started({"c": made("kserve", server)}, timeout_seconds=20)
     before = failures(watch(probe, lambda s: s.value("infercanary_output_error_ratio", "c") == 0.0))
@@ -313,7 +307,7 @@ class Gateway(Faulty):
     asked = 0
     broken = ""
 
-    def _answer(self, connected: socket.socket, method: str, *more: Any) -> None:
+    def _answer(self, connected, method, *more):
         self.asked += method == "POST"
         self.allowed -= method == "POST"
         self.fault = "limited" if self.allowed < 0 else self.broken if self.asked % 3 == 0 else ""
@@ -321,7 +315,7 @@ class Gateway(Faulty):
 
 
 @pytest.mark.parametrize("kind", ["http", "openai"])
-def test_a_canary_behind_a_rate_limit_waits_and_then_asks_half_as_often(started: Any, kind: str) -> None:
+def test_a_canary_behind_a_rate_limit_waits_and_then_asks_half_as_often(started, kind):
     with Gateway() as server:
         server.allowed = 0
         probe = started({"c": made(kind, server)}, timeout_seconds=4)
@@ -342,7 +336,7 @@ def test_a_canary_behind_a_rate_limit_waits_and_then_asks_half_as_often(started:
 
 
 @pytest.mark.parametrize(("kind", "fault"), OF_FORM)
-def test_a_run_is_as_good_as_each_of_its_answers(started: Any, kind: str, fault: str) -> None:
+def test_a_run_is_as_good_as_each_of_its_answers(started, kind, fault):
     with Gateway() as server:
         probe = started({"c": made(kind, server)}, timeout_seconds=20)
         in_state(probe.address, "c", "steady")
@@ -353,9 +347,7 @@ def test_a_run_is_as_good_as_each_of_its_answers(started: Any, kind: str, fault:
         probe.stop()
 
 
-def test_a_server_that_is_there_late_or_killed_is_found_when_it_is_back(
-    started: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_there_late_or_killed_is_found_when_it_is_back(started, monkeypatch):
     """Waiting for it is no cost: the next attempt must not be as far away as after a model that was loaded in vain."""
     monkeypatch.setattr("infercanary.probe.canary._REOPEN_SECONDS", (0.2, 3600.0))
     port = free_port()

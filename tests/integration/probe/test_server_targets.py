@@ -10,7 +10,6 @@ import ssl
 import struct
 import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,28 +26,28 @@ from infercanary.probe.targets.wire.server import Server, ServerOptions
 QUICK: dict[str, Any] = {"timeout_seconds": 5, "ready_seconds": 0}
 
 
-def kserve(server: Faulty, **options: Any) -> Any:
+def kserve(server, **options):
     return opened(kserve_target(server.url, "double", **QUICK | options))
 
 
-def openai(server: Faulty, **options: Any) -> Any:
+def openai(server, **options):
     said = {} if "messages" in options else {"prompt": "Say it"}
     return opened(openai_target(server.url, "m", **QUICK | said | options))
 
 
-def asked(server: Faulty) -> list[dict[str, Any]]:
+def asked(server):
     """The documents of all inferences."""
     return [json.loads(body) for line, _, body in server.requests if line.startswith("POST")]
 
 
-def reported(target: Any) -> dict[tuple[str, ...], float]:
+def reported(target):
     return {reading.labels: reading.value for reading in target.readings()}
 
 
 # The connection -----------------------------------------------------------------------------------------------------
 
 
-def test_one_connection_is_kept_and_made_before_what_is_timed(server: Faulty) -> None:
+def test_one_connection_is_kept_and_made_before_what_is_timed(server):
     target = kserve(server)
     timings = [measured(target)[0] for _ in range(5)]
     target.prepare()
@@ -63,12 +62,10 @@ def test_one_connection_is_kept_and_made_before_what_is_timed(server: Faulty) ->
     assert all(headers["connection"] == "close" for _, headers, _ in server.requests[-3:])
 
 
-def test_parsing_after_the_last_byte_is_in_no_latency(
-    server: Faulty, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parsing_after_the_last_byte_is_in_no_latency(server, monkeypatch):
     target, read_event = opened(http_target(f"{server.url}/score", **QUICK)), Connection._next_event
 
-    def read_slowly(connection: Connection) -> object:
+    def read_slowly(connection):
         time.sleep(0.1)
         return read_event(connection)
 
@@ -78,15 +75,13 @@ def test_parsing_after_the_last_byte_is_in_no_latency(
     assert timing.phases["receive"] == 0, "its head and its body come in one packet"
 
 
-def test_an_address_from_which_nothing_comes_back_leaves_time_for_the_next(
-    server: Faulty, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_from_which_nothing_comes_back_leaves_time_for_the_next(server, monkeypatch):
     """A network that drops IPv6: a listener whose backlog is full drops what asks for a connection."""
     with full_backlog() as dead:
         ports, really = (dead, server.port), socket.getaddrinfo
         found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port)) for port in ports]
 
-        def look_up(host: str, *more: Any, **options: Any) -> Any:
+        def look_up(host, *more, **options):
             return found if host == "two-addresses" else really(host, *more, **options)
 
         monkeypatch.setattr(socket, "getaddrinfo", look_up)
@@ -95,7 +90,7 @@ def test_an_address_from_which_nothing_comes_back_leaves_time_for_the_next(
         target.close()
 
 
-def certificate(folder: Path) -> tuple[str, ssl.SSLContext]:
+def certificate(folder):
     if shutil.which("openssl") is None:
         pytest.skip("openssl makes the certificate")
     command = (
@@ -109,7 +104,7 @@ def certificate(folder: Path) -> tuple[str, ssl.SSLContext]:
     return str(folder / "server.pem"), context
 
 
-def test_tls_with_a_certificate_that_is_trusted_or_is_not(server: Faulty, tmp_path: Path) -> None:
+def test_tls_with_a_certificate_that_is_trusted_or_is_not(server, tmp_path):
     pem, context = certificate(tmp_path)
     with Faulty(tls=context) as trusted:
         target = kserve(trusted, ca_file=pem)
@@ -129,7 +124,7 @@ def test_tls_with_a_certificate_that_is_trusted_or_is_not(server: Faulty, tmp_pa
 # Headers ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_token_comes_from_its_file_at_each_run_and_shows_nowhere(server: Faulty, tmp_path: Path) -> None:
+def test_a_token_comes_from_its_file_at_each_run_and_shows_nowhere(server, tmp_path):
     token = tmp_path / "token"
     token.write_text("first-token-4711\n")
     headers = {"Authorization": {"file": str(token), "prefix": "Bearer "}, "X-Tenant": "search"}
@@ -147,7 +142,7 @@ def test_a_token_comes_from_its_file_at_each_run_and_shows_nowhere(server: Fault
 @pytest.mark.parametrize(
     "content", [None, "", "a\nb", "x" * 70_000], ids=["missing", "empty", "lines", "large"]
 )
-def test_a_file_that_holds_no_token(tmp_path: Path, content: str | None) -> None:
+def test_a_file_that_holds_no_token(tmp_path, content):
     path = tmp_path / "token"
     if content is not None:
         path.write_text(content)
@@ -160,7 +155,7 @@ def test_a_file_that_holds_no_token(tmp_path: Path, content: str | None) -> None
 
 
 @pytest.mark.parametrize("binary", [True, False, None])
-def test_tensors_go_and_come_in_either_encoding(server: Faulty, binary: bool | None) -> None:
+def test_tensors_go_and_come_in_either_encoding(server, binary):
     target = kserve(server, binary=binary, seed=3)
     values = values_of(target)
     line, headers, body = server.requests[-1]
@@ -180,12 +175,12 @@ def test_tensors_go_and_come_in_either_encoding(server: Faulty, binary: bool | N
     }  # fmt: skip
 
 
-def test_a_server_behind_a_path_with_a_version_and_an_odd_name(server: Faulty) -> None:
+def test_a_server_behind_a_path_with_a_version_and_an_odd_name(server):
     measured(opened(kserve_target(f"{server.url}/gate/", "a b/ü", version=7, **QUICK)))
     assert server.requests[-1][0] == "POST /gate/v2/models/a%20b%2F%C3%BC/versions/7/infer HTTP/1.1"
 
 
-def test_the_servers_own_times_are_those_of_the_run(server: Faulty) -> None:
+def test_the_servers_own_times_are_those_of_the_run(server):
     target = kserve(server)
     for _ in range(3):
         measured(target)
@@ -197,7 +192,7 @@ def test_the_servers_own_times_are_those_of_the_run(server: Faulty) -> None:
     assert measured(target)[1] and target.readings() == [], "the run is as good without them"
 
 
-def test_what_a_server_says_of_its_model_and_how_it_serves_it(server: Faulty) -> None:
+def test_what_a_server_says_of_its_model_and_how_it_serves_it(server):
     server.model["versions"] = None
     assert kserve(server).identity() == "server: double faulty 1", (
         "without versions of the model, the server's own"
@@ -217,7 +212,7 @@ def test_what_a_server_says_of_its_model_and_how_it_serves_it(server: Faulty) ->
     assert kserve(server).environment()["kserve_batching"] == "off"
 
 
-def test_what_a_list_of_models_says_of_the_one_that_is_asked(server: Faulty) -> None:
+def test_what_a_list_of_models_says_of_the_one_that_is_asked(server):
     target = openai(server)
     assert target.identity() == "", "it is not in the list"
     listed = {"id": "m", "root": "/models/m-7b", "meta": {"n_params": 7, "size": 9, "n_ctx": 1}}
@@ -232,7 +227,7 @@ def test_what_a_list_of_models_says_of_the_one_that_is_asked(server: Faulty) -> 
 
 
 @pytest.mark.parametrize("kind", ["http", "kserve"])
-def test_the_servers_own_times_in_the_heads_of_its_answers(server: Faulty, kind: str) -> None:
+def test_the_servers_own_times_in_the_heads_of_its_answers(server, kind):
     server.extensions = ["binary_tensor_data"]
     server.heads = ['Server-Timing: queue;dur=1.5, model;desc="a, b";dur=20', "x-inference-time: 18"]
     target = opened(http_target(f"{server.url}/score", **QUICK)) if kind == "http" else kserve(server)
@@ -262,14 +257,14 @@ null | [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}] | inputs[0].shape: 
 
 
 @pytest.mark.parametrize("row", NO_INPUTS.strip().splitlines())
-def test_inputs_that_cannot_be_made(server: Faulty, row: str) -> None:
+def test_inputs_that_cannot_be_made(server, row):
     inputs, declared, words = row.replace("[X]", json.dumps([INPUT])).split(" | ")
     server.model["inputs"] = json.loads(declared)
     with pytest.raises(UsageError, match=f"^{re.escape(words)}"):
         kserve(server, inputs=json.loads(inputs))
 
 
-def test_inputs_that_the_user_gives(server: Faulty) -> None:
+def test_inputs_that_the_user_gives(server):
     server.model |= {"inputs": [INPUT | {"shape": [-1, 4]}], "outputs": [OUTPUT | {"shape": [-1, -1]}]}
     given = {"shape": [1, 4], "data": [[1.5, 2], [3, 4]], "parameters": {"content_type": "np"}}
     target = kserve(server, inputs=[given], binary=False)
@@ -284,9 +279,7 @@ def test_inputs_that_the_user_gives(server: Faulty) -> None:
 
 
 @pytest.mark.parametrize(("api", "has_usage"), [("chat", True), ("completions", False)])
-def test_a_stream_is_timed_to_its_first_token_and_between_tokens(
-    server: Faulty, api: Any, has_usage: bool
-) -> None:
+def test_a_stream_is_timed_to_its_first_token_and_between_tokens(server, api, has_usage):
     server.has_usage = has_usage
     target = openai(server, api=api, max_tokens=4, seed=7, salt=False)
     timing, found = measured(target)
@@ -308,7 +301,7 @@ def test_a_stream_is_timed_to_its_first_token_and_between_tokens(
     }  # fmt: skip
 
 
-def stream(text: str) -> str:
+def stream(text):
     """Events: ``=stop`` ends choice 0, ``1=stop`` choice 1, ``D`` all; ``{…}`` is a frame, ``!…`` bytes."""
     made = ""
     for part in text.split("|"):
@@ -362,7 +355,7 @@ ENDS = [f"Once| upon|={end}|D => 2 Once upon" for end in sorted(completion._ENDS
 
 
 @pytest.mark.parametrize("row", [*ENDS, *STREAMS.strip().replace("\\\n", "").splitlines()])
-def test_a_stream_is_whole_or_a_failed_run(server: Faulty, row: str) -> None:
+def test_a_stream_is_whole_or_a_failed_run(server, row):
     events, _, outcome = row.partition(" => ")
     first, _, rest = outcome.partition(" ")
     target = openai(server, salt=False)
@@ -380,7 +373,7 @@ SALT = re.compile(r"\d( \d){11}\n")
 
 
 @pytest.mark.parametrize("api", ["chat", "completions"])
-def test_each_prompt_is_new_to_the_server_and_the_plain_one_is_beside_it(server: Faulty, api: Any) -> None:
+def test_each_prompt_is_new_to_the_server_and_the_plain_one_is_beside_it(server, api):
     target = openai(server, api=api)
     for number in range(2):
         if number:
@@ -399,7 +392,7 @@ def test_each_prompt_is_new_to_the_server_and_the_plain_one_is_beside_it(server:
     assert target.environment() == {"openai_prompt": "salted"}
 
 
-def test_the_output_check_is_of_text_and_count_of_the_plain_prompt(server: Faulty) -> None:
+def test_the_output_check_is_of_text_and_count_of_the_plain_prompt(server):
     """A salted one may have any answer."""
     target = openai(server)
     found = [values_of(target)]
@@ -411,7 +404,7 @@ def test_the_output_check_is_of_text_and_count_of_the_plain_prompt(server: Fault
     assert found[0] != found[1] != found[2] and target.output_tokens == 3
 
 
-def test_a_salt_stands_before_all_that_is_said(server: Faulty) -> None:
+def test_a_salt_stands_before_all_that_is_said(server):
     said = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Say it"}]
     measured(openai(server, messages=said, body={"ignore_eos": True}))
     messages = asked(server)[-1]["messages"]
@@ -438,9 +431,7 @@ def test_a_salt_stands_before_all_that_is_said(server: Faulty) -> None:
         (False, 4, 4, None),  # a count that cannot be: nothing is said of the time between
     ],
 )
-def test_tokens_that_a_server_keeps_to_itself_are_not_between_two(
-    shows: bool, tokens: int, hidden: int | None, between: float | None
-) -> None:
+def test_tokens_that_a_server_keeps_to_itself_are_not_between_two(shows, tokens, hidden, between):
     """A text in four pieces, one each second."""
     made = completion.Stream(Server(ServerOptions(url="http://h:1")))
     for number in range(4):
@@ -472,7 +463,7 @@ error | /score | {"status": 500} | []
 
 
 @pytest.mark.parametrize("row", EXPECTED.strip("\n").splitlines())
-def test_an_answer_is_what_is_expected_or_a_failed_run(server: Faulty, row: str) -> None:
+def test_an_answer_is_what_is_expected_or_a_failed_run(server, row):
     server.fault, path, expect, outcome = row.replace("EXACT", json.dumps(EXACT)).split(" | ")
     server.model = {"scores": [1.0, None, 3.0]}
     target = opened(http_target(f"{server.url}{path}", expect=json.loads(expect), **QUICK))
@@ -486,7 +477,7 @@ def test_an_answer_is_what_is_expected_or_a_failed_run(server: Faulty, row: str)
     assert failure.value.reason == expected
 
 
-def test_a_body_comes_from_its_file(server: Faulty, tmp_path: Path) -> None:
+def test_a_body_comes_from_its_file(server, tmp_path):
     (tmp_path / "request.bin").write_bytes(bytes(range(256)))
     measured(opened(http_target(server.url, body_file=str(tmp_path / "request.bin"), **QUICK)))
     assert server.requests[-1][::2] == ("POST / HTTP/1.1", bytes(range(256)))

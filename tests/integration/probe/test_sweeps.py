@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 from probe_process import ProbeProcess, run_probe
@@ -20,18 +18,18 @@ pytestmark = pytest.mark.takes(90)
 torch = pytest.importorskip("torch")
 
 
-def canary(sweep: str, model: str = "swept:layers", width: int = 1024) -> str:
+def canary(sweep, model="swept:layers", width=1024):
     options = f"{{model: '{model}', inputs: [{{shape: [1, {width}]}}]}}"
     return f"{{c: {{target: torch, options: {options}, sweep: {{{sweep}}}}}}}"
 
 
-def sweeping(folder: Path, canaries: str, duty_cap: float = 1) -> ProbeProcess:
+def sweeping(folder, canaries, duty_cap=1):
     return ProbeProcess(
         folder, canaries, "controls: false", duty_cap=duty_cap, environment={"OMP_NUM_THREADS": "1"}
     )
 
 
-def point(seen: Seen, batch: int, concurrency: int = 1) -> tuple[float, float]:
+def point(seen, batch, concurrency=1):
     """Latency and rate."""
     labels = "c", str(batch), str(concurrency)
     latency = seen.value("infercanary_sweep_latency_seconds", *labels)
@@ -40,16 +38,16 @@ def point(seen: Seen, batch: int, concurrency: int = 1) -> tuple[float, float]:
     return latency, rate
 
 
-def has_swept(seen: Seen) -> float | None:
+def has_swept(seen):
     return seen.value("infercanary_sweep_timestamp_seconds", "c")
 
 
-def swept(probe: Any) -> Seen:
+def swept(probe):
     seen: Seen = until(lambda: has_swept(s := fetch(probe.address)) and s)
     return seen
 
 
-def test_throughput_against_latency(tmp_path: Path) -> None:
+def test_throughput_against_latency(tmp_path):
     loads = (1, 1), (4, 1), (64, 1), (1, 2)
     sweep = "batches: [1, 4, 64], concurrency: [1, 2], seconds: 4, every_seconds: 1"
     with sweeping(tmp_path, canary(sweep)) as probe:
@@ -60,7 +58,7 @@ def test_throughput_against_latency(tmp_path: Path) -> None:
             # A mean is half of the median at least: so the rate has a bound, however busy the machine is.
             assert 0 < rate * latency <= 2.0 * batch * concurrency * 1.05
 
-        def grows(seen: Seen) -> bool:
+        def grows(seen):
             """More samples take longer, and more are done in a second; not in each sweep, where others use the CPUs."""
             slow, fast = point(seen, 1), point(seen, 64)
             return fast[0] > slow[0] and fast[1] > 1.5 * slow[1]
@@ -81,7 +79,7 @@ def test_throughput_against_latency(tmp_path: Path) -> None:
         assert probe.end() == 0
 
 
-def test_a_point_that_hangs_holds_up_neither_runs_nor_the_end(tmp_path: Path) -> None:
+def test_a_point_that_hangs_holds_up_neither_runs_nor_the_end(tmp_path):
     canaries = canary("batches: [1, 4], seconds: 3, every_seconds: 1", "swept:hangs", 8)
     with sweeping(tmp_path, canaries) as probe:
         seen = probe.until(lambda _: "sweep of batch 4: timed_out" in probe.output())
@@ -97,7 +95,7 @@ def test_a_point_that_hangs_holds_up_neither_runs_nor_the_end(tmp_path: Path) ->
 
 
 @pytest.mark.campaign  # a minute of waiting for sweeps; tests/unit has the budget's arithmetic
-def test_the_cap_is_held_with_sweeps_and_runs_go_on(tmp_path: Path) -> None:
+def test_the_cap_is_held_with_sweeps_and_runs_go_on(tmp_path):
     """A cap of 20 %, of which the sweep asks for all: it gets half, and comes every 4 s, not every 2 s."""
     canaries = canary("batches: [1, 16], seconds: 0.4, every_seconds: 2")
     with sweeping(tmp_path, canaries, duty_cap=0.2) as probe:
@@ -106,7 +104,7 @@ def test_the_cap_is_held_with_sweeps_and_runs_go_on(tmp_path: Path) -> None:
         assert time.monotonic() - begin >= 4.0, "what it takes is saved first"
         assert first.value("infercanary_sweep_interval_seconds", "c") == pytest.approx(4.0)
 
-        def is_paid_back(seen: Seen) -> bool:
+        def is_paid_back(seen):
             """What a run or a sweep takes too long, because of others, is paid back; and runs go on."""
             busy = seen.value("infercanary_busy_seconds_total") or 0.0
             is_within = busy <= 0.2 * (time.monotonic() - begin)
@@ -115,7 +113,7 @@ def test_the_cap_is_held_with_sweeps_and_runs_go_on(tmp_path: Path) -> None:
         probe.until(is_paid_back)
 
 
-def test_no_sweep_beside_a_canary_that_opens(started: Any) -> None:
+def test_no_sweep_beside_a_canary_that_opens(started):
     slow = Scripted(open="hang")
     probe = started(
         {"c": TorchTarget(torch.nn.Linear(8, 8).eval(), torch.ones(1, 8)), "slow": slow},
@@ -131,14 +129,14 @@ def test_no_sweep_beside_a_canary_that_opens(started: Any) -> None:
     probe.stop()
 
 
-def test_once_does_not_sweep(tmp_path: Path) -> None:
+def test_once_does_not_sweep(tmp_path):
     code, out, said = run_probe(
         tmp_path, canary("batches: [1, 4], every_seconds: 1", "swept:raises", 8), "--once"
     )
     assert code == 0 and "sweep" not in out + said, said
 
 
-def test_requests_to_a_server_at_a_time(started: Any, server: Any) -> None:
+def test_requests_to_a_server_at_a_time(started, server):
     target = make("kserve", {"url": server.url, "model": "double", "timeout_seconds": 5})
     sweep = Sweep(batches=(2,), concurrency=(1, 3), seconds=1.2, every_seconds=1)
     probe = started({"c": target}, sweeps={"c": sweep})

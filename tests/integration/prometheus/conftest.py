@@ -1,7 +1,5 @@
 """Prometheus' own programs judge the shipped configuration; skipped, in one line, where they are missing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A real Prometheus whose target has labels of the exporter's names, as service monitors give them."""
 
-from __future__ import annotations
-
 import shutil
 
 import operated

@@ -1,7 +1,5 @@
 """A server without a probe, for a sidecar that asks it: each answer takes a set time."""
 
-from __future__ import annotations
-
 import os
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,7 +13,7 @@ class Answer(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # head and body in one packet: the second of two waits for the first one's acknowledgement
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         """Answer any path."""
         time.sleep(SECONDS)
         self.send_response(200)
@@ -23,7 +21,7 @@ class Answer(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"yes")
 
-    def log_message(self, *_arguments: object) -> None:
+    def log_message(self, *_arguments):
         """Say nothing of requests."""
 
 

@@ -1,12 +1,9 @@
 """A canary that takes a set time, and next to no CPU: many of them fit on a small machine."""
 
-from __future__ import annotations
-
 import os
 import time
-from collections.abc import Mapping, Sequence
 
-from infercanary.probe.timing import HostClock, Phase
+from infercanary.probe.timing import HostClock
 
 SECONDS = float(os.environ["WAIT_SECONDS"])
 
@@ -16,21 +13,21 @@ class Wait:
 
     clock = HostClock()
 
-    def open(self) -> None:
+    def open(self):
         """Nothing to open."""
 
-    def run(self, phase: Phase) -> None:
+    def run(self, phase):
         """Sleep."""
         with phase("compute"):
             time.sleep(SECONDS)
 
-    def values(self, result: object) -> Sequence[float]:
+    def values(self, result):
         """Always the same."""
         return [1.0]
 
-    def environment(self) -> Mapping[str, str]:
+    def environment(self):
         """Nothing that an image may have changed."""
         return {}
 
-    def close(self) -> None:
+    def close(self):
         """Nothing to close."""

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,13 +43,13 @@ class Ended(NamedTuple):
     err: str
 
     @property
-    def json(self) -> dict[str, Any]:
+    def json(self):
         result: dict[str, Any] = json.loads(self.out)
         return result
 
 
 @pytest.fixture(scope="session")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+def images(tmp_path_factory):
     """Builds an image on the base's with these lines of a Dockerfile; all are gone afterwards."""
     if not run("docker", "images", "--quiet", "infercanary-example:dev"):
         compose("build", "--quiet", "classify", seconds=900)
@@ -60,7 +60,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., s
             shutil.copy(path, context)
     run("docker", "build", "--quiet", "--tag", BASE, str(context), seconds=300)
 
-    def derived(tag: str, *lines: str) -> str:
+    def derived(tag, *lines):
         name = f"{REPOSITORY}:{tag}"
         build(name, "\n".join([f"FROM {BASE}", *lines, ""]))
         return name
@@ -71,7 +71,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., s
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> str:
+def settings(tmp_path):
     """The setting `config`: a probe.yaml that names the target of fixed work."""
     path = tmp_path / "probe.yaml"
     path.write_text('canaries: {work: {target: "work:Work"}}\n')
@@ -79,7 +79,7 @@ def settings(tmp_path: Path) -> str:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
+def nothing_is_left():
     """Of any experiment: no container and no process after a test, and no network at any time."""
     yield
     eventually("no container of an experiment is left", 30, lambda: not containers())
@@ -87,19 +87,19 @@ def nothing_is_left() -> Iterator[None]:
     assert LABEL not in run("docker", "network", "ls", "--format", "{{.Name}} {{.Labels}}")
 
 
-def containers(*filters: str) -> list[str]:
+def containers(*filters):
     """Those of experiments, running or not."""
     chosen = [word for each in (f"label={LABEL}", *filters) for word in ("--filter", each)]
     return run("docker", "ps", "--all", "--quiet", *chosen).split()
 
 
-def volumes() -> set[str]:
+def volumes():
     """The anonymous volumes of their containers."""
     mounts = run("docker", "inspect", "--format", "{{range .Mounts}}{{.Name}} {{end}}", *containers())
     return set(mounts.split())
 
 
-def processes() -> list[str]:
+def processes():
     """Experiments, their reapers and their probes on this host."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
@@ -109,11 +109,11 @@ def processes() -> list[str]:
     return found
 
 
-def command(*arguments: str) -> list[str]:
+def command(*arguments):
     return [sys.executable, "-m", "infercanary", "ab", *arguments]
 
 
-def ab(*arguments: str) -> Ended:
+def ab(*arguments):
     """The command, run to its end."""
     done = subprocess.run(
         command(*arguments), capture_output=True, text=True, timeout=900, check=False, cwd=HERE
@@ -123,12 +123,12 @@ def ab(*arguments: str) -> Ended:
 
 
 @pytest.fixture
-def begun() -> Iterator[Begin]:
+def begun():
     """Starts the command, and returns when its first container runs."""
     made: set[str] = set()
     with ExitStack() as stack:
 
-        def begin(*arguments: str) -> subprocess.Popen[str]:
+        def begin(*arguments):
             pipe = subprocess.PIPE
             child = stack.enter_context(
                 subprocess.Popen(command(*arguments), stdout=pipe, stderr=pipe, text=True, cwd=HERE)
@@ -147,7 +147,7 @@ def begun() -> Iterator[Begin]:
 
 
 @pytest.mark.parametrize("trial", [1, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(2, 7))])
-def test_the_same_image_is_not_called_slower(images: Images, settings: str, trial: int) -> None:
+def test_the_same_image_is_not_called_slower(images, settings, trial):
     ended = ab(BASE, BASE, "--both", settings, *QUICK, "--json", "--both", "cpus=1", "--both", "memory=512m")
     assert ended.code in (0, 3), ended
     result = ended.json
@@ -163,7 +163,7 @@ def test_the_same_image_is_not_called_slower(images: Images, settings: str, tria
     assert result["causes"] is None or not result["causes"]["changes"]
 
 
-def test_a_slower_image_ends_with_1_and_says_why(images: Images, settings: str, tmp_path: Path) -> None:
+def test_a_slower_image_ends_with_1_and_says_why(images, settings, tmp_path):
     slower, page = images("slower", SLOWER), tmp_path / "report.html"
     ended = ab(BASE, slower, "--both", settings, *QUICK, "--html", str(page), "--both", "cpus=1")
     assert ended.code == 1, ended
@@ -173,9 +173,7 @@ def test_a_slower_image_ends_with_1_and_says_why(images: Images, settings: str, 
 
 
 @pytest.mark.campaign  # the same as the step of action.yml runs it; tests/integration/github has the other steps
-def test_the_step_of_the_action_answers_for_a_slower_image(
-    images: Images, settings: str, tmp_path: Path
-) -> None:
+def test_the_step_of_the_action_answers_for_a_slower_image(images, settings, tmp_path):
     options = ["--both " + settings, " ".join(LONG), "--both cpus=1"]
     found = {name: tmp_path / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     environment = {
@@ -192,7 +190,7 @@ def test_the_step_of_the_action_answers_for_a_slower_image(
 @pytest.mark.campaign
 @pytest.mark.parametrize("limit", ["cpuset=0", "cpus=0.5"])
 @pytest.mark.parametrize("trial", range(1, 4))
-def test_a_busy_loop_in_the_new_image_is_the_images(images: Images, limit: str, trial: int) -> None:
+def test_a_busy_loop_in_the_new_image_is_the_images(images, limit, trial):
     """Beside the server, in its container: it takes the CPU in runs as in the rest of the time."""
     busy = images("busy", 'CMD ["sh", "-c", "(while :; do :; done) & exec python serve.py"]')
     ended = ab(BASE, busy, *LONG, "--both", limit, "--json")
@@ -204,7 +202,7 @@ def test_a_busy_loop_in_the_new_image_is_the_images(images: Images, limit: str, 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("trial", range(1, 4))
-def test_a_neighbour_of_both_images_is_neithers(images: Images, trial: int) -> None:
+def test_a_neighbour_of_both_images_is_neithers(images, trial):
     """It has the core that both are pinned to, all of the time."""
     name = f"{REPOSITORY}-neighbour"
     options = ("--name", name, "--cpuset-cpus", "0", "--network", "none")
@@ -220,7 +218,7 @@ def test_a_neighbour_of_both_images_is_neithers(images: Images, trial: int) -> N
 
 
 @pytest.mark.campaign  # a minute and a half; tests/unit/ab has settings and claims, and a slower image ends as here
-def test_one_image_under_two_settings_is_compared_and_a_claim_checked(images: Images, settings: str) -> None:
+def test_one_image_under_two_settings_is_compared_and_a_claim_checked(images, settings):
     """Four times the work: the claim that it takes a fifth longer at most is refuted, on a busy machine too."""
     own = ("--both", "cpus=1", "--b", "cpus=0.9", "--b", "env.WORK_BYTES=32e6", "--expect", "+20%")
     ended = ab(BASE, "--both", settings, *LONG, *own, "--json")
@@ -233,9 +231,7 @@ def test_one_image_under_two_settings_is_compared_and_a_claim_checked(images: Im
 
 
 @pytest.mark.campaign
-def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(
-    images: Images, begun: Begin
-) -> None:
+def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(images, begun):
     """It runs every 30 s at 1 % by its own settings: one start's 8 runs would take 4 minutes."""
     begin = time.monotonic()
     child = begun(BASE, images("again", "LABEL again=1"), *SHORT, "--both", "env.WORK_BYTES=4e6")
@@ -255,9 +251,7 @@ def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(
         ((BASE, BASE, "--canary", "play"), r"A, \S+: failed to start twice in a row: it has no canary `play`"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_started_is_one_line(
-    images: Images, settings: str, arguments: tuple[str, ...], line: str
-) -> None:
+def test_what_cannot_be_started_is_one_line(images, settings, arguments, line):
     failing = images("exit", "ENV WORK_FAILS=exit")
     given = [failing if word == "exit" else word for word in arguments]
     ended = ab(*given, "--both", settings, *QUICK)
@@ -267,9 +261,7 @@ def test_what_cannot_be_started_is_one_line(
 
 
 @pytest.mark.campaign
-def test_a_missing_image_is_pulled_and_the_time_of_each_step_shown(
-    images: Images, settings: str, registry: str
-) -> None:
+def test_a_missing_image_is_pulled_and_the_time_of_each_step_shown(images, settings, registry):
     built = images("pulled", "RUN head -c 20000000 /dev/urandom > /tmp/filler")
     name = f"{registry}/{REPOSITORY}:pulled"
     run("docker", "tag", built, name)
@@ -288,9 +280,7 @@ def test_a_missing_image_is_pulled_and_the_time_of_each_step_shown(
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("registry", ["", "users"], indirect=True)
-def test_a_pull_that_fails_ends_it_in_one_line_before_anything_is_started(
-    images: Images, registry: str
-) -> None:
+def test_a_pull_that_fails_ends_it_in_one_line_before_anything_is_started(images, registry):
     ended = ab(BASE, f"{registry}/none:1", *QUICK)
     assert (ended.code, ended.out) == (2, "")
     assert "is not on this machine and cannot be pulled (" in ended.err.splitlines()[-1], ended.err
@@ -300,13 +290,7 @@ def test_a_pull_that_fails_ends_it_in_one_line_before_anything_is_started(
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.campaign)]
 )
-def test_ctrl_c_cleans_up_and_prints_what_is_known(
-    images: Images,
-    settings: str,
-    begun: Begin,
-    number: int,
-    code: int,
-) -> None:
+def test_ctrl_c_cleans_up_and_prints_what_is_known(images, settings, begun, number, code):
     child = begun(BASE, BASE, "--both", settings, "--json")
     child.send_signal(number)
     out, err = child.communicate(timeout=60)
@@ -315,9 +299,7 @@ def test_ctrl_c_cleans_up_and_prints_what_is_known(
     assert "Traceback" not in err
 
 
-def test_a_killed_experiment_leaves_nothing_and_another_one_only_what_is_not_its_own(
-    images: Images, settings: str, begun: Begin
-) -> None:
+def test_a_killed_experiment_leaves_nothing_and_another_one_only_what_is_not_its_own(images, settings, begun):
     """Where its reaper was killed too, the next experiment removes what is left; not what runs beside it."""
     child = begun(BASE, BASE, "--both", settings)
     running = containers("status=running")

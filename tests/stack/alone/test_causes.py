@@ -9,12 +9,11 @@ disturbance, then a few more. Neighbours on the test's own machine take CPUs awa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 import pytest
-from canaries import PROBE, Begin, Canary
+from canaries import PROBE
 from harness import OWN_LABEL, PROJECT, eventually, run
 
 from infercanary.contract.report import Report, Run
@@ -58,19 +57,19 @@ class Seen(NamedTuple):
     idle: float
     """Share of the machine's CPU time that nobody used from the disturbance on."""
 
-    def grown(self, metric: str) -> float:
+    def grown(self, metric):
         return (value(self.after, metric) or 0.0) - (value(self.before, metric) or 0.0)
 
 
-def value(report: Report, metric: str) -> float | None:
+def value(report, metric):
     """The one value of a metric, of the canary's thread where others have one too; or None."""
     points = [point for family in report.families if family.name == metric for point in family.points]
     points = [point for point in points if "process" not in point.labels]
     assert len(points) <= 1
-    return float(points[0].value) if points else None  # type: ignore[arg-type]
+    return float(points[0].value) if points else None
 
 
-def seen_by(canary: Canary, disturb: Callable[[], object]) -> Seen:
+def seen_by(canary, disturb):
     """Quiet runs, the disturbance, and the runs from then on."""
     before, quiet = canary.ran(QUIET_RUNS, time.time())
     disturb()
@@ -85,14 +84,14 @@ def seen_by(canary: Canary, disturb: Callable[[], object]) -> Seen:
     return seen
 
 
-def idle_since(before: Any) -> float:
+def idle_since(before):
     """The share of the machine's CPU time that nobody used since then (psutil.cpu_times())."""
     spent = [now - then for now, then in zip(psutil.cpu_times(), before, strict=True)]
     share: float = spent[before._fields.index("idle")] / sum(spent)
     return share
 
 
-def assert_only(cause: str, seen: Seen) -> None:
+def assert_only(cause, seen):
     """It shows, by the second run, and no other does."""
     assert any(cause in run.tags for run in seen.contended[:2]), cause
     assert all(run.outcome == "ok" for run in (*seen.quiet, *seen.contended))
@@ -113,7 +112,7 @@ def assert_only(cause: str, seen: Seen) -> None:
     assert seen.grown("infercanary_cgroup_oom_kills_total") == 0
 
 
-def test_a_cpu_quota(start: Begin) -> None:
+def test_a_cpu_quota(start):
     canary = start()
     seen = seen_by(canary, lambda: run("docker", "update", "--cpus", "0.5", canary.name))
     assert value(seen.after, GRANTED) == 0.5 < (value(seen.before, GRANTED) or 0.0)
@@ -123,14 +122,14 @@ def test_a_cpu_quota(start: Begin) -> None:
     assert_not_taken_for_preemption(canary)
 
 
-def assert_not_taken_for_preemption(canary: Canary) -> None:
+def assert_not_taken_for_preemption(canary):
     """Of so many throttled runs one after another, two at most are `cpu_wait_outside` too.
 
     The kernel counts a thread that its quota holds back as waiting for a CPU: were that not taken off, all of them
     would be. A neighbour that is busy for a while is waited for; one that never rests is no mix-up.
     """
 
-    def apart() -> bool:
+    def apart():
         throttled = [run for run in canary.report().runs if "cgroup_throttled" in run.tags][-CONTENDED_RUNS:]
         waited = ["cpu_wait_outside" in run.tags for run in throttled]
         print("cpu_wait_outside, of the last throttled runs:", sum(waited), "of", len(waited))
@@ -144,7 +143,7 @@ def assert_not_taken_for_preemption(canary: Canary) -> None:
             raise
 
 
-def test_another_set_of_cpus(start: Begin) -> None:
+def test_another_set_of_cpus(start):
     canary = start("--cpuset-cpus", "0-1")
     seen = seen_by(canary, lambda: run("docker", "update", "--cpuset-cpus", "0", canary.name))
     assert value(seen.before, CPUSET) == 2
@@ -152,7 +151,7 @@ def test_another_set_of_cpus(start: Begin) -> None:
     assert_only("cpuset_changed", seen)
 
 
-def test_a_neighbour_on_the_same_cpu(start: Begin, image: str) -> None:
+def test_a_neighbour_on_the_same_cpu(start, image):
     canary = start("--cpuset-cpus", "0")
     neighbour = f"{PROJECT}-neighbour"
     run(
@@ -166,14 +165,14 @@ def test_a_neighbour_on_the_same_cpu(start: Begin, image: str) -> None:
     assert seen.grown(RUN_QUEUE) > 0.3 * sum(sum(run.latencies) for run in seen.contended)
 
 
-def test_a_memory_limit(start: Begin) -> None:
+def test_a_memory_limit(start):
     """Beside the probe the container reads a file again and again; what changes is that it does not fit any more."""
     reading = (
         f"head -c {FILE_BYTES} /dev/zero >/tmp/file; sync /tmp/file; while cat /tmp/file; do sleep 0.3; done"
     )
     canary = start(command=("sh", "-c", f"({reading}) >/dev/null & exec {' '.join(PROBE)}"))
 
-    def limit() -> None:
+    def limit():
         files = "/sys/fs/cgroup/memory.current /sys/fs/cgroup/memory/memory.usage_in_bytes"
         used = run("docker", "exec", canary.name, "sh", "-c", f"cat {files} 2>/dev/null || true")
         limit = int(used) - FILE_BYTES // 2
@@ -190,11 +189,11 @@ def test_a_memory_limit(start: Begin) -> None:
     [(("kill", "--signal", "STOP"), ("kill", "--signal", "CONT")), (("pause",), ("unpause",))],
     ids=["signal", "freezer"],
 )
-def test_a_stop_of_two_seconds(start: Begin, stop: tuple[str, ...], resume: tuple[str, ...]) -> None:
+def test_a_stop_of_two_seconds(start, stop, resume):
     canary = start()
     stood_still = 0.0
 
-    def stall() -> None:
+    def stall():
         nonlocal stood_still
         run("docker", *stop, canary.name)
         begin = time.monotonic()

@@ -6,7 +6,6 @@ import os
 import re
 import ssl
 import time
-from pathlib import Path
 
 import pytest
 from attacks import ATTACKS
@@ -25,7 +24,7 @@ PEAK = "cat /sys/fs/cgroup/memory/memory.max_usage_in_bytes /sys/fs/cgroup/memor
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("way", [*ATTACKS])
-def test_hostile_for_ten_minutes(tmp_path: Path, way: str) -> None:
+def test_hostile_for_ten_minutes(tmp_path, way):
     name = f"infercanary-hostile-{way.replace('_', '-')}"
     options = ("--pids-limit", "256", "--cpus", "0.5", "--ulimit", "nofile=1024:1024")
     arguments: tuple[str, ...] = ()
@@ -75,7 +74,7 @@ def test_hostile_for_ten_minutes(tmp_path: Path, way: str) -> None:
     assert len(re.findall("Traceback|connection was closed", log)) < SECONDS + 10
 
 
-def certificate(folder: Path) -> None:
+def certificate(folder):
     """A key and a certificate for loopback, and the settings that name them."""
     run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=x", "-addext",
         "subjectAltName=IP:127.0.0.1", "-keyout", str(folder / "server.key"), "-out",

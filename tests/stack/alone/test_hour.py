@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Set
-from pathlib import Path
+from collections.abc import Set
 from typing import NamedTuple
 
 import psutil
 import pytest
-from harness import PROJECT, Stack, compose, remove_containers, run, started
+from harness import PROJECT, compose, remove_containers, run, started
 
 SECONDS = float(os.environ.get("HOUR_SECONDS", "3600"))
 BASELINE_RUNS = 26
@@ -52,7 +51,7 @@ TROUBLES: tuple[Trouble, ...] = (
 
 
 @pytest.fixture
-def shipped(tmp_path: Path) -> Iterator[Stack]:
+def shipped(tmp_path):
     """The stack of the shipped files, on a machine without other work."""
     remove_containers()
     times = psutil.cpu_times_percent(interval=QUIET_SECONDS)
@@ -65,7 +64,7 @@ def shipped(tmp_path: Path) -> Iterator[Stack]:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.name.replace(" ", "-"))
-def test_an_hour(shipped: Stack, trouble: Trouble) -> None:
+def test_an_hour(shipped, trouble):
     if trouble.sent:
         for service in ("classify", "moderate"):
             shipped.runs(service, BASELINE_RUNS)

@@ -3,16 +3,10 @@
 The image is the example's; what is wrong with it is done to its container as it starts.
 """
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import yaml
-from canaries import PROBE, Begin
+from canaries import PROBE
 from harness import eventually, run
-
-from infercanary.contract.report import Report
 
 OPTIONS = {"model": "torch:relu", "inputs": [{"shape": [2]}]}
 SETTINGS = {
@@ -24,7 +18,7 @@ SETTINGS = {
 LIBRARY = "/usr/local/lib/python3.11/dist-packages/torch/lib/libgomp.so.1"
 
 
-def points(report: Report, metric: str) -> set[tuple[str, ...]]:
+def points(report, metric):
     """Labels of a metric's points that are not 0."""
     return {tuple(p.labels) for f in report.families if f.name == metric for p in f.points if p.value}
 
@@ -37,9 +31,7 @@ def points(report: Report, metric: str) -> set[tuple[str, ...]]:
     ],
     ids=["gone", "wrong-path"],
 )  # fmt: skip
-def test_a_library_that_does_not_fit(
-    start: Begin, tmp_path: Path, options: tuple[str, ...], before: str, said: str
-) -> None:
+def test_a_library_that_does_not_fit(start, tmp_path, options, before, said):
     (tmp_path / "probe.yaml").write_text(yaml.safe_dump(SETTINGS))
     library = tmp_path / "libgomp.so.1"
     library.write_text("a file, and no library\n")

@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -43,7 +42,7 @@ SMALL = {"target": "torch", "options": {"model": "models:relu", "inputs": [{"sha
 """Opened first, and when the server has what it holds; goes on, whatever happens to the other."""
 
 
-def canary(model: str, *shape: int, batches: tuple[int, ...] = ()) -> dict[str, Any]:
+def canary(model, *shape, batches=()):
     """The settings of one by torch, and of its sweep."""
     options = {"model": model, "inputs": [{"shape": list(shape or (8,))}]}
     sweep = {"sweep": {"batches": list(batches), "seconds": 1.5 * len(batches), "every_seconds": 1}}
@@ -53,14 +52,14 @@ def canary(model: str, *shape: int, batches: tuple[int, ...] = ()) -> dict[str, 
 class Scene:
     """A server in a container, a probe that was started in one of the ways, and an exporter that polls it."""
 
-    def __init__(self, way: Way, folder: Path, image: str, stack: ExitStack) -> None:
+    def __init__(self, way, folder, image, stack):
         self._way = way
         self._folder = folder
         self._image = image
         self._stack = stack
         self._once: subprocess.Popen[str] | None = None
 
-    def begin(self, big: dict[str, Any], small: dict[str, Any] | None = SMALL, holds: int = HELD) -> None:
+    def begin(self, big, small=SMALL, holds=HELD):
         """Start it all. The kind `exec` has no exporter: its probe answers none."""
         canaries = {"small": small, "big": big} if small else {"big": big}
         settings = {"interval_seconds": 0.5, "duty_cap": 1, "timeout_seconds": 5}
@@ -96,35 +95,35 @@ class Scene:
             )  # fmt: skip
 
     @property
-    def probe(self) -> str:
+    def probe(self):
         """The container that it is in."""
         return ALONE if self._way == "alone" else NAME
 
-    def server(self) -> dict[str, Any]:
+    def server(self):
         """What it says of itself."""
         found: dict[str, Any] = json.loads(get(self._url))
         return found
 
-    def take(self, mib: int, rate: float = 100) -> None:
+    def take(self, mib, rate=100):
         """Let the server take more; back when it has."""
         asked = urllib.request.Request(f"{self._url}/take?mib={mib}&rate={rate}", method="POST")
         with urllib.request.urlopen(asked, timeout=60) as response:
             assert json.load(response)["failed"] == 0
 
-    def value(self, name: str, **labels: str) -> float:
+    def value(self, name, **labels):
         """At the exporter; 0 where it has none."""
         return self.exporter.value(name, **labels) or 0.0
 
-    def ran(self, name: str, runs: int = 2) -> None:
+    def ran(self, name, runs=2):
         """Wait for runs of a canary that go well."""
 
-        def count() -> float:
+        def count():
             return self.value("infercanary_runs_total", canary=name, outcome="ok")
 
         before = count()
         eventually(f"{name} runs", 60, lambda: count() >= before + runs)
 
-    def out_of_memory(self, words: str) -> None:
+    def out_of_memory(self, words):
         """Wait until the exporter and the log say it of the large canary, or the one command that was run does."""
         if self._once is not None:
             code, output = self.ended()
@@ -134,24 +133,24 @@ class Scene:
         eventually("it is counted", 60, lambda: self.value("infercanary_run_failures_total", **failed) > 0)
         assert re.search(words, self.log()), self.log()
 
-    def ended(self) -> tuple[int, str]:
+    def ended(self):
         """The exit code of the one command, and what it printed."""
         assert self._once is not None
         output, _ = self._once.communicate(timeout=90)
         print(output)
         return self._once.returncode, " ".join(output.split())
 
-    def log(self) -> str:
+    def log(self):
         """Of the probe."""
         return run("sh", "-c", f"docker logs {self.probe} 2>&1")
 
-    def goes_on(self) -> None:
+    def goes_on(self):
         """The other canary runs, and the server is unharmed."""
         if self._way != "exec":
             self.ran("small")
         self.unharmed()
 
-    def unharmed(self, kills: int = 0) -> None:
+    def unharmed(self, kills=0):
         """The server is the one that was started, and lost nothing."""
         now = self.server()
         assert (now["pid"], now["started"], now["failed"]) == (self._first["pid"], self._first["started"], 0)
@@ -160,7 +159,7 @@ class Scene:
         if self._way == "alone":
             assert oom_kills(ALONE) == kills
 
-    def _run(self, name: str, limit: int, *options: str, command: tuple[str, ...]) -> None:
+    def _run(self, name, limit, *options, command):
         files = (*MOUNTED.iterdir(), self._folder / "probe.yaml")
         run(
             *("docker", "run", "--detach", "--name", name, "--label", OWN_LABEL, "--no-healthcheck", "--init"),
@@ -171,7 +170,7 @@ class Scene:
         self._stack.callback(remove, name)
         self._stack.callback(lambda: print(name, run("sh", "-c", f"docker logs {name} 2>&1 || true")))
 
-    def _export(self, probe: int) -> None:
+    def _export(self, probe):
         listen = f"127.0.0.1:{free_port()}"
         one = {"url": f"http://127.0.0.1:{probe}", "service": "s", "container": "c"}
         settings = {"listen": listen, "poll_seconds": 0.5, "discovery": "none", "probes": [one]}
@@ -189,13 +188,13 @@ class Scene:
         self.exporter = Stack(f"http://{listen}")
 
 
-def state_of(name: str) -> tuple[object, ...]:
+def state_of(name):
     """What changes where a container is started anew, or ends."""
     [found] = json.loads(run("docker", "inspect", name))
     return (*(found["State"][key] for key in ("Running", "Pid", "StartedAt")), found["RestartCount"])
 
 
-def oom_kills(name: str) -> int:
+def oom_kills(name):
     """How many processes of the container the kernel ended for memory."""
     files = "/sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control"
     text = run("docker", "exec", name, "sh", "-c", f"cat {files} 2>/dev/null || true")
@@ -204,7 +203,7 @@ def oom_kills(name: str) -> int:
 
 
 @pytest.fixture
-def scene(way: Way, image: str, tmp_path: Path) -> Iterator[Scene]:
+def scene(way, image, tmp_path):
     remove(NAME, ALONE)
     for path in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         path.chmod(0o755)
@@ -213,7 +212,7 @@ def scene(way: Way, image: str, tmp_path: Path) -> Iterator[Scene]:
 
 
 @EACH_WAY
-def test_an_input_that_is_too_large(scene: Scene, way: Way) -> None:
+def test_an_input_that_is_too_large(scene, way):
     scene.begin(canary("models:relu", 4, 3, 4000, 4000))
     scene.out_of_memory(
         r"canaries\.big\.inputs\[0\]: \[4, 3, 4000, 4000\] float32 needs 732 MiB; \d+ MiB are left"
@@ -222,7 +221,7 @@ def test_an_input_that_is_too_large(scene: Scene, way: Way) -> None:
 
 
 @EACH_WAY
-def test_a_factory_that_grows(scene: Scene, way: Way) -> None:
+def test_a_factory_that_grows(scene, way):
     scene.begin(canary("models:growing"))
     scene.out_of_memory(
         r"canaries\.big: opening it was ended when it had taken \d+ MiB, with nothing left of the container's"
@@ -231,7 +230,7 @@ def test_a_factory_that_grows(scene: Scene, way: Way) -> None:
 
 
 @EACH_WAY
-def test_memory_that_the_server_takes_later(scene: Scene, way: Way) -> None:
+def test_memory_that_the_server_takes_later(scene, way):
     """Of a process of the probe's own: it gives way. In the server's own, the next round does, and sweeps with it."""
     if way == "inside":  # a round takes up to 50 MiB for a moment
         scene.begin(canary("models:relu", 1, 3, 512, 512, batches=(1, 2)), holds=500)
@@ -264,7 +263,7 @@ def test_memory_that_the_server_takes_later(scene: Scene, way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", ["beside", "background", "exec"])
-def test_a_factory_that_takes_all_in_an_instant(scene: Scene, way: Way) -> None:
+def test_a_factory_that_takes_all_in_an_instant(scene, way):
     """Nothing can be known before, nor seen in time: the kernel ends the probe, and not the server."""
     scene.begin(canary("models:leaping"))
     # To count kills is a process in the container: beside one that takes all, the kernel would end the server for it.

@@ -1,14 +1,12 @@
 """Podman through its Docker-compatible socket: a container is found, ends, and comes back as another image."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -37,7 +35,7 @@ Podman = Callable[..., str]
 
 
 @pytest.fixture
-def podman(tmp_path: Path) -> Iterator[Podman]:
+def podman(tmp_path):
     """Podman with a storage of its own, and its socket."""
     if not shutil.which("podman") or os.geteuid() != 0:
         pytest.skip("no Podman here, or not root")
@@ -58,7 +56,7 @@ def podman(tmp_path: Path) -> Iterator[Podman]:
             service.wait(20)
 
 
-def test_a_container_is_found_ends_and_comes_back_as_another_image(podman: Podman, tmp_path: Path) -> None:
+def test_a_container_is_found_ends_and_comes_back_as_another_image(podman, tmp_path):
     # An image of nothing but links: a container gets this machine's own programs.
     with tarfile.open(tmp_path / "bare.tar", "w") as tar:
         for name in ("bin", "lib", "lib64", "sbin"):
@@ -75,7 +73,7 @@ def test_a_container_is_found_ends_and_comes_back_as_another_image(podman: Podma
     seen |= {str(Path(sys.modules["infercanary.command"].__path__[0]).parents[2])}
     mounts = [f"--volume={folder}:{folder}:ro" for folder in sorted(seen)]
 
-    def start(number: int) -> None:
+    def start(number):
         podman(
             "run", "--detach", "--replace", "--name", "app", "--no-healthcheck", "--network", "none", *mounts,
             f"--volume={probes}:/probes", "--workdir", "/probes", "--label", "infercanary.enable=true",
@@ -86,7 +84,7 @@ def test_a_container_is_found_ends_and_comes_back_as_another_image(podman: Podma
     listen = f"127.0.0.1:{free_port()}"
     exporter = Stack(f"http://{listen}")
 
-    def images() -> list[str]:
+    def images():
         """Those of the containers that are up."""
         up = {labels["container"] for labels, on in exporter.samples("infercanary_up") if on}
         infos = exporter.samples("infercanary_container_info")

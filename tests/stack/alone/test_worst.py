@@ -1,12 +1,9 @@
 """The exporter in Compose's limits beside as many probes as it plans for, each of which reports all that it may, or
 makes the judge find all that it can."""
 
-from __future__ import annotations
-
 import os
 import re
 import time
-from pathlib import Path
 
 import pytest
 from harness import eventually, get, run
@@ -29,9 +26,7 @@ PEAK = r"sed -n 's/^VmHWM:\s*\([0-9]*\) kB/\1/p' /proc/[0-9]*/status | sort -n |
     # Those that keep the judge busy are taken more slowly.
     [pytest.param("worst", FITTING / 2, id="worst"), pytest.param("regressed", FITTING / 4, id="regressed")],
 )
-def test_as_many_as_fit_stay_within_the_memory_that_is_planned(
-    tmp_path: Path, probes: str, least: float
-) -> None:
+def test_as_many_as_fit_stay_within_the_memory_that_is_planned(tmp_path, probes, least):
     with exporter(NAME, tmp_path, probes, FITTING + BEYOND) as address:
         eventually("the exporter", 60, lambda: get(f"http://{address}/-/healthy"))
         watch = Watch(f"http://{address}", FITTING, every=5.0)

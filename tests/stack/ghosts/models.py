@@ -5,22 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from infercanary.probe.timing import HostClock, Phase
+from infercanary.probe.timing import HostClock
 
 WELL_SECONDS = 15
 
 
-def _compute(seconds: float) -> None:
+def _compute(seconds):
     """As much arithmetic as takes about so long on a CPU of its own."""
     for _ in range(round(seconds * 50)):
         sum(range(700_000))
 
 
-def _hang() -> None:
+def _hang():
     time.sleep(3600)
 
 
-def _fail() -> None:
+def _fail():
     raise RuntimeError("the weights are gone")
 
 
@@ -32,15 +32,15 @@ class Model:
 
     clock = HostClock()
 
-    def __init__(self, seconds: float = 0.01, computes: bool = False, fault: str = "none") -> None:
+    def __init__(self, seconds=0.01, computes=False, fault="none"):
         self._seconds = seconds
         self._work = _compute if computes else time.sleep
         self._fault = fault
 
-    def open(self) -> None:
+    def open(self):
         self._well_until = time.monotonic() + WELL_SECONDS
 
-    def run(self, phase: Phase) -> float:
+    def run(self, phase):
         well = time.monotonic() < self._well_until
         with phase("compute"):
             self._work(self._seconds)
@@ -48,11 +48,11 @@ class Model:
                 FAULTS[self._fault]()
         return 1.0 if well or self._fault != "answers_otherwise" else 2.0
 
-    def values(self, result: float) -> list[float]:
+    def values(self, result):
         return [result, 1.0]
 
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         return {}
 
-    def close(self) -> None:
+    def close(self):
         pass

@@ -6,13 +6,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 
 class Webhook(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
+    def do_POST(self):
         notification = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         print(json.dumps({"received_at": time.time(), **notification}), flush=True)
         self.send_response(200)
         self.end_headers()
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
 

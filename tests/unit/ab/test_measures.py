@@ -1,7 +1,5 @@
 """What is judged beside the latency, in ``ab``: from pairs of starts, as the latency is."""
 
-from __future__ import annotations
-
 import pytest
 from measured_starts import AT_8, CANARY, CHANGES, MOST, experiment
 

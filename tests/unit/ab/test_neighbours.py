@@ -1,7 +1,5 @@
 """Which runs count when other work on the host came and went."""
 
-from __future__ import annotations
-
 import pytest
 
 from infercanary.ab.neighbours import counted, is_quiet

@@ -1,7 +1,5 @@
 """Settings of an experiment's probe."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

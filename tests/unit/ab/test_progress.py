@@ -1,7 +1,5 @@
 """Progress on a terminal, in a log, and where nothing can be written; and how an experiment is interrupted."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

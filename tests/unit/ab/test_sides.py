@@ -1,7 +1,5 @@
 """The sides of an experiment: keys on the command line and in a file, and each mistake as one line before any start."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

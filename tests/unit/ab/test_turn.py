@@ -1,7 +1,5 @@
 """Where the report of a start is read."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 from unittest.mock import Mock

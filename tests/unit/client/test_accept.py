@@ -29,11 +29,11 @@ RUN = Run(7, "resnet18", 1.0, 1.0, "ok", (0.01, 0.02))
 EMPTY = (0,) * (len(LADDER) + 1)
 
 
-def report(*families: Family, **changes: object) -> Report:
+def report(*families, **changes):
     return msgspec.structs.replace(Report(1, "boot", 0.0, "c", 0, families, {}, ()), **changes)
 
 
-def family(name: str = "infercanary_x", kind: str = "gauge", value: Any = 1.0, **fields: Any) -> Family:
+def family(name="infercanary_x", kind="gauge", value=1.0, **fields):
     given = {"name": name, "kind": kind, "help": "X.", "labels": (), "points": (Point((), value),)}
     return msgspec.convert(given | fields, Family)
 
@@ -93,19 +93,19 @@ BAD_VALUES = [
         ),
     ],
 )
-def test_a_bad_family_is_left_out_and_counted_and_the_good_one_stays(reason: str, bad: Family) -> None:
+def test_a_bad_family_is_left_out_and_counted_and_the_good_one_stays(reason, bad):
     good = family("infercanary_good")
     accepted, rejected = accept(report(bad, good), RESERVED)
     assert (accepted.families, rejected) == ((good,), {reason: 1})
 
 
-def test_the_second_of_a_name_is_left_out_also_where_only_openmetrics_sees_the_clash() -> None:
+def test_the_second_of_a_name_is_left_out_also_where_only_openmetrics_sees_the_clash():
     first, same, clash = family(), family(), family("infercanary_x_total", "counter")
     accepted, rejected = accept(report(first, same, clash), RESERVED)
     assert (accepted.families, rejected) == ((first,), {"duplicate": 2})
 
 
-def test_families_and_samples_are_bounded_and_a_histogram_counts_by_its_lines() -> None:
+def test_families_and_samples_are_bounded_and_a_histogram_counts_by_its_lines():
     families = [family(f"infercanary_x{n}") for n in range(202)]
     accepted, rejected = accept(report(*families), RESERVED)
     assert (accepted.families, rejected) == ((*families[:200],), {"too_many": 2})
@@ -140,14 +140,14 @@ TOO_LONG = [
 
 
 @pytest.mark.parametrize("change", [*BAD_RUNS, *TOO_LONG])
-def test_a_bad_run_is_left_out(change: dict[str, object]) -> None:
+def test_a_bad_run_is_left_out(change):
     tuples = {name: (*value,) if isinstance(value, list) else value for name, value in change.items()}
     bad = msgspec.structs.replace(RUN, **tuples)
     accepted, rejected = accept(report(runs=(bad, RUN)), RESERVED)
     assert (accepted.runs, rejected) == ((RUN,), {"run": 1})
 
 
-def test_of_a_run_with_a_bad_profile_the_run_is_kept_and_why_a_run_failed_is_cut() -> None:
+def test_of_a_run_with_a_bad_profile_the_run_is_kept_and_why_a_run_failed_is_cut():
     sound = Profile(1.0, "torch", "ok", (0.2,), (0.1,), (0.1,), ())
     rows = (ProfileRow("operator", "aten::mm", "cpu", "", 1.0, (0.1,), order=2**70),)
     profiles = [
@@ -175,7 +175,7 @@ BAD_REPORTS = yaml.safe_load(r"""
 
 
 @pytest.mark.parametrize("change", [*BAD_REPORTS, {"boot_id": "x" * 65}, {"cursor": "c" * 513}])
-def test_a_report_with_a_bad_field_of_its_own_is_none(change: dict[str, object]) -> None:
+def test_a_report_with_a_bad_field_of_its_own_is_none(change):
     assert read(encode(report()))[0] == report()
     with pytest.raises(PollError, match="is not a report") as raised:
         read(encode(report(**change)))
@@ -198,7 +198,7 @@ def test_a_report_with_a_bad_field_of_its_own_is_none(change: dict[str, object])
         (b'{"schema_version": 2, "all": "new"}', "schema", "schema"),
     ],
 )
-def test_a_body_that_is_no_report(body: bytes, reason: str, detail: str) -> None:
+def test_a_body_that_is_no_report(body, reason, detail):
     with pytest.raises(PollError, match=detail) as raised:
         read(body)
     assert raised.value.reason == reason
@@ -215,7 +215,7 @@ def test_a_body_that_is_no_report(body: bytes, reason: str, detail: str) -> None
         ("outputs", {}, {"b": (1.0,) * 33, "\x1b": (1.0,), "c": (1e19,), "d": (math.nan,)}, "output", 4),
     ],
 )
-def test_a_reports_parts_are_bounded(field: str, good: Any, bad: Any, reason: str, count: int) -> None:
+def test_a_reports_parts_are_bounded(field, good, bad, reason, count):
     both = good + bad if field == "runs" else good | bad
     accepted, rejected = accept(report(**{field: both}), RESERVED)
     assert getattr(accepted, field) == good and rejected == {reason: count}
@@ -235,7 +235,7 @@ anything = st.builds(
 
 
 @given(st.lists(anything, max_size=6))
-def test_whatever_is_accepted_can_be_written(families: list[Family]) -> None:
+def test_whatever_is_accepted_can_be_written(families):
     accepted, rejected = accept(report(*families), RESERVED)
     assert len(accepted.families) + rejected.total() == len(families)
     for family in accepted.families:

@@ -1,11 +1,8 @@
 """An answer that is no report says why, and takes no more memory or time of the event loop than a report."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import tracemalloc
-from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -22,10 +19,8 @@ OK = b"HTTP/1.1 200 OK\r\n"
 LENGTH = b"Content-Length: %d\r\n\r\n" % len(WHOLE)
 
 
-async def ask(
-    pieces: Iterable[bytes], pause: float = 0.0, timeout: float = 10.0, *, closes: bool = True
-) -> bytes:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def ask(pieces, pause=0.0, timeout=10.0, *, closes=True):
+    async def serve(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         with suppress(ConnectionError):
             for piece in pieces:
@@ -55,17 +50,17 @@ async def ask(
         ([OK, LENGTH + WHOLE], False),
     ],
 )
-async def test_a_whole_answer_is_read_however_it_comes(pieces: list[bytes], closes: bool) -> None:
+async def test_a_whole_answer_is_read_however_it_comes(pieces, closes):
     assert await ask(pieces, 0.001, closes=closes) == WHOLE
 
 
-async def test_a_refusal_needs_no_end_of_the_connection() -> None:
+async def test_a_refusal_needs_no_end_of_the_connection():
     with pytest.raises(PollError) as raised:
         await ask([b"HTTP/1.1 404 Not Found\r\n\r\n"], closes=False)
     assert raised.value.reason == "http_status"
 
 
-async def test_the_next_address_of_a_name_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_next_address_of_a_name_is_asked(monkeypatch):
     """The first one drops all packets, as a filtered IPv6 does: the kernel answers no further connection."""
     loop = asyncio.get_running_loop()
     real, addresses = loop.getaddrinfo, ["127.0.0.1", "127.0.0.2"]
@@ -78,12 +73,12 @@ async def test_the_next_address_of_a_name_is_asked(monkeypatch: pytest.MonkeyPat
             one.setblocking(False)
             one.connect_ex(("127.0.0.1", port))
 
-        async def found(host: str, *given: object, **more: object) -> object:
+        async def found(host, *given, **more):
             if not host.startswith("two"):
-                return await real(host, *given, **more)  # type: ignore[arg-type]
+                return await real(host, *given, **more)
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (at, port)) for at in addresses]
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def serve(reader, writer):
             await reader.readuntil(b"\r\n\r\n")
             writer.write(OK + LENGTH + WHOLE)
             writer.close()
@@ -116,7 +111,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize(("answer", "reason"), ANSWERS.values(), ids=[*ANSWERS])
-async def test_an_answer_that_is_no_report_takes_little_memory(answer: bytes, reason: str) -> None:
+async def test_an_answer_that_is_no_report_takes_little_memory(answer, reason):
     pieces = [answer[start : start + 65_536] for start in range(0, len(answer), 65_536)]
     tracemalloc.start()
     try:
@@ -129,11 +124,11 @@ async def test_an_answer_that_is_no_report_takes_little_memory(answer: bytes, re
     assert most < (600 << 10) + 3 * min(len(answer), module.REPORT_BYTES)
 
 
-async def test_many_small_packets_leave_the_event_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_small_packets_leave_the_event_loop_to_others(monkeypatch):
     received = module._Answer.data_received
     calls = 0
 
-    def counted(self: module._Answer, data: bytes) -> None:
+    def counted(self, data):
         nonlocal calls
         calls += 1
         received(self, data)

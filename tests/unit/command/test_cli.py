@@ -1,7 +1,5 @@
 """The command line itself: its commands, help, version and exit codes."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import shlex
 

@@ -1,7 +1,5 @@
 """One table of exit codes, which every command and every help text uses."""
 
-from __future__ import annotations
-
 import importlib
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """The package ``infercanary`` lies in two trees: it works from both in either order, and from each alone."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Claims: what holds, what is refuted, and what is not known."""
 
-from __future__ import annotations
-
 import pytest
 
 from infercanary.command.settings import UsageError

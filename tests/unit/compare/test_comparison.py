@@ -1,7 +1,5 @@
 """Results of compare: verdicts, evidence, causes and next actions."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

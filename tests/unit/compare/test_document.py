@@ -3,8 +3,6 @@
 UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/unit/compare -k golden; git diff tests/golden
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Journals: which runs count, to which start each belongs, and what a crash may leave."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

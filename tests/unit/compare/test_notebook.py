@@ -1,7 +1,5 @@
 """What the answer in a notebook names as the cause."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import infercanary

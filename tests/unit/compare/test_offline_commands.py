@@ -1,7 +1,5 @@
 """The commands: text, JSON, HTML, and what is wrong with what they were given."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

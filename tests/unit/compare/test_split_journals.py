@@ -1,7 +1,5 @@
 """A journal that is cut in two files is the same journal: what `compare` and `report` answer does not change."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Addresses of both kinds: who a caller is counted as, and which address of several is asked."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

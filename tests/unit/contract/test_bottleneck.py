@@ -1,7 +1,5 @@
 """Which resource a run's time went to."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Lists of CPUs, as a kernel or a person writes them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

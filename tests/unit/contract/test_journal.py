@@ -1,7 +1,5 @@
 """The format of a journal: what a probe wrote is what compare reads."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

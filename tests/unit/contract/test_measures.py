@@ -1,7 +1,5 @@
 """Measures beside the latency: their names and what is known of each."""
 
-from __future__ import annotations
-
 import pytest
 
 from infercanary.contract.measures import MEASURES, measure_of, throughput_of

@@ -1,7 +1,5 @@
 """Tags of 0.1.0 have today's names, wherever its runs are read: a journal, a report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

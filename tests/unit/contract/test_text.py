@@ -1,7 +1,5 @@
 """Text of other people's code: nothing in it acts on a terminal."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

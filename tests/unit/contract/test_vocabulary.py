@@ -1,7 +1,5 @@
 """The words that probe and exporter share: neither side has one that the other does not know."""
 
-from __future__ import annotations
-
 import ast
 import re
 import runpy

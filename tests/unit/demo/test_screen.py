@@ -1,7 +1,5 @@
 """The demo's words: what it waits for, and how it ended."""
 
-from __future__ import annotations
-
 import pytest
 from rich.console import Console
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,14 @@ ROOT = Path(__file__).parents[3]
 SAMPLER = ROOT / "probe/infercanary/probe/samplers/nvml"
 
 
-def write(root: Path, files: dict[str, str]) -> None:
+def write(root, files):
     for name, content in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
 
 
-def answer(section: str, name: str, root: Path, files: dict[str, str] | None = None) -> Ability:
+def answer(section, name, root, files=None):
     """What a check says of a machine that has these files and no others."""
     write(root, files or {})
     machine = Machine(proc=root / "proc", sysfs=root / "sys", devices=root / "dev")
@@ -108,13 +107,11 @@ driver | device files | closed device | refused | may not open nvidia0.*recreate
 
 
 @pytest.mark.parametrize(("section", "name", "files", "state", "words"), scenarios(ANSWERS))
-def test_what_a_check_says(
-    section: str, name: str, files: str, state: str, words: str, tmp_path: Path
-) -> None:
+def test_what_a_check_says(section, name, files, state, words, tmp_path):
     says(answer(section, name, tmp_path, FILES[files]), state, words)
 
 
-def says(found: Ability, state: str, words: str) -> None:
+def says(found, state, words):
     text = f"{found.found}; {found.why}; {found.fix}"
     assert found.state == state and re.search(words, text), text
 
@@ -129,15 +126,15 @@ def says(found: Ability, state: str, words: str) -> None:
         (ValueError("a\x1b[31m\nb"), "refused", "the check failed: ValueError: a [31m"),
     ],
 )
-def test_what_a_check_raises_is_an_answer(error: Exception, state: str, words: str) -> None:
-    def fails(_: Machine) -> Ability:
+def test_what_a_check_raises_is_an_answer(error, state, words):
+    def fails(_):
         raise error
 
     found = answered(Check("host", "x", fails, 1.0, ""), Machine())
     assert found.state == state and words in found.why
 
 
-def test_every_function_of_nvml_that_the_sampler_calls_is_tried() -> None:
+def test_every_function_of_nvml_that_the_sampler_calls_is_tried():
     used = set(
         re.findall(
             r"\bnvml(?:Device|System|Event)[A-Z]\w+", "".join(p.read_text() for p in SAMPLER.glob("*.py"))
@@ -157,7 +154,7 @@ def test_every_function_of_nvml_that_the_sampler_calls_is_tried() -> None:
     assert tried.count("GetComputeRunningProcesses(") == 1, "it lists processes in one place"
 
 
-def test_each_answer_is_shown_at_once_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_answer_is_shown_at_once_and_whole(monkeypatch):
     """Also those before a process for checks does not start again."""
     name = "nvmlDeviceGetCurrPcieLinkGeneration"
     abilities = [
@@ -167,7 +164,7 @@ def test_each_answer_is_shown_at_once_and_whole(monkeypatch: pytest.MonkeyPatch)
         Ability(section="driver", name="NVIDIA driver", state="absent", why="none here"),
     ]
 
-    def ask(*_: Any) -> Iterator[Ability]:
+    def ask(*_):
         yield from abilities
         raise NotAsked("no process can be started")
 
@@ -182,7 +179,7 @@ def test_each_answer_is_shown_at_once_and_whole(monkeypatch: pytest.MonkeyPatch)
     assert max(map(len, lines[:-1])) <= 60
 
 
-def test_json_follows_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_follows_its_schema(monkeypatch):
     found = [Ability(section="host", name="clock source", state="OK", found="t\x1bsc", seconds=0.1)]
     monkeypatch.setattr("infercanary.doctor.command.ask", lambda table, machine: iter(found))
     result = CliRunner().invoke(cli, ["doctor", "--json"])
@@ -197,7 +194,7 @@ def test_json_follows_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown.output.splitlines()[-1] == "1 checks: 1 OK, 0 limited, 0 refused, 0 absent"
 
 
-def test_the_docs_have_every_section_and_state() -> None:
+def test_the_docs_have_every_section_and_state():
     page = (ROOT / "docs/doctor.md").read_text()
     for section in {each.section for each in checks()}:
         assert f"\n| {section} | " in page
@@ -223,9 +220,9 @@ container | perf events  | paranoid | [0]       | 0  | OK      | paranoid is 4
 
 @pytest.mark.parametrize(("section", "name", "files", "allowed", "error", "state", "words"), scenarios(HOSTS))
 def test_what_a_check_says_of_cpus_clocks_and_counters(
-    section: str, name: str, files: str, allowed: str, error: str, state: str, words: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    section, name, files, allowed, error, state, words, tmp_path,
+    monkeypatch
+):  # fmt: skip
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(json.loads(allowed)))
     monkeypatch.setattr(host, "_reading_ns", lambda: 1400.0)
     monkeypatch.setattr("infercanary.doctor.container._perf_error", lambda: int(error))

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, encode
+from infercanary.contract.report import SCHEMA_VERSION, Metric, Report, Run, encode
 from infercanary.contract.vocabulary import COLD_START_METRIC
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
-from infercanary.exporter.judging.findings import Finding
 from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.probe_state import PolledProbe
 from infercanary.judge.model import Generation, ServiceKey
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import LIVE
 
 S = ServiceKey("", "s")
 COLD_START = Metric(COLD_START_METRIC, "gauge", "Cold start.", ("canary", "step"))
 
 
-def generation(boot: str = "b1", image: str = "sha256:1", container: str = "a", **fields: Any) -> Generation:
+def generation(boot="b1", image="sha256:1", container="a", **fields):
     known: dict[str, Any] = {"service": "s", "started_at": 0.0, "image_id": image}
     return Generation(container=container, boot_id=boot, **known | fields)
 
 
-def runs(count: int, first: int = 0, seconds: float = 0.02, *, at: float = 0.0, **fields: Any) -> list[Run]:
+def runs(count, first=0, seconds=0.02, *, at=0.0, **fields):
     """Runs of the canary ``c``, one in ten seconds from ``at`` on."""
     run = msgspec.structs.replace(Run(0, "c", 0.0, 0.0, "ok"), **fields)
     return [
@@ -44,32 +41,25 @@ def runs(count: int, first: int = 0, seconds: float = 0.02, *, at: float = 0.0, 
     ]
 
 
-def run(number: int, canary: str = "a", of: str = "", **fields: Any) -> Run:
+def run(number, canary="a", of="", **fields):
     """A run; ``of`` is the start whose journal it was found in."""
     return msgspec.structs.replace(Run(number, canary, 0.0, 0.0, "ok", (0.01,), boot_id=of), **fields)
 
 
-def report(
-    boot: str = "boot",
-    several: Iterable[Run] = (),
-    families: Iterable[Family] = (),
-    *,
-    environment: Mapping[str, str] | None = None,
-    **fields: Any,
-) -> bytes:
+def report(boot="boot", several=(), families=(), *, environment=None, **fields):
     whole = Report(SCHEMA_VERSION, boot, 0.0, "", 0, (*families,), dict(environment or {}), (*several,))
     return encode(msgspec.structs.replace(whole, **fields))
 
 
-def probe(name: str = "c", **fields: Any) -> PolledProbe:
+def probe(name="c", **fields):
     return PolledProbe(Container(**{"service": "s", "name": name, "id": "0" * 64, **fields}))
 
 
-def collecting(judging: Judging | None = None) -> Collector:
+def collecting(judging=None):
     return Collector(ExporterConfig(), Exposition(), judging or Judging(None), ())
 
 
-def have(found: Iterable[Container], expected: Sequence[Mapping[str, Any]]) -> None:
+def have(found, expected):
     """Assert that containers have these fields; of ``url_missing`` and ``notes`` a part, and numbers for ids."""
     for container, fields in zip(found, expected, strict=True):
         for name, value in fields.items():
@@ -81,7 +71,7 @@ def have(found: Iterable[Container], expected: Sequence[Mapping[str, Any]]) -> N
                 assert value == (int(has or "0", 16) if name in ("id", "watched_id") else has), name
 
 
-def value(judging: Judging, name: str) -> float | None:
+def value(judging, name):
     """The value of a metric of the judge; None where it has no series."""
     [family] = [family for family in judging.families() if family.name == f"infercanary_{name}"]
     numbers = [point.value for point in family.points if isinstance(point.value, float)]
@@ -91,29 +81,29 @@ def value(judging: Judging, name: str) -> float | None:
 class Judged:
     """The judge of one exporter, turned by hand."""
 
-    def __init__(self, store: Path | None = None, policy: Policy = LIVE, **limits: Any) -> None:
+    def __init__(self, store=None, policy=LIVE, **limits):
         self.judging = Judging(store, policy, **limits)
 
-    def take(self, start: Generation, several: Iterable[Run]) -> Judged:
+    def take(self, start, several):
         self.judging.submit(start, [*several])
         return self
 
-    def finding(self, canary: str = "c") -> Finding:
+    def finding(self, canary="c"):
         """After a turn."""
         self.judging.turn()
         return self.judging.findings[S][canary]
 
-    def state(self) -> str:
+    def state(self):
         return self.finding().result.state
 
-    def value(self, name: str) -> float | None:
+    def value(self, name):
         return value(self.judging, name)
 
-    def again(self, store: Path, policy: Policy = LIVE) -> Judged:
+    def again(self, store, policy=LIVE):
         """After a restart of the exporter."""
         self.close()
         return Judged(store, policy)
 
-    def close(self) -> None:
+    def close(self):
         if self.judging._store is not None:
             self.judging._store.close()

@@ -1,34 +1,27 @@
 """Answers on earlier upgrades: one for each, the last; kept over restarts."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import msgspec
 
-from infercanary.exporter.judging.findings import Finding, PastVerdict
+from infercanary.exporter.judging.findings import Finding
 from infercanary.exporter.judging.past_verdicts import record
 from infercanary.judge.model import ServiceKey
-from infercanary.judge.result import Result, State
 from infercanary.pages.sentence import sentence
-from infercanary.store.store import Store, open_store
+from infercanary.store.store import open_store
 from tests.results import upgraded
 
 S = ServiceKey("", "s")
 
 
-def remember(
-    store: Store, canary: str, verdict: Result, before: Result | None = None
-) -> tuple[PastVerdict, ...]:
+def remember(store, canary, verdict, before=None):
     last = Finding(result=before, sentence=sentence(before)) if before is not None else None
     return record(store, S, canary, last, Finding(result=verdict, sentence=sentence(verdict))).answers
 
 
-def verdict(state: State, upgraded_at: float | None = 100.0, image: str = "search:2") -> Result:
+def verdict(state, upgraded_at=100.0, image="search:2"):
     return upgraded(state, upgraded_at=upgraded_at, candidate_image=image, runs=24)
 
 
-def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
+def test_the_last_answer_on_each_upgrade_stands(tmp_path):
     store = open_store(tmp_path / "judge.sqlite")
     for result in (verdict("no_baseline", None), verdict("settling")):
         assert remember(store, "c", result) == ()
@@ -47,7 +40,7 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_was_said_last_stands_and_a_rolled_back_upgrade_says_so() -> None:
+def test_what_was_said_last_stands_and_a_rolled_back_upgrade_says_so():
     """The numbers of the first look stayed, and that of an image that nobody runs any more."""
     store = open_store(None)
     last = msgspec.structs.replace(verdict("regressed"), shift=0.2, low=0.18, high=0.22)
@@ -69,7 +62,7 @@ def test_what_was_said_last_stands_and_a_rolled_back_upgrade_says_so() -> None:
     store.close()
 
 
-def test_the_last_ones_are_in_memory_and_all_in_the_store() -> None:
+def test_the_last_ones_are_in_memory_and_all_in_the_store():
     store = open_store(None)
     for number in range(30):
         answers = remember(store, "c", verdict("regressed", 100.0 * number))

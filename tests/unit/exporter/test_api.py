@@ -1,10 +1,7 @@
 """Verdict API and its description: answers are as described, whatever the judge found and whatever is asked."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,11 +37,11 @@ FORMATS = FormatChecker([])
 
 
 @FORMATS.checks("date-time")
-def _is_time(value: object) -> bool:
+def _is_time(value):
     return not isinstance(value, str) or bool(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:[\d.]+Z", value))
 
 
-def validator(name: str) -> Draft202012Validator:
+def validator(name):
     schema = {"$ref": f"#/components/schemas/{name}", "components": OPENAPI["components"]}
     return Draft202012Validator(schema, format_checker=FORMATS)
 
@@ -55,22 +52,22 @@ ANSWER, CALL = validator("Answer"), validator("Call")
 class Client:
     """Asks the API on a real socket; ``known`` is its memory."""
 
-    def __init__(self, session: aiohttp.ClientSession, known: dict[ServiceKey, ServiceState]) -> None:
+    def __init__(self, session, known):
         self.session, self.known = session, known
 
-    async def get(self, query: dict[str, str]) -> tuple[int, str]:
+    async def get(self, query):
         return await self.ask("GET", "verdict", params=query)
 
-    async def post(self, path: str, body: Any) -> tuple[int, str]:
+    async def post(self, path, body):
         return await self.ask("POST", path, data=body)
 
-    async def ask(self, method: str, path: str, **asked: Any) -> tuple[int, str]:
+    async def ask(self, method, path, **asked):
         async with self.session.request(method, f"/api/v1/{path}", **asked) as response:
             return response.status, await response.text()
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Client]:
+async def client():
     app, known = web.Application(client_max_size=api.MOST_BODY), dict[ServiceKey, ServiceState]()
     app.add_routes(api.routes(lambda service: known.get(service, ServiceState(NOTHING, ()))))
     async with TestServer(app) as server, aiohttp.ClientSession(server.make_url("/")) as session:
@@ -124,9 +121,7 @@ ASKED = st.fixed_dictionaries(
 
 @given(known=KNOWN, asked=ASKED)
 @several
-async def test_every_question_that_is_described_has_an_answer_that_is(
-    client: Client, known: ServiceState, asked: dict[str, str]
-) -> None:
+async def test_every_question_that_is_described_has_an_answer_that_is(client, known, asked):
     asked = {"namespace": "n", **asked}
     client.known |= {ServiceKey(asked["namespace"], "s"): known}
     status, text = await client.get(asked)
@@ -156,9 +151,7 @@ CALLS = st.dictionaries(st.sampled_from(["name", "namespace", "metadata", "canar
 
 @given(query=st.dictionaries(st.sampled_from(NAMES), st.text(max_size=600)), call=CALLS | JSON)
 @several
-async def test_any_question_is_answered_or_refused_in_one_line(
-    client: Client, query: dict[str, str], call: object
-) -> None:
+async def test_any_question_is_answered_or_refused_in_one_line(client, query, call):
     status, text = await client.get(
         {key: value.encode("utf-8", "replace").decode() for key, value in query.items()}
     )
@@ -182,7 +175,7 @@ async def test_any_question_is_answered_or_refused_in_one_line(
         ({"service": "s", "since": "2026-11-25T14:05:00"}, "parameters: since: expected `datetime` with a timezone"),
     ],
 )  # fmt: skip
-async def test_a_mistake_in_a_query_is_named(client: Client, query: dict[str, str], line: str) -> None:
+async def test_a_mistake_in_a_query_is_named(client, query, line):
     status, text = await client.get(query)
     assert status == 400 and text.startswith(line), text
     call = {"name": "s", "namespace": "n", "metadata": query}
@@ -190,12 +183,12 @@ async def test_a_mistake_in_a_query_is_named(client: Client, query: dict[str, st
         assert await client.post("gate", json.dumps(call)) == (400, text)
 
 
-def test_a_parameter_given_twice_is_a_mistake() -> None:
+def test_a_parameter_given_twice_is_a_mistake():
     with pytest.raises(UsageError, match="a parameter is given twice; give each of service once"):
         api.parse(MultiDict([("service", "a"), ("service", "b")]))
 
 
-async def chunks() -> AsyncIterator[bytes]:
+async def chunks():
     for _ in range(65):
         yield b" " * 1024
 
@@ -210,12 +203,12 @@ async def chunks() -> AsyncIterator[bytes]:
         (chunks, 413, "Maximum request body size 65536 exceeded"),
     ],
 )  # fmt: skip
-async def test_a_mistake_in_a_body_is_named(client: Client, body: Any, status: int, line: str) -> None:
+async def test_a_mistake_in_a_body_is_named(client, body, status, line):
     found, text = await client.post("rollback", body() if callable(body) else body)
     assert found == status and text.startswith(line) and text.count("\n") <= 1, text
 
 
-async def test_what_flagger_posts(client: Client) -> None:
+async def test_what_flagger_posts(client):
     """Its keys (CanaryWebhookPayload in pkg/apis/flagger/v1beta1/canary.go), and one that a later version may add."""
     posted = {"name": "search", "namespace": "ml", "phase": "WaitingPromotion", "checksum": "85d557f47b"}
     for call in (posted, {**posted, "metadata": None}, {**posted, "metadata": {}, "buildId": 7}):
@@ -224,7 +217,7 @@ async def test_what_flagger_posts(client: Client) -> None:
         assert status == 412 and json.loads(text)["sentence"].startswith("unknown: the service is unknown")
 
 
-def test_the_description_has_the_words_of_the_code() -> None:
+def test_the_description_has_the_words_of_the_code():
     Draft202012Validator.check_schema(SCHEMAS["Answer"])
     assert SCHEMAS["Verdict"]["enum"] == [*WORST_FIRST]
     assert SCHEMAS["Answer"]["properties"]["cause"]["enum"] == [*CAUSES, None]

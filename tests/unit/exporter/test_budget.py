@@ -1,22 +1,18 @@
-from __future__ import annotations
-
 import re
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from infercanary.contract.report import Metric, Run
+from infercanary.contract.report import Metric
 from infercanary.exporter import collect
 from infercanary.exporter.judging.worker import Judging
-from infercanary.exporter.limits import ALLOWED, Account, Budget
+from infercanary.exporter.limits import ALLOWED, Account
 from tests.unit.exporter.factories import collecting, probe, report, run
 
 
-def test_a_burst_is_paid_later_and_nobody_waits_longer_than_a_minute() -> None:
+def test_a_burst_is_paid_later_and_nobody_waits_longer_than_a_minute():
     account = Account()
     minute, most = ALLOWED["starts"]
     assert account.spend("starts", most + 1, 0.0), "who is not in debt has all of it"
@@ -30,7 +26,7 @@ def test_a_burst_is_paid_later_and_nobody_waits_longer_than_a_minute() -> None:
     assert account.exceeded == {"starts": 3}
 
 
-def test_what_was_not_spent_is_kept_up_to_a_bound() -> None:
+def test_what_was_not_spent_is_kept_up_to_a_bound():
     account = Account()
     account.wait(0.0)
     assert account.spend("series", ALLOWED["series"].most, 1e9)
@@ -39,7 +35,7 @@ def test_what_was_not_spent_is_kept_up_to_a_bound() -> None:
     assert account.wait(1e9) == pytest.approx(60.0)
 
 
-def test_the_table_of_the_docs_has_these_numbers() -> None:
+def test_the_table_of_the_docs_has_these_numbers():
     text = (Path(__file__).parents[3] / "docs/exporter.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*\|[^|]*)\|", text, re.M))
     numbers = {
@@ -54,22 +50,22 @@ def test_the_table_of_the_docs_has_these_numbers() -> None:
 class Asked:
     """A probe that is polled each five seconds by a clock that only tests move."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.now = self.begin = 1000.0
         monkeypatch.setattr(collect, "time", SimpleNamespace(monotonic=lambda: self.now, time=time.time))
         self.judging = Judging(None)
         self.collector, self.probe = collecting(self.judging), probe()
 
-    async def answers(self, boot: str = "boot", several: Iterable[Run] = (), **parts: Any) -> None:
+    async def answers(self, boot="boot", several=(), **parts):
         await self.collector.absorb(self.probe, report(boot, several, **parts))
         self.now += max(5.0, self.probe.account.wait(self.now))
 
-    def allowed(self, budget: Budget) -> float:
+    def allowed(self, budget):
         """That much since the beginning."""
         allowance = ALLOWED[budget]
         return allowance.most + allowance.minute * (self.now - self.begin) / 60
 
-    def queued(self) -> list[tuple[str, str]]:
+    def queued(self):
         """Start and canary of each run that waits for the judge."""
         return [
             (each.generation.boot_id, r.canary) for each in self.judging._queue.waiting() for r in each.runs
@@ -77,13 +73,11 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def asked(monkeypatch):
     return Asked(monkeypatch)
 
 
-async def test_a_new_start_at_each_poll_is_polled_rarely_and_an_honest_one_is_taken_whole(
-    asked: Asked,
-) -> None:
+async def test_a_new_start_at_each_poll_is_polled_rarely_and_an_honest_one_is_taken_whole(asked):
     for number in range(200):
         await asked.answers(f"boot-{number}", [run(1)], environment={"invented": f"{number}" * 500})
     assert asked.allowed("starts") >= 199
@@ -94,7 +88,7 @@ async def test_a_new_start_at_each_poll_is_polled_rarely_and_an_honest_one_is_ta
     assert len({*asked.queued()}) == 200, "what is polled rarely loses nothing"
 
 
-async def test_canaries_that_are_always_new_are_left_out_and_known_ones_are_taken(asked: Asked) -> None:
+async def test_canaries_that_are_always_new_are_left_out_and_known_ones_are_taken(asked):
     for number in range(100):
         names = ("steady", *(f"invented-{number}-{n}" for n in range(8)))
         await asked.answers("boot", [run(9 * number + n, name) for n, name in enumerate(names)])
@@ -104,7 +98,7 @@ async def test_canaries_that_are_always_new_are_left_out_and_known_ones_are_take
     assert asked.probe.account.exceeded["canaries"] > 50
 
 
-async def test_of_runs_that_are_too_many_none_is_lost_but_they_are_asked_for_again(asked: Asked) -> None:
+async def test_of_runs_that_are_too_many_none_is_lost_but_they_are_asked_for_again(asked):
     asked.probe.account.spend("runs", 0, asked.now)
     states = []
     for first, cursor, spent, seconds in (
@@ -119,12 +113,12 @@ async def test_of_runs_that_are_too_many_none_is_lost_but_they_are_asked_for_aga
     assert states == [("c1", 2, 0), ("c1", 2, 0), ("c2", 4, 5)]
 
 
-async def test_series_that_are_always_new_are_not_shown_and_known_ones_are(asked: Asked) -> None:
+async def test_series_that_are_always_new_are_not_shown_and_known_ones_are(asked):
     steady, invented = (
         Metric(f"infercanary_{name}", "gauge", "X.", ("name",)) for name in ("steady", "invented")
     )
 
-    async def shows(number: int) -> bool:
+    async def shows(number):
         new = invented.family({(f"{200 * number + n}",): 1.0 for n in range(200)})
         await asked.answers(families=(new, steady.family({("a",): 1.0})))
         names = {lines.layout.name for lines in asked.probe.lines}
@@ -142,7 +136,7 @@ async def test_series_that_are_always_new_are_not_shown_and_known_ones_are(asked
     assert asked.probe.account.exceeded == before
 
 
-async def test_an_environment_that_changes_at_each_poll_is_polled_rarely(asked: Asked) -> None:
+async def test_an_environment_that_changes_at_each_poll_is_polled_rarely(asked):
     size = 0
     for number in range(100):
         environment = {f"invented-{n}": f"{number:02}" * 50 for n in range(190)}

@@ -4,39 +4,35 @@ import asyncio
 import math
 import time
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from stores import starts_of
 
 from infercanary.contract.report import Run
 from infercanary.exporter import collect
-from infercanary.exporter.collect import Collector, backoff
+from infercanary.exporter.collect import backoff
 from infercanary.exporter.discovery.base import Container, MemoryKill
 from infercanary.exporter.history import History, RunSummary, waiting_share
 from infercanary.exporter.judging.worker import Judging
-from infercanary.exporter.poll import Prepared, prepared
-from infercanary.judge.model import Generation, kept
+from infercanary.exporter.poll import prepared
+from infercanary.judge.model import kept
 from infercanary.judge.origin import Origin
 from infercanary.store.store import open_store
 from tests.unit.exporter.factories import COLD_START, S, collecting, generation, probe, report, run
 
 
 @pytest.fixture
-def judging(tmp_path: Path) -> Judging:
+def judging(tmp_path):
     return Judging(tmp_path / "judge.sqlite")
 
 
 @pytest.fixture
-def collector(judging: Judging) -> Collector:
+def collector(judging):
     return collecting(judging)
 
 
-async def stored(
-    collector: Collector, judging: Judging, path: Path
-) -> dict[str, tuple[Generation, list[int]]]:
+async def stored(collector, judging, path):
     """Starts that the store has after the exporter's end, with the numbers of their runs."""
     await collector.close()
     judging.start()
@@ -46,7 +42,7 @@ async def stored(
         return {start.boot_id: (start, [sample.sequence for sample in several]) for start, several in found}
 
 
-def test_the_first_retries_are_quick_and_the_last_not_for_ever() -> None:
+def test_the_first_retries_are_quick_and_the_last_not_for_ever():
     assert [backoff(failed, 5.0) for failed in (0, 3, 4, 5, 6, 7, 10_000)] == [5, 5, 10, 20, 40, 60, 60]
     assert backoff(9, 300.0) == 300.0, "polling slower than that stays that slow"
 
@@ -61,15 +57,15 @@ def test_the_first_retries_are_quick_and_the_last_not_for_ever() -> None:
         (10, 0.001, 0.05),  # on two cores nearly each run meets somebody, for a moment
     ],
 )
-def test_the_share_of_the_latency_that_is_waiting(runs: int, waited: float | None, share: float) -> None:
-    def summaries(begin: float, count: int, waited: float | None) -> list[RunSummary]:
+def test_the_share_of_the_latency_that_is_waiting(runs, waited, share):
+    def summaries(begin, count, waited):
         return [RunSummary(begin + 60 * n, "ok", "", 0.02, 0.02, 0.02, waited) for n in range(count)]
 
     over = summaries(0.0, 10, 0.02)
     assert waiting_share([*over, *summaries(2000.0, runs, waited)]) == pytest.approx(share, nan_ok=True)
 
 
-def test_history_is_bounded_in_runs_and_in_canaries() -> None:
+def test_history_is_bounded_in_runs_and_in_canaries():
     history = History()
     history.take(run(n, started_at=float(n)) for n in range(500))
     assert [history["a"][0].started_at, len(history["a"])] == [380.0, 120]
@@ -77,7 +73,7 @@ def test_history_is_bounded_in_runs_and_in_canaries() -> None:
     assert len(history) == 16 and "a" not in history
 
 
-async def test_runs_that_a_crashed_probe_left_are_taken_once(collector: Collector) -> None:
+async def test_runs_that_a_crashed_probe_left_are_taken_once(collector):
     asked, counts = probe(), []
     for boot, several in (
         ("one", [("", 1), ("", 2)]),
@@ -95,11 +91,11 @@ async def test_runs_that_a_crashed_probe_left_are_taken_once(collector: Collecto
     assert counts == [2, 5, 6, 7, *[7] * 20] and len(asked.sequences) == 3
 
 
-async def test_the_judge_learns_that_a_container_is_gone(collector: Collector, judging: Judging) -> None:
+async def test_the_judge_learns_that_a_container_is_gone(collector, judging):
     asked, never_ran = probe(), probe("d")
     collector.probes = {each.key: each for each in (asked, never_ran)}
 
-    def ended_at() -> float:
+    def ended_at():
         judging.turn()
         assert judging._store is not None
         [start] = starts_of(judging._store, S)
@@ -117,9 +113,7 @@ async def test_the_judge_learns_that_a_container_is_gone(collector: Collector, j
     judging._store.close()
 
 
-async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(
-    collector: Collector, judging: Judging, tmp_path: Path
-) -> None:
+async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(collector, judging, tmp_path):
     asked = probe()
     reports: list[tuple[str, dict[tuple[str, ...], float], list[Run]]] = [
         ("one", {("a", "load"): 2.0, ("a", "warm_up"): 1.0, ("a", "first_run"): 0.0}, [run(1)]),
@@ -133,9 +127,7 @@ async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(
     assert cold == {"one": ({"a": {"load": 2.0}}, [1, 2, 3]), "two": ({"a": {"load": 9.0}}, [1])}
 
 
-async def test_a_start_that_the_kernel_ended_is_known_to_the_judge(
-    collector: Collector, judging: Judging
-) -> None:
+async def test_a_start_that_the_kernel_ended_is_known_to_the_judge(collector, judging):
     asked = probe(id="1" * 64, image="i:2", image_id="sha256:2")
     collector.probes[asked.key] = asked
     for boot, runs, killed_at, of in (
@@ -157,8 +149,8 @@ async def test_a_start_that_the_kernel_ended_is_known_to_the_judge(
 
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
-    collector: Collector, judging: Judging, tmp_path: Path, is_known: bool
-) -> None:
+    collector, judging, tmp_path, is_known
+):
     """The probe died while no exporter ran: only the store can know which image that start had."""
     if is_known:
         with closing(open_store(tmp_path / "judge.sqlite")) as store:
@@ -173,9 +165,7 @@ async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
     assert places == {**earlier, "two": ("sha256:2", 9.0, [1])}
 
 
-async def test_a_sidecars_runs_count_though_the_clock_was_set_back_after_its_server_started(
-    collector: Collector,
-) -> None:
+async def test_a_sidecars_runs_count_though_the_clock_was_set_back_after_its_server_started(collector):
     asked = probe(watched_id="7" * 64, watched_since=time.time() + 3600)
     for number, ago in enumerate((100, 0)):
         at = time.time() - ago
@@ -185,9 +175,7 @@ async def test_a_sidecars_runs_count_though_the_clock_was_set_back_after_its_ser
 
 
 @pytest.mark.parametrize(("since", "counts"), [(1000.0, True), (1030.0, True), (5000.0, False)])
-async def test_a_sidecars_start_is_not_that_of_a_server_that_came_later(
-    collector: Collector, since: float, counts: bool
-) -> None:
+async def test_a_sidecars_start_is_not_that_of_a_server_that_came_later(collector, since, counts):
     """Its own start, and the answers that it compares with, were those of the server before."""
     asked, steps = probe(watched_id="7" * 64, watched_since=since), COLD_START.family({("a", "load"): 2.0})
     body = report("one", (), [steps], started_at=1000.0, outputs={"a": (1.0, 2.0)})
@@ -197,9 +185,7 @@ async def test_a_sidecars_start_is_not_that_of_a_server_that_came_later(
     assert (start.outputs, bool(start.cold_start)) == ({"a": (1.0, 2.0)} if counts else {}, counts)
 
 
-async def test_a_service_ends_with_its_last_container_and_is_named_for_an_hour(
-    collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_service_ends_with_its_last_container_and_is_named_for_an_hour(collector, monkeypatch):
     now = 100.0
     monkeypatch.setattr(collect, "time", SimpleNamespace(monotonic=time.monotonic, time=lambda: now))
     for seconds, containers, ended in (
@@ -216,13 +202,11 @@ async def test_a_service_ends_with_its_last_container_and_is_named_for_an_hour(
     await collector.close()
 
 
-async def test_reports_that_come_at_once_are_read_one_by_one(
-    collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reports_that_come_at_once_are_read_one_by_one(collector, monkeypatch):
     """To hand a thousand to threads at once held up the event loop for 300 ms; each takes memory while it is read."""
     reading, most = 0, 0
 
-    def noted(*given: Any) -> Prepared:
+    def noted(*given):
         nonlocal reading, most
         reading += 1
         most = max(most, reading)

@@ -1,7 +1,5 @@
 """Settings of the exporter: a mistake is one line with the place and the fix."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -13,20 +11,20 @@ from infercanary.judge.policy import LIVE
 from tests.scenarios import scenarios
 
 
-def read(folder: Path, text: str) -> ExporterConfig:
+def read(folder, text):
     path = folder / "exporter.yaml"
     path.write_text(text)
     return check(path)
 
 
-def test_the_documented_file_and_an_empty_one_are_the_defaults(tmp_path: Path) -> None:
+def test_the_documented_file_and_an_empty_one_are_the_defaults(tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "exporter.md").read_text(encoding="utf-8")
     documented = page.partition("```yaml\n# exporter.yaml")[2].partition("```")[0].partition("\n")[2]
     assert replace(read(tmp_path, documented), probes=()) == read(tmp_path, "") == ExporterConfig()
     assert ExporterConfig().judge.policy() == LIVE
 
 
-def test_the_judge_decides_by_what_the_file_sets(tmp_path: Path) -> None:
+def test_the_judge_decides_by_what_the_file_sets(tmp_path):
     decide = read(tmp_path, "judge: {smallest_effect: 0.003, false_calls: 0.001}").judge.policy().decide
     assert (decide.smallest_effect, decide.false_calls, decide.clear_zone) == (0.003, 0.001, 0.001)
 
@@ -68,7 +66,7 @@ probes: [                                              | not YAML
 
 
 @pytest.mark.parametrize(("text", "line"), MISTAKES)
-def test_a_mistake_is_one_line_with_the_place_and_the_fix(tmp_path: Path, text: str, line: str) -> None:
+def test_a_mistake_is_one_line_with_the_place_and_the_fix(tmp_path, text, line):
     if "is not a probe's address" in line:
         text = PROBE.format(text)
     with pytest.raises(UsageError) as caught:

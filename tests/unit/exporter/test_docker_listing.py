@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -31,18 +30,11 @@ TABLE = yaml.safe_load((Path(__file__).parents[2] / "golden/docker_listing.yaml"
 ]
 
 
-def ours(labels: dict[str, str]) -> dict[str, str]:
+def ours(labels):
     return {f"infercanary.{key}": value for key, value in labels.items()}
 
 
-def listed(
-    number: int = 1,
-    networks: str = "app_default=172.18.0.5",
-    mode: str = "app_default",
-    given: dict[str, Any] | None = None,
-    project: str = "",
-    **labels: str,
-) -> dict[str, Any]:
+def listed(number=1, networks="app_default=172.18.0.5", mode="app_default", given=None, project="", **labels):
     """An entry of GET /containers/json, as Docker 20.10 gives it, in what is used of it.
 
     Args:
@@ -70,14 +62,14 @@ def listed(
     }
 
 
-def containers(entries: Sequence[dict[str, Any]], *images: ListedImage) -> list[Container]:
+def containers(entries, *images):
     every = [read_entry(entry, ListedContainer) for entry in entries]
     found = filter(None, map(Listing(every, images, [HERE]).container, every))
     return sorted(found, key=lambda container: (container.service, container.name))
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
-def test_what_is_found_of_what_is_listed(row: dict[str, Any]) -> None:
+def test_what_is_found_of_what_is_listed(row):
     entries = [listed(number, **entry) for number, entry in enumerate(row["listed"], 1)]
     if here := row.get("exporter", "app_default=172.18.0.9"):
         own = {"Id": HERE, "Names": ["/app-exporter-1"], "Mounts": row.get("mounts", [])}
@@ -87,7 +79,7 @@ def test_what_is_found_of_what_is_listed(row: dict[str, Any]) -> None:
     have(containers(entries, image, *others), row["found"])
 
 
-def test_the_identity_of_a_container() -> None:
+def test_the_identity_of_a_container():
     digests = ["other/name@sha256:bbb", "registry.example:5000/team/resnet@sha256:aaa"]
     [found] = containers([listed()], ListedImage(IMAGE, digests))
     assert found == Container(
@@ -96,7 +88,7 @@ def test_the_identity_of_a_container() -> None:
     )  # fmt: skip
 
 
-def test_own_id_from_the_files_that_docker_mounts_or_the_host_name() -> None:
+def test_own_id_from_the_files_that_docker_mounts_or_the_host_name():
     mounted = "1 0:1 /var/lib/docker/containers/{}/{} rw - tmpfs shm rw\n"
     assert own_ids("exporter", mounted.format(HERE, "hostname /etc/hostname")) == [HERE]
     assert own_ids("0123456789ab", "") == ["0123456789ab"]
@@ -105,7 +97,7 @@ def test_own_id_from_the_files_that_docker_mounts_or_the_host_name() -> None:
         assert own_ids(name, "") == [], "the name of a host"
 
 
-def test_what_an_image_brings_beside_labels_of_ours() -> None:
+def test_what_an_image_brings_beside_labels_of_ours():
     name = "org.opencontainers.image."
     entry = listed()
     entry["Labels"][f"{name}revision"] = "given at docker run"
@@ -117,7 +109,7 @@ def test_what_an_image_brings_beside_labels_of_ours() -> None:
     assert alone.origin.revision == "given at docker run", "the container's labels are all there is"
 
 
-def test_of_thousands_of_names_few_are_said() -> None:
+def test_of_thousands_of_names_few_are_said():
     """Whoever writes them would take the time of all."""
     many: dict[str, Any] = {f"{number}{'x' * 200}": "" for number in range(10_000)}
     [found] = containers([listed(service="x" * 999, **many)])
@@ -134,10 +126,10 @@ NetworkSettings.Networks.app_default.GlobalIPv6Address
 """
 
 
-def test_odd_entries_and_events_cost_no_other_container() -> None:
+def test_odd_entries_and_events_cost_no_other_container():
     """Null, or a value of a wrong type, in any place."""
 
-    def odd(field: str, value: Any) -> dict[str, Any]:
+    def odd(field, value):
         plain = {"Names": ["/odd"], "Labels": {"a": "b"}, "Ports": [], "Created": 1, "Mounts": []}
         entry: Any = listed(7, given=plain)
         *folders, last = field.split(".")

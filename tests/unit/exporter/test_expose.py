@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -15,17 +15,17 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from infercanary.contract.report import LADDER, LATENCY, Family, HistogramValue, Point
-from infercanary.exporter.expose import Exposition, Lines, write
+from infercanary.exporter.expose import Exposition, write
 
 A, B = ("resnet", "resnet-1"), ("resnet", "resnet-2")
 TEMPERATURE = Family("infercanary_temperature_celsius", "gauge", "How hot.", ("gpu",), (Point(("0",), 61.5),))
 
 
-def identity(key: tuple[str, str]) -> dict[str, str]:
+def identity(key):
     return {"service": key[0], "container": key[1]}
 
 
-def joined(exposition: Exposition, *, in_openmetrics: bool = False) -> str:
+def joined(exposition, *, in_openmetrics=False):
     return b"".join(exposition.families(in_openmetrics=in_openmetrics)).decode()
 
 
@@ -34,7 +34,7 @@ KINDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def theirs(key: tuple[str, str], families: list[Family]) -> list[Metric]:
+def theirs(key, families):
     """The same families, built by hand for prometheus_client."""
     metrics = []
     for family in families:
@@ -52,10 +52,10 @@ def theirs(key: tuple[str, str], families: list[Family]) -> list[Metric]:
 
 
 class Given(Collector):
-    def __init__(self, metrics: list[Metric]) -> None:
+    def __init__(self, metrics):
         self.metrics = metrics
 
-    def collect(self) -> list[Metric]:
+    def collect(self):
         return self.metrics
 
 
@@ -89,9 +89,7 @@ name = st.one_of(printable, st.text(st.sampled_from('%s\\"\n{},=')))  # what has
 
 
 @given(before=some_families(), now=some_families(), key=st.tuples(name, name), other=st.tuples(name, name))
-def test_the_same_bytes_as_prometheus_client_writes(
-    before: list[Family], now: list[Family], key: tuple[str, str], other: tuple[str, str]
-) -> None:
+def test_the_same_bytes_as_prometheus_client_writes(before, now, key, other):
     """In both formats, whatever came before and from another container, which decides what is written anew."""
     exposition = Exposition()
     held = [write(family, identity(other)) for family in now]
@@ -103,10 +101,10 @@ def test_the_same_bytes_as_prometheus_client_writes(
     assert joined(exposition, in_openmetrics=True) + "# EOF\n" == generate_openmetrics(registry).decode()
 
 
-def test_containers_with_the_same_labels_share_what_is_written_once() -> None:
+def test_containers_with_the_same_labels_share_what_is_written_once():
     """All but the values and the identity: a thousand containers would each keep their own 42 KB of it."""
 
-    def written(canary: str, count: int, key: tuple[str, str]) -> Lines:
+    def written(canary, count, key):
         counts = (count,) * (len(LADDER) + 1)
         return write(LATENCY.family({(canary,): HistogramValue(counts, 0.25)}), identity(key))
 
@@ -115,11 +113,11 @@ def test_containers_with_the_same_labels_share_what_is_written_once() -> None:
     assert written("other", 1, A).layout is not first.layout
 
 
-def as_kind(kind: str, name: str = "infercanary_disputed") -> Lines:
-    return write(Family(name, kind, "Disputed.", (), (Point((), 1.0),)), identity(A))  # type: ignore[arg-type]
+def as_kind(kind, name="infercanary_disputed"):
+    return write(Family(name, kind, "Disputed.", (), (Point((), 1.0),)), identity(A))
 
 
-def test_a_name_has_the_kind_of_its_first_container() -> None:
+def test_a_name_has_the_kind_of_its_first_container():
     exposition = Exposition()
     gauge, counter = (as_kind(*each) for each in (("gauge",), ("counter", "infercanary_disputed_total")))
     exposition.replace(A, [gauge])
@@ -135,14 +133,14 @@ def test_a_name_has_the_kind_of_its_first_container() -> None:
     assert joined(exposition).count("# TYPE") == 1
 
 
-def own(number: int, names: range, value: float = 1.0) -> tuple[tuple[str, str], list[Lines]]:
+def own(number, names, value=1.0):
     """A container, and its families of one series, which no other container has."""
     key = ("hostile", f"c{number}")
     families = (Family(f"infercanary_own_{n:04}", "gauge", "Own.", (), (Point((), value),)) for n in names)
     return key, [write(family, identity(key)) for family in families]
 
 
-def test_families_are_sent_in_parts_of_a_bounded_size_as_they_are_when_they_are_asked_for() -> None:
+def test_families_are_sent_in_parts_of_a_bounded_size_as_they_are_when_they_are_asked_for():
     """Thousands of small parts took the event loop for seconds."""
     exposition = Exposition()
     points = tuple(Point((f"{n:03}" + "x" * 250,), 1.0) for n in range(150))
@@ -165,23 +163,23 @@ def test_families_are_sent_in_parts_of_a_bounded_size_as_they_are_when_they_are_
     assert len(begin) > 200 << 10 > len(b"".join(reader))
 
 
-def test_the_header_is_of_the_container_that_reported_last() -> None:
+def test_the_header_is_of_the_container_that_reported_last():
     exposition, new = Exposition(), msgspec.structs.replace(TEMPERATURE, help="How warm.")
     for key, family in ((A, TEMPERATURE), (B, new), (A, TEMPERATURE)):
         exposition.replace(key, [write(family, identity(key))])
         assert family.help in joined(exposition)
 
 
-def test_what_one_shows_again_costs_as_much_however_much_others_show() -> None:
+def test_what_one_shows_again_costs_as_much_however_much_others_show():
     """Counted by the names that are looked at, not timed."""
     looked_at: list[Any] = []
 
     class Counted(dict[Any, Any]):
-        def __getitem__(self, name: Any) -> Any:
+        def __getitem__(self, name):
             looked_at.append(name)
             return super().__getitem__(name)
 
-        def __iter__(self) -> Any:
+        def __iter__(self):
             looked_at.extend(self.keys())
             return super().__iter__()
 

@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +11,7 @@ from infercanary.contract.measures import HOST_MEMORY
 from infercanary.contract.report import Run
 from infercanary.exporter.judging import queue, schedule, siblings, worker
 from infercanary.judge import Judge, drift
-from infercanary.judge.model import Generation, ServiceKey, Start, kept
+from infercanary.judge.model import ServiceKey, Start, kept
 from infercanary.judge.policy import LIVE
 from infercanary.judge.shift import CHANGED
 from infercanary.store.base import LastRun, StoreError
@@ -26,15 +23,15 @@ OLD, NEW = generation(), generation("b2", "sha256:2")
 
 
 @pytest.fixture
-def judged() -> Judged:
+def judged():
     return Judged()
 
 
-def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path: Path) -> None:
+def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path):
     """The store has starts of a probe without digests; they are starts of the same model."""
     store = tmp_path / "judge.sqlite"
 
-    def start(number: int, **components: str) -> Generation:
+    def start(number, **components):
         known = {f"{component}:c": value for component, value in components.items()}
         return generation(f"b{number}", started_at=1000.0 * number, environment={"torch": "2.7.0", **known})
 
@@ -51,8 +48,8 @@ def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path: Pat
     judged.close()
 
 
-def test_more_memory_at_equal_latency(tmp_path: Path) -> None:
-    def measured(count: int, first: int = 0, memory: float = 1.3) -> list[Run]:
+def test_more_memory_at_equal_latency(tmp_path):
+    def measured(count, first=0, memory=1.3):
         return runs(count, first, measures={HOST_MEMORY: memory * 2.0**29, "newer": 1.0})
 
     store = tmp_path / "judge.sqlite"
@@ -73,7 +70,7 @@ def test_more_memory_at_equal_latency(tmp_path: Path) -> None:
     judged.close()
 
 
-def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path: Path) -> None:
+def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path):
     store = tmp_path / "judge.sqlite"
     judged = Judged(store).take(OLD, runs(60)).take(NEW, runs(60))
     assert judged.finding().result.causes.memory_kills == (0, 0)
@@ -84,7 +81,7 @@ def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path:
     judged.close()
 
 
-def test_what_a_new_start_reports_late_counts_at_its_next_run(judged: Judged) -> None:
+def test_what_a_new_start_reports_late_counts_at_its_next_run(judged):
     """Docker may be slow to name an image, and a probe knows its output only after its warm-up."""
     judged.take(generation(outputs={"c": (1.0, 2.0)}), runs(192)).state()
     states = [judged.take(start, runs(1, n)).state() for n, start in enumerate((generation("b2"), NEW, NEW))]
@@ -93,15 +90,13 @@ def test_what_a_new_start_reports_late_counts_at_its_next_run(judged: Judged) ->
     assert result.runs == 4 and result.causes.output_changed
 
 
-def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its_blocks(
-    judged: Judged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its_blocks(judged, monkeypatch):
     """Each judgement reads all runs of the service's starts, which is expensive where it was restarted often."""
     judged.take(OLD, runs(24)).take(NEW, runs(24)).state()
     at: dict[str, list[int]] = {"verdict": [], "detect": []}
 
-    def noted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*given: Any) -> Any:
+    def noted(name, real):
+        def called(*given):
             at[name].append(number)
             return real(*given)
 
@@ -114,9 +109,7 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
     assert at == {"verdict": [1, *LIVE.decide.looks], "detect": [1, 96, 192]}
 
 
-def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_it_goes_on(
-    judged: Judged,
-) -> None:
+def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_it_goes_on(judged):
     """Its container may be gone, or its reports are late: at first nobody knows."""
     went_on, upgraded = runs(700), runs(240, seconds=0.03, at=2400)
     beside = generation("b2", "sha256:2", "b")
@@ -132,9 +125,7 @@ def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_
 
 
 @pytest.mark.parametrize("image", ["", "other:1", "other:2"])
-def test_siblings_that_were_restarted_or_upgraded_since_tell_what_was_before(
-    judged: Judged, image: str
-) -> None:
+def test_siblings_that_were_restarted_or_upgraded_since_tell_what_was_before(judged, image):
     """After a restart of the exporter all is judged again, with the same verdicts."""
     judged.take(OLD, runs(192))
     for name in "xy":
@@ -149,9 +140,7 @@ def test_siblings_that_were_restarted_or_upgraded_since_tell_what_was_before(
     assert (result.state, result.causes.cause) == ("regressed", "host")
 
 
-def test_of_siblings_the_newest_runs_are_held_without_what_nobody_asks_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_siblings_the_newest_runs_are_held_without_what_nobody_asks_for(monkeypatch):
     monkeypatch.setattr(siblings, "_MOST_RUNS", 30)
     wide = runs(20, phases={"compute": 0.01}, tags=("\U0001f600", "memory_limit", "cpu_wait_outside"))
     samples = [*map(kept, wide)]
@@ -174,7 +163,7 @@ def test_of_siblings_the_newest_runs_are_held_without_what_nobody_asks_for(
         {"tags": tuple(f"\U0001f600{n:03}" + "a" * 240 for n in range(32))},
     ],
 )
-def test_texts_count_as_what_they_take(wide: dict[str, Any]) -> None:
+def test_texts_count_as_what_they_take(wide):
     encoded = msgspec.json.encode(runs(200, **wide))
     tracemalloc.start()
     try:
@@ -186,7 +175,7 @@ def test_texts_count_as_what_they_take(wide: dict[str, Any]) -> None:
     assert 0.8 * taken < report.size < 5 * taken
 
 
-def test_of_what_waits_for_a_store_who_has_most_loses_its_oldest() -> None:
+def test_of_what_waits_for_a_store_who_has_most_loses_its_oldest():
     few, *many = (queue.StartReport(generation(container=name), runs(10)) for name in ("few", *["many"] * 9))
     reports = queue.ReportQueue(5 * few.size)
     for report in (few, *many):
@@ -199,14 +188,12 @@ def test_of_what_waits_for_a_store_who_has_most_loses_its_oldest() -> None:
     assert reports.waiting() == many[7:], "one that does not fit at all is dropped itself"
 
 
-def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(
-    judged: Judged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(judged, monkeypatch):
     """After a restart of the exporter every probe hands over its ring, and every canary is to be judged."""
     judged.judging._queue.most_bytes = queue.StartReport(OLD, runs(100)).size
     real, more = Judge.verdict, [runs(60, first) for first in range(100, 400, 60)]
 
-    def verdict(*given: Any) -> Any:
+    def verdict(*given):
         if more:  # while one canary is judged, probes go on
             judged.take(OLD, more.pop())
         return real(*given)
@@ -218,13 +205,11 @@ def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(
     assert (judged.value("unjudged_runs_total"), judged.value("stored_runs_total")) == (0, 80 + 300)
 
 
-def test_what_was_found_of_a_canary_that_was_removed_is_forgotten(
-    judged: Judged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_found_of_a_canary_that_was_removed_is_forgotten(judged, monkeypatch):
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
     removed = runs(20, canary="removed")
 
-    def canaries(first: int, start: Generation = OLD, several: Sequence[Run] = ()) -> set[str]:
+    def canaries(first, start=OLD, several=()):
         judged.take(start, several).take(OLD, runs(1, first)).finding()
         return {*judged.judging.findings[S]}
 
@@ -240,12 +225,10 @@ def test_what_was_found_of_a_canary_that_was_removed_is_forgotten(
     assert {*judged.judging.findings} == {S, ServiceKey("", "other")}, "a service that stands still stays"
 
 
-def test_a_canary_that_cannot_be_judged_costs_no_other(
-    judged: Judged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_canary_that_cannot_be_judged_costs_no_other(judged, monkeypatch):
     real = Judge.verdict
 
-    def verdict(judge: Judge, starts: Any, siblings: Any, canary: str, selection: Any) -> Any:
+    def verdict(judge, starts, siblings, canary, selection):
         if canary == "bad":
             raise RuntimeError("a fault on purpose")
         return real(judge, starts, siblings, canary, selection)
@@ -258,8 +241,8 @@ def test_a_canary_that_cannot_be_judged_costs_no_other(
     assert {*judged.judging.findings[S]} == {"c"} and judged.value("store_errors_total") == 1
 
 
-def test_the_log_says_whom_a_regression_is_blamed_on_when_that_changes(judged: Judged) -> None:
-    def logged(start: Generation, first: int, count: int, seconds: float, control: float) -> list[str]:
+def test_the_log_says_whom_a_regression_is_blamed_on_when_that_changes(judged):
+    def logged(start, first, count, seconds, control):
         several = [
             msgspec.structs.replace(run, controls={"cpu_spin": control * (1 + run.sequence % 3 / 1000)})
             for run in runs(count, first, seconds)
@@ -277,12 +260,12 @@ def test_the_log_says_whom_a_regression_is_blamed_on_when_that_changes(judged: J
 
 
 def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_those_of_others(
-    judged: Judged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    judged, monkeypatch
+):
     judged.take(OLD, runs(192)).state()
     real, asked = Store.save, []
 
-    def save(store: Store, service: ServiceKey, *rest: Any) -> None:
+    def save(store, service, *rest):
         asked.append(service)
         if len(asked) < 3:
             raise StoreError("the disk is full")
@@ -312,9 +295,7 @@ def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_t
         ("b", "s", "c", {"s": {"c": {"a", "b"}}}),  # as at the last look
     ],
 )
-def test_what_the_store_forgot_is_forgotten(
-    judged: Judged, monkeypatch: pytest.MonkeyPatch, container: str, service: str, canary: str, left: object
-) -> None:
+def test_what_the_store_forgot_is_forgotten(judged, monkeypatch, container, service, canary, left):
     """The store keeps one container besides those that run, is thinned at each turn, and days pass after each."""
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
     store, began, judging = open_store(None, Retention(containers=1)), time.time(), judged.judging
@@ -335,9 +316,7 @@ def test_what_the_store_forgot_is_forgotten(
     store.close()
 
 
-def test_canaries_of_a_service_beyond_the_limit_are_not_judged(
-    judged: Judged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_canaries_of_a_service_beyond_the_limit_are_not_judged(judged, monkeypatch):
     monkeypatch.setattr(worker, "CANARIES", 2)
     for name in ("c", "d", "e", "c"):
         judged.take(OLD, runs(20, canary=name)).judging.turn()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +28,16 @@ WATCHES = {**ENABLED, "infercanary.io/watches": "server"}
 RUNNING = {"running": {"startedAt": "2026-11-24T23:09:17Z"}}
 
 
-def recorded() -> dict[str, Pod]:
+def recorded():
     pods = json.loads(gzip.decompress((GOLDEN / "pods.json.gz").read_bytes()))["items"]
     return {pod["metadata"]["name"]: msgspec.convert(pod, Pod) for pod in pods}
 
 
-def status(name: str = "server", number: int = 1, **others: Any) -> dict[str, Any]:
+def status(name="server", number=1, **others):
     return {"name": name, "containerID": f"containerd://{number:064}", "state": RUNNING, **others}
 
 
-def document(
-    *statuses: dict[str, Any],
-    init: Sequence[dict[str, Any]] = (),
-    ports: Mapping[str, int] = {},
-    address: str = "10.244.1.2",
-    owner: str = "",
-    **metadata: Any,
-) -> dict[str, Any]:
+def document(*statuses, init=(), ports=(), address="10.244.1.2", owner="", **metadata):
     """A pod as the API server has it.
 
     Args:
@@ -63,7 +55,9 @@ def document(
         "ownerReferences": owners if owner else owners[:1], "annotations": ENABLED,
     }  # fmt: skip
 
-    def specs(several: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    ports = dict(ports)
+
+    def specs(several):
         made = []
         for name in (each["name"] for each in several):
             own = {"name": "" if ports.get(name) == 9798 else "infercanary", "containerPort": ports.get(name)}
@@ -78,25 +72,20 @@ def document(
     }
 
 
-def pod(
-    containers: Mapping[str, Any] = {"server": 1},
-    init: Mapping[str, Any] = {},
-    image: str = "",
-    **others: Any,
-) -> Pod:
+def pod(containers=(("server", 1),), init=(), image="", **others):
     """A pod by the numbers or states of its containers."""
 
-    def statuses(of: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def statuses(of):
         states: dict[str, Any] = {
-            name: {has: {}} if isinstance(has, str) else RUNNING for name, has in of.items()
+            name: {has: {}} if isinstance(has, str) else RUNNING for name, has in dict(of).items()
         }
-        numbers = {name: has if isinstance(has, int) else 0 for name, has in of.items()}
-        return [status(name, numbers[name], imageID=image, state=states[name]) for name in of]
+        numbers = {name: has if isinstance(has, int) else 0 for name, has in dict(of).items()}
+        return [status(name, numbers[name], imageID=image, state=states[name]) for name in dict(of)]
 
     return msgspec.convert(document(*statuses(containers), init=statuses(init), **others), Pod)
 
 
-def test_pods_as_they_are() -> None:
+def test_pods_as_they_are():
     pods = recorded()
     services = {name.partition("-")[0]: service_of(pod) for name, pod in pods.items()}
     assert services == {"daemon": "daemon", "nightly": "nightly", "search": "search"}
@@ -113,7 +102,7 @@ def test_pods_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(("given", "found"), TABLE["pods"])
-def test_containers_of_a_pod(given: dict[str, Any], found: list[dict[str, Any]]) -> None:
+def test_containers_of_a_pod(given, found):
     have(containers(pod(**given)), found)
 
 
@@ -126,7 +115,7 @@ def test_containers_of_a_pod(given: dict[str, Any], found: list[dict[str, Any]])
 # Pods of a node -----------------------------------------------------------------------------------------------------
 
 
-def raw(name: str, number: int | None = 1, killed: int | None = None, **metadata: Any) -> msgspec.Raw:
+def raw(name, number=1, killed=None, **metadata):
     """Pod with one container, of which ``number`` runs and ``killed`` was killed for memory."""
     at = "2026-11-24T23:20:00Z"
     end = {"terminated": {"reason": "OOMKilled", "finishedAt": at, "containerID": f"x://{killed}"}}
@@ -135,17 +124,17 @@ def raw(name: str, number: int | None = 1, killed: int | None = None, **metadata
     return msgspec.Raw(msgspec.json.encode(document(of, name=name, address=f"10.0.0.{name[-1]}", **metadata)))
 
 
-def node(*pods: msgspec.Raw) -> NodePods:
+def node(*pods):
     known = NodePods()
     known.replace(known.read(pods))
     return known
 
 
-def names(known: NodePods) -> list[str]:
+def names(known):
     return sorted(each.pod for each in known)
 
 
-def test_lists_and_changes() -> None:
+def test_lists_and_changes():
     known = node(raw("1"), raw("2"))
     known.replace(known.read([raw("2"), raw("off", annotations={})]))
     assert names(known) == ["2"]
@@ -161,7 +150,7 @@ def test_lists_and_changes() -> None:
         assert " ".join(names(known)) == after and {each.id for each in known} <= {"1", "7"}
 
 
-def test_the_recorded_watch() -> None:
+def test_the_recorded_watch():
     known = NodePods()
     seen: list[set[str]] = []
     for line in gzip.decompress((GOLDEN / "watch.jsonl.gz").read_bytes()).splitlines():
@@ -177,10 +166,8 @@ def test_the_recorded_watch() -> None:
 
 
 @pytest.mark.parametrize("odd", ["null", "[]", '{"metadata": {"name": "odd", "labels": 5}}', "fault"])
-def test_a_pod_that_cannot_be_read_costs_no_other(
-    odd: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def faulty(pod: Pod) -> tuple[Container, ...]:
+def test_a_pod_that_cannot_be_read_costs_no_other(odd, monkeypatch, capsys):
+    def faulty(pod):
         assert pod.metadata.name != "odd"
         return containers(pod)
 
@@ -193,7 +180,7 @@ def test_a_pod_that_cannot_be_read_costs_no_other(
     assert capsys.readouterr().out.count("an entry cannot be read") == 1, "it is said once"
 
 
-def test_an_address_belongs_to_the_newer_pod() -> None:
+def test_an_address_belongs_to_the_newer_pod():
     """The end of the older one is not known yet."""
     pods = [raw(f"{name}-1", creationTimestamp=f"2026-11-2{day}T00:00:00Z") for name, day in ("a4", "b5")]
     elsewhere = {**ENABLED, "infercanary.io/port": "9102"}  # pods on the host's network share its address
@@ -215,9 +202,7 @@ def test_an_address_belongs_to_the_newer_pod() -> None:
     ],
 )
 @pytest.mark.parametrize("way", ["list", "change", "end"])
-def test_a_container_killed_for_memory_is_new_once(
-    pods: list[msgspec.Raw], kills: list[str], way: str
-) -> None:
+def test_a_container_killed_for_memory_is_new_once(pods, kills, way):
     known = NodePods()
     for each in pods:
         if way == "list":
@@ -229,8 +214,8 @@ def test_a_container_killed_for_memory_is_new_once(
     ]
 
 
-def test_a_kill_of_the_server_that_a_sidecar_watches() -> None:
-    def end(number: int, reason: str) -> dict[str, Any]:
+def test_a_kill_of_the_server_that_a_sidecar_watches():
+    def end(number, reason):
         return {"terminated": {"reason": reason, "containerID": f"containerd://{number:064}"}}
 
     known = NodePods()

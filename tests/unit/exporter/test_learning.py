@@ -1,10 +1,6 @@
 """Priors are learned from all services, and kept: the same upgrade is judged by the same prior again."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-from infercanary.exporter.judging.findings import Finding, Findings
+from infercanary.exporter.judging.findings import Finding
 from infercanary.exporter.judging.restart_prior import LEARN_SECONDS, RestartPrior
 from infercanary.judge.model import Sample, ServiceKey
 from infercanary.judge.result import Result
@@ -15,18 +11,18 @@ from tests.unit.exporter.factories import generation
 HOUR = LEARN_SECONDS
 
 
-def taught(sd: float, services: int = 10) -> dict[ServiceKey, Findings]:
+def taught(sd, services=10):
     """Findings on canaries of so many services, each of which has a restart SD of its own."""
     return {
         ServiceKey("", f"s{number}"): {"c": finding(sd * (0.8 + 0.04 * number))} for number in range(services)
     }
 
 
-def finding(sd: float) -> Finding:
+def finding(sd):
     return Finding(result=Result(state="no_baseline"), sentence="", taught=Restarts(sd, 5.0))
 
 
-def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
+def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path):
     store, learning = open_store(tmp_path / "judge.sqlite"), RestartPrior()
     numbers = []
     for now, lessons in (
@@ -49,7 +45,7 @@ def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
     store.close()
 
 
-def test_too_few_services_leave_the_policys_own() -> None:
+def test_too_few_services_leave_the_policys_own():
     store = open_store(None)
     learning = RestartPrior()
     two = {"c": finding(0.02), "other": finding(0.02)}
@@ -61,7 +57,7 @@ def test_too_few_services_leave_the_policys_own() -> None:
     store.close()
 
 
-def test_the_store_keeps_it_whatever_services_are_dropped() -> None:
+def test_the_store_keeps_it_whatever_services_are_dropped():
     store, learning = open_store(None), RestartPrior()
     store.save(ServiceKey("", ""), "", "restart_prior", 1.0, b"not JSON")
     assert RestartPrior().at(store, None).number == 0

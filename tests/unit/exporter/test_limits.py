@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import asyncio
 import gc
 import tracemalloc
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +10,7 @@ from worst import report as worst_report
 
 from infercanary.contract.report import Metric, encode
 from infercanary.exporter import limits
-from infercanary.exporter.expose import Lines, write
+from infercanary.exporter.expose import write
 from infercanary.exporter.judging.findings import Finding
 from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.limits import (
@@ -26,7 +23,6 @@ from infercanary.exporter.limits import (
     Totals,
     memory_limit,
 )
-from infercanary.exporter.probe_state import PolledProbe
 from infercanary.judge.verdict import Judge
 from tests.scenarios import scenarios
 from tests.unit.exporter.factories import collecting, probe, report
@@ -34,16 +30,14 @@ from tests.unit.exporter.factories import collecting, probe, report
 SERIES = Metric("infercanary_series", "gauge", "Series.", ("name",))
 
 
-def lines_of(count: int, name: str = "many") -> list[Lines]:
+def lines_of(count, name="many"):
     """Families of one series."""
     families = (Metric(f"infercanary_{name}_{n}", "gauge", "Many.").family(1.0) for n in range(count))
     return [write(family, {"service": "s"}) for family in families]
 
 
 @given(st.lists(st.integers(0, 1_000), max_size=20), st.integers(1, 5_000))
-def test_each_has_its_part_at_once_and_all_together_never_more_than_the_total(
-    wanted: list[int], total: int
-) -> None:
+def test_each_has_its_part_at_once_and_all_together_never_more_than_the_total(wanted, total):
     share = Share(total)
     share.probes = max(1, len(wanted))
     granted = {("", "s", str(n)): 0 for n in range(len(wanted))}
@@ -58,7 +52,7 @@ def test_each_has_its_part_at_once_and_all_together_never_more_than_the_total(
     assert share.grant(("", "s", "new"), total) >= total // 2
 
 
-def test_beside_probes_that_show_too_much_an_honest_one_shows_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beside_probes_that_show_too_much_an_honest_one_shows_all(monkeypatch):
     monkeypatch.setattr(limits, "SHOWN_BYTES", 40_000)
     shares, many, keys = Shares(), lines_of(1_000), [("", "s", f"{number}") for number in range(12)]
     accounts = {key: Account() for key in keys}
@@ -74,14 +68,14 @@ def test_beside_probes_that_show_too_much_an_honest_one_shows_all(monkeypatch: p
     assert len(alone) == (20_000 + 20_000 // 12) // 200, "all is given back"
 
 
-def test_a_family_of_a_size_that_no_honest_container_has_is_not_shown() -> None:
+def test_a_family_of_a_size_that_no_honest_container_has_is_not_shown():
     huge = write(SERIES.family({("x" * 250 + str(n),): 1.0 for n in range(2_500)}), {})
     account, usual = Account(), lines_of(1)
     assert Shares().fitting(("", "s", "c"), [huge, *usual], account) == usual
     assert account.exceeded == {"shown_bytes": 1}
 
 
-def test_containers_that_do_not_fit_are_counted_and_named_and_those_polled_already_stay() -> None:
+def test_containers_that_do_not_fit_are_counted_and_named_and_those_polled_already_stay():
     shares = Shares(BASE_BYTES + 2 * PROBE_BYTES)
     found = {each.key: each.container for each in map(probe, "abc")}
     a, b, c = found
@@ -95,7 +89,7 @@ def test_containers_that_do_not_fit_are_counted_and_named_and_those_polled_alrea
     assert [*shares.admitted(found, [a])] == [a, b] and not shares.refused
 
 
-async def test_verdicts_count_in_what_a_probe_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_verdicts_count_in_what_a_probe_shows(monkeypatch):
     monkeypatch.setattr(limits, "SHOWN_BYTES", 180_000)
     judging, asked = Judging(None), probe()
     collector, found = collecting(judging), Finding(result=Judge().verdict([], [], "model"), sentence="")
@@ -112,7 +106,7 @@ async def test_verdicts_count_in_what_a_probe_shows(monkeypatch: pytest.MonkeyPa
     await collector.close()
 
 
-def test_two_hundred_probes_fit_into_composes_limit_and_one_into_any() -> None:
+def test_two_hundred_probes_fit_into_composes_limit_and_one_into_any():
     assert Totals.within(512 << 20).probes >= 200
     assert Totals.within(16 << 20).probes == 1
     assert Totals.within(UNLIMITED)[1:] == (80_000_000, 128 << 20, 32 << 20)
@@ -131,9 +125,7 @@ odd                                               | memory.max                  
                                                   | none                         |                     | {UNLIMITED}
 """),
 )
-def test_the_limit_of_its_own_control_group(
-    tmp_path: Path, of_process: str, file: str, limit: str, expected: str
-) -> None:
+def test_the_limit_of_its_own_control_group(tmp_path, of_process, file, limit, expected):
     """The last two but one are of a control group above the namespace's own, and of no known form."""
     path, process = tmp_path / "cgroup" / file, tmp_path / "process"
     path.parent.mkdir(parents=True)
@@ -143,12 +135,12 @@ def test_the_limit_of_its_own_control_group(
     assert memory_limit(tmp_path / "cgroup", process) == int(expected)
 
 
-async def test_what_a_probe_holds_that_has_all_it_may_is_within_what_is_set_aside_for_it() -> None:
+async def test_what_a_probe_holds_that_has_all_it_may_is_within_what_is_set_aside_for_it():
     """Two thirds of that are its own; the rest is its shares of ``/metrics``, of answers and of the queue."""
     collector = collecting(Judging(None, queue_bytes=0))
     collector.shares.shown.total = 1
 
-    async def full() -> PolledProbe:
+    async def full():
         asked = probe("1")
         for boot in (0, 1):
             asked.account = Account()

@@ -1,13 +1,9 @@
 """What the log lets through of a flood, and of texts that a terminal would act on."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys
 import time
-
-import pytest
 
 from infercanary.exporter.logs import LINES, SECONDS, Pace
 
@@ -30,12 +26,12 @@ log.info("verdict", service="s", verdict="x" * 100_000)
 """
 
 
-def record(container: str) -> logging.LogRecord:
+def record(container):
     event = {"event": "runs are left out", "service": "s", "container": container}
     return logging.LogRecord("exporter", logging.INFO, "thread.py", 1, event, (), None)
 
 
-def test_a_flood_is_a_few_lines_and_no_terminal_acts_on_them() -> None:
+def test_a_flood_is_a_few_lines_and_no_terminal_acts_on_them():
     done = subprocess.run(
         [sys.executable, "-c", FLOOD], capture_output=True, text=True, check=True, timeout=60
     )
@@ -48,7 +44,7 @@ def test_a_flood_is_a_few_lines_and_no_terminal_acts_on_them() -> None:
     assert len(text) < 200_000
 
 
-def test_a_cause_gets_its_next_lines_a_minute_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cause_gets_its_next_lines_a_minute_later(monkeypatch):
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     pace = Pace()

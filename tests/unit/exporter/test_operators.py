@@ -5,24 +5,22 @@ from __future__ import annotations
 import threading
 
 import msgspec
-import pytest
 
 from infercanary.contract.profile import Profile, ProfileRow
-from infercanary.exporter.judging.findings import Finding
 from infercanary.judge import profiles
 from infercanary.judge.profiles import FIRST, KEPT, merged, of_runs, pack, unpacked
 from tests.unit.exporter.factories import Judged, collecting, generation, probe, report, run, runs
 
 
-def profile(seconds: float, at: float) -> Profile:
+def profile(seconds, at):
     conv = ProfileRow("aten::conv2d", "aten::mm", "cpu", "1x3x8x8 float", 1.0, (seconds - 0.002,) * 5)
     return Profile(at, "torch", "ok", (seconds,) * 5, (0.002,) * 5, (0.0,) * 5, (conv,))
 
 
-def test_a_regression_names_the_operator_when_its_profile_comes() -> None:
+def test_a_regression_names_the_operator_when_its_profile_comes():
     judged = Judged()
 
-    def take(boot: str, seconds: float, count: int, profiled: int) -> Finding:
+    def take(boot, seconds, count, profiled):
         several = [
             msgspec.structs.replace(run, profile=profile(seconds, 1.0) if run.sequence == profiled else None)
             for run in runs(count, seconds=seconds)
@@ -38,7 +36,7 @@ def test_a_regression_names_the_operator_when_its_profile_comes() -> None:
     assert found.result.causes.operators is not None and found.result.causes.operators.state == "explained"
 
 
-def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed() -> None:
+def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed():
     packed = [pack(profile(0.02, 1.7e9 + 600.0 * i)) for i in range(10)]
     kept = (*packed[:FIRST], *packed[-KEPT:])
     for before, after in ((packed[:3], packed[1:]), (packed[5:], packed[:5])):
@@ -51,12 +49,12 @@ def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed() -> None
 
 
 async def test_of_a_report_that_is_full_of_profiles_few_are_packed_by_the_worker_whose_time_its_probe_pays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """A probe may send 10,000, at each poll."""
     threads: list[str] = []
 
-    def seen(one: Profile) -> bytes:
+    def seen(one):
         threads.append(threading.current_thread().name)
         return pack(one)
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, cast
-
-import pytest
 
 from infercanary.exporter.judging import ownership
 from infercanary.exporter.judging.ownership import PRIORS, Ownership
@@ -19,27 +17,25 @@ class Leases:
 
     lease_seconds = 20.0
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.renewing: Callable[[], object] = lambda: None
 
-    def hold(self, wanted: Collection[ServiceKey]) -> set[ServiceKey]:
+    def hold(self, wanted):
         return {*wanted}
 
-    def renew(self, services: Collection[ServiceKey]) -> set[ServiceKey]:
+    def renew(self, services):
         self.renewing()
         return {*services}
 
-    def give_back(self, services: Collection[ServiceKey]) -> None:
+    def give_back(self, services):
         pass
 
 
-def fail() -> None:
+def fail():
     raise StoreError("away")
 
 
-def test_a_holder_that_cannot_reach_the_store_publishes_for_ten_minutes_and_not_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_holder_that_cannot_reach_the_store_publishes_for_ten_minutes_and_not_longer(monkeypatch):
     leases, owner = Leases(), Ownership(is_alone=False)
     fleet, now = cast(Fleet, leases), 1000.0
     monkeypatch.setattr(ownership, "_clock", lambda: now)
@@ -60,7 +56,7 @@ def test_a_holder_that_cannot_reach_the_store_publishes_for_ten_minutes_and_not_
     assert not owner.publishes(A), "it reached the store since"
 
 
-def test_a_lease_that_is_given_back_while_it_is_renewed_stays_so() -> None:
+def test_a_lease_that_is_given_back_while_it_is_renewed_stays_so():
     leases, owner = Leases(), Ownership(is_alone=False)
     fleet: Any = leases
     owner.renew(fleet, {A, B})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import cache
 from typing import Any
@@ -13,8 +12,8 @@ import msgspec
 import pytest
 
 from infercanary.contract.vocabulary import MODEL, of_canary
-from infercanary.exporter.judging.findings import NOTHING, Findings, judge_canary
-from infercanary.exporter.rollout import PROMOTES, WORST_FIRST, Answer, Question, ServiceState, answer
+from infercanary.exporter.judging.findings import NOTHING, judge_canary
+from infercanary.exporter.rollout import PROMOTES, WORST_FIRST, Question, ServiceState, answer
 from infercanary.judge.identity import identified
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
@@ -90,7 +89,7 @@ NAMES = {"older": OLDER, "old": f"{OLDER} oa3 ob3"}
 
 
 @cache
-def samples(canary: str, container: str, at: float, speed: str, count: int) -> list[Sample]:
+def samples(canary, container, at, speed, count):
     rng = random.Random(f"{container} {at}")
     return [
         Sample(i, canary, at + 10 * i, "ok", SPEEDS[speed] * rng.lognormvariate(0, 0.003), 10)
@@ -99,7 +98,7 @@ def samples(canary: str, container: str, at: float, speed: str, count: int) -> l
 
 
 @cache
-def findings_of(situation: str) -> Findings:
+def findings_of(situation):
     """What the judge finds in a situation of the table."""
     if situation in ("", "nothing"):
         return NOTHING
@@ -114,9 +113,7 @@ def findings_of(situation: str) -> Findings:
     return {**findings_of(before), canary: judge_canary(canary, None, identified(starts), [], LIVE)}
 
 
-def says(
-    situation: str, running: str, silent: Sequence[str] = (), *, since: str = "", **asked: str
-) -> Answer:
+def says(situation, running, silent=(), *, since="", **asked):
     """Return the answer about the service `search` of the namespace `ml`."""
     at = datetime.fromtimestamp(float(since), timezone.utc) if since else None
     question = Question(service="search", namespace="ml", since=at, **asked)
@@ -124,7 +121,7 @@ def says(
     return answer(question, state)
 
 
-def test_all_states_have_an_order() -> None:
+def test_all_states_have_an_order():
     assert {*WORST_FIRST} == {*STATES, "unknown"}
     assert WORST_FIRST[0] == "regressed" and {*WORST_FIRST[-2:]} == PROMOTES
 
@@ -134,10 +131,10 @@ def test_all_states_have_an_order() -> None:
     [("slow", "regressed", "image"), ("fast", "equivalent", None), ("quick", "improved", "image")],
 )
 @pytest.mark.parametrize("image", ["", V2, ID2, f"registry.example.com/search@{ID2}"])
-def test_a_rollout_that_is_under_way(situation: str, verdict: str, cause: str | None, image: str) -> None:
+def test_a_rollout_that_is_under_way(situation, verdict, cause, image):
     given = says(situation, "a b x", image=image)
     assert (given.verdict, given.canary, given.canaries) == (verdict, "c", {"c": verdict})
-    assert given.low < given.shift < given.high  # type: ignore[operator]
+    assert given.low < given.shift < given.high
     assert given.sentence.startswith(verdict) and given.cause == cause
     assert given.since is not None and given.since.timestamp() == 4 * HOUR
     assert (given.baseline_image, given.candidate_image) == (f"{V1} ({'1' * 12})", f"{V2} ({'2' * 12})")
@@ -193,7 +190,7 @@ unknown images | a? b? x?      |       |               | regressed   |
 
 
 @pytest.mark.parametrize("race", [row for row in scenarios(RACES) if row[0][0] != "#"], ids=str)
-def test_races(race: tuple[str, ...]) -> None:
+def test_races(race):
     findings, running, silent, asked, verdict, words = race
     name, _, value = asked.partition("=")
     question: dict[str, Any] = {name: value} if name else {}
@@ -205,15 +202,13 @@ def test_races(race: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("image", ["", V3, ID3, f"{V2}@{ID3}", "search:v2", "registry.example.com/search"])
 @pytest.mark.parametrize("situation", ["all fast", "all slow"])
 @pytest.mark.parametrize("silent", [(), ("x",)])
-def test_a_verdict_on_the_upgrade_before_neither_promotes_nor_aborts(
-    situation: str, image: str, silent: Sequence[str]
-) -> None:
+def test_a_verdict_on_the_upgrade_before_neither_promotes_nor_aborts(situation, image, silent):
     """v2 was rolled out long ago; now v3 is, and its pods are not there yet, or have not reported."""
     given = says(situation, "a2 b2", silent, image=image)
     assert given.verdict == "unknown" and given.shift is None and V2 in given.sentence
 
 
-def test_each_canary_has_its_verdict() -> None:
+def test_each_canary_has_its_verdict():
     given = says("two", "a b x")
     assert given.canary == "d" and given.canaries == {"c": "equivalent", "d": "regressed"}
     assert says("workers", "a b x w v").canaries["c"] == "regressed"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import importlib.util
 import zlib
 
@@ -33,11 +31,11 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("begins", ACCEPTED)
-def test_the_format_is_the_one_asked_for(begins: str) -> None:
+def test_the_format_is_the_one_asked_for(begins):
     assert [accept for accept in ACCEPTED[begins] if not negotiate(accept).startswith(begins)] == []
 
 
-def test_igzip_packs_where_it_has_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_igzip_packs_where_it_has_wheels(monkeypatch):
     assert scrape._zlib is isal_zlib
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
 from math import nan
 
 import msgspec
@@ -16,7 +15,6 @@ from infercanary.contract.report import Family, Metric, Point
 from infercanary.contract.vocabulary import GPU_SHARED_WITH, NOBODY
 from infercanary.exporter import collect, probe_state
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.probe_state import PolledProbe
 from infercanary.exporter.report_facts import SeenGpu, read_facts
 from infercanary.exporter.sharing import (
     SHARED,
@@ -34,21 +32,21 @@ from infercanary.probe.samplers.nvml.users import OWN, PROCESSES
 from tests.unit.exporter.factories import collecting, report
 
 
-def bits(cpus: Iterable[int]) -> int:
+def bits(cpus):
     return sum(1 << cpu for cpu in cpus)
 
 
-def cpuset(*lists: str) -> Family:
+def cpuset(*lists):
     return CPUSET_INFO.family({(cpus,): 1.0 for cpus in lists})
 
 
 @given(st.lists(st.sets(st.integers(0, 20)), max_size=6))
-def test_shared_cpus_are_those_in_another_set(cpusets: list[set[int]]) -> None:
+def test_shared_cpus_are_those_in_another_set(cpusets):
     shared = {cpu for cpu in range(21) if sum(cpu in cpus for cpus in cpusets) > 1}
     assert shared_cpus(map(bits, cpusets)) == bits(shared)
 
 
-def test_the_family_is_the_probes_own() -> None:
+def test_the_family_is_the_probes_own():
     other = Metric("infercanary_other", "gauge", "O.").family(1.0)
     assert read_facts([other, cpuset("0-3")]).cpus == 0b1111
     unlabelled = Family(CPUSET_INFO.name, "gauge", "H.", (), (Point((), 1.0),))
@@ -61,7 +59,7 @@ class Clock:
 
     now = 1000.0
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self.now
 
     time = monotonic
@@ -70,24 +68,24 @@ class Clock:
 class Host:
     """A collector, what it shows, and the reports that its containers give."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.collector = collecting()
 
-    def follow(self, names: str, **others: str) -> None:
+    def follow(self, names, **others):
         """Docker found these containers, each named by a letter; of others it found another id or image."""
         found = Container(service="s", name="", id="0" * 64, url="http://127.0.0.1:9")
         self.collector.follow([msgspec.structs.replace(found, name=name, **others) for name in names])
 
-    async def says(self, name: str, *families: Family, cpus: str = "") -> None:
+    async def says(self, name, *families, cpus=""):
         await self.collector.absorb(
             self.probe(name), report(families=[*families, *([cpuset(cpus)] if cpus else [])])
         )
         self.collector.show(self.probe(name))
 
-    def probe(self, name: str) -> PolledProbe:
+    def probe(self, name):
         return self.collector.probes["", "s", name]
 
-    def lines(self, metric: str) -> dict[str, float]:
+    def lines(self, metric):
         """Container → value, as a scrape would show it now."""
         lines = b"".join(self.collector._exposition.families(in_openmetrics=False)).decode().splitlines()
         samples = (line.rpartition(" ") for line in lines if line.startswith(metric + "{"))
@@ -95,7 +93,7 @@ class Host:
             labels.partition('container="')[2].partition('"')[0]: float(value) for labels, _, value in samples
         }
 
-    def shows(self, metric: Metric = SHARED) -> dict[str, float]:
+    def shows(self, metric=SHARED):
         """Its lines after the next poll of each."""
         for probe in self.collector.probes.values():
             self.collector.show(probe)
@@ -103,14 +101,14 @@ class Host:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(collect, "time", clock)
     return clock
 
 
 @pytest.fixture
-async def host(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
+async def host(monkeypatch):
     monkeypatch.setattr(collect, "_COMPARE_SECONDS", 0.0)
     monkeypatch.setattr(collect, "fetch", lambda *_: asyncio.sleep(3600))
     host = Host()
@@ -118,13 +116,13 @@ async def host(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
     await host.collector.close()
 
 
-async def test_containers_share_what_docker_found(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_containers_share_what_docker_found(host, monkeypatch):
     """Of what is listed in the config the host is not known."""
     elsewhere = Container(service="s", name="listed", url="http://127.0.0.1:9")
     host.follow("abc")
     host.collector.follow([*(probe.container for probe in host.collector.probes.values()), elsewhere])
 
-    async def shares(name: str, cpus: str) -> dict[str, float]:
+    async def shares(name, cpus):
         await host.says(name, cpus=cpus)
         return host.shows()
 
@@ -151,7 +149,7 @@ async def test_containers_share_what_docker_found(host: Host, monkeypatch: pytes
 # GPUs ------------------------------------------------------------------------------------------------------------
 
 
-def seen(gpus: str, canaries: str = "") -> list[Family]:
+def seen(gpus, canaries=""):
     """What a probe reports of its GPUs, each label=uuid, and of their canaries, each label=count."""
     labels = dict(pair.split("=") for pair in gpus.split())
     counts: dict[tuple[str, ...], float] = {(pair[0],): float(pair[2:]) for pair in canaries.split()}
@@ -178,12 +176,12 @@ ON_A, ON_B = seen("0=GPU-a"), seen("0=GPU-b")
         ("0=a 1=XPU-a 2=", "", ""),
     ],
 )
-def test_the_gpus_that_count(gpus: str, canaries: str, uuids: str) -> None:
+def test_the_gpus_that_count(gpus, canaries, uuids):
     assert [gpu.uuid for gpu in read_facts(seen(gpus, canaries)).gpus or ()] == uuids.split()
     assert read_facts(()).gpus is None, "a driver that does not answer is no other GPU"
 
 
-def test_who_else_is_on_a_gpu() -> None:
+def test_who_else_is_on_a_gpu():
     a, b = SeenGpu("0", "GPU-a"), SeenGpu("1", "GPU-b")
     one, two, three = (("", service, name) for service, name in ("s1", "t2", "t3"))
     assert shared_gpus({one: (a, b), two: (SeenGpu("0", "GPU-b"),), three: ()}) == {
@@ -203,7 +201,7 @@ def test_who_else_is_on_a_gpu() -> None:
         ("nan/1", "nan"),
     ],
 )
-def test_processes_of_nobody_known(counts: str, unknown: str) -> None:
+def test_processes_of_nobody_known(counts, unknown):
     """Processes that a probe sees on the GPU, and its own."""
     gpus = {
         ("", "s", str(i)): (SeenGpu("0", "GPU-a", *map(float, each.split("/"))),)
@@ -213,8 +211,8 @@ def test_processes_of_nobody_known(counts: str, unknown: str) -> None:
     assert found == pytest.approx([*map(float, unknown.split())], nan_ok=True)
 
 
-async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host: Host, clock: Clock) -> None:
-    async def neighbours(seconds: float) -> str:
+async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host, clock):
+    async def neighbours(seconds):
         """Of ``a``, after its next report so much later."""
         clock.now += seconds
         await host.says("a", *ON_A)
@@ -241,7 +239,7 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host: Host, clock: C
 
 
 @pytest.mark.parametrize("first", [0, 1])
-async def test_a_neighbour_that_comes_and_goes_changes_no_start(host: Host, clock: Clock, first: int) -> None:
+async def test_a_neighbour_that_comes_and_goes_changes_no_start(host, clock, first):
     """Each change of a start's facts is judged: who claims another's GPU in each second report must cost nothing."""
     host.follow("abc")
     named = []
@@ -260,7 +258,7 @@ async def test_a_neighbour_that_comes_and_goes_changes_no_start(host: Host, cloc
     assert named.count("c") == 100
 
 
-async def test_a_few_neighbours_are_named_and_not_by_a_probe(host: Host, clock: Clock) -> None:
+async def test_a_few_neighbours_are_named_and_not_by_a_probe(host, clock):
     names = "zabcd"
     host.follow(names)
     for _ in range(2):
@@ -281,7 +279,7 @@ async def test_a_few_neighbours_are_named_and_not_by_a_probe(host: Host, clock: 
         (None, "moderate-1", 0),  # an older exporter
     ],
 )
-def test_who_came_onto_the_gpu_is_a_change(before: str | None, after: str, count: int) -> None:
+def test_who_came_onto_the_gpu_is_a_change(before, after, count):
     was, now = ({GPU_SHARED_WITH: name} if name else {} for name in (before, after))
     assert len(changes(was, now, "canary")) == count
 
@@ -289,7 +287,7 @@ def test_who_came_onto_the_gpu_is_a_change(before: str | None, after: str, count
 # What a fault of the exporter costs ----------------------------------------------------------------------------
 
 
-async def test_a_fault_that_stays_leaves_the_others_shown_and_followed(host: Host) -> None:
+async def test_a_fault_that_stays_leaves_the_others_shown_and_followed(host):
     """The image's name is from Docker: half a surrogate pair cannot be written at all."""
     host.follow("a", image="\ud800")
     broken = host.probe("a").container
@@ -308,8 +306,8 @@ async def test_a_fault_that_stays_leaves_the_others_shown_and_followed(host: Hos
     ]
 
 
-async def test_the_poll_itself_survives_it(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def faulty(*_: object) -> None:
+async def test_the_poll_itself_survives_it(host, monkeypatch):
+    def faulty(*_):
         raise ZeroDivisionError("ours")
 
     host.follow("a")

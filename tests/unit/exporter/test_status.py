@@ -1,13 +1,10 @@
 """Status page: states, words, bounds. ``tests/integration/pages`` looks at it in a browser."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -16,7 +13,6 @@ from structlog.testing import capture_logs
 from infercanary.contract.report import Run
 from infercanary.exporter import status
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.probe_state import PolledProbe
 from infercanary.exporter.report_facts import ReportFacts
 from infercanary.exporter.tags import tag_moves
 from tests.status_pages import URL, container, healthy, page, probe_of
@@ -26,18 +22,18 @@ TABLES = yaml.safe_load((Path(__file__).parents[2] / "golden/status_cards.yaml")
 
 
 @pytest.fixture
-def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def stopped(monkeypatch):
     """Time stands still, so that a slow machine changes no word."""
     monkeypatch.setattr(time, "time", lambda: NOW)
     monkeypatch.setattr(time, "monotonic", lambda: CLOCK)
 
 
-def words(html: str) -> str:
+def words(html):
     """The text that people read."""
     return " ".join(re.sub(r"<[^>]*>", "", html.replace("</td>", " ")).split())
 
 
-def test_each_state_has_its_place_its_style_and_its_words(stopped: None) -> None:
+def test_each_state_has_its_place_its_style_and_its_words(stopped):
     table = TABLES["states"]
     killed = {number: row[3].pop("killed") for number, row in enumerate(table) if "killed" in row[3]}
     probes = [probe_of(row[3], service=f"{number:02}") for number, row in enumerate(table)]
@@ -54,25 +50,25 @@ def test_each_state_has_its_place_its_style_and_its_words(stopped: None) -> None
 
 
 @pytest.mark.parametrize("row", TABLES["cards"], ids=[row[0] or f"not {row[1]}" for row in TABLES["cards"]])
-def test_words(stopped: None, row: tuple[str, str, dict[str, Any]]) -> None:
+def test_words(stopped, row):
     expected, absent, fields = row
     text = words(page([probe_of(fields)]).partition("<main>")[2])
     assert expected in text and (not absent or absent not in text), text
 
 
-def test_an_upgrade_links_to_its_commits() -> None:
+def test_an_upgrade_links_to_its_commits():
     link = '/search/compare/1a2b3c4d5e6f...9f8e7d6c5b4a" rel="noopener noreferrer">'
     [linked] = [probe_of(fields) for *_, fields in TABLES["cards"] if "script" in str(fields)]
     assert link in page([linked]) and "/compare/" not in page([healthy()])
 
 
-def test_a_failing_canary_has_its_detail_once() -> None:
+def test_a_failing_canary_has_its_detail_once():
     [failing] = [probe_of(fields) for *_, fields in TABLES["cards"] if "failed" in fields]
     text = page([failing])
     assert text.count("boom") == 1 and re.search(r'class="line new".*class="miss" d="M3.5 ', text, re.DOTALL)
 
 
-def test_above_the_cards() -> None:
+def test_above_the_cards():
     gone = {("test", "search", "search-5c4-a/server"): (1, 1.0, "app:1")}
     left = [(Container(service="<b>", name="search-1"), time.time() - 300)]
     text = page([], troubles=["<the store> fails"], ended=gone, left=left)
@@ -86,7 +82,7 @@ def test_above_the_cards() -> None:
     assert "No canaries yet" in main
 
 
-def test_a_label_without_enable_is_a_card_and_no_alert() -> None:
+def test_a_label_without_enable_is_a_card_and_no_alert():
     probe = container(url_missing="label infercanary.enable is missing", is_asked=False)
     probe.trouble = probe.container.url_missing
     assert not [
@@ -97,11 +93,11 @@ def test_a_label_without_enable_is_a_card_and_no_alert() -> None:
 
 
 @pytest.mark.parametrize("where", ["card", "state_of"])
-def test_a_fault_with_one_card_costs_no_other(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_with_one_card_costs_no_other(where, monkeypatch):
     """No part of it is shown as if that were all, and the log has it."""
     whole = getattr(status, where)
 
-    def broken(probe: PolledProbe, *others: Any) -> Any:
+    def broken(probe, *others):
         assert probe.container.name != "evil"
         return whole(probe, *others)
 
@@ -114,7 +110,7 @@ def test_a_fault_with_one_card_costs_no_other(where: str, monkeypatch: pytest.Mo
     assert [(line["container"], line["log_level"]) for line in lines] == [("evil", "error")]
 
 
-async def test_others_have_their_turn_between_two_cards() -> None:
+async def test_others_have_their_turn_between_two_cards():
     rendering = asyncio.create_task(
         status.page([healthy(f"s-{n}") for n in range(10)], {}, version="1", troubles=(), left=())
     )
@@ -126,7 +122,7 @@ async def test_others_have_their_turn_between_two_cards() -> None:
 
 
 @pytest.mark.parametrize("letter", ["a", "'", "\U0001f600"])
-def test_a_hostile_probe_has_a_card_of_a_bounded_size(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_probe_has_a_card_of_a_bounded_size(letter, monkeypatch):
     wide, name = letter * 9_000, letter * 100
     names = [f"{name}{n:02}" for n in range(16)]
     probe = container(name="wide", url=URL, image=wide, notes=(wide,) * 99)
@@ -149,7 +145,7 @@ def test_a_hostile_probe_has_a_card_of_a_bounded_size(letter: str, monkeypatch: 
         assert len(re.findall(rf"and \d+ {what}", small)) == 1
 
 
-def test_tags_that_move_and_those_that_do_not() -> None:
+def test_tags_that_move_and_those_that_do_not():
     moves = ["search:latest", "registry.local:5000/team/search", "search:main"]
     stays = "registry.local:5000/team/search:1.4 search@sha256:0123456789abcdef 0123456789ab search:latest-2024-01"
     assert [name for name in (*moves, *stays.split(), "") if tag_moves(name)] == moves

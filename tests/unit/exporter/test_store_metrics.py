@@ -1,9 +1,6 @@
 """What a scrape says of a store that was lost."""
 
-from __future__ import annotations
-
 import time
-from pathlib import Path
 
 import pytest
 
@@ -11,13 +8,13 @@ from tests.unit.exporter.factories import Judged
 
 
 @pytest.fixture
-def corrupt(tmp_path: Path) -> Path:
+def corrupt(tmp_path):
     path = tmp_path / "judge.sqlite"
     path.write_text("not a database, but long enough to be looked at as one\n" * 100)
     return path
 
 
-def after_a_turn(path: Path) -> float | None:
+def after_a_turn(path):
     """When a file was set aside, as an exporter says it that was started after the others."""
     judged = Judged(path)
     assert judged.value("store_set_aside_timestamp_seconds") is None, "not opened yet"
@@ -27,7 +24,7 @@ def after_a_turn(path: Path) -> float | None:
     return judged.value("store_set_aside_timestamp_seconds")
 
 
-def test_a_corrupt_file_is_shown_until_it_is_removed(corrupt: Path) -> None:
+def test_a_corrupt_file_is_shown_until_it_is_removed(corrupt):
     for end in ("kept-by-somebody", "20200101T000000Z"):
         corrupt.with_name(f"judge.sqlite.corrupt-{end}").touch()
     before = int(time.time())

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +9,7 @@ from infercanary.exporter.expose import write
 from infercanary.exporter.judging import families as metrics
 from infercanary.exporter.judging.findings import Finding
 from infercanary.judge.operators import MOST, Operators, OperatorShift
-from infercanary.judge.result import STATES, Causes, Change, Looks, Result
+from infercanary.judge.result import STATES, Causes, Change, Looks
 from infercanary.judge.verdict import Trial
 from infercanary.pages.sentence import SENTENCE_BYTES, sentence
 from tests.results import upgraded
@@ -21,7 +18,7 @@ TABLE = yaml.safe_load((Path(__file__).parents[2] / "golden/verdict_metrics.yaml
 STATE_SETS = ("verdict", "shift_cause")
 
 
-def shown(name: str, result: Result | Finding) -> dict[str, Any]:
+def shown(name, result):
     """Labels without the canary → value, of the series of a metric."""
     found = result if isinstance(result, Finding) else Finding(result=result, sentence=sentence(result))
     [family] = [f for f in metrics.families({"c": found}, "a") if f.name == f"infercanary_{name}"]
@@ -30,9 +27,7 @@ def shown(name: str, result: Result | Finding) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("given", "expected"), TABLE["findings"], ids=str)
-def test_what_a_scrape_says_of_a_finding(
-    given: dict[str, Any], expected: dict[str, dict[str, float]]
-) -> None:
+def test_what_a_scrape_says_of_a_finding(given, expected):
     finding = msgspec.convert({"sentence": "", **given}, Finding)
     for name, points in expected.items():
         series = shown(name, finding)
@@ -41,14 +36,14 @@ def test_what_a_scrape_says_of_a_finding(
         assert series == pytest.approx(points), name
 
 
-def test_each_state_has_a_series_and_trials_are_counted() -> None:
+def test_each_state_has_a_series_and_trials_are_counted():
     trials = {("a", f"boot-{i}"): Trial(5, called=i == 3) for i in range(7)}
     found = Finding(result=upgraded(), sentence="", trials=trials)
     assert len(shown("verdict", found)) == len(STATES)
     assert (shown("judge_aa_tests", found), shown("judge_aa_alarms", found)) == ({"": 7.0}, {"": 1.0})
 
 
-def test_of_many_or_long_changes_and_operators_a_bounded_part_is_shown() -> None:
+def test_of_many_or_long_changes_and_operators_a_bounded_part_is_shown():
     long = [", ".join(f"lib{i}.so.{i}" for i in range(99)) + f", libz.so.{last}" for last in (1, 2)]
     changes = [Change("libraries", *long), *(Change(f"{i}", "1", "2") for i in range(99))]
     conv = OperatorShift("x", 0.01, 0.02, 1.0, "grew")
@@ -65,7 +60,7 @@ def test_of_many_or_long_changes_and_operators_a_bounded_part_is_shown() -> None
     assert len(operators) == MOST and all(len(labels.encode()) <= 127 for labels in operators)
 
 
-def shown_sentence(result: Result) -> str:
+def shown_sentence(result):
     """The sentence as a scrape carries it."""
     found = {"c": Finding(result=result, sentence=sentence(result))}
     families = {family.name: family for family in metrics.families(found, "a")}
@@ -74,8 +69,8 @@ def shown_sentence(result: Result) -> str:
     return sample.labels["sentence"]
 
 
-def test_the_sentence_is_exported_in_the_judges_words_whatever_others_wrote() -> None:
-    def changed(before: str) -> Result:
+def test_the_sentence_is_exported_in_the_judges_words_whatever_others_wrote():
+    def changed(before):
         return upgraded(causes=Causes(cause="image", changes=(Change("component", before, "b"),)))
 
     result = changed('a "quoted" \\ 5 %')
@@ -84,14 +79,14 @@ def test_the_sentence_is_exported_in_the_judges_words_whatever_others_wrote() ->
     assert text.isprintable() and "line\N{REPLACEMENT CHARACTER}end" in text
 
 
-def test_the_exported_sentence_does_not_change_with_progress() -> None:
+def test_the_exported_sentence_does_not_change_with_progress():
     early, late = (upgraded("settling", None, runs=runs, looks=Looks(next=12)) for runs in (5, 11))
     assert shown_sentence(early) == shown_sentence(late)
     assert shown("judged_runs", late) == {"": 11.0}
 
 
 @pytest.mark.parametrize("text", ["µ" * 200, "x" + "µ" * 200, "🦜" * 100])
-def test_a_long_label_is_cut_between_two_characters(text: str) -> None:
+def test_a_long_label_is_cut_between_two_characters(text):
     found = metrics.label_text(text)
     assert SENTENCE_BYTES - 4 <= len(found.encode()) <= SENTENCE_BYTES
     assert text.startswith(found.removesuffix("…")) and found.endswith("…")

@@ -1,7 +1,5 @@
 """Grafana's own alert rules: the same as Prometheus', and off by default."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

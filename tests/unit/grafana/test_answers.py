@@ -1,7 +1,5 @@
 """Queries of the boards about what is missing, twice there, or on one GPU: promtool answers them from a few series."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

@@ -1,7 +1,5 @@
 """The list of queries that may give nothing: each of them is there, and once."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

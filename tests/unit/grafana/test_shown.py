@@ -1,7 +1,5 @@
 """Queries take recorded rates of buckets, and the versions that are checked are the stack's and the README's."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Properties of the scan: what must be found, what must not, and that its segmentation is the best one."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ State and cause are the same, the ends of an interval have moved by less than a 
 is equal. ``python -m tests.unit.judge.test_golden`` writes the file anew: only with an intended change of verdicts.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

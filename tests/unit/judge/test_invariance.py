@@ -1,7 +1,5 @@
 """What must not change a verdict does not: the order of starts and replicas, the unit, another replica that agrees."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Where an image came from: bounded words of its labels, and a link only to the web."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

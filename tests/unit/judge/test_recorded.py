@@ -10,8 +10,6 @@ replica went on at 43 to 46 ms, the new one at 104 to 110 ms. What the neighbour
 interval reach from -6.8 to +460 %, and the alert resolved.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

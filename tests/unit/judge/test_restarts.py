@@ -1,7 +1,5 @@
 """How much starts of one image differ: learned from a service's own restarts and, before any, from other services."""
 
-from __future__ import annotations
-
 import math
 import random
 

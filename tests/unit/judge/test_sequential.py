@@ -1,7 +1,5 @@
 """Looks in a row: an interval that holds at all of them together, what they amount to, and what they promise."""
 
-from __future__ import annotations
-
 import math
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Level, shift, verdict and restart variance: properties, simulations, and values at the edge."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Documents of results: what the sentence leaves out is a fact, and numbers stay numbers."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 import yaml

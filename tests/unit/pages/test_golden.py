@@ -1,7 +1,5 @@
 """What each renderer makes of one document. ``python -m tests.unit.pages.test_golden`` writes the files anew."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

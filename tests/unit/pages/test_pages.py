@@ -1,7 +1,5 @@
 """Charts, reports and files: what is drawn of which values, what a page may load, and what a failure leaves behind."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -3,8 +3,6 @@
 ``python tests/unit/pages/test_sentence.py`` writes the golden file anew: read its difference.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

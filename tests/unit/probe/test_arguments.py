@@ -17,7 +17,7 @@ from infercanary.probe.tags import values
 from tests.scenarios import mistakes
 
 
-def model(x: object) -> object:
+def model(x):
     return x
 
 
@@ -51,9 +51,7 @@ INFERCANARY_BURST: 2 s | environment: INFERCANARY_BURST | expected true or false
 
 
 @pytest.mark.parametrize(("argument", "words"), mistakes(MISTAKES))
-def test_a_mistake_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, argument: dict[str, Any], words: list[str]
-) -> None:
+def test_a_mistake_is_one_line(monkeypatch, argument, words):
     [(name, value)] = argument.items()
     if name.isupper():
         monkeypatch.setenv(name, value)
@@ -73,12 +71,12 @@ NO_CANARIES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("targets", "words"), NO_CANARIES)
-def test_what_is_no_canary_is_refused(targets: Any, words: str) -> None:
+def test_what_is_no_canary_is_refused(targets, words):
     with pytest.raises(UsageError, match=words):
         Probe(targets)
 
 
-def test_keywords_and_settings_make_the_same_struct() -> None:
+def test_keywords_and_settings_make_the_same_struct():
     settings = Settings(interval_seconds=60, samplers={"nvml": False}, listen=9798)
     by_name = Probe(
         SOME, interval_seconds=60, samplers={"nvml": False}, listen=9798, on_hang=ThreadPoolExecutor
@@ -87,11 +85,11 @@ def test_keywords_and_settings_make_the_same_struct() -> None:
 
 
 @pytest.mark.parametrize("listen", ["9798", "[::]:9798", ":9798"])
-def test_a_port_alone_is_every_address(listen: str) -> None:
+def test_a_port_alone_is_every_address(listen):
     assert listen_place(listen) == ("::", 9798)
 
 
-def test_a_probe_in_a_server_keeps_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_in_a_server_keeps_to_the_environment(monkeypatch):
     monkeypatch.setenv("INFERCANARY_INTERVAL_SECONDS", "0.3")
     monkeypatch.setenv("INFERCANARY_DUTY_CAP", "0.9")
     probe = Probe(SOME, listen="127.0.0.1:0", interval_seconds=60, samplers=())

@@ -1,14 +1,11 @@
 """Every mistake in settings: one line on standard error that names the place and the remedy, and exit code 2."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,7 +29,7 @@ MODULES = {
 }
 
 
-def too_long() -> str:
+def too_long():
     """What this Python says of a number with 5,000 digits."""
     try:
         return str(int("9" * 5000))
@@ -48,7 +45,7 @@ EXPECTED = {
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def place(tmp_path, monkeypatch):
     """A working directory with the modules; signals, path and modules as they were afterwards."""
     for name, text in MODULES.items():
         (tmp_path / name).write_text(text)
@@ -62,7 +59,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+def said(capsys, monkeypatch, *arguments):
     """What the command line says, run in this process; it must be one line, and exit code 2."""
     monkeypatch.setattr(sys, "argv", ["infercanary", *arguments])
     monkeypatch.setattr(
@@ -77,9 +74,7 @@ def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *a
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", sorted({*EXPECTED, *(path.stem for path in FOLDER.glob("*.yaml"))}))
-def test_a_mistake_is_one_line(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_one_line(name, capsys, monkeypatch):
     path = str(FOLDER / f"{name}.yaml")
     line = said(capsys, monkeypatch, "probe", "--config", path)
     assert line.startswith(f"infercanary: {path}")
@@ -109,9 +104,7 @@ junk.yaml       | not YAML:
 
 
 @pytest.mark.parametrize("command", ["probe --config", "check-config --probe"])
-def test_files_that_cannot_be_read(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_files_that_cannot_be_read(command, capsys, monkeypatch, tmp_path):
     (tmp_path / "folder.yaml").mkdir()
     (tmp_path / "large.yaml").write_text("# " + "x" * 1_000_000)
     (tmp_path / "junk.yaml").write_bytes(bytes(range(256)) * 10)
@@ -123,7 +116,7 @@ def test_files_that_cannot_be_read(
         assert line.startswith(f"infercanary: {path}: ") and words in line
 
 
-def test_in_a_process_of_its_own() -> None:
+def test_in_a_process_of_its_own():
     """As a person meets it: nothing else on standard error or standard output, not even a log line."""
     path = FOLDER / "listen_foreign.yaml"
     done = subprocess.run(

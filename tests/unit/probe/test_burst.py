@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -27,15 +26,7 @@ class Ran(NamedTuple):
     in_burst: bool
 
 
-def runs(
-    cost: Callable[[float], float],
-    *,
-    interval: float = 10.0,
-    cap: float = 0.01,
-    is_on: bool = True,
-    until: float = 2 * HOUR,
-    hangs_at: float = float("inf"),
-) -> Iterator[Ran]:
+def runs(cost, *, interval=10.0, cap=0.01, is_on=True, until=2 * HOUR, hangs_at=float("inf")):
     """What a probe does whose run costs ``cost(now)``, but for one that hangs for 30 s: the lines of its loop."""
     module._random.seed(1)
     schedule, budget = Schedule(interval, 0.0), Budget(cap, 0.0)
@@ -58,12 +49,12 @@ def runs(
         yield Ran(at, pace, costs, burst.debt, burst.is_on)
 
 
-def paces(made: Iterable[Ran]) -> set[float]:
+def paces(made):
     """The intervals that were in force (s)."""
     return {round(run.interval, 6) for run in made}
 
 
-def test_a_hang_ends_the_burst_and_is_forgotten_within_the_hour() -> None:
+def test_a_hang_ends_the_burst_and_is_forgotten_within_the_hour():
     made = list(runs(lambda _: 0.08, hangs_at=60.0))
     [hung, after, *_] = [run for run in made if run.at >= 60.0]
     assert (hung.cost, hung.in_burst, after.in_burst) == (30.0, True, False)
@@ -77,9 +68,7 @@ costs = st.floats(0.0005, 3.0)
 
 
 @given(costs, costs, st.floats(2.5, 120.0), st.floats(0.002, 0.2), st.floats(10.0, 3000.0))
-def test_the_first_hour_keeps_the_cap_and_a_burst_four_times_the_cap(
-    before: float, after: float, interval: float, cap: float, change: float
-) -> None:
+def test_the_first_hour_keeps_the_cap_and_a_burst_four_times_the_cap(before, after, interval, cap, change):
     """Also where a run's cost changes on the way."""
     made = list(runs(lambda now: before if now < change else after, interval=interval, cap=cap))
     one = max(before, after)
@@ -102,9 +91,7 @@ def test_the_first_hour_keeps_the_cap_and_a_burst_four_times_the_cap(
 
 
 @given(costs, st.floats(2.5, 120.0), st.floats(0.002, 0.2))
-def test_two_runs_of_a_burst_are_apart_as_the_jitter_leaves_them(
-    cost: float, interval: float, cap: float
-) -> None:
+def test_two_runs_of_a_burst_are_apart_as_the_jitter_leaves_them(cost, interval, cap):
     fast = [run.at for run in runs(lambda _: cost, interval=interval, cap=cap, until=SECONDS) if run.in_burst]
     assert all(b - a >= 0.6 * LEAST_INTERVAL - 1e-6 for a, b in pairwise(fast))
 
@@ -119,9 +106,7 @@ PACES = [
 
 
 @pytest.mark.parametrize(("before", "cost", "change", "ends", "fast", "later"), PACES)
-def test_runs_come_often_and_then_rarely_until_that_is_paid_back(
-    before: float, cost: float, change: float, ends: float, fast: set[float], later: set[float]
-) -> None:
+def test_runs_come_often_and_then_rarely_until_that_is_paid_back(before, cost, change, ends, fast, later):
     made = list(runs(lambda now: before if now < change else cost))
     burst = [run for run in made if run.in_burst]
     assert burst[-1].at == pytest.approx(ends, abs=20) and paces(burst) == fast
@@ -131,7 +116,7 @@ def test_runs_come_often_and_then_rarely_until_that_is_paid_back(
     assert sum(run.cost for run in made if run.at < HOUR) <= 0.01 * HOUR * 1.1
 
 
-def test_it_pauses_while_requests_wait_and_can_be_switched_off() -> None:
+def test_it_pauses_while_requests_wait_and_can_be_switched_off():
     """A server's pool that is busy for a minute: runs are as frequent as at a steady pace, and hurry again later."""
     burst = Burst(0.01, 0.0)
     found = [(*burst.plan(0.02, 10.0, now, now == 20.0), burst.is_on) for now in (10.0, 20.0, 80.0)]

@@ -1,7 +1,5 @@
 """CPU time of the probe's port: a bound for all callers together, and one for each address below it."""
 
-from __future__ import annotations
-
 import pytest
 
 from infercanary.probe.callers import ADDRESS_SHARE, SHARE, Callers
@@ -10,7 +8,7 @@ EXPORTER = "10.0.0.1"
 HOUR = 3600
 
 
-def attack(callers: Callers, addresses: int, second: int, cost: float) -> float:
+def attack(callers, addresses, second, cost):
     """CPU seconds that were given to many connections within this second."""
     given = 0.0
     for n in range(50):
@@ -23,7 +21,7 @@ def attack(callers: Callers, addresses: int, second: int, cost: float) -> float:
 
 
 @pytest.mark.parametrize("cost", [0.00002, 0.001, 0.01])
-def test_the_port_as_a_whole_takes_a_bounded_share(cost: float) -> None:
+def test_the_port_as_a_whole_takes_a_bounded_share(cost):
     """Whatever a turn costs, and whoever called; in the burst at first it is a tenth."""
     callers, now, spent = Callers(0), 0.0, 0.0
     while now < HOUR:
@@ -35,7 +33,7 @@ def test_the_port_as_a_whole_takes_a_bounded_share(cost: float) -> None:
 
 
 @pytest.mark.parametrize("addresses", [1, 2, 1_000_000])
-def test_an_exporter_is_answered_whatever_others_do(addresses: int) -> None:
+def test_an_exporter_is_answered_whatever_others_do(addresses):
     callers = Callers(0)
     for second in range(0, HOUR, 5):
         for part in range(5):
@@ -44,7 +42,7 @@ def test_an_exporter_is_answered_whatever_others_do(addresses: int) -> None:
     assert len(callers._addresses) < 100
 
 
-def test_an_address_has_its_share_and_its_burst_again() -> None:
+def test_an_address_has_its_share_and_its_burst_again():
     callers = Callers(0)
     given = sum(attack(callers, 1, second, cost=0.001) for second in range(HOUR))
     assert ADDRESS_SHARE < given / HOUR < ADDRESS_SHARE + 0.0005

@@ -1,7 +1,5 @@
 """The sampler of the container's cgroup, on trees of files of both versions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -11,24 +9,24 @@ from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup import CgroupSampler, ContainerCpu, granted_cpus, limits
 
 
-def tree(root: Path, files: dict[str, str]) -> None:
+def tree(root, files):
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
 
 
-def parsed(text: str) -> dict[str, str]:
+def parsed(text):
     """Path → content, of lines ``path = content``; a ``;`` is the end of a line of the content."""
     pairs = (line.partition(" =") for line in text.splitlines() if line)
     return {path: content.strip().replace("; ", "\n") + "\n" for path, _, content in pairs}
 
 
-def moved(text: str, folder: str, to: str = "") -> str:
+def moved(text, folder, to=""):
     """The same files in another folder; ``to`` takes the place of a name within their paths."""
     return "\n".join(folder + line.replace("/x/", to or "/x/", 1) for line in text.strip().splitlines())
 
 
-def found(root: Path, proc: Path) -> str:
+def found(root, proc):
     """The names' distinctive parts, with the label's value after a dot, and values, sorted."""
     values = {}
     for family in CgroupSampler(root, proc).sample():
@@ -39,7 +37,7 @@ def found(root: Path, proc: Path) -> str:
     return " ".join(sorted(f"{name}={value:g}" for name, value in values.items()))
 
 
-def changed(text: str, changes: str = "", without: str = "nothing") -> str:
+def changed(text, changes="", without="nothing"):
     """Of values as :func:`found` writes them: with others, and without those whose name has a word."""
     values = dict(pair.split("=") for pair in f"{text} {changes}".split())
     return " ".join(sorted(f"{name}={value}" for name, value in values.items() if without not in name))
@@ -153,7 +151,7 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_what_is_found(tmp_path: Path, name: str) -> None:
+def test_what_is_found(tmp_path, name):
     own, files, expected, granted, given = SCENARIOS[name]
     root, proc = tmp_path / "a/b", tmp_path / "proc"
     tree(proc, parsed(f"cgroup = {own}"))
@@ -164,7 +162,7 @@ def test_what_is_found(tmp_path: Path, name: str) -> None:
         assert ", ".join(f"{name} {limit}" for name, limit in limits(root, proc).items()) == given
 
 
-def test_no_cgroup_is_unavailable_and_not_an_error(tmp_path: Path) -> None:
+def test_no_cgroup_is_unavailable_and_not_an_error(tmp_path):
     for files, why in (({}, "cannot be read"), ({"cgroup": "0::/\n"}, "no cgroup is mounted at")):
         tree(tmp_path / "proc", files)
         with pytest.raises(Unavailable, match=why):
@@ -173,7 +171,7 @@ def test_no_cgroup_is_unavailable_and_not_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own", ["", "0::/", OWN_V1])
-def test_limits_that_could_not_be_seen_are_unknown(tmp_path: Path, own: str) -> None:
+def test_limits_that_could_not_be_seen_are_unknown(tmp_path, own):
     """What the process's list names need not be mounted where it runs, and no limit is another thing."""
     tree(tmp_path, {"proc/cgroup": own.replace("; ", "\n")})
     assert limits(tmp_path / "sys", tmp_path / "proc") == {"cpu_quota": "unknown", "memory_limit": "unknown"}
@@ -197,9 +195,7 @@ CONTAINERS = [
 
 
 @pytest.mark.parametrize(("own", "files", "seconds", "resident"), CONTAINERS)
-def test_what_all_processes_of_a_container_take(
-    tmp_path: Path, own: str, files: str, seconds: float | None, resident: int | None
-) -> None:
+def test_what_all_processes_of_a_container_take(tmp_path, own, files, seconds, resident):
     tree(tmp_path, parsed(f"proc/cgroup = 0::{own}; 1:cpuacct:/; 2:memory:/"))
     tree(tmp_path / "sys", parsed(files))
     container = ContainerCpu(tmp_path / "sys", tmp_path / "proc")
@@ -215,9 +211,7 @@ GARBAGE = (
 @pytest.mark.parametrize("content", GARBAGE)
 @pytest.mark.parametrize(("own", "files"), [("0::/", V2), (OWN_V1, V1)])
 @pytest.mark.parametrize("is_cpuset", [False, True])
-def test_garbage_leaves_metrics_out_and_never_fails(
-    tmp_path: Path, content: bytes | None, own: str, files: str, is_cpuset: bool
-) -> None:
+def test_garbage_leaves_metrics_out_and_never_fails(tmp_path, content, own, files, is_cpuset):
     """The own cgroup's files are damaged, or folders, which cannot be read; the others are well, and stay."""
     root, proc = tmp_path / "sys", tmp_path / "proc"
     tree(proc, parsed(f"cgroup = {own}"))
@@ -237,7 +231,7 @@ GOLDEN = Path(__file__).parents[2] / "golden/cgroup_v2"
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.json")))
-def test_files_of_a_real_host_say_what_another_reader_of_them_says(tmp_path: Path, name: str) -> None:
+def test_files_of_a_real_host_say_what_another_reader_of_them_says(tmp_path, name):
     """Debian 12, systemd, kernel 6.1; written by tests/host, which reads the same files by code of its own."""
     recorded = json.loads((GOLDEN / f"{name}.json").read_text())
     for folder, files in recorded["files"].items():

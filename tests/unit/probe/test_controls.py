@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,12 +50,12 @@ each = pytest.mark.parametrize("name", NAMES)
 
 
 @pytest.fixture
-def code() -> MachineCode:
+def code():
     assert CODE is not None
     return CODE
 
 
-def script(text: str, **environment: str) -> str:
+def script(text, **environment):
     """What a fresh interpreter prints."""
     done = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, env={**os.environ, **environment}
@@ -67,11 +66,11 @@ def script(text: str, **environment: str) -> str:
 
 @each
 @each_kind
-def test_a_repeat_has_its_time_and_nothing_is_left_behind(name: str, made_of: MachineCode | None) -> None:
+def test_a_repeat_has_its_time_and_nothing_is_left_behind(name, made_of):
     """Filling the buffers takes no second one of Python's."""
     control = cpu_controls(made_of)[name]
 
-    def left() -> tuple[int, int, int]:
+    def left():
         maps = Path("/proc/self/maps").read_text().count("\n")
         return len(os.listdir("/proc/self/fd")), threading.active_count(), maps
 
@@ -93,7 +92,7 @@ def test_a_repeat_has_its_time_and_nothing_is_left_behind(name: str, made_of: Ma
 
 @needs_code
 @pytest.mark.parametrize("times", [1, 2, 3, 1000])
-def test_spin_computes_what_python_computes(code: MachineCode, times: int) -> None:
+def test_spin_computes_what_python_computes(code, times):
     a, b = (0.5, -0.75), (3.0, 7.1)
     given, out = (ctypes.c_double * 20)(*range(16), *a, *b), (ctypes.c_double * 17)(*[-1.0] * 17)
     assert code.timed("spin", times, ctypes.addressof(given), ctypes.addressof(out))() > 0
@@ -104,7 +103,7 @@ def test_spin_computes_what_python_computes(code: MachineCode, times: int) -> No
 
 
 @needs_code
-def test_the_control_spins_as_often_as_it_says(code: MachineCode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_control_spins_as_often_as_it_says(code, monkeypatch):
     made, timed = [], code.timed
     monkeypatch.setattr(code, "timed", lambda *arguments: made.append(arguments) or timed(*arguments))  # type: ignore[func-returns-value]
     with cpu_controls(code)["cpu_spin"]() as seconds:
@@ -116,7 +115,7 @@ def test_the_control_spins_as_often_as_it_says(code: MachineCode, monkeypatch: p
 
 @needs_code
 @pytest.mark.parametrize("size", [64, 128, 4096, 1 << 20])
-def test_copy_copies_all_and_no_more(code: MachineCode, size: int) -> None:
+def test_copy_copies_all_and_no_more(code, size):
     source = ctypes.create_string_buffer(os.urandom(size + 64))
     target = ctypes.create_string_buffer(b"\xee" * (size + 64))
     code.timed("copy", ctypes.addressof(target) + 32, ctypes.addressof(source), size)()
@@ -125,13 +124,11 @@ def test_copy_copies_all_and_no_more(code: MachineCode, size: int) -> None:
 
 @pytest.mark.parametrize("name", ["memory_copy", "page_io"])
 @each_kind
-def test_what_was_copied_arrived(
-    name: str, made_of: MachineCode | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_copied_arrived(name, made_of, monkeypatch):
     buffers, memory = list[mmap.mmap](), cpu._memory
 
     @contextmanager
-    def recorded(size: int) -> Iterator[mmap.mmap]:
+    def recorded(size):
         with memory(size) as buffer:
             buffers.append(buffer)
             yield buffer
@@ -145,11 +142,11 @@ def test_what_was_copied_arrived(
 
 
 @needs_code
-def test_system_calls_are_made_in_turn_and_stop_at_what_is_not_wanted(code: MachineCode) -> None:
+def test_system_calls_are_made_in_turn_and_stop_at_what_is_not_wanted(code):
     out, into = os.pipe()
     letters, found = ctypes.create_string_buffer(b"abcdefgh"), ctypes.create_string_buffer(8)
 
-    def calls(file: int = into, wanted: int = 8) -> None:
+    def calls(file=into, wanted=8):
         write = (code.numbers.write, file, ctypes.addressof(letters), 8, 0, 8)
         Calls(code, 3, write, (code.numbers.read, out, ctypes.addressof(found), 8, 0, wanted))()
 
@@ -166,7 +163,7 @@ def test_system_calls_are_made_in_turn_and_stop_at_what_is_not_wanted(code: Mach
 
 
 @needs_code
-def test_signals_do_not_end_a_system_call() -> None:
+def test_signals_do_not_end_a_system_call():
     seen: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, _: seen.append(number))
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
@@ -182,7 +179,7 @@ def test_signals_do_not_end_a_system_call() -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_bytes_are_what_the_assembly_says(architecture: str, tmp_path: Path) -> None:
+def test_the_bytes_are_what_the_assembly_says(architecture, tmp_path):
     """What AArch64's do was tried by hand in an emulator (unicorn), system calls and saved registers included."""
     is_own, prefix = platform.machine() == architecture, f"{architecture}-linux-gnu-"
     source, built, binary = (str(tmp_path / f"routine.{kind}") for kind in ("s", "o", "bin"))
@@ -199,7 +196,7 @@ def test_the_bytes_are_what_the_assembly_says(architecture: str, tmp_path: Path)
         assert Path(binary).read_bytes() == assembled(lines), name
 
 
-def installed(*commands: str) -> list[str]:
+def installed(*commands):
     """The first of the commands that there is."""
     for command in commands:
         if shutil.which(command.split()[0]):
@@ -207,9 +204,7 @@ def installed(*commands: str) -> list[str]:
     pytest.skip(f"no assembler: apt-get install llvm, for {commands[-1]}")
 
 
-def test_a_gpu_that_hangs_leaves_the_cpus_controls(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_gpu_that_hangs_leaves_the_cpus_controls(monkeypatch, caplog):
     """Was it the host? That is asked exactly then."""
     hang, tally = threading.Event(), Tally()
     measured = Controls(tally)
@@ -227,11 +222,11 @@ def test_a_gpu_that_hangs_leaves_the_cpus_controls(
     assert measured.close(10)
 
 
-def test_one_slow_measurement_is_not_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_slow_measurement_is_not_what_they_cost(monkeypatch):
     """What they cost sets the interval: a freeze in that moment would silence the probe for minutes."""
     now, takes, measured = 0.0, 0.0, Controls(Tally())
 
-    def measure(device: str) -> dict[str, float]:
+    def measure(device):
         nonlocal now
         now += takes
         return {}
@@ -260,14 +255,14 @@ print(made_of or "machine code", *controls, sep="|")
 """
 
 
-def test_they_are_those_of_the_contract_and_import_nothing_of_the_image() -> None:
+def test_they_are_those_of_the_contract_and_import_nothing_of_the_image():
     found = script(f"{PRCTL}{RUN_ALL}print({{'torch', 'numpy'}} & {{*sys.modules}})")
     made_of = "machine code" if CODE else python_and_libc()
     assert found.splitlines() == ["|".join((made_of, *NAMES)), "set()"]
     assert tuple(name for name in contract.CONTROLS if not name.startswith("gpu_")) == NAMES
 
 
-def test_where_the_kernel_maps_nothing_as_executable_python_does_it() -> None:
+def test_where_the_kernel_maps_nothing_as_executable_python_does_it():
     """A seccomp filter, as a hardened container may have: mmap with PROT_EXEC fails."""
     mmap_number = {"x86_64": 9, "aarch64": 222}.get(platform.machine())
     if mmap_number is None:
@@ -290,17 +285,15 @@ if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, filter, 0, 0):
 
 
 @needs_code
-def test_where_nothing_writable_may_become_executable_machine_code_runs() -> None:
+def test_where_nothing_writable_may_become_executable_machine_code_runs():
     found = script(PRCTL + "if libc.prctl(65, 1, 0, 0, 0): sys.exit(print('no MDWE'))\n" + RUN_ALL)
     if found == "no MDWE":
         pytest.skip("PR_SET_MDWE needs Linux 6.3")
     assert found == "|".join(("machine code", *NAMES))
 
 
-def test_without_files_in_memory_there_is_no_page_io(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(name: str) -> int:
+def test_without_files_in_memory_there_is_no_page_io(monkeypatch, caplog):
+    def refuse(name):
         raise OSError(errno.EPERM, "memfd_create: Operation not permitted")
 
     mapped_code.cache_clear()
@@ -317,7 +310,7 @@ def test_without_files_in_memory_there_is_no_page_io(
 
 
 @needs_code
-def test_a_control_that_cannot_be_opened_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_control_that_cannot_be_opened_holds_nothing(monkeypatch):
     files = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr(cpu, "memory_file", lambda name: os.open("/dev/null", os.O_RDONLY))
@@ -327,7 +320,7 @@ def test_a_control_that_cannot_be_opened_holds_nothing(monkeypatch: pytest.Monke
 
 
 @each_kind
-def test_its_thread_ends_also_where_a_child_holds_its_pipes(made_of: MachineCode | None) -> None:
+def test_its_thread_ends_also_where_a_child_holds_its_pipes(made_of):
     assert (
         script(f"""
 import os, threading, time, warnings
@@ -350,7 +343,7 @@ os.waitpid(child, 0)
     )
 
 
-def test_a_file_in_memory_is_like_any_other() -> None:
+def test_a_file_in_memory_is_like_any_other():
     descriptor = memory_file("test")
     try:
         assert os.write(descriptor, b"abc") == 3

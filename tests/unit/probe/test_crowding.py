@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +30,7 @@ REPEATS = 12  # of fewer, two processes that share a CPU need not have had the s
 pytestmark = pytest.mark.quiet
 
 
-def spin() -> None:
+def spin():
     """About 15 ms on one CPU: of less than two ticks of the scheduler all waiting may come between the repeats, where
     the CPU's clock is read."""
     os.sched_setaffinity(0, {CPU})
@@ -41,19 +40,19 @@ def spin() -> None:
 class Container(ContainerCpu):
     """A container of this process and of others, whose CPU time the kernel counts one by one."""
 
-    def __init__(self, *pids: int) -> None:
+    def __init__(self, *pids):
         self._pids = pids
 
-    def seconds(self) -> float | None:
+    def seconds(self):
         return process_time() + sum(_ran(pid) for pid in self._pids)
 
 
-def _ran(pid: int) -> float:
+def _ran(pid):
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 @contextmanager
-def busy_process() -> Iterator[int]:
+def busy_process():
     """A process that computes on the canary's CPU."""
     code = f"import os\nos.sched_setaffinity(0, {{{CPU}}})\nprint(1, flush=True)\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
@@ -65,11 +64,11 @@ def busy_process() -> Iterator[int]:
 
 
 @contextmanager
-def busy_thread() -> Iterator[None]:
+def busy_thread():
     """A thread of this process that computes on the canary's CPU, and holds no interpreter lock meanwhile."""
     end, data = threading.Event(), b"x" * (8 << 20)
 
-    def work() -> None:
+    def work():
         os.sched_setaffinity(0, {CPU})
         while not end.is_set():
             hashlib.sha256(data).digest()
@@ -82,7 +81,7 @@ def busy_thread() -> Iterator[None]:
             end.set()
 
 
-def round_of(container: ContainerCpu, phase: str = "compute") -> RunResult:
+def round_of(container, phase="compute"):
     """One round of a canary in ``container``."""
     canary = opened(Scripted(spin, phase=phase), None, container)
     done: RunResult = canary.round(REPEATS)
@@ -90,12 +89,12 @@ def round_of(container: ContainerCpu, phase: str = "compute") -> RunResult:
     return done
 
 
-def tagged(done: RunResult) -> set[str]:
+def tagged(done):
     window = Window(done, 0.0, *({},) * 5)
     return {*tags(window)} & {"cpu_wait_outside", "cpu_wait_inside"}
 
 
-def summed(each: Sequence[float | None]) -> float:
+def summed(each):
     assert len(each) == REPEATS and None not in each
     return sum(seconds for seconds in each if seconds is not None)
 
@@ -103,7 +102,7 @@ def summed(each: Sequence[float | None]) -> float:
 # Whoever else is on this machine may take the CPU too: that is outside, and no test of these counts on its absence.
 
 
-def test_a_busy_process_in_the_container_crowds_it_and_one_outside_preempts_it() -> None:
+def test_a_busy_process_in_the_container_crowds_it_and_one_outside_preempts_it():
     with busy_process() as other:
         done, outside = round_of(Container(other)), round_of(Container())
     assert "cpu_wait_inside" in tagged(done) and tagged(outside) == {"cpu_wait_outside"}
@@ -116,7 +115,7 @@ def test_a_busy_process_in_the_container_crowds_it_and_one_outside_preempts_it()
     assert done.inside.cores > 10 * outside.inside.cores and done.crowded and outside.waited
 
 
-def test_a_busy_thread_of_the_own_process_crowds_it() -> None:
+def test_a_busy_thread_of_the_own_process_crowds_it():
     with busy_thread():
         done = round_of(Container())
     assert "cpu_wait_inside" in tagged(done) and done.inside is not None
@@ -124,7 +123,7 @@ def test_a_busy_thread_of_the_own_process_crowds_it() -> None:
 
 
 @pytest.mark.parametrize("phase", ["wait", "compute"])
-def test_where_the_container_is_not_the_canarys_nothing_is_known(tmp_path: Path, phase: str) -> None:
+def test_where_the_container_is_not_the_canarys_nothing_is_known(tmp_path, phase):
     """A canary that calls a server, which may be in another container; and a process that is in no container."""
     container = Container() if phase == "wait" else ContainerCpu(tmp_path, tmp_path)
     with busy_process():
@@ -140,9 +139,7 @@ SNMP = "Ip: A B\nIp: 1 2\nTcp: ActiveOpens InSegs OutSegs\nTcp: 3 6468811 7\nUdp
 @pytest.mark.parametrize(
     ("interfaces", "known"), [(["lo", "eth0"], True), (["lo", "eth0/device"], False), ([], False)]
 )
-def test_what_it_receives_is_known_of_a_container_with_its_own_network(
-    tmp_path: Path, interfaces: list[str], known: bool
-) -> None:
+def test_what_it_receives_is_known_of_a_container_with_its_own_network(tmp_path, interfaces, known):
     (tmp_path / "snmp").write_text(SNMP)
     for name in interfaces:
         (tmp_path / "net" / name).mkdir(parents=True)
@@ -172,7 +169,7 @@ OFF_CPU = """
 
 
 @pytest.mark.parametrize("row", OFF_CPU.strip().splitlines())
-def test_why_it_did_not_compute(row: str) -> None:
+def test_why_it_did_not_compute(row):
     computed, queued, process, beside, *expected = row.split()
     helped = Helped(*(int(share) / 100 for share in beside.split(","))) if "," in beside else None
     used = ThreadUsage(
@@ -183,7 +180,7 @@ def test_why_it_did_not_compute(row: str) -> None:
     assert off_cpu(used, 0.010, helped) == pytest.approx({name: int(number) / 1e3 for name, number in pairs})
 
 
-def test_one_repeat_that_waited_for_its_helpers_has_not_slowed_the_others() -> None:
+def test_one_repeat_that_waited_for_its_helpers_has_not_slowed_the_others():
     """49 repeats of 1 ms, and one in which a helper was without a CPU for half a second: seen on a busy machine, where
     a canary of 32 µs was said to be scheduling by 86 %."""
     walls = [0.001] * 49 + [0.501]

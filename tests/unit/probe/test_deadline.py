@@ -6,7 +6,6 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,13 +17,13 @@ LONG = 60.0
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
+def worker():
     worker = Worker("w")
     yield worker
     assert worker.stop(LONG)
 
 
-def test_calls_have_one_thread_until_a_rest(worker: Worker) -> None:
+def test_calls_have_one_thread_until_a_rest(worker):
     assert worker.stop(0), "there is none to end yet"
     first = worker.call(threading.current_thread, LONG)
     assert worker.call(threading.current_thread, LONG) is first is not threading.current_thread()
@@ -40,8 +39,8 @@ def test_calls_have_one_thread_until_a_rest(worker: Worker) -> None:
 @pytest.mark.parametrize(
     "error", [ValueError("x"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), DeadlineExceeded("own")]
 )
-def test_whatever_is_raised_comes_back_and_the_thread_lives(worker: Worker, error: BaseException) -> None:
-    def fail() -> None:
+def test_whatever_is_raised_comes_back_and_the_thread_lives(worker, error):
+    def fail():
         raise error
 
     with pytest.raises(type(error)) as caught:
@@ -49,7 +48,7 @@ def test_whatever_is_raised_comes_back_and_the_thread_lives(worker: Worker, erro
     assert caught.value is error and worker.call(lambda: 7, LONG) == 7
 
 
-def test_a_hang_is_given_up_and_the_worker_recovers_by_itself_in_the_same_thread(worker: Worker) -> None:
+def test_a_hang_is_given_up_and_the_worker_recovers_by_itself_in_the_same_thread(worker):
     thread, go_on = worker.call(threading.current_thread, LONG), threading.Event()
     with pytest.raises(DeadlineExceeded, match=r"0\.05 s"):
         worker.call(lambda: go_on.wait(LONG), 0.05)
@@ -63,7 +62,7 @@ def test_a_hang_is_given_up_and_the_worker_recovers_by_itself_in_the_same_thread
     assert worker.call(threading.current_thread, LONG) is thread
 
 
-def test_a_call_can_be_waited_for_again_and_stop_runs_the_last_one_after_it(worker: Worker) -> None:
+def test_a_call_can_be_waited_for_again_and_stop_runs_the_last_one_after_it(worker):
     go_on, order = threading.Event(), list[str]()
     worker.begin(lambda: [go_on.wait(LONG), order.append("slow")])  # type: ignore[func-returns-value]
     for seconds in (0, 0.01):
@@ -75,9 +74,9 @@ def test_a_call_can_be_waited_for_again_and_stop_runs_the_last_one_after_it(work
     until(lambda: order == ["slow", "last"])
 
 
-def test_interrupt_ends_the_wait_under_way_and_all_later_ones(worker: Worker) -> None:
+def test_interrupt_ends_the_wait_under_way_and_all_later_ones(worker):
     go_on, entered = threading.Event(), threading.Event()
-    helper = threading.Thread(target=lambda: [entered.wait(LONG), worker.interrupt()])  # type: ignore[func-returns-value]
+    helper = threading.Thread(target=lambda: [entered.wait(LONG), worker.interrupt()])
     helper.start()
     begin = time.monotonic()
     with pytest.raises(Interrupted):
@@ -89,7 +88,7 @@ def test_interrupt_ends_the_wait_under_way_and_all_later_ones(worker: Worker) ->
         worker.call(lambda: 1, LONG)
 
 
-def test_a_failed_call_keeps_no_memory(worker: Worker) -> None:
+def test_a_failed_call_keeps_no_memory(worker):
     """A model's error must not hold its tensors until the garbage collector comes by."""
 
     class Tensor:
@@ -97,7 +96,7 @@ def test_a_failed_call_keeps_no_memory(worker: Worker) -> None:
 
     alive: list[weakref.ref[Any]] = []
 
-    def fail() -> None:
+    def fail():
         tensor = Tensor()
         alive.append(weakref.ref(tensor))
         raise ValueError("out of memory")
@@ -113,7 +112,7 @@ def test_a_failed_call_keeps_no_memory(worker: Worker) -> None:
         gc.enable()
 
 
-def test_cpu_time_is_that_of_the_calls(worker: Worker) -> None:
+def test_cpu_time_is_that_of_the_calls(worker):
     worker.call(lambda: sum(range(300_000)), LONG)
     once = worker.cpu_seconds
     worker.call(lambda: sum(range(3_000_000)), LONG)
@@ -135,14 +134,14 @@ LINES: list[tuple[Exception, str]] = [
 
 
 @pytest.mark.parametrize(("error", "line"), LINES)
-def test_one_line(error: Exception, line: str) -> None:
+def test_one_line(error, line):
     assert one_line(error).startswith(line) and len(one_line(error)) < 250
 
 
-def test_parts_share_the_time_to_close_and_each_gets_some() -> None:
+def test_parts_share_the_time_to_close_and_each_gets_some():
     given: list[float] = []
 
-    def close(seconds: float, ended: bool = True) -> bool:
+    def close(seconds, ended=True):
         given.append(seconds)
         time.sleep(0.15)
         return ended

@@ -48,7 +48,7 @@ LINES = [line.split(": ") for line in GOLDEN.strip().splitlines()]
 DIGESTS = [(target, *entry.split()) for target, entries in LINES for entry in entries.split(", ")]
 
 
-def bytes_of(target: str, dtype: str, shape: tuple[int, ...], high: int, seed: int, index: int) -> bytes:
+def bytes_of(target, dtype, shape, high, seed, index):
     if target == "numpy":
         array = drawn(Input("inputs[0]", "x", shape, dtype, high), seed, index)
         assert array.shape == shape and array.dtype == STORAGE[dtype]
@@ -63,7 +63,7 @@ def bytes_of(target: str, dtype: str, shape: tuple[int, ...], high: int, seed: i
 
 
 @pytest.mark.parametrize(("target", "dtype", "expected"), DIGESTS)
-def test_the_numbers_are_those_of_the_first_release(target: str, dtype: str, expected: str) -> None:
+def test_the_numbers_are_those_of_the_first_release(target, dtype, expected):
     """A canary of a new image is compared with that of the old: its input must be the same."""
     digest = hashlib.sha256()
     for i, (shape, high, seed) in enumerate(DRAWS if target in ("numpy", "torch") else SMALL):
@@ -72,7 +72,7 @@ def test_the_numbers_are_those_of_the_first_release(target: str, dtype: str, exp
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
-def test_torchs_normal_numbers_are_those_of_one_draw(dtype: str) -> None:
+def test_torchs_normal_numbers_are_those_of_one_draw(dtype):
     """Their last digits are the CPU's: what they are compared with is drawn here, as it was before pieces."""
     for i, (shape, high, seed) in enumerate(DRAWS):
         whole = torch.randn(shape, generator=torch.Generator().manual_seed(seed + i))
@@ -88,7 +88,7 @@ def test_torchs_normal_numbers_are_those_of_one_draw(dtype: str) -> None:
         ((65_537,), [-0.817334, -0.555569, -0.420303, -0.820536], 16.7262),
     ],
 )
-def test_torchs_normal_numbers_hardly_change(shape: tuple[int, ...], ends: list[float], total: float) -> None:
+def test_torchs_normal_numbers_hardly_change(shape, ends, total):
     numbers = torch_model.drawn(torch, TensorSpec(shape), 3, 7).view(-1).double()
     assert [*numbers[:2].tolist(), *numbers[-2:].tolist()] == pytest.approx(ends, abs=2e-6)
     assert float(numbers.sum()) == pytest.approx(total, abs=0.05)
@@ -139,7 +139,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.parametrize("engine", ["numpy", "torch"])
-def test_an_input_takes_its_own_size_while_it_is_drawn(engine: str) -> None:
+def test_an_input_takes_its_own_size_while_it_is_drawn(engine):
     """The most memory of a process (VmHWM) while each input of 8 MiB is drawn, less what it had before."""
     # Without it glibc takes a freed input for a measure of what to keep, and the next may lie beside it: mallopt(3).
     done = subprocess.run(
@@ -163,7 +163,7 @@ IN_BINARY = (
 
 
 @pytest.mark.parametrize("is_binary", [False, True])
-def test_a_requests_body_is_one_document_and_its_blobs(is_binary: bool) -> None:
+def test_a_requests_body_is_one_document_and_its_blobs(is_binary):
     tensors = [
         wire.drawn("ä", "INT8", (2,), wire.KserveInput(data=[7, 1]), 0, ""),
         wire.drawn("b", "FP32", (0,), wire.KserveInput(), 0, ""),
@@ -173,7 +173,7 @@ def test_a_requests_body_is_one_document_and_its_blobs(is_binary: bool) -> None:
 
 
 @pytest.mark.parametrize("is_binary", [False, True])
-def test_a_requests_body_takes_little_more_than_its_size_while_it_is_made(is_binary: bool) -> None:
+def test_a_requests_body_takes_little_more_than_its_size_while_it_is_made(is_binary):
     tensor = wire.drawn("x", "FP32", (1 << 17,), wire.KserveInput(), 0, "")
     tracemalloc.start()
     try:

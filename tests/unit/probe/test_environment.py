@@ -1,10 +1,7 @@
 """The environment fingerprint."""
 
-from __future__ import annotations
-
 import platform
 from importlib import metadata
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +11,7 @@ from infercanary.probe.environment import fingerprint
 from infercanary.probe.targets import matmul
 
 
-def test_the_components() -> None:
+def test_the_components():
     found = fingerprint({"torch": "2.13.0"})
     known = {
         "python": platform.python_version(), "kernel": platform.release(), "torch": "2.13.0",
@@ -24,9 +21,7 @@ def test_the_components() -> None:
     assert {"libc", "os", "architecture", "cpu_model", "gil", "python_implementation"} <= found.keys()
 
 
-def test_only_known_variables_are_shown_and_values_are_short_and_printable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_known_variables_are_shown_and_values_are_short_and_printable(monkeypatch):
     """An environment holds secrets; the exporter counts bytes, and refuses the whole family for one odd label value."""
     variables = {
         "OMP_NUM_THREADS": "3",
@@ -65,12 +60,12 @@ CPUS = {
 
 
 @pytest.mark.parametrize(("cpuinfo", "model"), CPUS.items())
-def test_the_cpu_has_a_name_on_each_architecture(tmp_path: Path, cpuinfo: str, model: str) -> None:
+def test_the_cpu_has_a_name_on_each_architecture(tmp_path, cpuinfo, model):
     (tmp_path / "cpuinfo").write_text(cpuinfo)
     assert environment._cpu_model(tmp_path / "cpuinfo") == model
 
 
-def test_the_cpus_of_a_grace_compute_in_bfloat16(tmp_path: Path) -> None:
+def test_the_cpus_of_a_grace_compute_in_bfloat16(tmp_path):
     (tmp_path / "cpuinfo").write_text(GRACE)
     torch = SimpleNamespace(backends=SimpleNamespace(mkldnn=SimpleNamespace(is_available=lambda: True)))
     assert matmul.has_native_bfloat16(torch, {}, tmp_path / "cpuinfo")

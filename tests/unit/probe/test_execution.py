@@ -1,10 +1,6 @@
 """What a canary's runs cost where they take turns with requests: the server's pool is real, its clock is not."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -33,17 +29,17 @@ class Server(ThreadPoolExecutor):
 
     request = 0.0
 
-    def __init__(self, clock: Clock):
+    def __init__(self, clock):
         super().__init__(1)
         self._clock = clock
 
-    def submit(self, work: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
+    def submit(self, work, /, *arguments, **more):
         super().submit(self._clock.work, self.request)
         return super().submit(work, *arguments, **more)
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Server, Scripted]]:
+def served(monkeypatch):
     clock = Clock()
     for module in ("canary", "timed_target", "measures"):
         monkeypatch.setattr(f"infercanary.probe.{module}.perf_counter", clock)
@@ -60,9 +56,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Server, Scrip
     [(0.0, 1.0), (TAKES * REPEATS / (REPEATS + 1) / 2, 4.5), (TAKES, 8.0), (10 * TAKES, 8.0)],
     ids=["idle", "half", "as long as a repeat", "longer"],
 )
-def test_a_repeat_that_waited_for_its_turn_costs_up_to_eight_times_its_time(
-    served: tuple[Any, Server, Scripted], request_seconds: float, times: float
-) -> None:
+def test_a_repeat_that_waited_for_its_turn_costs_up_to_eight_times_its_time(served, request_seconds, times):
     """Requests wait for it too; waiting for a turn is not busy. A run that fails costs no less."""
     canary, server, target = served
     server.request = request_seconds

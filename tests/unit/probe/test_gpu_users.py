@@ -1,9 +1,5 @@
 """The processes of a container that hold a GPU, by a /proc that was made by hand."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from infercanary.probe.samplers.nvml import users
@@ -25,9 +21,7 @@ unreadable                                             | ~ | ~
 
 
 @pytest.mark.parametrize(("processes", "on_0", "on_1"), typed(PROCESSES))
-def test_those_of_the_container_that_compute_on_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: str, on_0: int | None, on_1: int | None
-) -> None:
+def test_those_of_the_container_that_compute_on_it(tmp_path, monkeypatch, processes, on_0, on_1):
     monkeypatch.setattr(users, "_MOST_FILES", 2 if processes == "null null null" else 99)
     (tmp_path / "meminfo").touch()
     for pid, files in enumerate(["self", *processes.split(", ")]):

@@ -1,7 +1,5 @@
 """What the probe counts."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 
@@ -18,7 +16,7 @@ SECONDS = Metric("infercanary_seconds", "histogram", "H.", ("canary", "phase"))
 
 
 @given(st.lists(st.one_of(st.sampled_from(LADDER), st.floats(0, 200)), max_size=50))
-def test_nothing_is_lost_and_each_lies_in_its_bucket(seconds: list[float]) -> None:
+def test_nothing_is_lost_and_each_lies_in_its_bucket(seconds):
     """An upper bound is inclusive, as Prometheus' ``le`` is."""
     histogram = Histogram()
     for each in seconds:
@@ -32,7 +30,7 @@ def test_nothing_is_lost_and_each_lies_in_its_bucket(seconds: list[float]) -> No
         assert count == sum(low < each <= high for each in seconds)
 
 
-def test_tally() -> None:
+def test_tally():
     tally = Tally()
     for labels, amount in (("a", 0), ("b", 2), ("b", 1)):
         tally.add(COUNTER, amount, labels)
@@ -40,7 +38,7 @@ def test_tally() -> None:
     for canary, phase in (("a", "h2d"), ("a", "compute"), ("b", "compute")):
         tally.observe(SECONDS, 1.0, canary, phase)
 
-    def phases() -> list[tuple[str, ...]]:
+    def phases():
         [found] = (family.points for family in tally.families() if family.name == SECONDS.name)
         assert all(isinstance(point.value, HistogramValue) for point in found)
         return [point.labels for point in found]

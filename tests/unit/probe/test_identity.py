@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,13 +26,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 ONE = [{"shape": [2, 4]}]
 
 
-def settings(target: str, sweep: object = None, **options: Any) -> str:
+def settings(target, sweep=None, **options):
     return components("c", make(target, options), sweep).get("settings:c", "")
 
 
-def test_a_file_is_identified_by_its_bytes_and_not_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_identified_by_its_bytes_and_not_by_its_name(tmp_path, monkeypatch):
     one, same, other, huge = (tmp_path / name for name in ("one", "same", "other", "huge"))
     for path, text in ((one, b"weights"), (same, b"weights"), (other, b"Weights")):
         path.write_bytes(text)
@@ -104,7 +101,7 @@ OPTIONS = yaml.safe_load("""
 
 
 @pytest.mark.parametrize("case", OPTIONS, ids=lambda case: case["target"])
-def test_what_of_a_targets_options_is_another_measurement(case: dict[str, Any]) -> None:
+def test_what_of_a_targets_options_is_another_measurement(case):
     target, usual = case["target"], case["usual"]
     known = settings(target, **usual)
     assert known
@@ -116,7 +113,7 @@ def test_what_of_a_targets_options_is_another_measurement(case: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("beside", ["m.weights", "m" * 200 + ".weights"])
-def test_an_onnx_models_weights_may_lie_beside_it(tmp_path: Path, beside: str) -> None:
+def test_an_onnx_models_weights_may_lie_beside_it(tmp_path, beside):
     onnx, np = pytest.importorskip("onnx"), pytest.importorskip("numpy")
     helper, kind, models = onnx.helper, onnx.TensorProto.FLOAT, []
     given, made = (helper.make_tensor_value_info(name, kind, ["N", 64]) for name in "xy")
@@ -132,7 +129,7 @@ def test_an_onnx_models_weights_may_lie_beside_it(tmp_path: Path, beside: str) -
     assert of_files(onnx_files(one)) != of_files(onnx_files(other))
 
 
-def test_names_of_weights_are_found_in_any_block_and_not_outside_of_the_models_folder(tmp_path: Path) -> None:
+def test_names_of_weights_are_found_in_any_block_and_not_outside_of_the_models_folder(tmp_path):
     folder = tmp_path / "models"
     folder.mkdir()
     for path in (folder / "m.weights", tmp_path / "secret"):
@@ -145,16 +142,16 @@ def test_names_of_weights_are_found_in_any_block_and_not_outside_of_the_models_f
     assert onnx_files(evil) == [evil]
 
 
-def test_a_torch_models_weights_are_its_identity(tmp_path: Path) -> None:
+def test_a_torch_models_weights_are_its_identity(tmp_path):
     torch = pytest.importorskip("torch")
     from infercanary.probe.targets.engines.torch_weights import digest_of
 
-    def identity(model: Any) -> str:
+    def identity(model):
         target = TorchTarget(model, ONE)
         target.open()
         return target.identity()
 
-    def linear(seed: int, **buffers: Any) -> Any:
+    def linear(seed, **buffers):
         torch.manual_seed(seed)
         model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)).eval()
         for name, buffer in buffers.items():
@@ -187,8 +184,8 @@ def test_a_torch_models_weights_are_its_identity(tmp_path: Path) -> None:
 @pytest.mark.parametrize("whole", [1 << 30, 1])
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "complex64"])
 def test_weights_in_another_order_of_memory_are_the_same_and_are_not_copied_as_a_whole(
-    whole: int, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    whole, dtype, monkeypatch
+):
     """Those of a channels_last model are in another one, and a copy of a large tensor may not fit."""
     torch = pytest.importorskip("torch")
     from infercanary.probe.targets.engines import torch_weights
@@ -197,7 +194,7 @@ def test_weights_in_another_order_of_memory_are_the_same_and_are_not_copied_as_a
         monkeypatch.setattr(module, "PIECE", 77)
     held, found, elements = [0], set(), torch_weights._elements
 
-    def seen(*stretch: Any) -> Any:
+    def seen(*stretch):
         piece = elements(*stretch)
         held.append(piece.untyped_storage().nbytes())
         return piece
@@ -215,7 +212,7 @@ def test_weights_in_another_order_of_memory_are_the_same_and_are_not_copied_as_a
     assert len(found) == 1 and "" not in found
 
 
-def test_settings_that_are_empty_are_as_if_they_did_not_exist() -> None:
+def test_settings_that_are_empty_are_as_if_they_did_not_exist():
     assert digest({"a": 1}) == digest({"a": 1, "later": None, "more": (), "off": False, "deep": {"x": 0}})
     assert digest({"a": 1, "b": [0, 1]}) != digest({"a": 1, "b": [1, 0]}), (
         "numbers in a list have their places"
@@ -240,16 +237,16 @@ class Known(Scripted):
     ("identity", "found"),
     [("version 3", {"model:a": "version 3"}), ("", {}), (OSError("no such volume"), {})],
 )
-def test_each_canary_has_components_of_its_own(identity: Any, found: dict[str, str]) -> None:
+def test_each_canary_has_components_of_its_own(identity, found):
     canary = opened(Known(version=identity, components={"own": "1"}))
     assert canary.environment == {"own": "1", **found} and canary.close(5.0)
 
 
 @pytest.mark.parametrize("letter", ["x", "模", "\udcff"])
-def test_what_tells_two_models_apart_may_be_at_the_end_of_a_long_path(letter: str) -> None:
+def test_what_tells_two_models_apart_may_be_at_the_end_of_a_long_path(letter):
     """Of a long value the environment keeps the beginning alone."""
 
-    def shown(identity: str) -> str:
+    def shown(identity):
         return fingerprint(components("own", Known(version=identity)))["model:own"]
 
     path = "server: m, root /models/" + 60 * letter
@@ -258,7 +255,7 @@ def test_what_tells_two_models_apart_may_be_at_the_end_of_a_long_path(letter: st
     assert shown("server: m, root /models/1") == "server: m, root /models/1"
 
 
-def test_identifying_a_model_is_no_part_of_the_cold_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identifying_a_model_is_no_part_of_the_cold_start(monkeypatch):
     begin = time.perf_counter()
     monkeypatch.setattr(canary_module, "since_start", lambda: time.perf_counter() - begin)
     canary = opened(Known(seconds=0.4), tally=(tally := Tally()))

@@ -1,10 +1,7 @@
 """The journal: lines that survive a crash, within their bytes."""
 
-from __future__ import annotations
-
 import json
 import logging
-from pathlib import Path
 
 import pytest
 
@@ -15,15 +12,15 @@ from infercanary.probe.journal import Journal, last_runs, read
 ENVIRONMENT = {"torch": "2.13.0", "python": "3.11"}
 
 
-def run(sequence: int) -> Run:
+def run(sequence):
     return Run(sequence, "resnet18", 100.0, 100.5, "ok", (0.01, 0.011), {"compute": 0.01}, ("stalled",))
 
 
-def sequences(path: Path) -> list[int]:
+def sequences(path):
     return [entry.run.sequence for entry in read(path) if entry.run]
 
 
-def test_a_run_is_one_line_with_its_environment_and_tags(tmp_path: Path) -> None:
+def test_a_run_is_one_line_with_its_environment_and_tags(tmp_path):
     path, newer = tmp_path / "journal", {**ENVIRONMENT, "torch": "2.14.0"}
     journal = Journal(path, "boot-1")
     for runs, environment in (([1, 2], ENVIRONMENT), ([3], ENVIRONMENT), ([4], newer), ([], ENVIRONMENT)):
@@ -39,7 +36,7 @@ def test_a_run_is_one_line_with_its_environment_and_tags(tmp_path: Path) -> None
     assert [entry.run for entry in read(path) if entry.run] == [run(sequence) for sequence in range(1, 6)]
 
 
-def test_it_is_rotated_and_each_file_says_environment_and_outputs_once(tmp_path: Path) -> None:
+def test_it_is_rotated_and_each_file_says_environment_and_outputs_once(tmp_path):
     path = tmp_path / "journal"
     journal = Journal(path, "boot-1", max_bytes=20_000)
     for sequence in range(500):
@@ -57,7 +54,7 @@ def test_it_is_rotated_and_each_file_says_environment_and_outputs_once(tmp_path:
         )
 
 
-def test_what_a_crash_left_is_found_and_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
+def test_what_a_crash_left_is_found_and_a_torn_line_costs_only_itself(tmp_path):
     path = tmp_path / "journal"
     assert last_runs(path, 10) == []
     path.write_bytes(b"\x00\xffgarbage\n\n[]\n3\n")
@@ -74,9 +71,7 @@ def test_what_a_crash_left_is_found_and_a_torn_line_costs_only_itself(tmp_path: 
 
 
 @pytest.mark.parametrize("is_full", [True, False])
-def test_what_cannot_be_written_is_said_once_counted_and_recovered_from(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_full: bool
-) -> None:
+def test_what_cannot_be_written_is_said_once_counted_and_recovered_from(tmp_path, caplog, is_full):
     """A full disk; and a link in a folder that others write to, which is not followed."""
     caplog.set_level(logging.INFO)
     folder, path, victim = tmp_path / "folder", tmp_path / "folder/full", tmp_path / "victim"

@@ -1,10 +1,7 @@
 """Engines whose libraries do not fit: real packages with real shared libraries, and the words of the real loader."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +16,7 @@ needs_cc = pytest.mark.skipif(
 )
 
 
-def compiled(file: Path, source: str, *flags: str) -> Path:
+def compiled(file, source, *flags):
     file.parent.mkdir(parents=True, exist_ok=True)
     command = [str(CC), "-shared", "-fPIC", "-x", "c", "-", "-o", str(file), *flags]
     subprocess.run(command, input=source, text=True, check=True)
@@ -27,14 +24,14 @@ def compiled(file: Path, source: str, *flags: str) -> Path:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def site(tmp_path, monkeypatch):
     """Where packages are found; the loader's own search path stays as it is."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     return tmp_path
 
 
-def engine(site: Path, name: str, library: str, calls: str) -> None:
+def engine(site, name, library, calls):
     """A package whose extension needs ``library``, which is not where the loader looks."""
     (site / name).mkdir()
     (site / name / "__init__.py").write_text(f"from {name} import _C\n")
@@ -45,7 +42,7 @@ def engine(site: Path, name: str, library: str, calls: str) -> None:
     shutil.rmtree(site / "build")
 
 
-def refused(name: str) -> Failure:
+def refused(name):
     with pytest.raises(Failure) as caught:
         imported(name, "install it")
     assert str(caught.value).startswith(f"{name} cannot be imported (")
@@ -64,9 +61,7 @@ mixed    | libc.so.6           | ncclCommRegister |                       |     
 
 @needs_cc
 @pytest.mark.parametrize("row", scenarios(MISFITS), ids=lambda row: row[0])
-def test_a_library_that_does_not_fit(
-    site: Path, monkeypatch: pytest.MonkeyPatch, row: tuple[str, ...]
-) -> None:
+def test_a_library_that_does_not_fit(site, monkeypatch, row):
     """Of a wrong LD_LIBRARY_PATH it is told where CUDA's wheels put the library."""
     name, library, calls, file, search, reason, *words = row
     engine(site, name, library, calls or "made")
@@ -82,7 +77,7 @@ def test_a_library_that_does_not_fit(
     assert str(refused(name)) == str(error), "the second attempt says the same"
 
 
-def test_a_library_that_is_none(site: Path) -> None:
+def test_a_library_that_is_none(site):
     (site / "cut").mkdir()
     (site / "cut" / "__init__.py").write_text("from cut import _C\n")
     (site / "cut" / "_C.so").write_bytes(b"\x7fELF")
@@ -90,7 +85,7 @@ def test_a_library_that_is_none(site: Path) -> None:
     assert error.reason == "no_libraries" and "_C.so: file too short); that" in str(error)
 
 
-def test_what_is_not_installed_is_a_mistake(site: Path) -> None:
+def test_what_is_not_installed_is_a_mistake(site):
     with pytest.raises(UsageError, match=r"^nowhere cannot be imported \(No.*'nowhere'\); install it$"):
         imported("nowhere", "install it")
 
@@ -104,7 +99,7 @@ wheels  | raise ValueError('libcublas.so.*[0-9] not found in the system path') |
 
 
 @pytest.mark.parametrize(("name", "code", "text"), scenarios(BROKEN))
-def test_what_is_installed_and_broken_is_not(site: Path, name: str, code: str, text: str) -> None:
+def test_what_is_installed_and_broken_is_not(site, name, code, text):
     (site / name).mkdir()
     (site / name / "__init__.py").write_text(code)
     error = refused(name)
@@ -123,5 +118,5 @@ expected a tensor of another shape                                              
 
 
 @pytest.mark.parametrize(("words", "reason"), scenarios(WORDS))
-def test_words_of_engines(words: str, reason: str) -> None:
+def test_words_of_engines(words, reason):
     assert getattr(misfit(words), "reason", "") == reason

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,11 +26,11 @@ from tests.scenarios import mistakes, typed
 torch = pytest.importorskip("torch")
 
 
-def readings(target: Any) -> dict[tuple[str, ...], float]:
+def readings(target):
     return {(metric.name, *labels): value for metric, value, labels in target.readings()}
 
 
-def opened(**options: Any) -> Any:
+def opened(**options):
     target = MatmulTarget(**{"size": 64, **options})
     target.open()
     return target
@@ -40,7 +39,7 @@ def opened(**options: Any) -> Any:
 # On the CPU ------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_on_the_cpu() -> None:
+def test_a_run_on_the_cpu():
     target = make("matmul", {"size": 64})
     target.open()
     timing, _ = target.clock.measure(target.run)
@@ -54,7 +53,7 @@ def test_a_run_on_the_cpu() -> None:
     assert environment["matmul_size"] == "64" and environment["torch"] == torch.__version__
 
 
-def test_what_it_multiplies() -> None:
+def test_what_it_multiplies():
     target = opened(size=32, seed=3)
     result = target.clock.measure(target.run)[1]
     a, b, _ = target._operands["float32"]
@@ -70,7 +69,7 @@ def test_what_it_multiplies() -> None:
     assert target._operands == {}
 
 
-def test_bfloat16_where_the_cpu_has_it_and_else_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_where_the_cpu_has_it_and_else_it_is_left_out(monkeypatch):
     if has_native_bfloat16(torch):
         target = opened(precision="bfloat16")
         assert target.precisions == ("float32", "bfloat16")
@@ -95,9 +94,7 @@ FEATURES = r"""
 
 
 @pytest.mark.parametrize(("text", "variables", "native"), typed(FEATURES))
-def test_where_bfloat16_is_native(
-    tmp_path: Path, text: str | None, variables: dict[str, str], native: bool
-) -> None:
+def test_where_bfloat16_is_native(tmp_path, text, variables, native):
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
     assert has_native_bfloat16(torch, variables, tmp_path / "cpuinfo") == native
@@ -113,14 +110,14 @@ dtype: float32 | options: unknown key `dtype` | size, device, precision, seed
 
 
 @pytest.mark.parametrize(("options", "words"), mistakes(MISTAKES))
-def test_a_mistake_is_one_line(options: dict[str, Any], words: list[str]) -> None:
+def test_a_mistake_is_one_line(options, words):
     with pytest.raises(UsageError) as caught:
         make("matmul", options)
     assert [word for word in words if word not in str(caught.value)] == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_cuda_it_says_why() -> None:
+def test_without_cuda_it_says_why():
     target = MatmulTarget(device="cuda")
     with pytest.raises(NoCuda, match="or set `device: cpu`"):
         target.open()
@@ -142,9 +139,7 @@ class FakeGpu:
 
     now = 0.0
 
-    def __init__(
-        self, seconds: dict[str, float], capability: tuple[int, ...] = (8, 0), name: str = "A100"
-    ) -> None:
+    def __init__(self, seconds, capability=(8, 0), name="A100"):
         self.seconds, self.products, self.fractions = seconds, list[str](), list[float]()
         self.switch = SimpleNamespace(fp32_precision="none")
         self.backends = SimpleNamespace(
@@ -199,10 +194,10 @@ FLOP = 2.0 * 64**3
 
 
 @pytest.fixture
-def on(monkeypatch: pytest.MonkeyPatch) -> Any:
+def on(monkeypatch):
     """Opens a target on a stand-in of a GPU."""
 
-    def open_on(gpu: FakeGpu, **options: Any) -> Any:
+    def open_on(gpu, **options):
         monkeypatch.setattr(torch_profile, "imported", lambda *_: gpu)
         target = opened(**{"device": "cuda", "own_process": True, **options})
         target.calibrate()
@@ -232,9 +227,9 @@ GPUS = """
     ("capability", "name", "seconds", "switch", "is_guest", "precisions", "unused"), typed(GPUS)
 )
 def test_the_precisions_of_a_gpu(
-    on: Any, monkeypatch: pytest.MonkeyPatch, capability: list[int], name: str, seconds: dict[str, float], switch: str,
-    is_guest: bool, precisions: str, unused: float | None,
-) -> None:  # fmt: skip
+    on, monkeypatch, capability, name, seconds, switch,
+    is_guest, precisions, unused
+):  # fmt: skip
     """In a server's process its switch is left alone; elsewhere it is afterwards as it was."""
     gpu = FakeGpu(seconds, (*capability,), name)
     gpu.switch.fp32_precision = switch
@@ -249,13 +244,13 @@ def test_the_precisions_of_a_gpu(
     assert timing.phases.keys() == {"compute", "launch", "queue"}
 
 
-def test_a_repeat_takes_100_us(on: Any) -> None:
+def test_a_repeat_takes_100_us(on):
     target = on(FakeGpu({name: seconds / 50 for name, seconds in A100.items()}))
     assert inferences(target.clock) in (10, 11)  # the clock adds up what the products take
     assert readings(target)[FLOPS.name, "float32"] == pytest.approx(FLOP / 140e-6, rel=1e-3)
 
 
-def test_tensor_cores_that_are_not_used_by_the_median_of_the_last_measurements(on: Any) -> None:
+def test_tensor_cores_that_are_not_used_by_the_median_of_the_last_measurements(on):
     gpu = FakeGpu({**A100, "bfloat16": 6.5e-3})
     target = on(gpu)
     found = [readings(target)[UNUSED.name,]]
@@ -269,7 +264,7 @@ def test_tensor_cores_that_are_not_used_by_the_median_of_the_last_measurements(o
     ("name", "before", "values"),
     [("fp32_precision", "none", ("tf32", "ieee")), ("allow_tf32", False, (True, False))],
 )
-def test_both_of_torchs_switches(name: str, before: Any, values: tuple[Any, Any]) -> None:
+def test_both_of_torchs_switches(name, before, values):
     switch = SimpleNamespace(**{name: before})
     fake = SimpleNamespace(backends=SimpleNamespace(cuda=SimpleNamespace(matmul=switch)))
     for is_on, value in zip((True, False), values, strict=True):
@@ -278,7 +273,7 @@ def test_both_of_torchs_switches(name: str, before: Any, values: tuple[Any, Any]
         assert getattr(switch, name) == before
 
 
-def test_torchs_own_switch_is_as_before() -> None:
+def test_torchs_own_switch_is_as_before():
     """Of torch's two interfaces the older one must go on working."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()
     with module._tf32(torch, True):
@@ -287,15 +282,13 @@ def test_torchs_own_switch_is_as_before() -> None:
     assert (torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()) == before
 
 
-def test_amds_gpus_have_no_tensor_cores() -> None:
+def test_amds_gpus_have_no_tensor_cores():
     gpu = FakeGpu({}, (9, 0), "MI300X")
     gpu.version.cuda = None
     assert not has_tensor_cores(gpu, None)
 
 
-def test_on_a_gpu_it_asks_for_both_kinds_of_memory_and_binds_torchs_allocator(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_a_gpu_it_asks_for_both_kinds_of_memory_and_binds_torchs_allocator(monkeypatch):
     gpu, asked = FakeGpu(A100), list[Need]()
     monkeypatch.setattr(torch_profile, "imported", lambda *_: gpu)
     target = MatmulTarget(size=64, device="cuda", own_process=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture
-def proc(tmp_path: Path) -> Path:
+def proc(tmp_path):
     (tmp_path / "status").write_text(
         "Name:\tpython\nVmPeak:\t  99 kB\nVmHWM:\t    2048 kB\nVmRSS:\t 1024 kB\n"
     )
@@ -44,7 +43,7 @@ def proc(tmp_path: Path) -> Path:
 
 
 class Container(ContainerCpu):
-    def resident(self) -> int | None:
+    def resident(self):
         return 7000
 
 
@@ -71,14 +70,14 @@ class Counting(Scripted):
         return None if self.peak is None else DeviceMemory(self.now, self.peak)
 
 
-def taken(target: Any, proc: Path, is_guest: bool = False, calls_a_server: bool = False) -> dict[str, float]:
+def taken(target, proc, is_guest=False, calls_a_server=False):
     taking = Taking(target, Container(), proc)
     taking.is_guest = is_guest
     taking.begin()
     return taking.end(TIMINGS, calls_a_server)
 
 
-def test_the_peak_is_that_of_the_run_and_a_guest_resets_nothing(proc: Path) -> None:
+def test_the_peak_is_that_of_the_run_and_a_guest_resets_nothing(proc):
     target, cleared = Counting(), proc / "clear_refs"
     assert taken(target, proc, is_guest=True) == {THROUGHPUT: 40.0, HOST_MEMORY: 300 * PAGE}
     assert (cleared.read_text(), target.resets) == ("", 0)
@@ -90,9 +89,7 @@ def test_the_peak_is_that_of_the_run_and_a_guest_resets_nothing(proc: Path) -> N
     assert taken(target, proc)[HOST_MEMORY] == 300 * PAGE
 
 
-def test_the_memory_of_a_server_is_not_that_of_its_client(
-    proc: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_memory_of_a_server_is_not_that_of_its_client(proc, monkeypatch):
     asked, is_here = list[tuple[str, int]](), True
     monkeypatch.setattr(
         "infercanary.probe.measures.listens_here",
@@ -120,9 +117,7 @@ no such name.invalid | true  | /           | false
 
 
 @pytest.mark.parametrize(("host", "in_container", "cgroup", "is_here"), typed(SERVERS))
-def test_a_server_in_the_same_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, in_container: bool, cgroup: str, is_here: bool
-) -> None:
+def test_a_server_in_the_same_container(tmp_path, monkeypatch, host, in_container, cgroup, is_here):
     monkeypatch.setattr(listener, "in_container", lambda: in_container)
     for process, own in (("self", "/"), (str(os.getpid()), cgroup)):
         (tmp_path / process).mkdir()
@@ -134,7 +129,7 @@ def test_a_server_in_the_same_container(
 
 
 @pytest.mark.parametrize("odd", [ValueError("broken"), None, "much", 0, -1, float("inf"), float("nan")])
-def test_what_is_not_known_is_missing(proc: Path, odd: Any) -> None:
+def test_what_is_not_known_is_missing(proc, odd):
     (proc / "status").write_text("Name:\tpython\n")
     (proc / "statm").write_text("\n")
     found = taken(Counting(samples=odd, peak=odd), proc)
@@ -162,7 +157,7 @@ WINDOWS = """
 
 
 @pytest.mark.parametrize("row", WINDOWS.strip().splitlines())
-def test_what_a_gpu_took_is_known_within_a_few_percent_or_missing(row: str) -> None:
+def test_what_a_gpu_took_is_known_within_a_few_percent_or_missing(row):
     """Ten repeats, each of 4 inferences. Unknown: where a sampler was late; of a server, or on the CPU; of two GPUs, or
     of a part of one; where the counter stands still; where the driver's use may be of the time before."""
     seconds, repeats, gpus, energy, shown, *known = row.split()
@@ -180,11 +175,11 @@ def test_what_a_gpu_took_is_known_within_a_few_percent_or_missing(row: str) -> N
     assert found == {name: {ENERGY: 1200.0 / 40, DEVICE_USE: 0.9}[name] for name in known}
 
 
-def test_every_measure_that_is_shown_is_one_and_nothing_of_the_run_before_stays() -> None:
+def test_every_measure_that_is_shown_is_one_and_nothing_of_the_run_before_stays():
     tally = Tally()
     canary = CanaryMetrics("c", tally)
 
-    def shown() -> set[tuple[str, ...]]:
+    def shown():
         return {(metric.name, *labels) for metric, _ in SHOWN.values() for labels in points(tally, metric)}
 
     canary.found((), dict.fromkeys(MEASURES, 1.0) | {"throughput@8x1": 2.0, "newer": 3.0}, eligible=True)

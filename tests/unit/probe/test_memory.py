@@ -94,7 +94,7 @@ CASES = {
 WHOSE = {"the container's limit": "own", "a limit above the container": "above"}
 
 
-def made(folder: Path, cgroup: str, files: str) -> HostMemory:
+def made(folder, cgroup, files):
     """A host with these files: ``path = content``; ``M`` is MiB, and ``;`` ends a line of the content."""
     texts = {"proc/self/cgroup": cgroup + "\n", "proc/meminfo": HOST}
     for line in files.strip().splitlines():
@@ -108,7 +108,7 @@ def made(folder: Path, cgroup: str, files: str) -> HostMemory:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_binds_a_process(tmp_path: Path, case: str) -> None:
+def test_what_binds_a_process(tmp_path, case):
     cgroup, files, expected = CASES[case]
     *found, last = made(tmp_path, cgroup, files).bounds()
     assert last == Bound("the host's 8.00 GiB", 8192 * MIB, 6144 * MIB)
@@ -119,7 +119,7 @@ def test_what_binds_a_process(tmp_path: Path, case: str) -> None:
     assert "; ".join(shown) == expected
 
 
-def test_what_is_left_of_a_container(tmp_path: Path) -> None:
+def test_what_is_left_of_a_container(tmp_path):
     host = made(tmp_path, "0::/", V2.format(400, 330, 10))
     assert host.left() == ((80 - 64) * MIB, 64 * MIB, "the container's limit of 400 MiB")
     # Page cache in use counts as free, and an eighth of a small limit is kept.
@@ -129,7 +129,7 @@ def test_what_is_left_of_a_container(tmp_path: Path) -> None:
         assert (last.size, last.reserve) == ((83 - kept) * MIB, kept * MIB)
 
 
-def test_nothing_to_read_is_no_limit(tmp_path: Path) -> None:
+def test_nothing_to_read_is_no_limit(tmp_path):
     host, machine = HostMemory(None, tmp_path, tmp_path), HostMemory().left()
     assert (host.bounds(), host.left(), host.left_for_a_moment()) == ([], None, None)
     assert describe_shortage(MemoryError("x"), "host", "cpu", host).endswith("(host): MemoryError: x")
@@ -141,7 +141,7 @@ some_bounds = st.lists(st.builds(Bound, st.text(max_size=3), sizes, st.integers(
 
 
 @given(some_bounds, st.one_of(st.none(), sizes))
-def test_the_tightest_bound_counts(bounds: list[Bound], reserve: int | None) -> None:
+def test_the_tightest_bound_counts(bounds, reserve):
     left = tightest(bounds, reserve, MIB, 0.05)
     assert (left is None) == (not bounds)
     for bound in bounds if left else []:  # what is taken within it stays within every bound
@@ -149,7 +149,7 @@ def test_the_tightest_bound_counts(bounds: list[Bound], reserve: int | None) -> 
         assert left is not None and (left.size == 0 or max(0, bound.used) + left.size + kept <= bound.limit)
 
 
-def test_what_is_left_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_of_a_device(monkeypatch):
     monkeypatch.setattr(memory, "device_memory", {1: (GIB, 80 * GIB), 2: (GIB, 4 * GIB)}.get)
     for device, reserve, kept in (
         ("cuda:1", None, int(0.02 * 80 * GIB)), ("cuda:2", None, DEVICE_RESERVE), ("cuda:2", 7, 7),
@@ -165,7 +165,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 class Unreadable(Exception):
-    def __str__(self) -> str:
+    def __str__(self):
         raise ValueError
 
 
@@ -191,14 +191,14 @@ ARENA = RuntimeError("bfc_arena.cc:376 Failed to allocate memory for requested b
         (Unreadable(), "cuda", None),
     ],
 )  # fmt: skip
-def test_which_errors_mean_a_shortage(error: BaseException, device: str, place: str | None) -> None:
+def test_which_errors_mean_a_shortage(error, device, place):
     assert place_of(error, device) == place
     with pytest.raises(UsageError) as hides:
         raise UsageError("inputs[0]: torch cannot make it") from error
     assert place_of(hides.value, device) == place
 
 
-def test_the_line_says_how_much_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_says_how_much_is_in_use(tmp_path, monkeypatch):
     host = made(tmp_path, "0::/", V2.format(512, 500, 0))
     monkeypatch.setattr(memory, "device_memory", {1: (79 * GIB, 80 * GIB)}.get)
     for error, place, words in (
@@ -209,7 +209,7 @@ def test_the_line_says_how_much_is_in_use(tmp_path: Path, monkeypatch: pytest.Mo
         assert line.startswith(f"out of memory ({place}): ") and all(word in line for word in words)
 
 
-def test_what_the_process_before_ended_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_process_before_ended_is_taken_from_the_environment(monkeypatch):
     ended = [Ended("a", "why — é", 1.5), Ended("a", "why", 1.5, (8, 1))]
     for text, expected in ((msgspec.json.encode(ended).decode(), ended), ("", []), ("junk", []), ("{}", [])):
         monkeypatch.setenv(memory._VARIABLE, text)
@@ -217,7 +217,7 @@ def test_what_the_process_before_ended_is_taken_from_the_environment(monkeypatch
     assert take_ended() == []
 
 
-def test_sizes_of_inputs() -> None:
+def test_sizes_of_inputs():
     for dtype, size in {"float32": 4, "bfloat16": 2, "complex64": 8, "float8_e4m3fn": 1}.items():
         for shape, count in (([2, 3], 6), ([], 1)):
             assert of_input("inputs[0]", shape, dtype).size == count * size
@@ -235,9 +235,7 @@ onnx   | {model: m.onnx} | model 23, model 5023
 
 
 @pytest.mark.parametrize(("kind", "options", "expected"), scenarios(ASKED))
-def test_engines_ask_before_they_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: str, expected: str
-) -> None:
+def test_engines_ask_before_they_take(tmp_path, monkeypatch, kind, options, expected):
     for engine in ("torch", "onnxruntime"):
         pytest.importorskip(engine)
     monkeypatch.chdir(tmp_path)
@@ -247,7 +245,7 @@ def test_engines_ask_before_they_take(
         Path(name).write_bytes(content)
     found = list[str]()
 
-    def refuse(needs: Any) -> None:
+    def refuse(needs):
         found.extend(f"{need.place} {need.size}" for need in needs)
         if sum(need.size for need in needs) > 5000:
             raise InterruptedError
@@ -309,7 +307,7 @@ print(json.dumps(found))
 """
 
 
-def test_a_process_that_may_have_no_more_goes_on() -> None:
+def test_a_process_that_may_have_no_more_goes_on():
     """A real limit (RLIMIT_AS), and an allocation that really fails."""
     done = subprocess.run(
         [sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=300, check=False

@@ -18,7 +18,7 @@ from infercanary.render.text import render_texts
 AT = 1785160991.0
 
 
-def report(text: str) -> Report:
+def report(text):
     """As a probe's: metrics without their prefix, labels before a value joined by ``/``; of each run the first latency,
     that of the others, and how many there are. Through JSON, as the command gets it."""
     known = yaml.safe_load(text)
@@ -109,11 +109,11 @@ runs:
 """
 
 
-def shown(text: str) -> str:
+def shown(text):
     return render_texts(report_documents(report(text)), width=200)
 
 
-def test_every_tag_every_state_and_what_is_unknown_has_its_words() -> None:
+def test_every_tag_every_state_and_what_is_unknown_has_its_words():
     text = shown(
         f"{{metrics: {{canary_state: {{c/failing: 1}}}}, runs: [{{canary: c, tags: [{', '.join(TAGS)}]}}]}}"
     )
@@ -126,7 +126,7 @@ def test_every_tag_every_state_and_what_is_unknown_has_its_words() -> None:
         assert re.search(r"c +it was to run on CUDA, but its engine [^;]+; ", text)
 
 
-def test_a_profile_is_a_table_and_its_operators_are_in_the_report() -> None:
+def test_a_profile_is_a_table_and_its_operators_are_in_the_report():
     made = report("metrics: {canary_state: {c/steady: 1}}\nruns: [{canary: c}]")
     made = msgspec.structs.replace(made, runs=(msgspec.structs.replace(made.runs[0], profile=PROFILE),))
     text = render_texts(report_documents(made), width=200)
@@ -209,7 +209,7 @@ def test_a_profile_is_a_table_and_its_operators_are_in_the_report() -> None:
     ],
     ids=["healthy", "all wrong", "cuda", "product"],
 )
-def test_what_a_report_shows(made: str, lines: str) -> None:
+def test_what_a_report_shows(made, lines):
     text = "\n".join(" ".join(line.split()) for line in shown(made).split("\n"))
     assert [line for line in lines.strip().split("\n") if line.strip().replace("\\n", "\n") not in text] == []
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +28,7 @@ from tests.scenarios import mistakes  # noqa: E402
 ONE = [{"shape": [2, 4]}]
 
 
-def save(name: str, node: str, x: Any, y: Any, *more: Any, opset: int = 17, ir: int = 8) -> str:
+def save(name, node, x, y, *more, opset=17, ir=8):
     """A model of one operator from ``x`` to ``y``, each a type and a shape; opset and IR are ONNX Runtime 1.17's."""
     nodes = [helper.make_node(node, ["x", "w"] if node == "MatMul" else ["x"], ["y"]), *more]
     given, made = (helper.make_tensor_value_info(name, *each) for name, each in (("x", x), ("y", y)))
@@ -41,28 +40,28 @@ def save(name: str, node: str, x: Any, y: Any, *more: Any, opset: int = 17, ir: 
     return name
 
 
-def linear(name: str = "model.onnx", batch: Any = "N", **more: Any) -> str:
+def linear(name="model.onnx", batch="N", **more):
     return save(name, "MatMul", (Type.FLOAT, [batch, 4]), (Type.FLOAT, [batch, 3]), **more)
 
 
 @pytest.fixture(autouse=True)
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return linear()
 
 
-def opened(model: Any = "model.onnx", inputs: Any = ONE, **options: Any) -> Any:
+def opened(model="model.onnx", inputs=ONE, **options):
     target = OnnxTarget(model, inputs, **options)
     target.open()
     return target
 
 
-def values_of(target: Any) -> list[float]:
+def values_of(target):
     found: list[float] = target.values(target.clock.measure(target.run)[1])
     return found
 
 
-def test_a_model_computes_what_numpy_does() -> None:
+def test_a_model_computes_what_numpy_does():
     target = opened(seed=3)
     timing, result = target.clock.measure(target.run)
     assert isinstance(target.clock, HostClock) and target.device == "cpu"
@@ -81,9 +80,7 @@ def test_a_model_computes_what_numpy_does() -> None:
     ("declared", "given", "shape"),
     [(None, [2, 4], (2, 4)), (None, [], ()), ([], None, ()), (["N"], [3], (3,))],
 )
-def test_a_shape_is_given_where_the_model_declares_none(
-    declared: Any, given: Any, shape: tuple[int, ...], model_format: str
-) -> None:
+def test_a_shape_is_given_where_the_model_declares_none(declared, given, shape, model_format):
     path = save("rank.onnx", "Relu", (Type.FLOAT, declared), (Type.FLOAT, declared))
     if model_format == "ort":
         options = ort.SessionOptions()
@@ -94,7 +91,7 @@ def test_a_shape_is_given_where_the_model_declares_none(
     assert target._arrays["x"].shape == shape and len(values_of(target)) == math.prod(shape)
 
 
-def test_inputs_and_outputs_of_other_kinds() -> None:
+def test_inputs_and_outputs_of_other_kinds():
     """Of texts and sequences there are no numbers: those of the bfloat16 one are the output."""
     casts = [
         helper.make_node("Cast", ["x"], [y], to=to) for y, to in (("y", Type.BFLOAT16), ("s", Type.STRING))
@@ -111,7 +108,7 @@ def test_inputs_and_outputs_of_other_kinds() -> None:
     assert values == pytest.approx(given, rel=2**-8) and max(given) > 500 and values != given
 
 
-def test_the_options_reach_the_session_and_are_components() -> None:
+def test_the_options_reach_the_session_and_are_components():
     target = opened(
         intra_op_threads=3, inter_op_threads=2, execution_mode="parallel", graph_optimization="basic",
         session_config={"session.intra_op.allow_spinning": False},
@@ -159,7 +156,7 @@ for target in kept:
 """
 
 
-def test_the_threads_that_are_reported_are_those_that_there_are() -> None:
+def test_the_threads_that_are_reported_are_those_that_there_are():
     """The default is counted from the host's cores; here are the threads that ONNX Runtime really starts."""
     done = subprocess.run(
         [sys.executable, "-c", THREADS], capture_output=True, text=True, check=True, timeout=60
@@ -169,7 +166,7 @@ def test_the_threads_that_are_reported_are_those_that_there_are() -> None:
     assert all(started == count - 1 for started, count in others) and others[1][1] == 5
 
 
-def test_close_lets_go_of_the_session_and_leaves_nothing_open() -> None:
+def test_close_lets_go_of_the_session_and_leaves_nothing_open():
     target = opened()
     session, values, counts = weakref.ref(target.session), values_of(target), []
     for _ in range(4):
@@ -184,7 +181,7 @@ def test_close_lets_go_of_the_session_and_leaves_nothing_open() -> None:
     assert all(last <= second for second, last in zip(counts[1], counts[-1], strict=True)), counts
 
 
-def test_where_it_was_asked_to_run() -> None:
+def test_where_it_was_asked_to_run():
     assert OnnxTarget("m.onnx", providers=["OpenVINOExecutionProvider"]).device == "cpu"
     options = {"tensorrt": {"device_id": 1, "trt_fp16_enable": True}}
     target = OnnxTarget("m.onnx", providers=["tensorrt", "cuda"], provider_options=options)
@@ -223,7 +220,7 @@ inputs: [] | inputs[0].shape: the model's input `x` is [N, 4]
 
 
 @pytest.mark.parametrize(("options", "words"), mistakes(MISTAKES.replace("VERSION", ort.__version__)))
-def test_a_mistake_is_one_line(options: dict[str, Any], words: list[str]) -> None:
+def test_a_mistake_is_one_line(options, words):
     linear("opset.onnx", opset=99)
     linear("ir.onnx", ir=99)
     Path("junk.onnx").write_bytes(b"not a model" * 40)
@@ -244,7 +241,7 @@ needs_cpu_build = pytest.mark.skipif(
 
 @needs_cpu_build
 @pytest.mark.parametrize("provider", ["cuda", "tensorrt"])
-def test_a_build_for_the_cpu_only_is_refused_or_by_leave_runs_on_the_cpu(provider: str) -> None:
+def test_a_build_for_the_cpu_only_is_refused_or_by_leave_runs_on_the_cpu(provider):
     target = OnnxTarget("model.onnx", ONE, providers=[provider])
     with pytest.raises(UsageError, match=rf"^providers: `{provider}` .* install onnxruntime-gpu"):
         target.open()
@@ -256,7 +253,7 @@ def test_a_build_for_the_cpu_only_is_refused_or_by_leave_runs_on_the_cpu(provide
 
 @needs_cpu_build
 @pytest.mark.filterwarnings("ignore:Specified provider")
-def test_a_provider_that_onnx_runtime_silently_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_that_onnx_runtime_silently_leaves_out(monkeypatch):
     """As it does where libraries of a provider are missing: the session is there, and runs on the CPU."""
     providers = ["QNNExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(ort, "get_available_providers", lambda: providers)
@@ -269,7 +266,7 @@ def test_a_provider_that_onnx_runtime_silently_leaves_out(monkeypatch: pytest.Mo
 # Sweeps ------------------------------------------------------------------------------------------------------------
 
 
-def test_another_size_has_the_same_session_and_the_same_samples_again() -> None:
+def test_another_size_has_the_same_session_and_the_same_samples_again():
     target = opened(seed=3)
     own = values_of(target)
     for batch in (1, 2, 5):

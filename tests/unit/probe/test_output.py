@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -25,24 +23,24 @@ ERRORS = """
 
 
 @pytest.mark.parametrize(("found", "reference", "error"), typed(ERRORS))
-def test_by_how_much(found: list[float], reference: list[float], error: float) -> None:
+def test_by_how_much(found, reference, error):
     assert relative_error(found, reference) == pytest.approx(error)
 
 
-def test_rounding_of_another_library_is_tolerated_and_other_weights_are_not() -> None:
+def test_rounding_of_another_library_is_tolerated_and_other_weights_are_not():
     reference = [math.sin(k) for k in range(1000)]
     rounded = [v * (1 + 4e-3 * (-1) ** k) for k, v in enumerate(reference)]
     other = [math.sin(k + 0.05) for k in range(1000)]
     assert relative_error(rounded, reference) < OUTPUT_TOLERANCE < relative_error(other, reference)
 
 
-def test_the_fingerprint_is_short() -> None:
+def test_the_fingerprint_is_short():
     assert (fingerprint([1 / 3]), fingerprint(())) == ((0.333333,), ())
     assert len(fingerprint(range(1000))) == 32 and fingerprint(range(64)) == (*range(0, 64, 2),)
 
 
 @given(numbers, st.floats(1e-3, 1e3))
-def test_an_output_equals_itself_and_units_do_not_matter(values: list[float], unit: float) -> None:
+def test_an_output_equals_itself_and_units_do_not_matter(values, unit):
     assert relative_error(values, values) == 0.0
     other = [value * 1.05 + 0.01 for value in values]
     scaled = relative_error([v * unit for v in other], [v * unit for v in values])

@@ -1,14 +1,10 @@
 """The sampler of processes, on real ones."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import psutil
 import pytest
@@ -21,12 +17,12 @@ CPU, MEMORY = "infercanary_cpu_seconds_total", "infercanary_resident_memory_byte
 WORK = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
 
 
-def sampler() -> ProcessSampler:
+def sampler():
     """As in a container, of whatever runs here."""
     return ProcessSampler(lambda: True)
 
 
-def sampled(of: ProcessSampler) -> dict[str, dict[str, float]]:
+def sampled(of):
     """Name → command, which is empty for this process → value."""
     return {
         f.name: {p.labels[-1]: p.value for p in f.points if isinstance(p.value, float)} for f in of.sample()
@@ -34,7 +30,7 @@ def sampled(of: ProcessSampler) -> dict[str, dict[str, float]]:
 
 
 @contextmanager
-def worker(folder: Path, name: str) -> Iterator[psutil.Process]:
+def worker(folder, name):
     """A process of that name, which has computed for 0.3 s and waits."""
     program = folder / name
     if not program.exists():
@@ -47,17 +43,17 @@ def worker(folder: Path, name: str) -> Iterator[psutil.Process]:
 
 
 @pytest.fixture(autouse=True)
-def every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def every_process(monkeypatch):
     """However many run here, each is read."""
     monkeypatch.setattr(processes, "MOST", 100_000)
 
 
-def test_outside_of_a_container_it_shows_its_own_memory_alone() -> None:
+def test_outside_of_a_container_it_shows_its_own_memory_alone():
     found = sampled(ProcessSampler(lambda: False))
     assert found == {MEMORY: {"": pytest.approx(psutil.Process().memory_info().rss, rel=0.2)}}
 
 
-def test_what_runs_beside_it_is_summed_by_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_runs_beside_it_is_summed_by_command(tmp_path, monkeypatch):
     """Only the first commands have a name."""
     monkeypatch.setattr(processes, "COMMANDS", 100_000)
     of, others = sampler(), sampler()
@@ -77,9 +73,7 @@ def test_what_runs_beside_it_is_summed_by_command(tmp_path: Path, monkeypatch: p
     assert after[CPU]["infer-worker"] == beside[CPU]["infer-worker"], "a counter keeps what has ended"
 
 
-def test_it_is_not_one_of_the_others_and_a_sample_reads_a_bounded_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_is_not_one_of_the_others_and_a_sample_reads_a_bounded_number(monkeypatch):
     begin = time.process_time()
     while time.process_time() - begin < 0.2:
         pass
@@ -89,7 +83,7 @@ def test_it_is_not_one_of_the_others_and_a_sample_reads_a_bounded_number(
     assert len(sampled(sampler())[MEMORY]) == 2, "this process, and one other"
 
 
-def test_an_id_that_is_used_again_is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_that_is_used_again_is_another_process(monkeypatch):
     seconds = iter((3.0, 5.0, 1.0, 1.5))
     monkeypatch.setattr(
         processes, "_others", lambda: iter([processes._Read(os.getpid(), "python", next(seconds), 1)])
@@ -99,7 +93,7 @@ def test_an_id_that_is_used_again_is_another_process(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.root
-def test_in_a_container_the_others_are_those_of_the_container() -> None:
+def test_in_a_container_the_others_are_those_of_the_container():
     """In a PID namespace as a container has one: process 1, and a worker."""
     script = (
         "from infercanary.probe.samplers.processes import ProcessSampler\n"

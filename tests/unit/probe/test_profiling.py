@@ -37,7 +37,7 @@ class Profiled(Scripted):
     error: BaseException | None = None
     blocks = "profile"
 
-    def __init__(self, **attributes: Any):
+    def __init__(self, **attributes):
         super().__init__(**attributes)
         self.asked: list[int] = []
         self.threads: list[str] = []
@@ -58,13 +58,13 @@ class Profiled(Scripted):
 class Bench:
     """One canary that is steady, with its profiles."""
 
-    def __init__(self, target: Profiled, pool: Pool | None = None, timeout: float = 5.0, share: float = 0.05):
+    def __init__(self, target, pool=None, timeout=5.0, share=0.05):
         self.canary = Canary("one", target, Tally(), timeout, 5.0, pool)
         self.canary.state = "steady"
         self.profiling = Profiling(self.canary, share)
 
 
-def test_it_comes_once_steady_then_after_ten_minutes_then_hourly() -> None:
+def test_it_comes_once_steady_then_after_ten_minutes_then_hourly():
     profiling, times, now = Bench(Profiled()).profiling, list[float](), NOW
     while len(times) < 4:
         if profiling.step(now):
@@ -81,9 +81,7 @@ def test_it_comes_once_steady_then_after_ten_minutes_then_hourly() -> None:
 
 
 @pytest.mark.parametrize("why", [*CANARY_STATES, "device", "container", "pool", "memory"])
-def test_it_waits_until_the_canary_is_steady_and_nobody_waits(
-    why: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_waits_until_the_canary_is_steady_and_nobody_waits(why, monkeypatch, caplog):
     target, memory, lack = Profiled(), Memory({}), "runs are put off" if why == "memory" else ""
     monkeypatch.setattr(memory, "lack_for_round", lambda extra: lack if extra == PROFILER_BYTES else "")
     bench = Bench(target)
@@ -105,9 +103,7 @@ def test_it_waits_until_the_canary_is_steady_and_nobody_waits(
 @pytest.mark.parametrize(
     ("error", "again"), [(None, True), (ValueError("no"), True), (Unprofiled("no"), False)]
 )
-def test_what_it_found_is_given_once_and_what_failed_is_logged_once(
-    error: Exception | None, again: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_it_found_is_given_once_and_what_failed_is_logged_once(error, again, caplog):
     """The first repeat after it is no timed one: what the profiler took is given back, and with it what one needs."""
     caplog.set_level("INFO")
     for is_guest in (False, True):
@@ -121,7 +117,7 @@ def test_what_it_found_is_given_once_and_what_failed_is_logged_once(
 
 
 @pytest.mark.parametrize("late", ["hangs", "hangs in the pool", "waits in the pool"])
-def test_one_that_is_late_is_given_up_and_one_that_hangs_is_reported(late: str) -> None:
+def test_one_that_is_late_is_given_up_and_one_that_hangs_is_reported(late):
     target, lost = Profiled(), list[str]()
     with ThreadPoolExecutor(1, "server") as executor:
         pool = Pool(executor, lambda: lost.append("a thread")) if "pool" in late else None
@@ -138,7 +134,7 @@ def test_one_that_is_late_is_given_up_and_one_that_hangs_is_reported(late: str) 
     assert bench.profiling.step(NOW + 100_000) == 0.0, "what hung once is not tried again"
 
 
-def test_in_a_servers_pool_a_second_model_would_hold_a_thread() -> None:
+def test_in_a_servers_pool_a_second_model_would_hold_a_thread():
     target = Profiled()
     with ThreadPoolExecutor(1, "server") as executor:
         profiling = Bench(target, Pool(executor, None)).profiling
@@ -151,7 +147,7 @@ def test_in_a_servers_pool_a_second_model_would_hold_a_thread() -> None:
         assert len(target.asked) == 1 and other.step(NOW + 10_000) == 0.0
 
 
-def test_the_cap_is_shared_with_them_only_where_they_are_on() -> None:
+def test_the_cap_is_shared_with_them_only_where_they_are_on():
     off, on = Probe({"one": Profiled()}), Probe({"one": Profiled()}, profile=True)
     assert off._runs_cap == 0.01 and not off._between
     assert on._runs_cap == pytest.approx((1 - SHARE) * 0.01) and len(on._between) == 1

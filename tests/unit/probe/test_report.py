@@ -1,7 +1,5 @@
 """The contract: the ladder, the round trip through JSON, and what is refused."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import pkgutil
@@ -22,7 +20,7 @@ from infercanary.contract.report import (
 from tests.scenarios import scenarios
 
 
-def test_ladder_is_geometric_exact_at_each_doubling_and_has_a_short_exact_text() -> None:
+def test_ladder_is_geometric_exact_at_each_doubling_and_has_a_short_exact_text():
     """`le` is text, and series of different probes are summed by it; people read 0.0001, 0.0002, … 52.4288."""
     assert len(LADDER) == 82 and LADDER[0] == 50e-6 and 60 < LADDER[-1] < 63
     for k, bound in enumerate(LADDER):
@@ -31,7 +29,7 @@ def test_ladder_is_geometric_exact_at_each_doubling_and_has_a_short_exact_text()
             assert bound * 1e6 == pytest.approx(50 * 2 ** (k // 4), rel=1e-15)
 
 
-def test_values_are_floats_and_one_that_is_not_known_is_a_missing_point() -> None:
+def test_values_are_floats_and_one_that_is_not_known_is_a_missing_point():
     """JSON's `true` is no number: one bool would make the whole report unreadable."""
     metric = Metric("infercanary_x", "gauge", "X.", ("what",))
     family = metric.family(
@@ -69,23 +67,23 @@ all               | {}
 
 
 @pytest.mark.parametrize(("part", "other"), scenarios(BROKEN))
-def test_what_is_no_report_is_refused(part: str, other: str) -> None:
+def test_what_is_no_report_is_refused(part, other):
     body = GOOD.replace(GOOD if part == "all" else part.encode(), other.encode())
     assert body != GOOD
     with pytest.raises(msgspec.DecodeError):
         decode(body)
 
 
-def test_keys_of_a_later_version_are_passed_over() -> None:
+def test_keys_of_a_later_version_are_passed_over():
     assert decode(GOOD.replace(b'"boot_id"', b'"new":{"a":[1]},"boot_id"')).boot_id == "b"
 
 
-def test_deep_nesting_is_refused_and_not_a_crash() -> None:
+def test_deep_nesting_is_refused_and_not_a_crash():
     with pytest.raises((msgspec.DecodeError, RecursionError)):
         decode(GOOD.replace(b'"boot_id"', b'"new":' + b"[" * 200_000 + b',"boot_id"'))
 
 
-def test_the_kinds_that_no_probe_can_change_are_those_that_are_declared() -> None:
+def test_the_kinds_that_no_probe_can_change_are_those_that_are_declared():
     modules = [name for _, name, _ in pkgutil.walk_packages(infercanary.probe.__path__, "infercanary.probe.")]
     declared = {
         value.name.removesuffix("_total"): value.kind

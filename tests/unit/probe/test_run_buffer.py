@@ -1,7 +1,5 @@
 """The ring of raw runs and its cursor."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,17 +8,17 @@ from infercanary.contract.report import Run
 from infercanary.probe.run_buffer import RunBuffer
 
 
-def run(sequence: int, boot_id: str = "") -> Run:
+def run(sequence, boot_id=""):
     return Run(sequence, "c", 0.0, 0.0, "ok", boot_id=boot_id)
 
 
-def got(ring: RunBuffer, cursor: str, most: int = 99) -> tuple[list[tuple[str, int]], str, int]:
+def got(ring, cursor, most=99):
     runs, after, lost = ring.since(cursor, most)
     return [(run.boot_id, run.sequence) for run in runs], after, lost
 
 
 @given(st.lists(st.integers(0, 7), max_size=30))
-def test_by_its_cursor_a_caller_gets_each_run_once_or_learns_that_it_is_lost(batches: list[int]) -> None:
+def test_by_its_cursor_a_caller_gets_each_run_once_or_learns_that_it_is_lost(batches):
     ring = RunBuffer("boot", 5)
     cursor, newest = "boot.0", 0
     for batch in batches:
@@ -32,7 +30,7 @@ def test_by_its_cursor_a_caller_gets_each_run_once_or_learns_that_it_is_lost(bat
 
 
 @given(st.integers(0, 12), st.integers(0, 9), st.integers(0, 12), st.integers(1, 5), st.integers(0, 3))
-def test_page_by_page_each_run_comes_once(older: int, old: int, own: int, most: int, between: int) -> None:
+def test_page_by_page_each_run_comes_once(older, old, own, most, between):
     """Those of earlier probes first; it goes on while it is read."""
     earlier = [(boot, n) for boot, count in (("older", older), ("old", old)) for n in range(1, count + 1)]
     ring = RunBuffer("new", 100, [run(n, boot) for boot, n in earlier])
@@ -57,7 +55,7 @@ KNOWN = {"old.8": [*OLD[1:], *OWN], "old.9": OWN, "new.0": OWN, "new.1": OWN[1:]
 @pytest.mark.parametrize(
     ("cursor", "expected"), [*((cursor, [*OLD, *OWN]) for cursor in UNKNOWN), *KNOWN.items()]
 )
-def test_a_cursor_that_is_not_known_gets_everything(cursor: str, expected: list[tuple[str, int]]) -> None:
+def test_a_cursor_that_is_not_known_gets_everything(cursor, expected):
     ring = RunBuffer("new", 3, [run(8, "old"), run(9, "old")])
     assert got(RunBuffer("new", 3), cursor) == ([], "new.0", 0)
     ring.extend(map(run, (1, 2)))

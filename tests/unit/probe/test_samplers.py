@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +28,7 @@ class Scripted(Sampler):
     asked = 0
     closed_in = ""
 
-    def __init__(self, act: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, act=lambda: None):
         self.act = act
 
     def sample(self):
@@ -45,7 +43,7 @@ class Scripted(Sampler):
 class Guarded:
     """A sampler that is scripted, its guard and its success."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.sampler, self.tally = Scripted(), Tally()
         self.entered, self.go_on = threading.Event(), threading.Event()
         self.guard = Guard(self.sampler, self.tally)
@@ -54,7 +52,7 @@ class Guarded:
         self.entered.set()
         self.go_on.wait(60)
 
-    def sample(self, patience: float = 30) -> tuple[Any, Any]:
+    def sample(self, patience=30):
         """Its value, and its success; None where there is none."""
         self.guard.sample(patience)
         return values(self.guard.families).get(VALUE.name), values(self.tally.families()).get(SUCCESS.name)
@@ -66,7 +64,7 @@ class Guarded:
         assert self.guard.close(30) and self.sampler.closed_in == "infercanary-scripted"
 
 
-def values(families: Iterable[Family]) -> dict[str, Any]:
+def values(families):
     """Name → label values → value, or the one value of a metric without labels."""
     found: dict[str, Any] = tags.values(families)  # type: ignore[assignment]
     return {name: points.get((), points) for name, points in found.items()}
@@ -82,15 +80,13 @@ def values(families: Iterable[Family]) -> dict[str, Any]:
         (SampleFailed("the cable is out", [VALUE.family(-2)]), -2, logging.WARNING, "the cable is out"),
     ],
 )
-def test_a_sampler_that_raises_costs_only_its_own_families(
-    caplog: pytest.LogCaptureFixture, error: BaseException, shown: float | None, level: int, text: str
-) -> None:
+def test_a_sampler_that_raises_costs_only_its_own_families(caplog, error, shown, level, text):
     """Stale numbers beside green health are worse than none."""
     caplog.set_level(logging.INFO)
     one = Guarded()
     assert one.sample() == (1.0, GOOD)
 
-    def fail() -> None:
+    def fail():
         raise error
 
     one.sampler.act = fail
@@ -102,9 +98,7 @@ def test_a_sampler_that_raises_costs_only_its_own_families(
 
 
 @pytest.mark.parametrize("hanging", [(), (VALUE.family(-1),)])
-def test_a_sampler_that_is_late_holds_nobody_up_and_one_that_hangs_is_given_up(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, hanging: tuple[Family, ...]
-) -> None:
+def test_a_sampler_that_is_late_holds_nobody_up_and_one_that_hangs_is_given_up(caplog, monkeypatch, hanging):
     one = Guarded()
     one.sampler.hanging = hanging
     one.sampler.act = one.hang
@@ -121,7 +115,7 @@ def test_a_sampler_that_is_late_holds_nobody_up_and_one_that_hangs_is_given_up(
     one.comes_back()
 
 
-def test_a_late_sample_is_collected_the_next_time() -> None:
+def test_a_late_sample_is_collected_the_next_time():
     one = Guarded()
     one.sampler.act = one.hang
     one.sample(0.01)
@@ -131,7 +125,7 @@ def test_a_late_sample_is_collected_the_next_time() -> None:
     one.comes_back()
 
 
-def test_built_in_samplers_work_or_say_why_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_built_in_samplers_work_or_say_why_not(caplog):
     caplog.set_level(logging.INFO)
     names = []
     for sampler in make_samplers():
@@ -145,11 +139,11 @@ def test_built_in_samplers_work_or_say_why_not(caplog: pytest.LogCaptureFixture)
     assert names[-1] == "nvml", "the slow one waits for no other"
 
 
-def names(switches: dict[str, bool]) -> list[str]:
+def names(switches):
     return [sampler.name for sampler in make_samplers(switches)]
 
 
-def test_each_can_be_switched_off_and_an_unknown_one_is_a_line_with_those_that_exist() -> None:
+def test_each_can_be_switched_off_and_an_unknown_one_is_a_line_with_those_that_exist():
     every = names({})
     for name in every:
         assert names({name: False}) == [other for other in every if other != name]
@@ -180,7 +174,7 @@ class LoadSampler(Sampler):
 """
 
 
-def test_a_new_file_is_a_new_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_file_is_a_new_sampler(tmp_path, monkeypatch):
     monkeypatch.setattr(samplers, "_registered", dict(samplers._registered))
     monkeypatch.setattr(samplers, "__path__", [*samplers.__path__, str(tmp_path)])
     (tmp_path / "load.py").write_text(NEW)
@@ -188,7 +182,7 @@ def test_a_new_file_is_a_new_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyP
     del sys.modules["infercanary.probe.samplers.load"], samplers.load  # type: ignore[attr-defined]
 
 
-def test_threads_know_the_gpus_cpus_by_nvml_as_long_as_that_is_on() -> None:
+def test_threads_know_the_gpus_cpus_by_nvml_as_long_as_that_is_on():
     both = {sampler.name: sampler for sampler in make_samplers()}
     nvml, threads = both["nvml"], both["threads"]
     assert isinstance(nvml, NvmlSampler) and isinstance(threads, ThreadSampler)

@@ -1,7 +1,5 @@
 """When to run, with the time and the randomness passed in."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +9,7 @@ from infercanary.probe.schedule import MAX_REPEATS, MIN_REPEATS, Budget, Schedul
 from tests.scenarios import typed
 
 
-def test_missed_slots_are_counted_and_never_made_up_and_a_stretch_starts_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missed_slots_are_counted_and_never_made_up_and_a_stretch_starts_anew(monkeypatch):
     monkeypatch.setattr(module, "JITTER", 0.0)
     schedule = Schedule(10.0, 0.0)
     found = [schedule.next(now) for now in (0.0, 10.5, 67.0, 70.5)]
@@ -24,7 +20,7 @@ def test_missed_slots_are_counted_and_never_made_up_and_a_stretch_starts_anew(
 
 
 @given(st.lists(st.floats(0, 45), min_size=1, max_size=60), st.integers(0, 2**32))
-def test_every_slot_is_either_run_or_missed(durations: list[float], seed: int) -> None:
+def test_every_slot_is_either_run_or_missed(durations, seed):
     module._random.seed(seed)
     schedule = Schedule(10.0, 0.0)
     now, runs, missed = 0.0, 0, 0
@@ -41,9 +37,7 @@ def test_every_slot_is_either_run_or_missed(durations: list[float], seed: int) -
     st.floats(0.001, 1.0),
     st.lists(st.tuples(st.floats(0.0, 100.0), st.floats(0.0, 5.0)), min_size=1, max_size=60),
 )
-def test_duty_never_exceeds_the_cap_when_costs_are_as_announced(
-    cap: float, runs: list[tuple[float, float]]
-) -> None:
+def test_duty_never_exceeds_the_cap_when_costs_are_as_announced(cap, runs):
     budget = Budget(cap, 50.0)
     now, busy = 50.0, 0.0
     for pause, cost in runs:
@@ -61,9 +55,7 @@ def test_duty_never_exceeds_the_cap_when_costs_are_as_announced(
     st.floats(0.1, 3600.0),
     st.floats(0.001, 1.0),
 )
-def test_a_plan_has_5_to_50_repeats_and_keeps_the_cap(
-    costs: list[float], interval: float, cap: float
-) -> None:
+def test_a_plan_has_5_to_50_repeats_and_keeps_the_cap(costs, interval, cap):
     repeats, planned = plan(costs, interval, cap)
     assert len(repeats) == len(costs)
     assert all(MIN_REPEATS <= n <= MAX_REPEATS for n in repeats)
@@ -82,11 +74,11 @@ PLANS = """
 
 
 @pytest.mark.parametrize(("costs", "repeats", "interval"), typed(PLANS))
-def test_plans(costs: list[float], repeats: list[int], interval: float) -> None:
+def test_plans(costs, repeats, interval):
     assert plan(costs, 10.0, 0.01) == (repeats, pytest.approx(interval))
 
 
-def test_slots_are_jittered_on_both_sides() -> None:
+def test_slots_are_jittered_on_both_sides():
     """Else it would lock into step with what is periodic on the host."""
     module._random.seed(1)
     schedule = Schedule(10.0, 0.0)
@@ -95,7 +87,7 @@ def test_slots_are_jittered_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize("cost", [1.1, 30.0, 60.0])
-def test_debt_is_paid_back_first_within_five_minutes_and_an_idle_hour_buys_one_run(cost: float) -> None:
+def test_debt_is_paid_back_first_within_five_minutes_and_an_idle_hour_buys_one_run(cost):
     budget = Budget(0.01, 0.0)
     at = budget.ready_at(0.1, 0.0)
     assert at == pytest.approx(10.0)

@@ -1,7 +1,5 @@
 """The sampler of time in which the process stood still: here a thread really holds the interpreter."""
 
-from __future__ import annotations
-
 import ctypes
 import time
 
@@ -13,14 +11,14 @@ from infercanary.probe.samplers.stalls import StallSampler
 INTERPRETER = ctypes.PyDLL(None)  # whose functions keep the interpreter, unlike those of a CDLL
 
 
-def stalled(sampler: StallSampler) -> float:
+def stalled(sampler):
     ((point,),) = (family.points for family in sampler.sample())
     assert isinstance(point.value, float)
     return point.value
 
 
 @pytest.mark.parametrize("seconds", [0.8, 2.0])
-def test_a_gap_counts_but_for_a_tick(seconds: float) -> None:
+def test_a_gap_counts_but_for_a_tick(seconds):
     """It begins early in a tick, so that nearly all of the tick is not counted: the least of what can be seen."""
     sampler = StallSampler()
     try:

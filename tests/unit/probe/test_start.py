@@ -1,11 +1,8 @@
 """How long ago the container started: on real processes, in a PID namespace as a container has one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -20,12 +17,12 @@ PRINT = "from infercanary.probe.start import in_container, since_start; print(in
 @pytest.mark.parametrize(
     ("own", "first", "seconds"), [(88.0, 90.0, 90.0), (5.0, 9e5, None), (0.0, -0.004, 0.0)]
 )
-def test_a_cold_start_is_the_containers(own: float, first: float, seconds: float | None) -> None:
+def test_a_cold_start_is_the_containers(own, first, seconds):
     """That of its first process, but not days later, when it started again; the kernel's ticks are 10 ms."""
     assert of_container(own, first) == seconds
 
 
-def test_of_a_process_that_has_just_started() -> None:
+def test_of_a_process_that_has_just_started():
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         assert before - 0.02 <= started(child.pid) <= time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -35,12 +32,12 @@ def test_of_a_process_that_has_just_started() -> None:
         started(child.pid)
 
 
-def printed(text: str) -> tuple[bool, float]:
+def printed(text):
     contained, seconds = text.split()
     return contained == "True", float(seconds)
 
 
-def test_outside_of_a_container_it_is_since_the_process_started() -> None:
+def test_outside_of_a_container_it_is_since_the_process_started():
     begin = time.monotonic()
     contained, seconds = printed(
         subprocess.check_output([sys.executable, "-c", PRINT], text=True, timeout=60)
@@ -51,12 +48,12 @@ def test_outside_of_a_container_it_is_since_the_process_started() -> None:
 
 
 @pytest.mark.root
-def test_in_a_container_it_is_since_its_first_process_started() -> None:
+def test_in_a_container_it_is_since_its_first_process_started():
     """The shell is the first process, and starts the probe's half a second later."""
     contained, seconds = printed(in_a_pid_namespace('sleep 0.5; "$0" -c "$1"; :', PRINT))
     assert contained and 0.5 <= seconds < 60
 
 
-def test_without_proc_it_is_since_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_proc_it_is_since_the_import(tmp_path, monkeypatch):
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     assert 0 <= (since_start() or -1) < 3600

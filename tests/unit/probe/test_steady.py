@@ -1,7 +1,5 @@
 """When warm-up is over, on made series."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -12,7 +10,7 @@ SLOW = 1.0
 """Seconds of a repeat so slow that windows are the narrowest."""
 
 
-def first_steady(latencies: list[float]) -> int | None:
+def first_steady(latencies):
     """After how many latencies the test says so for the first time, as the canary asks it."""
     return next((n for n in range(len(latencies) + 1) if is_steady(latencies[:n])), None)
 
@@ -21,27 +19,27 @@ def first_steady(latencies: list[float]) -> int | None:
     ("seconds", "window"),
     {SLOW: WINDOW, 0.0624: WINDOW, 0.05: 10, 0.0201: WIDEST, 1e-5: WIDEST, 0.0: WIDEST}.items(),
 )
-def test_a_window_is_half_a_second_of_repeats_within_bounds(seconds: float, window: int) -> None:
+def test_a_window_is_half_a_second_of_repeats_within_bounds(seconds, window):
     assert first_steady([seconds] * 100) == 2 * window
 
 
 @pytest.mark.parametrize("level", [0.01, SLOW])
 @pytest.mark.parametrize("seed", range(5))
-def test_noise_about_a_level_becomes_steady(seed: int, level: float) -> None:
+def test_noise_about_a_level_becomes_steady(seed, level):
     rng = random.Random(seed)
     for spread in (0.001, 0.05, 0.3):
         found = first_steady([level * max(0.01, rng.gauss(1, spread)) for _ in range(100)])
         assert found is not None
 
 
-def test_a_slow_settling_that_narrow_windows_take_for_steady_is_not() -> None:
+def test_a_slow_settling_that_narrow_windows_take_for_steady_is_not():
     rng = random.Random(2)
     # 0.25 % a repeat: two windows of 8 differ by 2 %, which their noise hides; two of 24 differ by 6 %.
     latencies = [0.01 * (1 + max(0.0, 0.2 - 0.0025 * k)) * rng.gauss(1, 0.02) for k in range(160)]
     assert (first_steady(latencies) or 160) > 60
 
 
-def test_one_spike_does_not_matter_and_what_a_canary_keeps_between_runs_is_enough() -> None:
+def test_one_spike_does_not_matter_and_what_a_canary_keeps_between_runs_is_enough():
     assert 2 * WIDEST <= 8 * WINDOW
     latencies = [SLOW] * 2 * WINDOW
     latencies[3] = 50 * SLOW
@@ -49,9 +47,7 @@ def test_one_spike_does_not_matter_and_what_a_canary_keeps_between_runs_is_enoug
 
 
 @pytest.mark.parametrize(("level", "window"), [(0.01, WIDEST), (SLOW, WINDOW)])
-def test_neither_a_drift_nor_a_step_is_steady_until_both_windows_lie_behind_it(
-    level: float, window: int
-) -> None:
+def test_neither_a_drift_nor_a_step_is_steady_until_both_windows_lie_behind_it(level, window):
     rng = random.Random(1)
     drift = [5 * level * 0.97**k * rng.uniform(0.995, 1.005) for k in range(60)]
     assert first_steady(drift) is None and first_steady([*drift, *[drift[-1]] * 2 * WIDEST]) is not None

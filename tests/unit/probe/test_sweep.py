@@ -8,7 +8,6 @@ import re
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -37,9 +36,7 @@ _SWEEPS = st.lists(st.tuples(st.floats(0.1, 600), st.floats(1, 604_800)), min_si
 
 
 @given(_SWEEPS, st.floats(0.0001, 1.0))
-def test_sweeps_have_half_of_the_cap_at_most_and_are_never_early(
-    sweeps: list[tuple[float, float]], cap: float
-) -> None:
+def test_sweeps_have_half_of_the_cap_at_most_and_are_never_early(sweeps, cap):
     kept, intervals = keep_for_sweeps(sweeps, cap)
     assert 0 < kept <= SWEEP_SHARE * cap * (1 + 1e-9)
     pairs = [*zip(intervals, sweeps, strict=True)]
@@ -57,14 +54,14 @@ CAPPED = """
 
 
 @pytest.mark.parametrize(("sweeps", "kept", "intervals"), typed(CAPPED))
-def test_what_a_sweep_takes_of_a_cap_of_one_percent(sweeps: Any, kept: float, intervals: list[float]) -> None:
+def test_what_a_sweep_takes_of_a_cap_of_one_percent(sweeps, kept, intervals):
     assert keep_for_sweeps(sweeps, 0.01) == (pytest.approx(kept), pytest.approx(intervals))
 
 
 # What ------------------------------------------------------------------------------------------------------------
 
 
-def test_batches_go_one_at_a_time_and_concurrency_with_the_canarys_own_inputs() -> None:
+def test_batches_go_one_at_a_time_and_concurrency_with_the_canarys_own_inputs():
     sweep = Sweep(batches=(8, 1, 8, 2), concurrency=(1, 4, 2))
     assert sweep.loads(1) == [(1, 1), (2, 1), (8, 1), (1, 2), (1, 4)]
     assert sweep.loads(2) == [(1, 1), (2, 1), (8, 1), (2, 2), (2, 4)]
@@ -85,7 +82,7 @@ MISTAKES = """
 
 
 @pytest.mark.parametrize(("given", "words"), mistakes(MISTAKES))
-def test_a_sweep_that_cannot_be_meant_is_one_line(given: dict[str, Any], words: list[str]) -> None:
+def test_a_sweep_that_cannot_be_meant_is_one_line(given, words):
     """In a file; and in code, as far as it can be made there."""
     with pytest.raises(UsageError) as error:
         convert(given, Sweep, "sweep")
@@ -107,7 +104,7 @@ class Sized(Scripted):
     unsized = 0
     busy = False
 
-    def __init__(self, seconds: float = 0.002, acts: dict[int, Any] | None = None):
+    def __init__(self, seconds=0.002, acts=None):
         super().__init__(lambda: time.sleep(seconds))
         self.seconds, self.acts = seconds, acts or {}
         self.copies: list[Sized] = []
@@ -142,23 +139,21 @@ WRONG: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("target", "sweeps", "why"), WRONG)
-def test_a_sweep_of_what_cannot_be_swept_is_one_line(target: Any, sweeps: Any, why: str) -> None:
+def test_a_sweep_of_what_cannot_be_swept_is_one_line(target, sweeps, why):
     with pytest.raises(UsageError, match=why):
         Probe({"a": target}, sweeps=sweeps, samplers=())
 
 
-def measured(target: Any, batch: int, concurrency: int = 1, pool: Any = None) -> Measured | Missing:
+def measured(target, batch, concurrency=1, pool=None):
     return Measurement("a", target, Load(batch, concurrency), 0.5, pool).measure()
 
 
 @pytest.mark.parametrize("inferences", [1, 4])
-def test_one_at_a_time_the_rate_is_the_batch_over_the_latency(
-    monkeypatch: pytest.MonkeyPatch, inferences: int
-) -> None:
+def test_one_at_a_time_the_rate_is_the_batch_over_the_latency(monkeypatch, inferences):
     """By clocks that only the requests move: on a loaded machine time passes between two requests too."""
     now, takes = [1000.0], itertools.cycle((0.004, 0.004, 0.010))
 
-    def request() -> None:
+    def request():
         now[0] += next(takes)
 
     monkeypatch.setattr("infercanary.probe.load.perf_counter", lambda: now[0])
@@ -187,7 +182,7 @@ class Watched(Sized):
         return DeviceMemory(0, self.peak + 1000 * len(self.copies))
 
 
-def test_several_at_a_time_each_have_a_copy_and_a_thread() -> None:
+def test_several_at_a_time_each_have_a_copy_and_a_thread():
     target = Watched(0.01)
     found = measured(target, 1, concurrency=4)
     assert isinstance(found, Measured) and found.latency >= 0.01 and found.peak_bytes == 4000
@@ -211,7 +206,7 @@ ALLOCATOR = "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: 
         (lambda: time.sleep(0.2), "too_slow"),
     ],
 )
-def test_what_gives_no_numbers_has_its_reason(error: Any, reason: str) -> None:
+def test_what_gives_no_numbers_has_its_reason(error, reason):
     target = Sized(acts={4: error})
     for concurrency in (1, 3):
         found = measured(target, 4, concurrency)
@@ -220,15 +215,15 @@ def test_what_gives_no_numbers_has_its_reason(error: Any, reason: str) -> None:
     assert all(copy.closed == 1 for copy in target.copies)
 
 
-def test_a_size_that_there_is_not_and_a_busy_device() -> None:
+def test_a_size_that_there_is_not_and_a_busy_device():
     target = Sized()
     target.unsized = 2
     assert measured(target, 2) == Missing("unsupported", "not with 2")
     target.busy = True
-    assert measured(target, 1).reason == "busy" and target.copies == []  # type: ignore[union-attr]
+    assert measured(target, 1).reason == "busy" and target.copies == []
 
 
-def test_in_the_servers_pool_each_request_takes_its_turn() -> None:
+def test_in_the_servers_pool_each_request_takes_its_turn():
     with ThreadPoolExecutor(1) as pool:
         serving = pool.submit(threading.get_ident).result()
         target = Sized(0.01)
@@ -243,7 +238,7 @@ def test_in_the_servers_pool_each_request_takes_its_turn() -> None:
 class Swept:
     """A real canary, open, and the sweep of it."""
 
-    def __init__(self, target: Any, sweep: Sweep, pool: Pool | None = None, timeout: float = 30.0):
+    def __init__(self, target, sweep, pool=None, timeout=30.0):
         self.tally, self.memory = Tally(), Memory({})
         self.canary = opened(target, pool, tally=self.tally, timeout=timeout)
         self.memory.stop()
@@ -264,7 +259,7 @@ class Swept:
         self.sweeping.next_at = 0.0
         self.whole()
 
-    def value(self, metric: Any, *labels: str) -> Any:
+    def value(self, metric, *labels):
         return points(self.tally, metric).get(("a", *labels))
 
     def close(self):
@@ -274,7 +269,7 @@ class Swept:
 
 
 @pytest.fixture
-def swept() -> Iterator[Callable[..., Swept]]:
+def swept():
     made: list[Swept] = []
 
     def make(target, pool=None, timeout=30.0, **sweep):
@@ -286,7 +281,7 @@ def swept() -> Iterator[Callable[..., Swept]]:
         each.close()
 
 
-def test_a_sweep_goes_point_by_point_and_gives_each_throughput_once(swept: Any) -> None:
+def test_a_sweep_goes_point_by_point_and_gives_each_throughput_once(swept):
     target, before = Sized(), time.time()
     target.unsized = 4
     one = swept(target, batches=(1, 2, 4), concurrency=(2,), seconds=4)
@@ -305,12 +300,10 @@ def test_a_sweep_goes_point_by_point_and_gives_each_throughput_once(swept: Any) 
     assert one.value(PEAK, "1", "1") is None, "nothing is invented on a CPU"
 
 
-def test_out_of_memory_is_reported_once_and_not_tried_again(
-    swept: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_out_of_memory_is_reported_once_and_not_tried_again(swept, caplog):
     tried: list[int] = []
 
-    def full() -> None:
+    def full():
         tried.append(4)
         raise MemoryError
 
@@ -326,7 +319,7 @@ def test_out_of_memory_is_reported_once_and_not_tried_again(
     ]
 
 
-def test_a_point_that_hangs_is_given_up_and_costs_what_it_took(swept: Any) -> None:
+def test_a_point_that_hangs_is_given_up_and_costs_what_it_took(swept):
     go_on = threading.Event()
     one = swept(Sized(acts={2: lambda: go_on.wait(60)}), batches=(1, 2, 4), seconds=3)
     one.step()
@@ -341,9 +334,7 @@ def test_a_point_that_hangs_is_given_up_and_costs_what_it_took(swept: Any) -> No
     assert one.value(RATE, "4", "1") is None
 
 
-def test_a_hang_in_the_servers_pool_is_reported_after_the_timeout(
-    swept: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_hang_in_the_servers_pool_is_reported_after_the_timeout(swept, caplog):
     go_on, lost = threading.Event(), list[int]()
     with ThreadPoolExecutor(1) as executor:
         pool = Pool(executor, lambda: lost.append(1))
@@ -360,7 +351,7 @@ def test_a_hang_in_the_servers_pool_is_reported_after_the_timeout(
         until(lambda: not one.sweeping.is_running)
 
 
-def test_a_busy_device_puts_the_sweep_off(swept: Any) -> None:
+def test_a_busy_device_puts_the_sweep_off(swept):
     target = Sized()
     one = swept(target, batches=(1, 2), seconds=2)
     one.step()
@@ -372,7 +363,7 @@ def test_a_busy_device_puts_the_sweep_off(swept: Any) -> None:
     assert one.value(RATE, "2", "1") is not None, "the same sweep goes on, and pays once"
 
 
-def test_a_canary_that_fails_is_not_swept_and_its_failed_runs_take_no_throughput(swept: Any) -> None:
+def test_a_canary_that_fails_is_not_swept_and_its_failed_runs_take_no_throughput(swept):
     """A throughput that such a run took would never be judged."""
     target = Sized()
     one = swept(target, batches=(1,), seconds=0.2)
@@ -381,7 +372,7 @@ def test_a_canary_that_fails_is_not_swept_and_its_failed_runs_take_no_throughput
     )
     one.step()
 
-    def ran() -> tuple[str, set[str]]:
+    def ran():
         [run], _ = rounds.run([(one.canary, 3)], time.monotonic())
         return run.outcome, {name for name in run.measures if "@" in name}
 
@@ -393,13 +384,11 @@ def test_a_canary_that_fails_is_not_swept_and_its_failed_runs_take_no_throughput
     assert [ran(), ran()] == [("ok", {"throughput@1x1"}), ("ok", set())]
 
 
-def test_sweeps_are_an_interval_apart_and_replicas_do_not_keep_step(
-    swept: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweeps_are_an_interval_apart_and_replicas_do_not_keep_step(swept, monkeypatch):
     sweeping = swept(Sized(), batches=(1,), seconds=10).sweeping
     sweeping._interval = 3600.0
 
-    def next_at(start: float) -> float:
+    def next_at(start):
         sweeping.start(start)
         return sweeping.next_at
 
@@ -416,7 +405,7 @@ def test_sweeps_are_an_interval_apart_and_replicas_do_not_keep_step(
     assert sweeping.next_at == 21_060.0
 
 
-def test_where_requests_wait_a_sweep_comes_less_often(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_requests_wait_a_sweep_comes_less_often(swept, monkeypatch):
     monkeypatch.setattr(schedule, "JITTER", 0.0)
     one = swept(Sized(), batches=(1,), seconds=1, every_seconds=100)
     one.sweeping._interval = 100.0
@@ -426,7 +415,7 @@ def test_where_requests_wait_a_sweep_comes_less_often(swept: Any, monkeypatch: p
     assert one.sweeping.next_at - time.monotonic() == pytest.approx(100.0 * 8 * took, rel=0.05)
 
 
-def test_a_target_whose_samples_are_no_number_is_swept_as_if_it_had_one(swept: Any) -> None:
+def test_a_target_whose_samples_are_no_number_is_swept_as_if_it_had_one(swept):
     class Odd(Sized):
         samples = "many"  # type: ignore[assignment]
 
@@ -435,7 +424,7 @@ def test_a_target_whose_samples_are_no_number_is_swept_as_if_it_had_one(swept: A
     assert one.value(RATE, "1", "2") is not None
 
 
-def test_a_stop_ends_the_measurement_immediately(swept: Any) -> None:
+def test_a_stop_ends_the_measurement_immediately(swept):
     one = swept(Sized(), batches=(1,), seconds=600)
     threading.Timer(0.3, one.sweeping.interrupt).start()
     begin = time.monotonic()

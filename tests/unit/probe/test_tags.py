@@ -41,7 +41,7 @@ NAMES = {
 SAMPLES = ("first", "previous", "quiet", "before", "after")
 
 
-def window(row: str) -> Window:
+def window(row):
     """A run of 0.1 s between two samples: ``metric.label=before>after``, or ``previous:metric=value`` of another one.
 
     Nothing happened before the run, unless that is given.
@@ -146,24 +146,24 @@ kills=0>1 stalled=1>2 late=1 waited=0.1 -> stalled cpu_wait_outside memory_limit
 """
 
 
-def rows(text: str) -> list[tuple[str, str]]:
+def rows(text):
     split = [row.partition("->") for row in text.strip().splitlines() if not row.startswith("#")]
     return [(row.strip(), expected.strip()) for row, _, expected in split]
 
 
 @pytest.mark.parametrize(("row", "expected"), rows(BY_METRIC + OTHERS))
-def test_the_tags_of_a_run(row: str, expected: str) -> None:
+def test_the_tags_of_a_run(row, expected):
     run = window(row)
     assert " ".join(labelled_tags(tags(run), clock_reason(run))) == expected
 
 
-def test_every_tag_has_its_scenario_and_a_place_in_the_vocabulary() -> None:
+def test_every_tag_has_its_scenario_and_a_place_in_the_vocabulary():
     shown = {word for _, expected in rows(BY_METRIC + OTHERS) for word in expected.split() if word[0] != "("}
     assert shown == TAGS.keys() - NOT_JUDGED
     assert (*TAGS,) == ("warming", "failing", "beside_canary", *rules._RULES)
 
 
-def test_the_state_of_the_canaries_gives_tags() -> None:
+def test_the_state_of_the_canaries_gives_tags():
     assert {state: state_tags(state, is_beside=False) for state in CANARY_STATES} == {
         "opening": (), "warming": ("warming",), "steady": (), "failing": ("failing",), "out_of_memory": ("failing",),
         "busy": ("failing",),
@@ -172,7 +172,7 @@ def test_the_state_of_the_canaries_gives_tags() -> None:
 
 
 @pytest.mark.parametrize("row", [row for row, _ in rows(BY_METRIC)])
-def test_a_metric_that_is_missing_gives_no_tag(row: str) -> None:
+def test_a_metric_that_is_missing_gives_no_tag(row):
     """In all samples, in those before the run, and in the one after it: a sampler may fail at any time."""
     run = window(row)
     for metric in {*run.before, *run.after}:
@@ -191,7 +191,7 @@ def test_a_metric_that_is_missing_gives_no_tag(row: str) -> None:
             assert tags(run._replace(**after)) == ()
 
 
-def test_only_the_canarys_own_gpu_counts() -> None:
+def test_only_the_canarys_own_gpu_counts():
     """One that idles beside it has a low clock, and one that another tenant uses is busy."""
     of_gpu = [window(row) for row, expected in rows(BY_METRIC) if expected.startswith("gpu_")]
     assert len(of_gpu) == 7
@@ -200,7 +200,7 @@ def test_only_the_canarys_own_gpu_counts() -> None:
         assert tags(run._replace(gpus=frozenset("1"))) == tags(run) != ()
 
 
-def test_what_the_container_received_is_a_rate_since_the_previous_run() -> None:
+def test_what_the_container_received_is_a_rate_since_the_previous_run():
     metric = "infercanary_tcp_received_segments_total"
     run = window("")._replace(previous={metric: {(): 100.0}}, after={metric: {(): 160.0}})
     assert run.received is None, "it is the first run"
@@ -208,13 +208,13 @@ def test_what_the_container_received_is_a_rate_since_the_previous_run() -> None:
     assert run._replace(elapsed=30.0, previous={}).received is None
 
 
-def test_the_clock_is_that_of_the_canarys_gpu_after_the_run() -> None:
+def test_the_clock_is_that_of_the_canarys_gpu_after_the_run():
     run = window("clock.0=0.2e9>1.9e9 clock.1=0.3e9>0.3e9")
     clocks = [run._replace(gpus=gpus).sm_clock for gpus in (frozenset("0"), frozenset[str](), None)]
     assert clocks == [1.9e9, None, 1.1e9]
 
 
-def test_gpus_are_found_by_their_pci_address() -> None:
+def test_gpus_are_found_by_their_pci_address():
     """CUDA writes four digits of the domain, NVML eight; a MIG device has that of its GPU."""
     labels = {
         "0": "00000000:41:00.0",
@@ -227,7 +227,7 @@ def test_gpus_are_found_by_their_pci_address() -> None:
     assert {bus_id: gpus_at(bus_id, shown) for bus_id in expected} == expected
 
 
-def test_every_metric_that_a_rule_names_is_some_samplers() -> None:
+def test_every_metric_that_a_rule_names_is_some_samplers():
     """A misspelt or renamed one is a rule that is silent for ever."""
     modules = [
         importlib.import_module(found.name)
@@ -256,9 +256,7 @@ WAITS = """
 
 
 @pytest.mark.parametrize(("throttled", "waits", "crowds", "queued", "waited", "crowded"), typed(WAITS))
-def test_waiting_is_known_where_no_quota_can_have_made_it(
-    throttled: float, waits: Any, crowds: Any, queued: Any, waited: float | None, crowded: float | None
-) -> None:
+def test_waiting_is_known_where_no_quota_can_have_made_it(throttled, waits, crowds, queued, waited, crowded):
     """A slow model that reaches its quota in each run would else never be compared without its neighbours."""
     run = window(f"throttled=1>{1 + throttled}")
     assert run.waited is None, "it did not run"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import infercanary.probe.targets
 from infercanary.command.settings import UsageError
-from infercanary.probe import HostClock, Phase, Target
+from infercanary.probe import HostClock, Target
 from infercanary.probe.targets import adapt, make, names, registered, registry
 from infercanary.probe.targets.engines.environment import reported
 
@@ -38,7 +36,7 @@ class NewcomerTarget:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path, monkeypatch):
     """A folder whose files count as files of ``targets/``; the registry is as before afterwards."""
     names()  # or a test would import files of the package for the first time, and their names be lost with it
     package = infercanary.probe.targets
@@ -51,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("file", ["newcomer", "other_name"])
-def test_a_new_target_is_one_file(folder: Path, file: str) -> None:
+def test_a_new_target_is_one_file(folder, file):
     with pytest.raises(UsageError, match="no target `newcomer`"):
         make("newcomer", {})
     (folder / f"{file}.py").write_text(ONE_FILE)
@@ -62,7 +60,7 @@ def test_a_new_target_is_one_file(folder: Path, file: str) -> None:
         make("newcomer", {"sise": 3})
 
 
-def test_a_name_is_registered_once(folder: Path) -> None:
+def test_a_name_is_registered_once(folder):
     assert registered("http") is not None
     (folder / "newcomer.py").write_text(ONE_FILE.replace('"newcomer"', '"http"'))
     with pytest.raises(
@@ -80,24 +78,24 @@ print({"torch", "numpy", "onnxruntime", "tensorrt"} & sys.modules.keys())
 """
 
 
-def test_one_target_does_not_pay_for_the_others_and_names_are_known_without_any_engine() -> None:
+def test_one_target_does_not_pay_for_the_others_and_names_are_known_without_any_engine():
     command = [sys.executable, "-W", "error", "-c", IMPORTS]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == ("HttpTarget False\nTrue\nset()\n", "")
 
 
 class Least(Target):
-    def open(self) -> None: ...
+    def open(self): ...
 
-    def run(self, phase: Phase) -> int:
+    def run(self, phase):
         with phase("compute"):
             return 3
 
-    def values(self, result: int) -> list[float]:
+    def values(self, result):
         return [float(result)]
 
 
-def test_a_target_needs_three_methods_and_one_that_lacks_any_is_refused_with_its_name() -> None:
+def test_a_target_needs_three_methods_and_one_that_lacks_any_is_refused_with_its_name():
     target = Least()
     timing, result = target.clock.measure(target.run)
     assert timing.phases.keys() == {"compute"} and target.values(result) == [3.0]
@@ -147,7 +145,7 @@ class Old:
         self.is_prepared = True
 
 
-def test_a_target_of_0_1_0_still_works() -> None:
+def test_a_target_of_0_1_0_still_works():
     old = Old()
     target = adapt(old)
     asked: list[object] = []
@@ -175,9 +173,7 @@ class MyTarget(HttpTarget):
 """
 
 
-def test_a_target_derived_from_one_of_ours_takes_the_same_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_derived_from_one_of_ours_takes_the_same_options(tmp_path, monkeypatch):
     (tmp_path / "derived_target.py").write_text(SUBCLASS)
     monkeypatch.syspath_prepend(tmp_path)
     target = make("derived_target:MyTarget", {"url": "http://127.0.0.1:1", "keep_alive": False})
@@ -189,7 +185,7 @@ def test_a_target_derived_from_one_of_ours_takes_the_same_options(
     sys.modules.pop("derived_target")
 
 
-def test_what_an_engine_does_not_know_is_left_out() -> None:
+def test_what_an_engine_does_not_know_is_left_out():
     components: dict[str, object] = {
         "text": lambda: "1.2", "number": lambda: 0, "switch": lambda: True, "plain": "1", "nothing": None,
         "empty": lambda: "", "refused": lambda: 1 / 0,

@@ -1,14 +1,11 @@
 """What of the TensorRT target needs neither TensorRT nor a GPU: its options, and its words for what TensorRT logs."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -29,21 +26,21 @@ inputs: x | inputs: expected a list or a mapping
 
 
 @pytest.mark.parametrize(("options", "words"), mistakes(MISTAKES))
-def test_a_wrong_argument_is_refused_immediately(options: dict[str, Any], words: list[str]) -> None:
+def test_a_wrong_argument_is_refused_immediately(options, words):
     with pytest.raises(UsageError) as caught:
         TensorRtTarget(**({"engine": "model.engine"} | options))
     assert words[0] in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorrt") is not None, reason="TensorRT is installed here")
-def test_without_tensorrt() -> None:
+def test_without_tensorrt():
     with pytest.raises(
         UsageError, match=r"tensorrt cannot be imported \(No module named 'tensorrt'\); install the"
     ):
         TensorRtTarget("m.engine").open()
 
 
-def test_an_engine_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt", ModuleType("tensorrt"))
     for path in (tmp_path / "none.engine", tmp_path):
         with pytest.raises(UsageError) as caught:
@@ -59,7 +56,7 @@ OTHERS = (b"ptrt" + HEAD[4:], HEAD[:4] + b"\1" + HEAD[5:], HEAD[:-1], b"")
 @pytest.mark.parametrize(
     ("plan", "version"), [(HEAD + b"more", "10.3.0.26"), *((other, None) for other in OTHERS)]
 )
-def test_the_version_in_an_engines_head(plan: bytes, version: str | None) -> None:
+def test_the_version_in_an_engines_head(plan, version):
     assert built_by(plan) == version
 
 
@@ -77,14 +74,14 @@ no plugin Foo | 10.3.0.26 | 10.3.0.26 | cannot be loaded by TensorRT 10.3.0.26 (
 
 
 @pytest.mark.parametrize(("said", "built", "runtime", "expected"), scenarios(REASONS))
-def test_why_an_engine_does_not_load(said: str, built: str, runtime: str, expected: str) -> None:
+def test_why_an_engine_does_not_load(said, built, runtime, expected):
     assert why_not(said, built or None, runtime)[0].startswith(expected)
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "targets" / "tensorrt.md"
 
 
-def test_the_page_says_every_option_and_its_settings_are_right(tmp_path: Path) -> None:
+def test_the_page_says_every_option_and_its_settings_are_right(tmp_path):
     text = PAGE.read_text()
     table = re.findall(r"^\| `(\w+)` \|", text.partition("## Options")[2].partition("\n## ")[0], re.MULTILINE)
     assert table == list(inspect.signature(TensorRtTarget).parameters)

@@ -31,7 +31,7 @@ SLOTS = {
 }
 
 
-def given(inputs: Any, slots: str) -> list[Input]:
+def given(inputs, slots):
     return matched(specs(inputs), [SLOTS[name] for name in slots.split()])
 
 
@@ -48,7 +48,7 @@ MATCHED = """
 
 
 @pytest.mark.parametrize(("inputs", "slots", "expected"), scenarios(MATCHED))
-def test_inputs_are_matched_to_what_the_engine_asks_for(inputs: str, slots: str, expected: str) -> None:
+def test_inputs_are_matched_to_what_the_engine_asks_for(inputs, slots, expected):
     found = given(yaml.safe_load(inputs), slots)
     assert ", ".join(f"{[*each.shape]} {each.dtype} {each.high}" for each in found) == expected
     assert [each.name for each in found] == [SLOTS[name].name for name in slots.split()]
@@ -73,18 +73,18 @@ x                            | mask       | inputs: expected a list or a mapping
 
 
 @pytest.mark.parametrize(("inputs", "words"), mistakes(MISTAKES))
-def test_what_does_not_fit_is_one_line(inputs: Any, words: list[str]) -> None:
+def test_what_does_not_fit_is_one_line(inputs, words):
     with pytest.raises(UsageError) as caught:
         given(inputs, words.pop(0))
     line = str(caught.value)
     assert [word for word in words if word not in line] == [] and "\n" not in line
 
 
-def draw(dtype: str, shape: tuple[int, ...] = (1000,), high: int = 2) -> Any:
+def draw(dtype, shape=(1000,), high=2):
     return readable(drawn(Input("inputs[0]", "x", shape, dtype, high), 0, 0), dtype)
 
 
-def test_numbers_are_drawn_from_one_distribution_for_all_dtypes() -> None:
+def test_numbers_are_drawn_from_one_distribution_for_all_dtypes():
     """Which numbers they are, test_drawn.py has of each dtype."""
     assert set(draw("bool").tolist()) == {True, False}
     assert abs(draw("float32").mean()) < 0.2 and 0.8 < draw("float32").std() < 1.2
@@ -101,7 +101,7 @@ int64    | [1099511627776]       | 2   | inputs[0]: numpy cannot make it: Memory
 
 
 @pytest.mark.parametrize(("dtype", "shape", "high", "expected"), scenarios(UNDRAWN))
-def test_what_cannot_be_drawn_is_one_line(dtype: str, shape: str, high: str, expected: str) -> None:
+def test_what_cannot_be_drawn_is_one_line(dtype, shape, high, expected):
     with pytest.raises(UsageError) as caught:
         draw(dtype, (*yaml.safe_load(shape),), int(high))
     assert str(caught.value).startswith(expected)
@@ -125,11 +125,11 @@ class Output(dict[str, Any]):
     """As Hugging Face returns it."""
 
 
-def tensor(*numbers: Any, dtype: str = "float32", **options: Any) -> Any:
+def tensor(*numbers, dtype="float32", **options):
     return torch.tensor(numbers, **options).to(getattr(torch, dtype))
 
 
-def cycle() -> list[Any]:
+def cycle():
     found: list[Any] = []
     found.append(found)
     return found
@@ -160,13 +160,13 @@ HELD: dict[
 
 
 @pytest.mark.parametrize("held", HELD.values(), ids=HELD)
-def test_numbers_are_read_from_whatever_holds_them(held: Callable[[float], Any]) -> None:
+def test_numbers_are_read_from_whatever_holds_them(held):
     assert outputs.values(held(2.0)) == [1.0, 2.0, 3.0]
     for bad in (math.nan, math.inf):
         assert not all(map(math.isfinite, outputs.values(held(bad))))
 
 
-def test_a_quantized_tensor_has_the_numbers_that_it_stands_for() -> None:
+def test_a_quantized_tensor_has_the_numbers_that_it_stands_for():
     made = torch.quantize_per_tensor(tensor(1.0, 2.0), 0.5, 0, torch.qint8)
     assert outputs.values([made, np.array([True]), np.array([3], np.uint8)]) == [1.0, 2.0, 1.0, 3.0]
 
@@ -178,11 +178,11 @@ NO_NUMBERS = [
 
 
 @pytest.mark.parametrize("held", NO_NUMBERS)
-def test_what_holds_no_numbers_gives_none(held: Any) -> None:
+def test_what_holds_no_numbers_gives_none(held):
     assert outputs.values(held) == []
 
 
-def test_a_result_without_end_is_read_to_a_limit() -> None:
+def test_a_result_without_end_is_read_to_a_limit():
     result: Any = 7.0
     for _ in range(60):
         result = [result, result]
@@ -194,7 +194,7 @@ def test_a_result_without_end_is_read_to_a_limit() -> None:
 
 
 @pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
-def test_values_are_few_and_fixed_and_evenly_spread_across_the_outputs(library: Any) -> None:
+def test_values_are_few_and_fixed_and_evenly_spread_across_the_outputs(library):
     parts = [
         library.arange(700.0),
         library.arange(700.0, 5_000.0).reshape(43, 100),
@@ -207,9 +207,7 @@ def test_values_are_few_and_fixed_and_evenly_spread_across_the_outputs(library: 
 
 @pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "bfloat16"])
-def test_one_value_that_is_not_finite_is_seen_wherever_it_is(
-    library: Any, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_value_that_is_not_finite_is_seen_wherever_it_is(library, dtype, monkeypatch):
     monkeypatch.setattr(outputs, "_PIECE", 1_000)
     if (kind := getattr(library, dtype, None)) is None:
         pytest.skip("numpy has no bfloat16")

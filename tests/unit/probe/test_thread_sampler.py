@@ -1,15 +1,11 @@
 """The sampler of the host process's threads, on this process and on made-up ones."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from fresh import in_a_fresh_process
@@ -23,7 +19,7 @@ CPUS = os.sched_getaffinity(0)
 needs_two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
 
 
-def sampled(sampler: ThreadSampler) -> dict[str, float]:
+def sampled(sampler):
     """The name's distinctive part → value; with labels that are not empty, nor the process's, after a space each."""
     found = {}
     for family in sampler.sample():
@@ -36,11 +32,11 @@ def sampled(sampler: ThreadSampler) -> dict[str, float]:
 
 
 @contextmanager
-def waiting(count: int, begin: Callable[[], object] = lambda: None) -> Iterator[None]:
+def waiting(count, begin=lambda: None):
     """``count`` threads that call ``begin`` and then wait."""
     stop, begun = threading.Event(), threading.Barrier(count + 1)
 
-    def wait() -> None:
+    def wait():
         begin()
         begun.wait(60)
         stop.wait(60)
@@ -55,11 +51,11 @@ def waiting(count: int, begin: Callable[[], object] = lambda: None) -> Iterator[
             stop.set()
 
 
-def test_context_switches_are_those_of_all_threads() -> None:
+def test_context_switches_are_those_of_all_threads():
     """/proc/self/status, which psutil reads, has the main thread's only."""
     before = sampled(ThreadSampler())["context_switches voluntary"]
 
-    def sleep() -> None:
+    def sleep():
         for _ in range(200):
             time.sleep(0.0005)
 
@@ -69,12 +65,12 @@ def test_context_switches_are_those_of_all_threads() -> None:
     assert sampled(ThreadSampler())["context_switches voluntary"] - before >= 200
 
 
-def beside_three_pinned_threads() -> tuple[dict[str, float], ...]:
+def beside_three_pinned_threads():
     """Before them, with a GPU near the first CPU, and with one near all of them."""
     before, near, far = sampled(ThreadSampler()), min(CPUS), max(CPUS)
     cpus = iter((near, far, far))
 
-    def pin() -> None:
+    def pin():
         os.sched_setaffinity(threading.get_native_id(), {next(cpus)})
         time.sleep(0.001)  # it wakes up where it may be
 
@@ -85,7 +81,7 @@ def beside_three_pinned_threads() -> tuple[dict[str, float], ...]:
 
 
 @needs_two_cpus
-def test_pinned_threads_are_counted_and_those_off_the_gpus_node() -> None:
+def test_pinned_threads_are_counted_and_those_off_the_gpus_node():
     """Of three threads on pinned CPUs and all the others, which may run anywhere; they do not narrow the process."""
     before, found, everywhere = in_a_fresh_process(beside_three_pinned_threads)
     assert (before["pinned_threads"], found["pinned_threads"]) == (0, 3)
@@ -108,15 +104,13 @@ GRANTED = f"""
 
 
 @pytest.mark.parametrize(("by_cgroup", "computing", "granted", "ratio"), typed(GRANTED))
-def test_granted_cpus_and_oversubscription(
-    by_cgroup: float | None, computing: int | None, granted: float, ratio: float | None
-) -> None:
+def test_granted_cpus_and_oversubscription(by_cgroup, computing, granted, ratio):
     found = sampled(ThreadSampler(cgroup_cpus=lambda: by_cgroup, compute_threads=lambda: computing))
     assert found["granted_cpus"] == granted
     assert found.get("thread_oversubscription_ratio") == ratio
 
 
-def test_more_threads_than_cpus_are_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_more_threads_than_cpus_are_a_warning_once(caplog):
     sampler = ThreadSampler(compute_threads=lambda: 8, cgroup_cpus=lambda: 1.0)
     for _ in range(2):
         list(sampler.sample())
@@ -124,11 +118,11 @@ def test_more_threads_than_cpus_are_a_warning_once(caplog: pytest.LogCaptureFixt
     assert record.levelname == "WARNING" and "8 computing threads share 1 CPUs" in record.getMessage()
 
 
-def test_threads_that_vanish_while_it_looks() -> None:
+def test_threads_that_vanish_while_it_looks():
     """A thousand short threads, sampled all the while: no sample may fail over one that ended."""
     sampler = ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)})
 
-    def churn() -> None:
+    def churn():
         for _ in range(100):
             with waiting(10):
                 pass
@@ -144,7 +138,7 @@ def test_threads_that_vanish_while_it_looks() -> None:
         assert counts == sorted(counts), "a counter never goes back"
 
 
-def live(folder: Path, threads: str) -> None:
+def live(folder, threads):
     """Make these the threads of the process in ``folder``: ``id moves`` of one, or of each in a range of ids.
 
     Thread 1 ran last on CPU 1, and so on; each waited for 100 ns a move.
@@ -164,28 +158,26 @@ def live(folder: Path, threads: str) -> None:
 
 
 @pytest.fixture
-def one_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_mask(monkeypatch):
     """The made-up threads may run on CPUs 0 and 1."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _tid: {0, 1})
 
 
-def moved(sampler: ThreadSampler) -> float:
+def moved(sampler):
     found = sampled(sampler)
     assert found["run_queue_seconds"] == pytest.approx(found["migrations"] * 100e-9)
     return found["migrations"]
 
 
 @pytest.mark.usefixtures("one_mask")
-def test_counters_keep_the_share_of_threads_that_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counters_keep_the_share_of_threads_that_ended(tmp_path, monkeypatch):
     sampler = ThreadSampler(tmp_path)
     # The last: the id of the second is used again by a thread that has moved twice.
     for threads, moves in {"1 10, 2 5": 15, "1 12, 2 9": 21, "1 12": 21, "1 13, 2 2": 24}.items():
         live(tmp_path, threads)
         assert moved(sampler) == moves
 
-    def exhausted(_path: str, _flags: int) -> int:
+    def exhausted(_path, _flags):
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patch:  # a host that is out of descriptors still lists its threads
@@ -195,9 +187,7 @@ def test_counters_keep_the_share_of_threads_that_ended(
 
 
 @pytest.mark.usefixtures("one_mask")
-def test_of_many_threads_some_are_looked_at_in_each_sample_and_all_in_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_threads_some_are_looked_at_in_each_sample_and_all_in_turn(tmp_path, monkeypatch):
     """Nothing is lost, but it is late; new threads come first."""
     monkeypatch.setattr("infercanary.probe.samplers.threads.DETAILED", 40)
     sampler = ThreadSampler(tmp_path)
@@ -211,7 +201,7 @@ def test_of_many_threads_some_are_looked_at_in_each_sample_and_all_in_turn(
 
 @pytest.mark.usefixtures("one_mask")
 @pytest.mark.parametrize("text", ["", "0 0 0\n", "garbage\n", "1 2\n", "-1 x 3\n", "\0\0\0"], ids=repr)
-def test_a_kernel_that_does_not_count(tmp_path: Path, text: str) -> None:
+def test_a_kernel_that_does_not_count(tmp_path, text):
     live(tmp_path, "0-1 0, 17 0")
     sampler = ThreadSampler(tmp_path, local_cpus=lambda: {"0": frozenset({0}), "1": frozenset({1})})
     assert sampled(sampler)["off_node_threads"] == 1, "the last CPU is found behind any name"
@@ -226,8 +216,8 @@ def test_a_kernel_that_does_not_count(tmp_path: Path, text: str) -> None:
 # A thread's own usage ----------------------------------------------------------------------------------------
 
 
-def test_usage_is_that_of_the_calling_thread() -> None:
-    def work() -> ThreadUsage:
+def test_usage_is_that_of_the_calling_thread():
+    def work():
         before, begin = thread_usage(), time.thread_time()
         while time.thread_time() - begin < 0.05:
             pass
@@ -243,7 +233,7 @@ def test_usage_is_that_of_the_calling_thread() -> None:
     assert (thread_usage() - begin).cpu_seconds < worked.cpu_seconds
 
 
-def test_usage_adds_up_and_what_is_not_known_stays_so(tmp_path: Path) -> None:
+def test_usage_adds_up_and_what_is_not_known_stays_so(tmp_path):
     total = ThreadUsage() + (ThreadUsage(3.0, 0.5, 20, 4, 7) - ThreadUsage(1.0, 0.25, 15, 3, 5))
     assert total[:5] == (2.0, 0.25, 5, 1, 2) and (total + total)[:5] == (4.0, 0.5, 10, 2, 4)
     untold = thread_usage(str(tmp_path))
@@ -256,10 +246,10 @@ def test_usage_adds_up_and_what_is_not_known_stays_so(tmp_path: Path) -> None:
 
 @needs_two_cpus
 @pytest.mark.parametrize("cpu", [min(CPUS), max(CPUS)])
-def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu: int, tmp_path: Path) -> None:
+def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu, tmp_path):
     tids, here = list[int](), threading.get_native_id()
 
-    def pin() -> None:
+    def pin():
         os.sched_setaffinity(0, {cpu})
         tids.append(threading.get_native_id())
 
@@ -292,7 +282,7 @@ PLACES = """
 
 
 @pytest.mark.parametrize("row", PLACES.strip().splitlines())
-def test_of_a_canarys_place_what_is_known_is_shown(row: str) -> None:
+def test_of_a_canarys_place_what_is_known_is_shown(row):
     """It is compared with the node of its own GPU, or with all where that is not known."""
     cpus, cpu, gpus, nodes, *expected = row.split()
     place = Place(

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from infercanary.probe import Probe
-from infercanary.probe.canary import Canary
 from infercanary.probe.pool import Pool
 from infercanary.probe.samplers.threads import Place, ThreadSampler
 from infercanary.probe.tags import values
@@ -20,7 +19,7 @@ NEAR, FAR = min(CPUS), max(CPUS)
 two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
 
 
-def reported(canary: Canary, *local: int) -> dict[str, float]:
+def reported(canary, *local):
     """What the sampler reports of it, beside a GPU whose node has these CPUs."""
     places = {} if canary.place is None else {canary.name: canary.place}
     sampler = ThreadSampler(
@@ -35,10 +34,10 @@ def reported(canary: Canary, *local: int) -> dict[str, float]:
 
 
 @two_cpus
-def test_its_place_is_that_of_the_thread_that_lives_for_the_round() -> None:
+def test_its_place_is_that_of_the_thread_that_lives_for_the_round():
     cpus: frozenset[int] = frozenset()
 
-    def pin() -> None:
+    def pin():
         if cpus:
             os.sched_setaffinity(0, cpus)
 
@@ -73,12 +72,12 @@ ENGINES = """
 
 
 @pytest.mark.parametrize(("components", "threads"), typed(ENGINES))
-def test_the_computing_threads_of_its_engine(components: dict[str, str], threads: int) -> None:
+def test_the_computing_threads_of_its_engine(components, threads):
     canary = opened(Scripted(components=components))
     assert canary.compute_threads == threads and canary.close(10), "without inter_op"
 
 
-def test_a_probe_reports_them() -> None:
+def test_a_probe_reports_them():
     probe = Probe({"a": Scripted(components={"torch_intra_op_threads": "4"})}, controls=False)
     probe.open()
     report = probe.once()

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
 
 from infercanary.probe import timing
-from infercanary.probe.timing import CudaClock, HostClock, Phase
+from infercanary.probe.timing import CudaClock, HostClock
 from tests.scenarios import typed
 
 
-def test_host_clock_measures_wall_and_phases() -> None:
+def test_host_clock_measures_wall_and_phases():
     clock = HostClock()
 
-    def run(phase: Phase) -> str:
+    def run(phase):
         for name in ("load", "compute", "load"):
             with phase(name):
                 time.sleep(0.02)
         time.sleep(0.02)
         return "result"
 
-    def fail(phase: Phase) -> None:
+    def fail(phase):
         with phase("compute"):
             raise KeyboardInterrupt
 
@@ -57,7 +56,7 @@ class Timeline:
 class Event:
     at = -1
 
-    def __init__(self, line: Timeline):
+    def __init__(self, line):
         self.line = line
         line.events += 1
 
@@ -87,7 +86,7 @@ class FakeCuda:
 
     Stream = Stream
 
-    def __init__(self, line: Timeline):
+    def __init__(self, line):
         self.line = line
         self.entered: list[Stream] = []
 
@@ -102,18 +101,16 @@ class FakeCuda:
 
 
 @pytest.fixture
-def line(monkeypatch: pytest.MonkeyPatch) -> Timeline:
+def line(monkeypatch):
     line = Timeline()
     monkeypatch.setattr(timing, "perf_counter_ns", lambda: line.host)
     return line
 
 
-def inference(
-    line: Timeline, before: int = 0, gap: int = 0, launch: int = 10_000, times: int = 1
-) -> Callable[[Phase], None]:
+def inference(line, before=0, gap=0, launch=10_000, times=1):
     """2 ms in, 7 ms of compute, 1 ms out, each enqueued in ``launch`` ns; ``before`` and ``gap``: others' work."""
 
-    def run(phase: Phase) -> None:
+    def run(phase):
         line.enqueue(before)
         for name, work in times * (("h2d", 2_000_000), ("compute", 7_000_000), ("d2h", 1_000_000)):
             with phase(name):
@@ -138,14 +135,7 @@ TIMELINES = """
 
 
 @pytest.mark.parametrize(("options", "batch", "launch", "queue", "wall"), typed(TIMELINES))
-def test_cuda_phases_are_the_devices_and_launch_is_the_hosts(
-    line: Timeline,
-    options: dict[str, int],
-    batch: int,
-    launch: float,
-    queue: float | None,
-    wall: float | None,
-) -> None:
+def test_cuda_phases_are_the_devices_and_launch_is_the_hosts(line, options, batch, launch, queue, wall):
     clock = CudaClock(FakeCuda(line), "cuda:0")
     clock.batch = batch
     measured, _ = clock.measure(inference(line, **options))
@@ -157,12 +147,12 @@ def test_cuda_phases_are_the_devices_and_launch_is_the_hosts(
         assert phases == pytest.approx({"h2d": 2e-3, "compute": 7e-3, "d2h": 1e-3}, rel=0.02)
 
 
-def test_only_the_last_event_is_waited_for_and_events_are_made_once(line: Timeline) -> None:
+def test_only_the_last_event_is_waited_for_and_events_are_made_once(line):
     """The host's other streams keep the device busy: FakeCuda has no synchronize() to call, and no other is."""
     cuda = FakeCuda(line)
     clock = CudaClock(cuda, "cuda:0")
 
-    def fail(phase: Phase) -> None:
+    def fail(phase):
         with phase("compute"):
             raise RuntimeError("CUDA out of memory")
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infercanary.contract.profile import MAX_ROWS, Profile, is_sound
+from infercanary.contract.profile import MAX_ROWS, is_sound
 from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes
 from infercanary.probe.targets.engines.torch_profile import make_profiler, profile_repeats
 
@@ -26,7 +26,7 @@ MARK = "infercanary::repeat"
 class Event:
     """Times in microseconds. What it does not have otherwise is 0, or empty."""
 
-    def __init__(self, name: str, begin: float, took: float, device: str = "CPU", **more: Any):
+    def __init__(self, name, begin, took, device="CPU", **more):
         self.given = {"name": name, "begin": begin, "took": took, "device": device, **more}
         found = {
             "name": name, "start_ns": round(1000 * begin), "duration_ns": round(1000 * took), "device_index": 0,
@@ -42,7 +42,7 @@ class Event:
         return Event(**given | {key: given[key] + shift for key in ("id", "linked") if given.get(key)})
 
 
-def read(line: str) -> Event:
+def read(line):
     """An event: name, begin and length, and what else it has."""
     name, times, *more = line.split(" | ")
     has = yaml.safe_load(f"{{{''.join(more)}}}")
@@ -53,7 +53,7 @@ def read(line: str) -> Event:
 class Torch:
     """Its profiler gives the same events for each of two repeats, of which the first is the warm-up."""
 
-    def __init__(self, events: list[Event]):
+    def __init__(self, events):
         self.events = [event.later(shift) for shift in (0, 10_000) for event in events]
         self.traces: list[str] = []
         self.autograd = SimpleNamespace(profiler=self)
@@ -64,7 +64,7 @@ class Torch:
         yield SimpleNamespace(kineto_results=results, export_chrome_trace=self.traces.append)
 
     @contextmanager
-    def record_function(self, name: str) -> Any:
+    def record_function(self, name):
         assert name == MARK
         yield
 
@@ -72,21 +72,21 @@ class Torch:
 class Walls:
     """A clock of inferences of 1 s and then of 1 ms: the first repeat is not counted."""
 
-    def __init__(self, batch: int = 1) -> None:
+    def __init__(self, batch=1):
         self.batch = batch
         self._walls = iter([1.0, 0.001])
 
-    def measure(self, run: Any) -> Any:
+    def measure(self, run):
         return SimpleNamespace(wall=next(self._walls) / self.batch), run
 
 
-def profile(torch: Torch, device: str, batch: int = 1, trace: Path | None = None) -> Profile:
+def profile(torch, device, batch=1, trace=None):
     found = profile_repeats(torch, Walls(batch), str, 1, device, trace)
     assert is_sound(found)
     return found
 
 
-def test_events_of_a_real_gpu_are_read() -> None:
+def test_events_of_a_real_gpu_are_read():
     """Two repeats of a model on an H200, as torch 2.11 gave them."""
     torch = Torch([])
     recorded = Path(__file__).parents[2] / "golden/kineto_h200.json.gz"
@@ -111,7 +111,7 @@ def test_events_of_a_real_gpu_are_read() -> None:
     assert rows.keys().isdisjoint((("aten::linear", "cpu"), ("aten::conv2d", "cpu")))
 
 
-def test_kernels_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_asked_for(monkeypatch):
     """Torch's own, where a GPU is: by default it would list launches alone."""
     real = pytest.importorskip("torch")
     activities = real.profiler.ProfilerActivity
@@ -176,7 +176,7 @@ PROFILES = {
 
 
 @pytest.mark.parametrize("text", PROFILES.values(), ids=PROFILES)
-def test_what_a_profile_shows(text: str, tmp_path: Path) -> None:
+def test_what_a_profile_shows(text, tmp_path):
     settings, *lines = (line.strip() for line in text.strip().splitlines())
     device, batch = settings.split()
     torch = Torch([read(line) for line in lines if not line.startswith("->")])
@@ -191,7 +191,7 @@ def test_what_a_profile_shows(text: str, tmp_path: Path) -> None:
     assert found.wall == (0.001 / int(batch),) and torch.traces == [str(tmp_path / "trace.json")]
 
 
-def test_forty_operators_have_rows_and_the_others_are_summed() -> None:
+def test_forty_operators_have_rows_and_the_others_are_summed():
     times = OperatorTimes(3)
     for repeat in range(3):
         for i in range(60):

@@ -8,7 +8,6 @@ import shutil
 import sys
 import warnings
 import weakref
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,26 +46,26 @@ ONE = [{"shape": [2, 4]}]
 
 
 @pytest.fixture(autouse=True)
-def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def factories(tmp_path, monkeypatch):
     (tmp_path / "factories.py").write_text(FACTORIES)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "factories", raising=False)
     monkeypatch.chdir(tmp_path)
 
 
-def opened(model: Any = LINEAR, inputs: Any = ONE, **options: Any) -> Any:
+def opened(model=LINEAR, inputs=ONE, **options):
     target = TorchTarget(model, inputs, **options)
     target.open()
     return target
 
 
-def result_of(target: Any) -> Any:
+def result_of(target):
     return target.clock.measure(target.run)[1]
 
 
-def test_a_model_object_is_run_in_inference_mode_and_left_as_it_is() -> None:
+def test_a_model_object_is_run_in_inference_mode_and_left_as_it_is():
     class Model(torch.nn.Module):  # type: ignore[name-defined,misc]
-        def forward(self, x: Any) -> Any:
+        def forward(self, x):
             self.mode = torch.is_inference_mode_enabled()
             return x @ self.weight
 
@@ -81,9 +80,7 @@ def test_a_model_object_is_run_in_inference_mode_and_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("reference", [LINEAR, "factories:Holder.model"])
-def test_a_factory_is_seeded_and_switched_to_eval_and_the_hosts_random_state_is_not_touched(
-    reference: str,
-) -> None:
+def test_a_factory_is_seeded_and_switched_to_eval_and_the_hosts_random_state_is_not_touched(reference):
     torch.manual_seed(1)
     state = torch.random.get_rng_state()
     one, two, other = (opened(reference, seed=seed) for seed in (3, 3, 4))
@@ -95,7 +92,7 @@ def test_a_factory_is_seeded_and_switched_to_eval_and_the_hosts_random_state_is_
 
 
 @pytest.mark.parametrize("kind", ["pt", "pt2"])
-def test_a_file_is_run_and_digested(tmp_path: Path, kind: str) -> None:
+def test_a_file_is_run_and_digested(tmp_path, kind):
     model, path = torch.nn.Linear(4, 3), tmp_path / f"model.{kind}"
     if kind == "pt":
         torch.jit.save(torch.jit.script(model), path)
@@ -113,14 +110,12 @@ def test_a_file_is_run_and_digested(tmp_path: Path, kind: str) -> None:
     shutil.which(os.environ.get("CXX", "g++")) is None,
     reason="torch.compile needs a C++ compiler: apt-get install g++",
 )
-def test_a_compiled_model_gives_what_eager_gives_and_its_mode_is_a_component(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_compiled_model_gives_what_eager_gives_and_its_mode_is_a_component(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
     given, compiled = list[str](), torch.compile
 
-    def compile_(model: Any, mode: str) -> Any:
+    def compile_(model, mode):
         given.append(mode)
         return compiled(model, mode=mode)
 
@@ -141,7 +136,7 @@ def test_a_compiled_model_gives_what_eager_gives_and_its_mode_is_a_component(
     torch._dynamo.reset()
 
 
-def test_autocast_computes_in_what_was_asked_for_and_is_a_component(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autocast_computes_in_what_was_asked_for_and_is_a_component(monkeypatch):
     plain, cast = opened(), opened(autocast="bfloat16")
     assert (result_of(plain).dtype, result_of(cast).dtype) == (torch.float32, torch.bfloat16)
     assert torch.allclose(result_of(plain), result_of(cast).float(), atol=0.05)
@@ -153,7 +148,7 @@ def test_autocast_computes_in_what_was_asked_for_and_is_a_component(monkeypatch:
         opened(autocast="float16")
 
 
-def test_inputs_are_drawn_each_from_a_seed_of_its_own_or_given() -> None:
+def test_inputs_are_drawn_each_from_a_seed_of_its_own_or_given():
     first, second = opened(lambda *x: x, [{"shape": [8]}, {"shape": [8]}], seed=3)._device_inputs
     assert not torch.equal(first, second)
     assert result_of(opened(lambda x: x, torch.ones(2))).tolist() == [1.0, 1.0]
@@ -161,7 +156,7 @@ def test_inputs_are_drawn_each_from_a_seed_of_its_own_or_given() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it has CUDA")
-def test_by_leave_it_runs_on_the_cpu_but_a_graph_does_not() -> None:
+def test_by_leave_it_runs_on_the_cpu_but_a_graph_does_not():
     target = opened(device="cuda", cpu_fallback=True)
     assert target.cuda_missing and target.environment()["torch_device"] == "cpu"
     for options in ({"mode": "graph", "cpu_fallback": True}, {}):
@@ -171,7 +166,7 @@ def test_by_leave_it_runs_on_the_cpu_but_a_graph_does_not() -> None:
         assert refused.cuda_missing == target.cuda_missing
 
 
-def test_environment() -> None:
+def test_environment():
     found = opened().environment()
     assert found["torch"] == torch.__version__ and "BLAS_INFO=" in found["torch_build"]
     assert found["torch_cuda"] == (torch.version.cuda or "none (CPU-only build)")
@@ -186,7 +181,7 @@ def test_environment() -> None:
     assert all(0 < len(value) <= 200 and value.isprintable() for value in found.values())
 
 
-def test_close_lets_go_of_the_model() -> None:
+def test_close_lets_go_of_the_model():
     target = opened()
     model = weakref.ref(target._model)
     result_of(target)
@@ -228,7 +223,7 @@ inputs: [{shape: [1099511627776]}] | inputs[0]: torch cannot make it
 
 
 @pytest.mark.parametrize(("options", "words"), mistakes(MISTAKES))
-def test_a_mistake_is_one_line(tmp_path: Path, options: dict[str, Any], words: list[str]) -> None:
+def test_a_mistake_is_one_line(tmp_path, options, words):
     for name in ("junk.pt", "junk.pt2"):
         (tmp_path / name).write_bytes(b"PK\x03\x04 not a model\x00\xff" * 40)
     with pytest.raises(UsageError) as caught:
@@ -240,7 +235,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, options: dict[str, Any], words: l
 # Sweeps ------------------------------------------------------------------------------------------------------------
 
 
-def test_another_size_has_the_same_model_and_the_same_samples_again() -> None:
+def test_another_size_has_the_same_model_and_the_same_samples_again():
     target = opened(torch.nn.Linear(4, 3).eval())
     own = result_of(target)
     for batch in (1, 2, 5):
@@ -255,7 +250,7 @@ def test_another_size_has_the_same_model_and_the_same_samples_again() -> None:
     assert result_of(scaled.copy_with_batch(6)).tolist() == [[2.0] * 3] * 6, "without a dimension, as it is"
 
 
-def test_inputs_that_have_no_size_in_common_have_their_own_only() -> None:
+def test_inputs_that_have_no_size_in_common_have_their_own_only():
     target = opened(lambda *x: x, [torch.ones(2, 3), torch.ones(4)])
     assert target.samples == 1
     assert [tuple(t.shape) for t in result_of(target.copy_with_batch(1))] == [(2, 3), (4,)]

@@ -6,16 +6,11 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 from watching import until
 
-from infercanary.contract.report import Run
 from infercanary.probe import memory, watcher
 from infercanary.probe.canary import Canary
 from infercanary.probe.canary_metrics import DETAIL, FAILURES
@@ -26,7 +21,7 @@ from infercanary.probe.memory import CONTEXT, CONTROLS, Ended, HostMemory
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.sweep import LATENCY, Sweep, Sweeping
-from infercanary.probe.targets import DeviceMemory, Failure, Need, Target
+from infercanary.probe.targets import DeviceMemory, Failure, Need
 from infercanary.probe.watcher import Growth, Memory
 from tests.targets import Scripted, opened, points
 
@@ -37,7 +32,7 @@ LIMIT = "the container's limit of 1000 MiB"
 class Container:
     """Of v2, with a process in it; sizes in MiB. The host has 64 GiB."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder):
         self.root, self.proc = folder / "cgroup", folder / "proc"
         (self.proc / "self").mkdir(parents=True)
         self.root.mkdir()
@@ -62,7 +57,7 @@ class Container:
 
 
 @pytest.fixture
-def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Container:
+def container(tmp_path, monkeypatch):
     found = Container(tmp_path)
     monkeypatch.setattr(watcher, "resident", lambda: found.resident)
     monkeypatch.setattr(watcher, "peak", lambda: found.peak)
@@ -70,14 +65,14 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Container:
 
 
 @pytest.fixture
-def anew(monkeypatch: pytest.MonkeyPatch) -> list[list[Ended]]:
+def anew(monkeypatch):
     """What each new process would know."""
     found: list[list[Ended]] = []
     monkeypatch.setattr(memory, "start_anew", lambda ended: found.append(list(ended)))
     return found
 
 
-def why_not(work: Callable[[], Any]) -> str:
+def why_not(work):
     """Why memory did not suffice; empty if it did."""
     try:
         work()
@@ -89,7 +84,7 @@ def why_not(work: Callable[[], Any]) -> str:
 # Asking
 
 
-def test_a_line_says_place_need_room_whose_and_fix(container: Container) -> None:
+def test_a_line_says_place_need_room_whose_and_fix(container):
     found = container.memory()
     needs = [
         Need("inputs[0]", 700 * MIB, "[9] int8", "give a smaller shape"),
@@ -104,9 +99,7 @@ def test_a_line_says_place_need_room_whose_and_fix(container: Container) -> None
     assert why_not(lambda: found.ask("big", "cpu", [*needs, needs[1]])), "a server's page cache is left alone"
 
 
-def test_a_device_is_asked_for_with_a_context_and_bound(
-    container: Container, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_is_asked_for_with_a_context_and_bound(container, monkeypatch):
     """There is no driver here, so that no process has a context."""
     left = CONTEXT + CONTROLS + 2 * MIB
     used = {1: (80 * GIB - int(0.02 * 80 * GIB) - left, 80 * GIB)}
@@ -126,7 +119,7 @@ def test_a_device_is_asked_for_with_a_context_and_bound(
     found.ask("a", "cpu", [model._replace(size=GIB << 9)])
 
 
-def test_the_probe_answers_its_targets() -> None:
+def test_the_probe_answers_its_targets():
     target = Scripted(needs=[Need("inputs[0]", 1, "it", "give less")])
     probe = Probe({"a": target}, memory_reserve=1 << 60)
     assert not probe._memory.owns_process, "it may be anybody's: only the command says that it may start anew"
@@ -134,9 +127,7 @@ def test_the_probe_answers_its_targets() -> None:
 
 
 @pytest.mark.parametrize("is_opening", [True, False])
-def test_what_has_no_room_waits_longer_each_time_and_then_goes_on(
-    container: Container, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_opening: bool
-) -> None:
+def test_what_has_no_room_waits_longer_each_time_and_then_goes_on(container, monkeypatch, caplog, is_opening):
     """A canary that is to be opened, or the rounds of one that is open: those wait for less."""
     target, tally, now = (
         Scripted(needs=[Need("inputs[0]", 200 * MIB, "[9] int8", "give less")]),
@@ -150,7 +141,7 @@ def test_what_has_no_room_waits_longer_each_time_and_then_goes_on(
     if not is_opening:
         canary.open(30)
 
-    def work() -> list[Run]:
+    def work():
         canary.open(30)
         return rounds.run([(canary, 5)], time.monotonic())[0] if not is_opening else rounds.failed()
 
@@ -177,9 +168,7 @@ def test_what_has_no_room_waits_longer_each_time_and_then_goes_on(
 # Rounds
 
 
-def test_a_points_device_memory_is_estimated_by_the_point_before(
-    container: Container, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_points_device_memory_is_estimated_by_the_point_before(container, monkeypatch):
     used = 60
     monkeypatch.setattr(memory, "device_memory", lambda number: (used * GIB, 80 * GIB))
 
@@ -203,14 +192,14 @@ def test_a_points_device_memory_is_estimated_by_the_point_before(
     assert details == [[], [f"canaries.a.sweep: batch 4, by what batch 1 took, {needs}"]]
 
 
-def test_what_a_round_needs(container: Container, tmp_path: Path) -> None:
+def test_what_a_round_needs(container, tmp_path):
     """32 MiB; or what the last run took at its peak and gave back."""
     for limit, reserve, left, needs in (
         (128, None, 48, 32), (1000, 0, 32, 32), (1000, 16 * MIB, 48, 32), (1000, None, 144, 80),
     ):  # fmt: skip
         found = container.memory(reserve)
 
-        def lack(more: int, extra: int = 0, cached: int = 0) -> str:
+        def lack(more, extra=0, cached=0):
             container.set(100, limit - left + more, limit, cached, 100 + needs)  # noqa: B023
             found.note_run()  # noqa: B023
             return found.lack_for_round(extra)  # noqa: B023
@@ -227,9 +216,7 @@ def test_what_a_round_needs(container: Container, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_guest", [False, True])
-def test_what_grows_is_ended_where_the_reserve_is_touched(
-    container: Container, anew: list[list[Ended]], is_guest: bool
-) -> None:
+def test_what_grows_is_ended_where_the_reserve_is_touched(container, anew, is_guest):
     found = container.memory(is_guest=is_guest)
     assert found.look() is None
     container.set(50, 400)
@@ -255,9 +242,7 @@ def test_what_grows_is_ended_where_the_reserve_is_touched(
 
 
 @pytest.mark.parametrize("is_guest", [False, True])
-def test_what_others_take_closes_the_largest_at_the_last_64_mib(
-    container: Container, anew: list[list[Ended]], is_guest: bool
-) -> None:
+def test_what_others_take_closes_the_largest_at_the_last_64_mib(container, anew, is_guest):
     found = container.memory(is_guest=is_guest)
     for name, size in (("a", 20), ("b", 30), ("c", 1)):
         container.set(100, 400)
@@ -282,7 +267,7 @@ def test_what_others_take_closes_the_largest_at_the_last_64_mib(
             assert [each.canary for each in ended] == closed, "closing the third is no help"
 
 
-def test_it_is_looked_as_often_as_little_is_left(container: Container) -> None:
+def test_it_is_looked_as_often_as_little_is_left(container):
     found = container.memory()
     found.open("a", lambda: None)
     for pauses in ([0.1, 0.39, 1.0], [0.01, 0.0381, 0.1]):  # of what is open, and of what is being opened
@@ -295,13 +280,11 @@ def test_it_is_looked_as_often_as_little_is_left(container: Container) -> None:
     assert found.look() == 60.0
 
 
-def test_one_thread_watches_what_opens_side_by_side_and_outlives_a_broken_file(
-    container: Container, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_thread_watches_what_opens_side_by_side_and_outlives_a_broken_file(container, monkeypatch):
     found, looks = container.memory(is_guest=True), [0]
     found._thread, growing = None, found._growing
 
-    def left() -> Any:
+    def left():
         looks[0] += 1
         raise ValueError("as if a file were broken")
 
@@ -319,9 +302,7 @@ def test_one_thread_watches_what_opens_side_by_side_and_outlives_a_broken_file(
     assert not found._thread.is_alive()
 
 
-def test_what_was_ended_waits_an_hour(
-    container: Container, anew: list[list[Ended]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_ended_waits_an_hour(container, anew, monkeypatch):
     now = 1000.0
     monkeypatch.setattr("infercanary.probe.watcher.time.monotonic", lambda: now)
     found = container.memory()
@@ -331,7 +312,7 @@ def test_what_was_ended_waits_an_hour(
         assert why_not(lambda: found.open("a", lambda: None)) == "why"
     now = 4600.0
 
-    def grow() -> None:
+    def grow():
         container.set(200, 950)
         found.look()
 
@@ -342,14 +323,12 @@ def test_what_was_ended_waits_an_hour(
 
 
 @pytest.mark.parametrize(("late", "stopped"), [(False, False), (True, False), (False, True)])
-def test_in_a_servers_process_an_opening_is_interrupted(
-    container: Container, late: bool, stopped: bool
-) -> None:
+def test_in_a_servers_process_an_opening_is_interrupted(container, late, stopped):
     """Also when the probe was stopped. What comes too late for it does not reach what its thread does next."""
     found = container.memory(is_guest=True)
     found._thread = None
 
-    def opening() -> None:
+    def opening():
         [growth] = found._growing
         if stopped:
             found.stop()
@@ -368,9 +347,7 @@ def test_in_a_servers_process_an_opening_is_interrupted(
 
 
 @pytest.mark.parametrize("blocks", ["open", "run", "close"])
-def test_a_canary_is_closed_once_for_memory_and_never_beside_its_run(
-    container: Container, blocks: str
-) -> None:
+def test_a_canary_is_closed_once_for_memory_and_never_beside_its_run(container, blocks):
     """It may be at work, or closed at any moment: an engine that was closed can end the server's process."""
     target, found = Scripted(), container.memory()
     canary = Canary("a", target, Tally(), 0.3, 300, memory=found)
@@ -399,19 +376,19 @@ def test_a_canary_is_closed_once_for_memory_and_never_beside_its_run(
     assert canary.close(10)
 
 
-def test_an_interruption_may_hit_any_instruction(container: Container) -> None:
+def test_an_interruption_may_hit_any_instruction(container):
     """At each call and return, where Python looks for it, as long as it may come: this opening ends, and no more."""
     found = container.memory()
     found.owns_process = False
     hits = 0
 
-    def interrupted_at(n: int) -> str:
+    def interrupted_at(n):
         seen = 0
 
-        def work() -> None:
+        def work():
             pass
 
-        def profile(frame: FrameType, event: str, arg: object) -> None:
+        def profile(frame, event, arg):
             nonlocal seen
             if not (frame.f_code is work.__code__ or frame.f_code.co_filename == watcher.__file__):
                 return
@@ -455,13 +432,11 @@ class Sweepable(Scripted):
         return len(held)
 
 
-def swept(target: Target, host: Memory, sweep: Sweep, tally: Tally) -> Sweeping:
+def swept(target, host, sweep, tally):
     return Sweeping(opened(target, tally=tally), sweep, 1e-6, tally, host)
 
 
-def test_a_sweep_stops_before_the_point_that_does_not_fit(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_stops_before_the_point_that_does_not_fit(tmp_path, caplog, monkeypatch):
     """Real memory, and the room of a control group made by hand: 436 MiB."""
     container, trims = Container(tmp_path), list[str]()
     container.set(100, 500)

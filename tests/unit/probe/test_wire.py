@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +23,6 @@ from infercanary.probe.targets.wire.server import Server, ServerOptions, retry_a
 from infercanary.probe.targets.wire.tensors import (
     DTYPES,
     KserveInput,
-    Tensor,
     drawn,
     encoded,
     from_bytes,
@@ -38,24 +36,24 @@ from tests.targets import Scripted, opened, points
 # Tensors ------------------------------------------------------------------------------------------------------------
 
 
-def sent(dtype: str, shape: tuple[int, ...], **spec: Any) -> Tensor:
+def sent(dtype, shape, **spec):
     tensor = drawn("x", dtype, shape, KserveInput(**spec), 5, "inputs[0]")
     return tensor._replace(values=list(tensor.values))  # drawn while they are read, once
 
 
-def reason_of(work: Callable[[], object]) -> str:
+def reason_of(work):
     with pytest.raises(Failure) as failure:
         work()
     return failure.value.reason
 
 
-def in_json(tensor: Tensor) -> list[Any]:
+def in_json(tensor):
     found: list[Any] = json.loads(b"[%b]" % b"".join(encoded(tensor, False)))
     return found
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])
-def test_a_drawn_tensor_comes_back_from_both_encodings(dtype: str) -> None:
+def test_a_drawn_tensor_comes_back_from_both_encodings(dtype):
     tensor = sent(dtype, (3, 7), high=100)
     values = [float(value) for value in tensor.values]
     assert len(set(values)) > (1 if dtype == "BOOL" else 10)
@@ -67,12 +65,12 @@ def test_a_drawn_tensor_comes_back_from_both_encodings(dtype: str) -> None:
     assert [float(value) for value in found.values] == values
 
 
-def test_special_values() -> None:
+def test_special_values():
     assert [max(sent(dtype, (5000,), high=10**9).values) for dtype in ("INT8", "UINT8")] == [127, 255]
     assert [*from_bytes("y", "BF16", (2,), struct.pack("<HH", 0x3F80, 0xC040)).values] == [1.0, -3.0]
 
 
-def test_texts() -> None:
+def test_texts():
     tensor = sent("BYTES", (2,), data=["ä", ""])
     binary = b"".join(encoded(tensor, True))
     assert binary == b"\x02\0\0\0\xc3\xa4\0\0\0\0"
@@ -92,7 +90,7 @@ BYTES | "\0\0\0\0"
 
 
 @pytest.mark.parametrize(("dtype", "data"), typed(NO_TENSORS))
-def test_bytes_that_are_no_such_tensor(dtype: str, data: str) -> None:
+def test_bytes_that_are_no_such_tensor(dtype, data):
     assert reason_of(lambda: from_bytes("y", dtype, (2,), data.encode())) == "wrong_shape"
 
 
@@ -104,7 +102,7 @@ _JSON = st.recursive(
 
 
 @given(st.binary(max_size=64) | st.lists(_JSON, max_size=4), st.sampled_from(DTYPES), st.integers(0, 9))
-def test_neither_bytes_nor_json_break_it(data: Any, dtype: str, count: int) -> None:
+def test_neither_bytes_nor_json_break_it(data, dtype, count):
     try:
         found = sampled([(from_bytes if isinstance(data, bytes) else from_json)("y", dtype, (count,), data)])
     except Failure:
@@ -112,7 +110,7 @@ def test_neither_bytes_nor_json_break_it(data: Any, dtype: str, count: int) -> N
     assert len(found) == count
 
 
-def test_places_are_spread_over_all_outputs_and_tell_of_all_that_is_not_finite() -> None:
+def test_places_are_spread_over_all_outputs_and_tell_of_all_that_is_not_finite():
     first, second = [float(i) for i in range(3000)], [float(-i) for i in range(3000)]
     tensors = [from_json("a", "FP32", (3000,), first), from_json("b", "FP32", (30, 100), second)]
     found = sampled(tensors)
@@ -123,7 +121,7 @@ def test_places_are_spread_over_all_outputs_and_tell_of_all_that_is_not_finite()
         assert math.isnan(sampled([from_json("c", "FP64", (1,), [odd])])[-1])
 
 
-def test_deep_lists_are_flattened_without_recursion() -> None:
+def test_deep_lists_are_flattened_without_recursion():
     deep: list[Any] = [1.0]
     for _ in range(100_000):
         deep = [deep]
@@ -142,13 +140,13 @@ STREAM = (
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
-def test_events_are_the_same_however_the_stream_is_cut(cuts: list[int]) -> None:
+def test_events_are_the_same_however_the_stream_is_cut(cuts):
     pieces = [STREAM[a:b] for a, b in pairwise([0, *sorted(cuts), len(STREAM)])]
     assert [*events(pieces)] == [("one", ""), ("two\nlines", "x"), ("ä", "")]
 
 
 @pytest.mark.parametrize("piece", [b"x" * 65536, b"data: " + b"x" * 60000 + b"\n"], ids=["line", "event"])
-def test_an_endless_event(piece: bytes) -> None:
+def test_an_endless_event(piece):
     assert reason_of(lambda: list(events([piece] * 100))) == "too_large"
 
 
@@ -169,10 +167,10 @@ POINTERS = """
 
 
 @pytest.mark.parametrize(("pointer", "found"), typed(POINTERS))
-def test_pointers(pointer: str, found: Any) -> None:
+def test_pointers(pointer, found):
     document = {"a": [1, [2, 3]], "b/c": {"~": 4}, "t": "text", "big": 10**400}
 
-    def numbers() -> list[float]:
+    def numbers():
         return [*_numbers(document, _parsed(pointer))]
 
     assert (reason_of(numbers) if found == "wrong_shape" else numbers()) == found
@@ -191,14 +189,14 @@ PARTS = """
 
 
 @pytest.mark.parametrize(("expected", "found", "is_held"), typed(PARTS))
-def test_a_part_of_json(expected: Any, found: Any, is_held: bool) -> None:
+def test_a_part_of_json(expected, found, is_held):
     assert _holds(expected, found) is is_held
 
 
 # Requests -----------------------------------------------------------------------------------------------------------
 
 
-def server(url: str, **headers: Any) -> Server:
+def server(url, **headers):
     made = Server(ServerOptions(url=url, headers=headers))
     made.open()
     return made
@@ -214,13 +212,13 @@ http://[::1]:8 | [::1]:8
 
 
 @pytest.mark.parametrize(("url", "host"), scenarios(HOSTS))
-def test_a_request_names_its_host(url: str, host: str) -> None:
+def test_a_request_names_its_host(url, host):
     lines = server(url).request("GET", "/v2").decode().split("\r\n")
     more = ["User-Agent: infercanary", "Accept-Encoding: identity", "", ""]
     assert lines == ["GET /v2 HTTP/1.1", f"Host: {host}", *more]
 
 
-def test_the_users_headers_come_first() -> None:
+def test_the_users_headers_come_first():
     made = server("http://h", **{"host": "model.example.org", "CONTENT-TYPE": "text/x"})
     lines = made.request("POST", "/", b"ab", {"Content-Type": "application/json"}).decode().split("\r\n")
     assert lines[-2:] == ["", "ab"] and set(lines[1:-2]) == {
@@ -240,7 +238,7 @@ Sat, 28 Nov 2026 10:01:30 GMT | ~
 
 
 @pytest.mark.parametrize(("value", "seconds"), typed(WAITS))
-def test_how_long_a_server_asks_to_be_left_alone(value: str, seconds: float | None) -> None:
+def test_how_long_a_server_asks_to_be_left_alone(value, seconds):
     assert retry_after({"retry-after": value}) == seconds
 
 
@@ -254,7 +252,7 @@ X-Tenant      | sk-1234567890        | no key sk-12
 
 
 @pytest.mark.parametrize(("name", "value", "shown"), scenarios(SECRETS))
-def test_a_secret_that_a_server_repeats_is_hidden(name: str, value: str, shown: str) -> None:
+def test_a_secret_that_a_server_repeats_is_hidden(name, value, shown):
     """Before the text is cut, or its first half would show."""
     assert server("http://h", **{name: value}).excerpt(b"no key sk-1234567890", 12).startswith(shown)
 
@@ -262,14 +260,14 @@ def test_a_secret_that_a_server_repeats_is_hidden(name: str, value: str, shown: 
 # What any target may raise and report -------------------------------------------------------------------------------
 
 
-def test_a_failure_is_one_printable_line_with_a_reason() -> None:
+def test_a_failure_is_one_printable_line_with_a_reason():
     failure = Failure("not_ready", "a\nb\x1b[31m" + "x" * 1000)
     assert str(failure).startswith("a b [31mxxx") and len(str(failure)) == 400
     with pytest.raises(ValueError, match="`broken` is no reason of a failure; there are raised, "):
         Failure("broken", "")  # type: ignore[arg-type]
 
 
-def test_each_failure_is_counted_once() -> None:
+def test_each_failure_is_counted_once():
     tally = Tally()
     record = CanaryMetrics("c", tally, ("not_ready",))
     zero = {("c", reason): 0 for reason in (*REASONS[:7], "not_ready")}
@@ -297,14 +295,14 @@ class Reporting(Scripted):
         return self.shown
 
 
-def run_of(*readings: Reading) -> Any:
+def run_of(*readings):
     canary = opened(target := Reporting(shown=readings))
     before, done = target.repeats, canary.round(3)
     assert target.calls == [before, before + 3] and canary.close(1)
     return done
 
 
-def test_readings_are_taken_around_a_run() -> None:
+def test_readings_are_taken_around_a_run():
     assert len(run_of(*(Reading(PACE, i, (str(i),)) for i in range(100))).readings) == 64
 
 
@@ -317,7 +315,7 @@ def test_readings_are_taken_around_a_run() -> None:
         Reading(PACE, math.nan, ("a",)),
     ],
 )
-def test_a_reading_that_would_break_the_report_fails_the_run(reading: Reading) -> None:
+def test_a_reading_that_would_break_the_report_fails_the_run(reading):
     done = run_of(reading)
     assert done.outcome == "raised" and "ValueError: the reading " in done.detail
 
@@ -339,17 +337,17 @@ TIMES = """
 
 
 @pytest.mark.parametrize(("line", "expected"), typed(TIMES))
-def test_the_times_in_a_head(line: str, expected: dict[str, float]) -> None:
+def test_the_times_in_a_head(line, expected):
     parts = [header.partition(": ") for header in line.split(";;")]
     assert header_times({name.lower(): value for name, _, value in parts}) == pytest.approx(expected)
 
 
 @given(st.text(max_size=300))
-def test_whatever_a_head_says_is_no_error(text: str) -> None:
+def test_whatever_a_head_says_is_no_error(text):
     assert all(0 <= seconds <= 86_400 for seconds in header_times({"server-timing": text}).values())
 
 
-def test_parts_are_those_of_all_answers_and_few() -> None:
+def test_parts_are_those_of_all_answers_and_few():
     heads = []
     for number in range(3):
         parts = ", ".join(f"p{n};dur={number}" for n in range(20))

@@ -3,8 +3,6 @@
 UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/unit/render -k golden; git diff tests/golden
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import math

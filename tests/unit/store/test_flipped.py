@@ -1,11 +1,8 @@
 """One damaged row costs itself: it is left out, counted, and what lies beside it is read."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,10 +10,10 @@ import msgspec
 import pytest
 from stores import CANARY, SEARCH, T, generation, sample
 
-from infercanary.judge.model import Generation, Sample
+from infercanary.judge.model import Generation
 from infercanary.store.base import StoreError
 from infercanary.store.records import decode, decode_start, encode, encode_start
-from infercanary.store.store import Store, open_store
+from infercanary.store.store import open_store
 from tests.scenarios import scenarios
 
 RUNS = [
@@ -26,7 +23,7 @@ RUNS = [
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     path = tmp_path / "judge.sqlite"
     with closing(open_store(path)) as store:
         for container in ("search-1", "search-2"):
@@ -34,17 +31,17 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def runs(store: Store) -> dict[str, list[Sample]]:
+def runs(store):
     return {start.container: several for start, several in store.generations(SEARCH, CANARY)}
 
 
 @pytest.mark.parametrize("number", [1.7e308, float("nan"), -1.0])
-def test_a_latency_that_cannot_be_is_no_sample(number: float) -> None:
+def test_a_latency_that_cannot_be_is_no_sample(number):
     bad = msgspec.structs.replace(RUNS[0], median=number)
     assert decode(map(encode, (RUNS[0], bad, RUNS[1]))) == RUNS[:2]
 
 
-def flipped(body: bytes) -> Iterator[bytes]:
+def flipped(body):
     """Flip three bits of each byte, one at a time."""
     rng = random.Random(1)
     for place, byte in enumerate(body):
@@ -52,13 +49,13 @@ def flipped(body: bytes) -> Iterator[bytes]:
             yield body[:place] + bytes([byte ^ 1 << bit]) + body[place + 1 :]
 
 
-def test_whatever_byte_of_a_run_flips_the_others_are_read() -> None:
+def test_whatever_byte_of_a_run_flips_the_others_are_read():
     for body in flipped(encode(RUNS[3])):
         found = decode([encode(RUNS[0]), body, encode(RUNS[1])])
         assert found[0] == RUNS[0] and found[-1] == RUNS[1]
 
 
-def test_whatever_byte_of_a_start_flips_it_is_a_start_or_none() -> None:
+def test_whatever_byte_of_a_start_flips_it_is_a_start_or_none():
     start = generation(
         outputs={CANARY: (0.1,)}, cold_start={CANARY: {"load": 1.5}}, ended_at=T, memory_kills=(T,)
     )
@@ -83,9 +80,7 @@ clock SET age = 'x', now = 'y'                                                  
 
 
 @pytest.mark.parametrize(("statement", "lost"), ROWS)
-def test_a_row_that_cannot_be_read_costs_no_other_and_stops_nothing(
-    path: Path, statement: str, lost: str
-) -> None:
+def test_a_row_that_cannot_be_read_costs_no_other_and_stops_nothing(path, statement, lost):
     row = "series = 1 AND sequence" if statement.startswith("sample") else "rowid"
     with closing(sqlite3.connect(path)) as database, database:
         assert database.execute(f"UPDATE {statement} WHERE {row} = 1").rowcount == 1
@@ -101,7 +96,7 @@ def test_a_row_that_cannot_be_read_costs_no_other_and_stops_nothing(
         assert runs(store)["search-3"] == RUNS
 
 
-def test_a_file_or_its_log_that_was_removed_is_an_error_and_the_next_write_begins_anew(path: Path) -> None:
+def test_a_file_or_its_log_that_was_removed_is_an_error_and_the_next_write_begins_anew(path):
     """What lies in the log alone is written into the file when it is closed."""
     copy = path.with_name("copy")  # as a crash would leave it
     with closing(open_store(path)) as store:

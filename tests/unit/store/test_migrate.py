@@ -1,23 +1,20 @@
 """The tables of a store: made once, upgraded as a whole or not at all, and refused where they are of another kind."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from postgres import PASSWORD, Postgres
+from postgres import PASSWORD
 from stores import CANARY, SEARCH, T, generation, query, sample, samples
 
 from infercanary.store import migrate, schema
 from infercanary.store.base import StoreError
-from infercanary.store.store import Store, open_store
+from infercanary.store.store import open_store
 
 START, RUNS = generation(), samples(20)
 REVISION = """
@@ -32,10 +29,10 @@ def upgrade():
 
 
 @pytest.fixture
-def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def newer(tmp_path, monkeypatch):
     """Makes this process a newer InferCanary, with a column more in each of its two newer schemas."""
 
-    def upgraded(*columns: str) -> None:
+    def upgraded(*columns):
         folder = tmp_path / "migrations"
         shutil.copytree(migrate.MIGRATIONS, folder)
         for number, column in enumerate(columns, 2):
@@ -47,20 +44,20 @@ def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
     return upgraded
 
 
-def version_and_columns(store: Store) -> tuple[str, set[str]]:
+def version_and_columns(store):
     with store.session.work() as connection:
         row = connection.exec_driver_sql("SELECT * FROM start").mappings().one()
     [(version,)] = query(store, "SELECT version_num FROM infercanary_schema")
     return version, {*row}
 
 
-def filled(location: str) -> str:
+def filled(location):
     with closing(open_store(location)) as store:
         assert store.take(START, RUNS) == len(RUNS)
     return location
 
 
-def refusal(location: str) -> str:
+def refusal(location):
     with pytest.raises(StoreError) as caught, closing(open_store(location)) as store:
         store.canaries()
     assert "\n" not in str(caught.value)
@@ -68,11 +65,8 @@ def refusal(location: str) -> str:
 
 
 def test_older_tables_are_brought_up_to_date_with_all_that_is_in_them_and_newer_ones_are_left_alone(
-    location: str,
-    newer: Callable[..., None],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    location, newer, capsys, monkeypatch
+):
     filled(location)
     newer("zone", "rack")
     if location.startswith("postgresql"):
@@ -89,9 +83,7 @@ def test_older_tables_are_brought_up_to_date_with_all_that_is_in_them_and_newer_
     assert "a newer InferCanary wrote this store (schema `0003`" in refusal(location)
 
 
-def test_an_upgrade_that_fails_changes_nothing(
-    location: str, newer: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upgrade_that_fails_changes_nothing(location, newer, monkeypatch):
     filled(location)
     newer("zone", "host")  # there is a column of this name
     assert migrate.main([location]) == 2
@@ -102,9 +94,7 @@ def test_an_upgrade_that_fails_changes_nothing(
         assert [len(samples) for _, samples in store.generations(SEARCH, CANARY)] == [len(RUNS)]
 
 
-def test_tables_of_another_program_are_left_alone(
-    postgres: Postgres, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_of_another_program_are_left_alone(postgres, capsys):
     url = postgres.database()
     postgres.sql("CREATE TABLE sample (id integer)", url)
     assert migrate.main([url]) == 2
@@ -113,10 +103,10 @@ def test_tables_of_another_program_are_left_alone(
     assert said == refusal(url)
 
 
-def test_of_ten_that_begin_together_on_an_empty_database_one_makes_the_tables(postgres: Postgres) -> None:
+def test_of_ten_that_begin_together_on_an_empty_database_one_makes_the_tables(postgres):
     url, barrier = postgres.database(), threading.Barrier(10)
 
-    def begin(_: int) -> None:
+    def begin(_):
         with closing(open_store(url)) as store:
             barrier.wait()
             store.canaries()
@@ -135,15 +125,13 @@ print([name for name in ("alembic", "psycopg", "sqlalchemy") if name in sys.modu
 """
 
 
-def test_an_exporter_loads_no_library_that_its_store_does_not_need(tmp_path: Path) -> None:
+def test_an_exporter_loads_no_library_that_its_store_does_not_need(tmp_path):
     command = [sys.executable, "-c", _LOADED, str(tmp_path / "store.db")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "['sqlalchemy']\n"
 
 
-def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(
-    postgres: Postgres, tmp_path: Path
-) -> None:
+def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(postgres, tmp_path):
     url = postgres.database()
     assert migrate.main([url]) == 0
     page = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text()
@@ -170,9 +158,7 @@ def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(
 @pytest.mark.parametrize(
     ("arguments", "says"), [((), "usage: "), (("mysql://db/x",), "a URL that begins with postgresql://")]
 )
-def test_a_location_that_cannot_be_is_one_line(
-    arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_location_that_cannot_be_is_one_line(arguments, says, capsys):
     assert migrate.main([*arguments]) == 2
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1

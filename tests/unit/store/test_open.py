@@ -1,7 +1,5 @@
 """Where a store is, and which files are taken for one: another program's are not touched, one of 0.1.0 is renamed."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import sqlite3
@@ -39,15 +37,13 @@ postgresql://me@[db/x                     | IPv6 host address
 
 
 @pytest.mark.parametrize(("location", "says"), LOCATIONS)
-def test_a_location_that_cannot_be_right_is_refused_before_it_is_opened_without_its_secrets(
-    location: str, says: str
-) -> None:
+def test_a_location_that_cannot_be_right_is_refused_before_it_is_opened_without_its_secrets(location, says):
     with pytest.raises(StoreError) as caught:
         check(location)
     assert says in str(caught.value) and "cret" not in str(caught.value)
 
 
-def test_a_file_has_its_schema_and_the_programs_id(tmp_path: Path) -> None:
+def test_a_file_has_its_schema_and_the_programs_id(tmp_path):
     path = tmp_path / "store.db"
     for _ in range(2):
         with closing(open_store(path)) as store:
@@ -69,9 +65,7 @@ ALTER TABLE clock ADD COLUMN w GENERATED ALWAYS AS (hex(zeroblob(500000000))) | 
 
 
 @pytest.mark.parametrize(("made", "says"), FILES)
-def test_a_file_that_is_not_ours_to_use_is_refused_and_not_touched(
-    made: str, says: str, tmp_path: Path
-) -> None:
+def test_a_file_that_is_not_ours_to_use_is_refused_and_not_touched(made, says, tmp_path):
     path = tmp_path / "store.db"
     open_store(path).close()
     with closing(sqlite3.connect(path)) as database, database:
@@ -82,7 +76,7 @@ def test_a_file_that_is_not_ours_to_use_is_refused_and_not_touched(
     assert path.read_bytes() == before and [*tmp_path.iterdir()] == [path]
 
 
-def test_a_file_of_0_1_0_is_set_aside_with_its_log_and_a_new_one_is_begun(tmp_path: Path) -> None:
+def test_a_file_of_0_1_0_is_set_aside_with_its_log_and_a_new_one_is_begun(tmp_path):
     path = tmp_path / "store.db"
     path.write_bytes(gzip.decompress((GOLDEN / "store_schema_1.sqlite.gz").read_bytes()))
     with closing(sqlite3.connect(path)) as database:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 
 import pytest
-from postgres import Postgres
 from sqlalchemy import text
 from stores import CANARY, SEARCH, SMALL, T, failure, generation, samples, starts_of
 
 from infercanary.judge.model import ServiceKey
 from infercanary.store.base import LeaseLost, StoreAway, StoreError
-from infercanary.store.fleet import Fleet
 from infercanary.store.location import Location
 from infercanary.store.postgres import PostgresDatabase
-from infercanary.store.retention import Retention
 from infercanary.store.store import Store, open_store
 
 RANK = ServiceKey("prod", "rank")
@@ -27,24 +23,24 @@ RANK = ServiceKey("prod", "rank")
 class Server:
     """A database of the server, with three exporters that share it."""
 
-    def __init__(self, postgres: Postgres, stack: ExitStack) -> None:
+    def __init__(self, postgres, stack):
         self.postgres, self.url = postgres, postgres.database()
         self._stack = stack
         self.stores = [self.open() for _ in range(3)]
         self.fleets = [store.fleet for store in self.stores if store.fleet is not None]
 
-    def open(self, keep: Retention | None = None) -> Store:
+    def open(self, keep=None):
         return self._stack.enter_context(closing(open_store(self.url, keep)))
 
-    def sql(self, statement: str) -> str:
+    def sql(self, statement):
         return self.postgres.sql(statement, self.url)
 
-    def end_leases(self) -> None:
+    def end_leases(self):
         self.sql("UPDATE lease SET expires = extract(epoch FROM now())")
 
 
 @pytest.fixture
-def server(postgres: Postgres) -> Iterator[Server]:
+def server(postgres):
     with ExitStack() as stack:
         yield Server(postgres, stack)
 
@@ -55,7 +51,7 @@ def server(postgres: Postgres) -> Iterator[Server]:
 @pytest.mark.parametrize(
     "location", ["postgresql:///x", "postgresql://me@/x?host=/run/pg", "postgresql://me@a:1,[::1]:2/x"]
 )
-def test_a_location_without_a_host_or_with_several_stays_as_it_is(location: str) -> None:
+def test_a_location_without_a_host_or_with_several_stays_as_it_is(location):
     from psycopg.conninfo import conninfo_to_dict
 
     ours = conninfo_to_dict(Location.of(location).conninfo)
@@ -67,7 +63,7 @@ def test_a_location_without_a_host_or_with_several_stays_as_it_is(location: str)
     ("end", "says"),
     [("", "postgresql://127.0.0.1:1/x: connection failed"), ("?password_file=/none", "/none: No such file")],
 )
-def test_what_is_not_there_is_one_line(end: str, says: str) -> None:
+def test_what_is_not_there_is_one_line(end, says):
     with (
         closing(open_store(f"postgresql://me@127.0.0.1:1/x{end}")) as store,
         pytest.raises(StoreError) as caught,
@@ -77,12 +73,12 @@ def test_what_is_not_there_is_one_line(end: str, says: str) -> None:
     assert isinstance(caught.value, StoreAway) is not bool(end)
 
 
-def test_a_call_that_takes_too_long_is_given_up_with_its_transaction(server: Server) -> None:
-    def waits(store: Store) -> None:
+def test_a_call_that_takes_too_long_is_given_up_with_its_transaction(server):
+    def waits(store):
         with store.session.work() as connection:
             connection.execute(text("SELECT pg_sleep(30)"))
 
-    def takes_and_waits(store: Store) -> None:
+    def takes_and_waits(store):
         store.take(generation(), samples(3, 5))
         waits(store)
 
@@ -96,12 +92,10 @@ def test_a_call_that_takes_too_long_is_given_up_with_its_transaction(server: Ser
 
 
 @pytest.mark.parametrize("within", [False, True])
-def test_a_connection_that_broke_is_opened_again_and_nothing_is_kept_in_part(
-    server: Server, within: bool
-) -> None:
+def test_a_connection_that_broke_is_opened_again_and_nothing_is_kept_in_part(server, within):
     store = server.stores[0]
 
-    def breaks() -> None:
+    def breaks():
         store.take(generation(), samples(3, 5))
         server.sql(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE 'infercanary%'"
@@ -118,7 +112,7 @@ def test_a_connection_that_broke_is_opened_again_and_nothing_is_kept_in_part(
 # Leases ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_service_has_one_holder_until_its_lease_ends(server: Server) -> None:
+def test_a_service_has_one_holder_until_its_lease_ends(server):
     first, second, reader = server.fleets
     both = {SEARCH, RANK}
     assert first.hold(both) == both and second.hold(both) == set()
@@ -134,7 +128,7 @@ def test_a_service_has_one_holder_until_its_lease_ends(server: Server) -> None:
 
 
 @pytest.mark.parametrize("has_same_name", [False, True])
-def test_one_that_slept_writes_nothing(server: Server, has_same_name: bool) -> None:
+def test_one_that_slept_writes_nothing(server, has_same_name):
     """The fencing number tells it from a process that has its name by now."""
     slept, awake, reader = server.fleets
     if has_same_name:
@@ -161,12 +155,12 @@ def test_one_that_slept_writes_nothing(server: Server, has_same_name: bool) -> N
     assert [reader.findings([SEARCH]), reader.findings([SEARCH])] == [found, []], "it did not change since"
 
 
-def test_many_that_want_a_lease_together_do_not_get_it_twice(server: Server) -> None:
+def test_many_that_want_a_lease_together_do_not_get_it_twice(server):
     services = {ServiceKey("", f"s-{n}") for n in range(20)}
     fleets = [*server.fleets, *(server.open().fleet for _ in range(3))]
     barrier = threading.Barrier(len(fleets))
 
-    def want(fleet: Fleet | None) -> set[ServiceKey]:
+    def want(fleet):
         barrier.wait()
         assert fleet is not None
         return fleet.hold(services)
@@ -180,9 +174,7 @@ def test_many_that_want_a_lease_together_do_not_get_it_twice(server: Server) -> 
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_one_that_waited_for_another_which_took_the_lease_does_not_take_it(
-    server: Server, ended: bool
-) -> None:
+def test_one_that_waited_for_another_which_took_the_lease_does_not_take_it(server, ended):
     first, second, third = server.fleets
     if ended:
         third.hold({SEARCH})
@@ -199,9 +191,7 @@ def test_one_that_waited_for_another_which_took_the_lease_does_not_take_it(
     assert held == [set()] and first.renew({SEARCH}) == {SEARCH}
 
 
-def test_a_lease_is_renewed_while_the_store_is_busy_and_that_of_another_is_not_waited_for(
-    server: Server,
-) -> None:
+def test_a_lease_is_renewed_while_the_store_is_busy_and_that_of_another_is_not_waited_for(server):
     first, second, _ = server.fleets
     first.hold({SEARCH})
     with server.stores[0].session.transaction() as connection:
@@ -212,7 +202,7 @@ def test_a_lease_is_renewed_while_the_store_is_busy_and_that_of_another_is_not_w
         assert second.hold({SEARCH, RANK}) == {RANK}
 
 
-def test_findings_that_could_not_be_read_are_read_at_the_next_call(server: Server) -> None:
+def test_findings_that_could_not_be_read_are_read_at_the_next_call(server):
     writer, reader, _ = server.fleets
     writer.hold({SEARCH})
     for number in range(25):
@@ -228,12 +218,12 @@ def test_findings_that_could_not_be_read_are_read_at_the_next_call(server: Serve
 # Reading what others wrote ---------------------------------------------------------------------------------------
 
 
-def test_a_change_by_anybody_is_seen_once_whatever_the_order_of_commits(server: Server) -> None:
+def test_a_change_by_anybody_is_seen_once_whatever_the_order_of_commits(server):
     writer, other, judge = server.stores
     fleet, small = server.fleets[2], server.open(SMALL)
     server.fleets[0].hold({SEARCH})
 
-    def sees(changed: str, count: int) -> None:
+    def sees(changed, count):
         assert fleet.refresh({SEARCH}) == {(SEARCH, changed)}
         assert fleet.refresh({SEARCH}) == set()
         assert sum(len(runs) for _, runs in judge.generations(SEARCH, CANARY)) == count
@@ -260,7 +250,7 @@ def test_a_change_by_anybody_is_seen_once_whatever_the_order_of_commits(server: 
     assert fleet.refresh({SEARCH}) == {(SEARCH, CANARY), (SEARCH, "d")}
 
 
-def test_containers_that_run_are_those_with_runs_of_the_last_minutes(server: Server) -> None:
+def test_containers_that_run_are_those_with_runs_of_the_last_minutes(server):
     for container, boot, runs, ended_at in (
         ("gone", "a", samples(1, 10), 0.0),
         ("ended", "a", samples(60, 90), T + 990.0),
@@ -274,7 +264,7 @@ def test_containers_that_run_are_those_with_runs_of_the_last_minutes(server: Ser
     assert running == [("old", "new")]
 
 
-def test_what_belongs_to_nothing_any_more_goes(server: Server) -> None:
+def test_what_belongs_to_nothing_any_more_goes(server):
     writer, fleet = server.stores[0], server.fleets[0]
     fleet.hold({SEARCH})
     for number, canary in enumerate(("old", "old", "c", "c")):

@@ -1,21 +1,17 @@
 """What the judge needs of a store is there days later: it replays its looks at each restart."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator
 
 import pytest
-from stores import CANARY, DAY, SEARCH, Opens, T, generation, sample
+from stores import CANARY, DAY, SEARCH, T, generation, sample
 
-from infercanary.judge.model import Sample, Start
+from infercanary.judge.model import Start
 from infercanary.judge.verdict import Judge
-from infercanary.store.store import Store
 
 HOUR_SECONDS = DAY / 24
 
 
-def runs(begin: float, end: float, slower_at: float, seed: str) -> Iterator[Sample]:
+def runs(begin, end, slower_at, seed):
     """Yield a run in 10 s, by 10 % slower from a moment on."""
     rng = random.Random(seed)
     for number in range(int((end - begin) / 10)):
@@ -24,9 +20,7 @@ def runs(begin: float, end: float, slower_at: float, seed: str) -> Iterator[Samp
         yield sample(number + 1, started_at=T + at, median=median, phases={})
 
 
-def take(
-    store: Store, container: str, boot: str, image: str, begin: float, end: float, slower_at: float
-) -> None:
+def take(store, container, boot, image, begin, end, slower_at):
     """Take the runs of a start, thinned as often as needed."""
     start = generation(boot, container=container, image_id=image, started_at=T + begin)
     store.take(start, runs(begin, end, slower_at, boot))
@@ -35,7 +29,7 @@ def take(
         store.thin(T + end)
 
 
-def test_replicas_that_stay_show_what_the_host_did_also_days_after_an_upgrade(in_memory: Opens) -> None:
+def test_replicas_that_stay_show_what_the_host_did_also_days_after_an_upgrade(in_memory):
     """The host slows down at the moment of the upgrade; later a replica restarts, and the judge looks again."""
     store, upgrade = in_memory(None), 2 * DAY
     again, end = upgrade + 4 * DAY, upgrade + 4 * DAY + HOUR_SECONDS / 2

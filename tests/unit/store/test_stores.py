@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 from contextlib import closing, suppress
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -18,7 +17,6 @@ from stores import (
     DAY,
     SEARCH,
     SMALL,
-    Opens,
     T,
     check_counts,
     count,
@@ -45,16 +43,16 @@ from infercanary.store.base import Document, LastRun
 from infercanary.store.reading import to_judge
 from infercanary.store.records import MAX_BYTES, decode, encode
 from infercanary.store.retention import BLOCK, HOUR, Retention, expired
-from infercanary.store.store import Store, open_store
+from infercanary.store.store import open_store
 
 KEEP = Retention()
 
 
-def boots(store: Store, **limits: Any) -> list[str]:
+def boots(store, **limits):
     return [start.boot_id for start, _ in store.generations(SEARCH, CANARY, **limits)]
 
 
-def simulate(store: Store, runs: range, boot_id: str = "boot", step: int = 90, **given: object) -> None:
+def simulate(store, runs, boot_id="boot", step=90, **given):
     """Runs as they come, and thinning after so many."""
     for begin in range(runs.start, runs.stop, step):
         end = min(begin + step, runs.stop)
@@ -65,7 +63,7 @@ def simulate(store: Store, runs: range, boot_id: str = "boot", step: int = 90, *
 # What is taken is what is read -----------------------------------------------------------------------------------
 
 
-def test_what_was_taken_is_read_also_by_the_next_process(location: str) -> None:
+def test_what_was_taken_is_read_also_by_the_next_process(location):
     given = generation(
         image_digest="sha256:d", outputs={CANARY: (0.1, -2.5e-7)}, cold_start={CANARY: {"load": 1.5}},
         origin=Origin("9f8e7d6c5b4a", "https://github.com/acme/search", "1.5"), ended_at=T + 60.0,
@@ -89,7 +87,7 @@ def test_what_was_taken_is_read_also_by_the_next_process(location: str) -> None:
         assert store.take(given, [failed, whole, other]) == 0
 
 
-def test_what_a_start_reports_of_itself_may_change_and_its_time_does_not(store: Store) -> None:
+def test_what_a_start_reports_of_itself_may_change_and_its_time_does_not(store):
     store.take(generation(), samples(1, 2))
     later = generation(started_at=T - 500, image="search:latest", environment={"torch": "2.14.0"})
     assert store.take(later, samples(1, 3)) == 1
@@ -107,9 +105,7 @@ def test_what_a_start_reports_of_itself_may_change_and_its_time_does_not(store: 
         ({"most_bytes": 1_000}, "5"),  # the last one in any case
     ],
 )
-def test_starts_of_a_container_since_a_moment_that_fit(
-    store: Store, limits: dict[str, Any], found: str
-) -> None:
+def test_starts_of_a_container_since_a_moment_that_fit(store, limits, found):
     for number, container in enumerate("abaaaa"):
         start = generation(
             f"{number}", container=container, started_at=T + 100 * number, environment={"large": "x" * 3_000}
@@ -118,7 +114,7 @@ def test_starts_of_a_container_since_a_moment_that_fit(
     assert boots(store, **limits) == [*found]
 
 
-def test_what_one_judgement_reads_is_bounded(store: Store) -> None:
+def test_what_one_judgement_reads_is_bounded(store):
     """Of the starts with most runs the first and the last, half of an equal share of bytes each."""
     large = {f"phase-{number}": 0.1 for number in range(150)}
     store.take(
@@ -150,11 +146,11 @@ SOME = [0, 1, *range(24, 80)]
     ],
 )
 def test_a_judgement_reads_few_starts_of_containers_that_come_and_go_or_restart(
-    containers: int, starts: int, runs: int, at: float, read: list[int]
-) -> None:
+    containers, starts, runs, at, read
+):
     """Of each image those of containers that run, and the first and the latest of the others."""
 
-    def row(number: int, container: int, image: str) -> Any:
+    def row(number, container, image):
         return SimpleNamespace(
             id=number, container=container, image_key=image, taken=runs, last_at=RUNNING if number < 0 else at
         )
@@ -163,7 +159,7 @@ def test_a_judgement_reads_few_starts_of_containers_that_come_and_go_or_restart(
     assert [each.id for each in to_judge(rows)] == [-1, *read]
 
 
-def test_a_probe_that_invents_canaries_and_phases_costs_little(store: Store) -> None:
+def test_a_probe_that_invents_canaries_and_phases_costs_little(store):
     many = [sample(number, canary=f"canary-{number}") for number in range(100)]
     with capture_logs() as logs:
         assert store.take(generation(), many) == 32
@@ -174,7 +170,7 @@ def test_a_probe_that_invents_canaries_and_phases_costs_little(store: Store) -> 
     assert decode([encode(large)]) == [sample(1, phases={})]
 
 
-def test_a_report_that_cannot_be_kept_costs_only_itself(store: Store) -> None:
+def test_a_report_that_cannot_be_kept_costs_only_itself(store):
     """PostgreSQL keeps no NUL, no text has half a surrogate pair, and no integer more than 64 bits."""
     reports = []
     for container, image, sequences in (
@@ -200,7 +196,7 @@ def test_a_report_that_cannot_be_kept_costs_only_itself(store: Store) -> None:
     check_counts(store)
 
 
-def test_what_ran_on_a_host_and_when(store: Store) -> None:
+def test_what_ran_on_a_host_and_when(store):
     """Not what neither Docker nor Kubernetes found, nor what ran on another host."""
     for name, host, image in (("a", "one", "sha256:1"), ("b", "two", "sha256:1"), ("static", "one", "")):
         start = generation(service=name, container=name, host=host, image_id=image)
@@ -210,7 +206,7 @@ def test_what_ran_on_a_host_and_when(store: Store) -> None:
     assert store.last_runs("") == []
 
 
-def test_what_cannot_be_read_is_left_out_and_said(in_memory: Opens) -> None:
+def test_what_cannot_be_read_is_left_out_and_said(in_memory):
     """As a failing disk leaves it; also where such rows are merged."""
     store = in_memory(None)
     store.take(generation(), samples(1, 3_000))
@@ -233,9 +229,7 @@ class Interrupted(Exception):
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_what_a_probe_delivers_is_taken_once_through_thinning_restarts_and_failures(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_what_a_probe_delivers_is_taken_once_through_thinning_restarts_and_failures(data, tmp_path_factory):
     """As a ring does: from any earlier place on, so that a client that lost its cursor gets all of it again."""
     path = tmp_path_factory.mktemp("store") / "store.db"
     store = open_store(path, SMALL)
@@ -280,7 +274,7 @@ def test_what_a_probe_delivers_is_taken_once_through_thinning_restarts_and_failu
 # Thinning --------------------------------------------------------------------------------------------------------
 
 
-def test_a_block_is_the_median_of_its_runs() -> None:
+def test_a_block_is_the_median_of_its_runs():
     runs = [
         sample(1, median=0.010, runs=9, controls={"spin": 1.0}, sm_clock=1.4e9, tags=("stalled",)),
         sample(2, median=0.012, phases={"compute": 0.010, "queue": 0.2}, tags=("gc",), output_error=1e-7,
@@ -302,7 +296,7 @@ def test_a_block_is_the_median_of_its_runs() -> None:
     assert block.started_at == beside[0].started_at and merge(beside).tags == ("beside_canary",)
 
 
-def test_weeks_of_one_image(in_memory: Opens) -> None:
+def test_weeks_of_one_image(in_memory):
     """By the defaults, at a run in 10 s."""
     store, day, sizes = in_memory(None), int(DAY / 10), []
     for number in range(11):
@@ -320,7 +314,7 @@ def test_weeks_of_one_image(in_memory: Opens) -> None:
     check_counts(store)
 
 
-def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(in_memory: Opens) -> None:
+def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(in_memory):
     """Also where they are drawn anew at each start."""
     store, now = in_memory(SMALL), T
     length = SMALL.opening + 2 * SMALL.raw + SMALL.slack
@@ -337,7 +331,7 @@ def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(in_memory:
     check_counts(store)
 
 
-def test_years_are_bounded(in_memory: Opens) -> None:
+def test_years_are_bounded(in_memory):
     """Hours before the last 90 days go, the first day does not."""
     store, first = in_memory(SMALL), SMALL.first + SMALL.opening
     simulate(store, range(20_000), step=500)
@@ -350,7 +344,7 @@ def test_years_are_bounded(in_memory: Opens) -> None:
     assert SMALL.hours <= hours <= SMALL.hours + 2, "the next thinning drops those that were merged last"
 
 
-def test_the_opening_of_an_older_start_is_merged_once_newer_ones_fill_the_window(in_memory: Opens) -> None:
+def test_the_opening_of_an_older_start_is_merged_once_newer_ones_fill_the_window(in_memory):
     store = in_memory(SMALL)
     for boot in ("old", *"abc"):
         simulate(store, range(1, 100), boot)
@@ -360,7 +354,7 @@ def test_the_opening_of_an_older_start_is_merged_once_newer_ones_fill_the_window
     assert store.take(generation("old"), samples(1, 100)) == 0
 
 
-def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store: Store) -> None:
+def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store):
     """Starts without runs, as of a server that ends before its first one, take the place of none that has some."""
     for number in range(200):
         store.take(generation(f"boot-{number}", started_at=T + number), samples(1, 4))
@@ -384,9 +378,7 @@ def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store: Store) -> None:
     st.sampled_from([1.0, 10.0, 300.0]),
     st.lists(st.sampled_from([0.0, 0.0, 0.0, -4e9, 3e8, 86_399.0]), min_size=10, max_size=10),
 )
-def test_whatever_a_container_goes_through(
-    in_memory: Opens, starts: list[tuple[int, int]], seconds: float, steps: list[float]
-) -> None:
+def test_whatever_a_container_goes_through(in_memory, starts, seconds, steps):
     """Any upgrades, rollbacks and restarts at any pace, with clocks that are set: what must stay, stays."""
     store, clock = in_memory(SMALL), T
     history: list[tuple[int, list[Sample]]] = []
@@ -426,7 +418,7 @@ def test_whatever_a_container_goes_through(
 # Clocks ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_jumps_costs_nothing(in_memory: Opens) -> None:
+def test_a_clock_that_jumps_costs_nothing(in_memory):
     store = in_memory(KEEP)
     for image in range(4):
         simulate(store, range(1, 1_000), f"{image}", image_id=f"sha256:{image}", started_at=T + image)
@@ -437,7 +429,7 @@ def test_a_clock_that_jumps_costs_nothing(in_memory: Opens) -> None:
     assert store.generations(SEARCH, CANARY) == before
 
 
-def test_starts_are_in_order_of_their_begin_and_of_one_container_as_they_came(store: Store) -> None:
+def test_starts_are_in_order_of_their_begin_and_of_one_container_as_they_came(store):
     """A clock that is set back leaves a start after what ran before it."""
     order = [("a", "old", T), ("c", "old", T + 20), ("b", "old", T + 60), ("a", "new", 30.0)]
     for container, boot, at in (order[2], *order[:2], order[3]):
@@ -446,7 +438,7 @@ def test_starts_are_in_order_of_their_begin_and_of_one_container_as_they_came(st
     assert [start for start, _ in store.generations(SEARCH, CANARY)] == starts_of(store)
 
 
-def test_time_counts_while_an_exporter_watches(tmp_path: Path) -> None:
+def test_time_counts_while_an_exporter_watches(tmp_path):
     path, now = tmp_path / "store.db", T
     store = open_store(path)
     for number in range(4):
@@ -478,7 +470,7 @@ class StartRecord(NamedTuple):
     canaries: int = 1
 
 
-def days(form: str, count: int, step: int = 1, first: int = 0) -> list[tuple[str, str, int]]:
+def days(form, count, step=1, first=0):
     """Container and image, with the number for each `#`, and the day on which it was seen, oldest first."""
     container, image = form.split()
     return [
@@ -499,14 +491,12 @@ def days(form: str, count: int, step: int = 1, first: int = 0) -> list[tuple[str
         (days("c# i", 6, 0, 50), 50, [*range(6)]),
     ],
 )
-def test_images_and_containers_have_their_time(
-    seen: list[tuple[str, str, int]], age: int, stay: list[int]
-) -> None:
+def test_images_and_containers_have_their_time(seen, age, stay):
     starts = [StartRecord(n, container, image, day * DAY) for n, (container, image, day) in enumerate(seen)]
     assert sorted({*range(len(starts))} - {*expired(starts, age * DAY, SMALL)}) == stay
 
 
-def test_a_container_is_dropped_with_all_that_is_its_own(in_memory: Opens) -> None:
+def test_a_container_is_dropped_with_all_that_is_its_own(in_memory):
     store, now = in_memory(SMALL), T
     starts = [generation(service=f"c-{n}", container=f"c-{n}", environment={"n": f"{n}"}) for n in range(8)]
     for start in starts:
@@ -520,7 +510,7 @@ def test_a_container_is_dropped_with_all_that_is_its_own(in_memory: Opens) -> No
     assert store.take(starts[7], samples(1, 50)) == 0
 
 
-def test_documents(location: str) -> None:
+def test_documents(location):
     with closing(open_store(location)) as store:
         assert store.history(SEARCH, "c", "verdict") == []
         if store.fleet is not None:
@@ -534,7 +524,7 @@ def test_documents(location: str) -> None:
         assert store.history(SEARCH, "other", "state") == [Document(T, b"x")]
 
 
-def test_the_first_and_the_last_profiles_of_a_start_stay(store: Store) -> None:
+def test_the_first_and_the_last_profiles_of_a_start_stay(store):
     """Also where an exporter adds some later, or was started since and knows none."""
     taken: list[list[float]] = [[1], [1, 2], [], [3], [4, 5, 6, 7]]
     for sequence, times in enumerate(taken):
@@ -545,7 +535,7 @@ def test_the_first_and_the_last_profiles_of_a_start_stay(store: Store) -> None:
     assert [profile.taken_at for profile in unpacked(start.profiles[CANARY])] == [1, 2, 4, 5, 6, 7]
 
 
-def test_a_record_of_a_stack_has_what_its_store_had(tmp_path: Path) -> None:
+def test_a_record_of_a_stack_has_what_its_store_had(tmp_path):
     location, known = str(tmp_path / "store.db"), recorded.starts("neighbour_gone")
     with closing(open_store(location)) as store:
         for start in [start for starts in known.values() for start in starts]:
@@ -553,7 +543,7 @@ def test_a_record_of_a_stack_has_what_its_store_had(tmp_path: Path) -> None:
     assert recorded.parsed(b"".join(recorded.lines(location, CANARY))) == known
 
 
-def test_two_namespaces_share_nothing(opened: Opens) -> None:
+def test_two_namespaces_share_nothing(opened):
     prod, test = ServiceKey("prod", "search"), ServiceKey("test", "search")
     services = (SEARCH, prod, test)
     store = opened(SMALL)

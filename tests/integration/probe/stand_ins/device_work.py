@@ -1,7 +1,5 @@
 """What an engine does on the GPU in the stand-ins here: copies memory by a real kernel launch on a given stream."""
 
-from __future__ import annotations
-
 import ctypes
 from ctypes import c_uint64, c_void_p
 
@@ -13,12 +11,12 @@ assert _library is not None, "the stand-ins need a libcuda.so.1"
 library = _library
 
 
-def check(code: int) -> None:
+def check(code):
     if code:
         raise RuntimeError(f"CUDA failure {code}")
 
 
-def held(what: str) -> int:
+def held(what):
     """How many contexts are pushed, streams are alive, and so on."""
     return library.fake_cuda_count(what.encode())
 
@@ -26,12 +24,12 @@ def held(what: str) -> int:
 class Copy:
     """Copies memory on the device, 4,096 bytes at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._module, self._kernel = c_void_p(), c_void_p()
         check(library.cuModuleLoadData(ctypes.byref(self._module), PTX.encode()))
         check(library.cuModuleGetFunction(ctypes.byref(self._kernel), self._module, b"copy"))
 
-    def enqueue(self, stream: int, target: int, source: int, size: int) -> None:
+    def enqueue(self, stream, target, source, size):
         blocks, rest = divmod(size, 4096)
         assert blocks and not rest
         arguments = c_uint64(target), c_uint64(source)
@@ -39,5 +37,5 @@ class Copy:
         shape = (blocks, 1, 1, 256, 1, 1, 0)
         check(library.cuLaunchKernel(self._kernel, *shape, c_void_p(stream), pointers, None))
 
-    def free(self) -> None:
+    def free(self):
         check(library.cuModuleUnload(self._module))

@@ -1,7 +1,5 @@
 """A server with the probe in its own process, and the pace of production: an experiment has to set another."""
 
-from __future__ import annotations
-
 import time
 
 from work import Work

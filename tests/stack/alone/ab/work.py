@@ -6,10 +6,9 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from infercanary.probe import HostClock, Phase
+from infercanary.probe import HostClock
 from infercanary.probe.targets import Target
 
 
@@ -19,31 +18,31 @@ class Work:
     WORK_FAILS says how it goes wrong: exit, raise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.clock: Any = HostClock()
         self._bytes = b"\0" * int(float(os.environ.get("WORK_BYTES", "8e6")))
         self._held = b"\1" * int(float(os.environ.get("WORK_HOLDS_BYTES", "0")))
         self._fails = os.environ.get("WORK_FAILS", "")
 
-    def open(self) -> None:
+    def open(self):
         if self._fails == "exit":
             print("no licence for this host", file=sys.stderr, flush=True)
             os._exit(7)
         time.sleep(float(os.environ.get("WORK_LOADS_SECONDS", "0")))
 
-    def run(self, phase: Phase) -> Any:
+    def run(self, phase):
         if self._fails == "raise":
             raise RuntimeError("no such kernel")
         with phase("compute"):
             return hashlib.sha256(self._bytes).digest()
 
-    def values(self, result: Any) -> Sequence[float]:
+    def values(self, result):
         return [float(x) for x in result]
 
-    def environment(self) -> Mapping[str, str]:
+    def environment(self):
         return {"work_bytes": str(len(self._bytes))}
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
@@ -52,7 +51,7 @@ class Batched(Work, Target):
 
     is_sweepable = True
 
-    def copy_with_batch(self, batch: int) -> Batched:
+    def copy_with_batch(self, batch):
         other = Batched()
         other._bytes = self._bytes * batch
         return other

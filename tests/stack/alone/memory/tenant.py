@@ -20,7 +20,7 @@ held: list[bytes] = []
 state = {"pid": os.getpid(), "started": time.time(), "failed": 0, "held": 0}
 
 
-def take(mib: int, rate: float = float("inf")) -> None:
+def take(mib, rate=float("inf")):
     """Take memory, and write to it."""
     begin, taken = time.monotonic(), 0
     while taken < mib:
@@ -37,7 +37,7 @@ def take(mib: int, rate: float = float("inf")) -> None:
 class Handler(BaseHTTPRequestHandler):
     """One client at a time needs no more."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         """Say what it has."""
         try:
             bytes(b"\1" * (8 * MIB))
@@ -45,13 +45,13 @@ class Handler(BaseHTTPRequestHandler):
             state["failed"] += 1
         self.answer()
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         """Take more, and then answer."""
         asked = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query))
         take(int(asked["mib"]), float(asked["rate"]))
         self.answer()
 
-    def answer(self) -> None:
+    def answer(self):
         """What it has, as JSON."""
         body = json.dumps(state).encode()
         self.send_response(200)
@@ -59,11 +59,11 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         """Nothing: the log is the probe's."""
 
 
-def main() -> None:
+def main():
     """Take what it holds, start the probe if it is to have one, and serve."""
     take(int(os.environ.get("HOLDS", "700")))
     if os.environ.get("PROBE"):
