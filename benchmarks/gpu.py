@@ -1,29 +1,18 @@
-"""What only a GPU shows: the accuracy of the event clock, the throughput of the controls, and the cost of samples.
+"""NVML's share of a run on this GPU; and for `make gpu` and the GPU tests CUPTI's kernels and the device's ceilings.
 
-events    the phase ``compute`` by CUDA events, over the time of its kernels by CUDA's profiler (CUPTI); goal: within
-          2 %. The work is large: the host enqueues it while the inputs are still under way, so that there are hardly
-          any gaps between kernels, which the phase includes and no kernel does.
-controls  what each achieves, as a share of the device's ceiling. That is by what NVML says of the device: twice the
-          cores times the highest SM clock (a fused multiply-add is two), twice the bus width times the highest memory
-          clock (all memory so far sends two bits a cycle of the clock that NVML reports), and the PCIe link's bits
-          without their encoding, of which the packets' headers take some more.
-nvml      milliseconds of a run that are spent in NVML.
-
-Exits with 1 where the goal is missed; without a CUDA device with 0 and one line. What the probe costs a tenant on a GPU
-is the step ``tenant`` of ``make gpu``.
+A ceiling is by what NVML says of the device: twice the cores times the highest SM clock (a fused multiply-add is two),
+twice the bus width times the highest memory clock (all memory so far sends two bits a cycle of the clock that NVML
+reports), and the PCIe link's bits without their encoding, of which the packets' headers take some more.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
-import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -59,53 +48,6 @@ Mode = Literal["eager", "graph"]
 MODES: tuple[Mode, ...] = ("eager", "graph")
 
 
-def product(mode: Mode) -> TorchTarget:
-    """One kernel, of tens of milliseconds."""
-    import torch
-
-    matrix = torch.randn(8192, 8192, device="cuda")
-    return TorchTarget(lambda x: x @ matrix, [{"shape": [8192, 8192]}], device="cuda", mode=mode)
-
-
-def resnet18(mode: Mode) -> TorchTarget:
-    """About a hundred kernels, of which most take some 100 µs."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "resnet18"))
-    from model import SHAPE, build
-
-    shape = [256, *SHAPE[1:]]
-    return TorchTarget(build().cuda(), [{"shape": shape}], device="cuda", mode=mode)
-
-
-WORKLOADS: dict[str, Callable[[Mode], TorchTarget]] = {"matrix product": product, "ResNet-18": resnet18}
-
-
-class Compute(NamedTuple):
-    """Seconds of the same work: by events (the median), and of its kernels by the profiler (the mean)."""
-
-    events: float
-    kernels: float
-
-    @property
-    def ratio(self) -> float:
-        """Above 1: there were gaps, or events are late."""
-        return self.events / self.kernels
-
-
-def compare(target: TorchTarget, repeats: int = 20) -> Compute:
-    """Both of an unopened target, which is closed in the end. The profiler's repeats are between the others."""
-
-    def events() -> list[float]:
-        return [target.clock.measure(target.run)[0].phases["compute"] for _ in range(repeats)]
-
-    target.open()
-    try:
-        events()  # warms up
-        before, kernels, after = events(), kernel_seconds(target, repeats), events()
-        return Compute(statistics.median([*before, *after]), kernels)
-    finally:
-        target.close()
-
-
 def kernel_seconds(target: TorchTarget, repeats: int) -> float:
     """Seconds of kernels in a repeat, by the profiler; copies are not among them.
 
@@ -125,26 +67,6 @@ def kernel_seconds(target: TorchTarget, repeats: int) -> float:
     if not microseconds:
         raise RuntimeError("the profiler saw no kernels: CUPTI may not be used here")
     return sum(microseconds) / 1e6 / repeats
-
-
-def check_events() -> bool:
-    """Print; whether the goal was met."""
-    good = True
-    for name, workload in WORKLOADS.items():
-        for mode in MODES:
-            try:
-                found = compare(workload(mode))
-            except RuntimeError as error:  # out of memory is one too
-                print(f"events    {name}, {mode}: {error}", flush=True)
-                good = False
-                continue
-            good &= abs(found.ratio - 1) <= GOAL
-            print(
-                f"events    {name}, {mode}: compute {found.events * 1e3:.3f} ms, kernels {found.kernels * 1e3:.3f} ms: "
-                f"ratio {found.ratio:.4f} (goal: within {GOAL:.0%} of 1)",
-                flush=True,
-            )
-    return good
 
 
 # Controls --------------------------------------------------------------------------------------------------
@@ -230,20 +152,6 @@ def measure(name: str, seconds: Seconds, most: Ceilings) -> Measured:
     return Measured(working, statistics.median(repeats), rates)
 
 
-def show_controls() -> None:
-    """Print what each achieves."""
-    most = ceilings()
-    controls, _ = available_controls("cuda")
-    for name, control in controls.items():
-        with control() as seconds:
-            found = measure(name, seconds, most)
-        rates = "; ".join(map(str, found.rates)) or "no ceiling"
-        print(
-            f"controls  {name}: {found.working * 1e6:.2f} µs each, {found.repeat * 1e6:.0f} µs a repeat; {rates}",
-            flush=True,
-        )
-
-
 # NVML ------------------------------------------------------------------------------------------------------
 
 
@@ -268,30 +176,11 @@ def show_nvml() -> None:
 
 
 def main() -> None:
-    """Measure all."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.parse_args()
+    """Measure it; without a CUDA device print why not."""
     if why := why_not():
         print(f"no CUDA device: {why}; nothing was measured")
         return
-    import torch
-
-    if not torch.cuda.is_available():
-        print(
-            f"no CUDA device for torch {torch.__version__} (CUDA {torch.version.cuda}); nothing was measured"
-        )
-        return
-    device = torch.cuda.get_device_name(0)
-    pynvml.nvmlInit()
-    driver = pynvml.nvmlSystemGetDriverVersion()
-    pynvml.nvmlShutdown()
-    print(f"{device}, driver {driver}, torch {torch.__version__}, CUDA {torch.version.cuda}", flush=True)
-    good = check_events()
-    show_controls()
     show_nvml()
-    sys.exit(0 if good else 1)
 
 
 if __name__ == "__main__":
