@@ -96,12 +96,17 @@ class Measures:
                     look.pairs,
                     finder.beside(finding, siblings),
                 )
-        alignment = Alignment(self._policy.pool, sorted({*self._policy.decide.looks, 48}))
+        found[SPREAD.name] = self.spread(upgrade, siblings)
+        return found
+
+    def spread(self, upgrade: Upgrade, siblings: Sequence[Start]) -> MeasureVerdict:
+        """Judge whether an upgrade changed the spread of runs. This takes less CPU time than any other measure."""
+        looks = (48, *(runs for runs in self._policy.decide.looks if runs > 48))  # a stretch has 48 runs
+        alignment = Alignment(self._policy.pool, looks)
         _, pairs = next(alignment.looks(upgrade), (0, []))
         beside = alignment.beside(siblings, upgrade, pairs)
         spread = compare_spread(pairs, beside, self._policy.decide, self._policy.pool)
-        found[SPREAD.name] = MeasureVerdict(*spread) if spread else MeasureVerdict("settling")
-        return found
+        return MeasureVerdict(*spread) if spread else MeasureVerdict("settling")
 
     def compare(self, before: Sequence[Start], after: Sequence[Start]) -> dict[str, MeasureVerdict]:
         """Compare the measures of two groups of starts, in one look at all runs.

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple
 
@@ -157,6 +158,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _OF_RUN = [name for name in Sample.__struct_fields__ if name in Run.__struct_fields__]
+_of_run = attrgetter(*_OF_RUN)
 _NUMBERS = ("median", "sm_clock", "waited", "crowded", "inside", "received")  # these fields may be None
 _BY_NAME = ("phases", "controls", "off_cpu", "measures")
 
@@ -166,7 +168,7 @@ def kept(run: Run) -> Sample:
     return Sample(
         median=median(run.latencies) if run.latencies else None,
         repeats=len(run.latencies),
-        **{name: getattr(run, name) for name in _OF_RUN},
+        **dict(zip(_OF_RUN, _of_run(run), strict=True)),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from infercanary.contract.measures import (
     DEVICE_MEMORY,
@@ -17,6 +18,8 @@ from infercanary.contract.measures import (
     THROUGHPUT,
     throughput_of,
 )
+from infercanary.exporter.judging.findings import judge_canary
+from infercanary.exporter.judging.schedule import Due
 from infercanary.judge.measures import Measures, MeasureVerdict, measured
 from infercanary.judge.policy import FILES, LIVE
 from infercanary.judge.resolution import Floats
@@ -226,6 +229,15 @@ def test_a_spread_that_doubles_is_called_unless_the_host_shows_it_too(world, run
         if found.state in CHANGED:
             sides = pytest.approx(0.01, rel=0.3), pytest.approx(0.01 * world["scale"], rel=0.3)
             assert (found.before, found.after) == sides
+
+
+def test_a_look_at_the_latency_renews_the_spread_and_keeps_the_other_measures():
+    starts, kept = shaken(2.0), MeasureVerdict("regressed")
+    before = judge_canary("c", None, [s.first(40) for s in starts], [], LIVE)
+    before = replace(before, measures={HOST_MEMORY: kept, SPREAD.name: before.measures[SPREAD.name]})
+    for look, state in ((Due(True, False, False), "regressed"), (Due(False, False, True), "settling")):
+        after = judge_canary("c", before, starts, [], LIVE, look).measures
+        assert (after[SPREAD.name].state, after[HOST_MEMORY]) == (state, kept)
 
 
 def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it():

@@ -127,10 +127,13 @@ def judge_canary(
         result = before.result
     else:
         result = judge.verdict(starts, siblings, canary, selection)
-    if before is not None and is_same and not due.measures:
-        measures = before.measures
+    rules = Measures(policy)
+    if before is None or not is_same or due.measures:
+        measures = rules.judge(starts, siblings, selection)
     else:
-        measures = Measures(policy).judge(starts, siblings, selection)
+        measures = {**before.measures}
+        if upgrade and due.upgrade:
+            measures[SPREAD.name] = rules.spread(upgrade, siblings)
     spread = measures.get(SPREAD.name)
     also = [measure_words(SPREAD.name, spread)] if spread and spread.state in CHANGED else []
     last = before or Finding(result=result, sentence="")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from infercanary.judge.model import Generation, ServiceKey, Start
-from infercanary.judge.policy import Policy
+from infercanary.judge.policy import LIVE, Policy
 
 Boot: TypeAlias = tuple[str, str]
 """Container and boot id."""
@@ -23,10 +23,13 @@ class Due(NamedTuple):
 
 
 EVERYTHING = Due(True, True, True)
-MEASURE_LOOKS = (8, 48, 96, 192)
-"""Numbers of runs of a start after which measures are judged. This takes as much CPU time as a look at the latency, so
-there are fewer looks: memory is known after 8 runs, spread after 48, throughput (every tenth run) after 96.
+MEASURE_LOOKS = (8, 96, 192)
+"""Numbers of runs of a start after which measures are judged. This takes more CPU time than a look at the latency, so
+there are fewer looks: memory is known after 8 runs, throughput (every tenth run) after 96. Spread is judged at each
+look at the latency.
 """
+BASELINE_LOOKS = (12, LIVE.pool.full_baseline_runs)
+"""Numbers of runs of a start without an upgrade after which its levels are computed anew."""
 REMOVED_SECONDS = 7200.0
 """Seconds without a run after which a canary counts as removed, if other canaries of its service ran."""
 CANARIES = 64
@@ -57,12 +60,12 @@ def due(
         return EVERYTHING  # a new start
     has_look = has_measure_look = has_block = False
     # Three times a window of drift: with the default policy after 96 and 192 runs, at looks.
-    looks, every = policy.decide.looks, policy.drift.block_runs * policy.drift.blocks // 3
+    looks = policy.decide.looks if has_upgrade else BASELINE_LOOKS
+    every = policy.drift.block_runs * policy.drift.blocks // 3
     for boot, runs in taken.items():
         was = seen[boot]
         counted = was.counted + runs - was.taken
-        if has_upgrade or was.counted < policy.pool.full_baseline_runs:  # a complete baseline stays as it is
-            has_look |= bisect_right(looks, was.counted) < bisect_right(looks, counted)
+        has_look |= bisect_right(looks, was.counted) < bisect_right(looks, counted)
         has_measure_look |= bisect_right(MEASURE_LOOKS, was.counted) < bisect_right(MEASURE_LOOKS, counted)
         has_block |= was.counted // every < counted // every
     return Due(has_look, has_measure_look and has_upgrade, has_block)
