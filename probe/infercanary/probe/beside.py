@@ -57,7 +57,7 @@ def command(path: str, server: tuple[str, ...]) -> NoReturn:
     started again, at first after a second, and never ends the server. The probe ends when SERVER has ended.
     """
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    own = os.getpid()  # of the server, too; the child may run only after the server has ended
+    own = os.getpid()  # exec keeps the process id; the child may run only after the server has ended
     child = os.fork()
     if child == 0:
         _supervise(path, own)
@@ -83,7 +83,7 @@ def _supervise(path: str, server: int) -> NoReturn:
         started, code = time.monotonic(), 0
         try:
             probe = subprocess.Popen(run_module("infercanary", "probe", "--config", path))  # noqa: S603
-        except OSError as error:  # out of processes or memory, which the server needs
+        except OSError as error:  # too few processes or too little memory; the server comes first
             why = f"the probe cannot be started ({error.strerror})"
         else:
             with suppress(OSError):
@@ -93,7 +93,7 @@ def _supervise(path: str, server: int) -> NoReturn:
             why = f"the probe ended with exit code {code if code >= 0 else 128 - code}"
         if code == -signal.SIGKILL:
             # A new probe needs as much memory again, and each time the kernel drops the server's page cache first.
-            pause, why = _LONGEST_PAUSE, "the probe was killed, by the kernel where memory was used up"
+            pause, why = _LONGEST_PAUSE, "the probe was killed, probably by the kernel because memory ran out"
         elif code == _USAGE:
             # The next start will probably fail too, but a missing model, secret or GPU may still arrive.
             pause = _LONGEST_PAUSE

@@ -1,4 +1,4 @@
-"""Metrics that exist for the probe's process, for a canary's thread in it, and for other processes of the container.
+"""Metrics of three kinds of owners: the probe's process, a canary's thread, and other processes of the container.
 
 The label ``scope`` names the owner of the value; a label that does not apply is empty. A canary's thread is part of
 the process, so a maximum over scopes has a meaning, but a sum does not.
@@ -30,7 +30,8 @@ CPU = Metric(
 SWITCHES = Metric(
     "infercanary_context_switches_total",
     "counter",
-    "Context switches: voluntary (the thread waited) and involuntary (it lost its CPU). A canary's: during repeats.",
+    "Context switches: voluntary (the thread waited) and involuntary (the thread lost its CPU). For a canary: "
+    "during repeats.",
     (*_LABELS, "kind"),
     reading="If `involuntary` rises, other threads want the CPU. If `voluntary` rises, locks, helper threads or the "
     "device are slower.",
@@ -38,14 +39,14 @@ SWITCHES = Metric(
 MIGRATIONS = Metric(
     "infercanary_migrations_total",
     "counter",
-    "Moves of threads from one CPU to another; missing if the kernel does not count them. A canary's: during repeats.",
+    "Moves of threads from one CPU to another; missing if not counted by the kernel. For a canary: during repeats.",
     _LABELS,
     reading="A few per run are normal without pinning. A rise means more runnable threads than CPUs, and cold caches.",
 )
 RUN_QUEUE = Metric(
     "infercanary_run_queue_seconds_total",
     "counter",
-    "CPU wait: time in which threads could run and had no CPU, throttling included. A canary's: during repeats.",
+    "CPU wait: time in which threads were runnable without a CPU, throttling included. For a canary: during repeats.",
     _LABELS,
     reading="Near 0 is healthy. Otherwise see `infercanary_thread_oversubscription_ratio` and "
     "`infercanary_container_shared_cpus`.",
@@ -61,7 +62,7 @@ ALLOWED = Metric(
 OFF_NODE = Metric(
     "infercanary_off_node_threads",
     "gauge",
-    "Threads that last ran off the GPU's NUMA node; of a canary 0 or 1. Missing if the node is unknown.",
+    "Threads that last ran off the GPU's NUMA node; for a canary 0 or 1. Missing if the node is unknown.",
     _LABELS,
     reading="If `launch`, `h2d` or `d2h` grow with it, give the container the CPUs of the GPU's node "
     "(`--cpuset-cpus`).",

@@ -26,7 +26,7 @@ _METHODS = ("open", "run", "values", "environment", "close")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a probe. Every one has a safe default."""
+    """Settings of a probe. Every setting has a safe default."""
 
     listen: str | int = "[::]:9798"
     """`host:port`, a port alone for every address of IPv4 and IPv6, or `unix:///path` on a volume shared with the
@@ -34,9 +34,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tls: ServerTls | None = None
     """`{cert_file: …, key_file: …}`: answer over TLS"""
     token_file: str | None = None
-    """file with the token that the exporter must show (its `probe_token_file`); without it, everybody may ask"""
+    """file with the token that the exporter must send (its `probe_token_file`); without a token, everybody may ask"""
     interval_seconds: Interval = 10.0
-    """time between runs, ±20 %; longer where the duty cap needs it"""
+    """time between runs, ±20 %; longer if the duty cap requires it"""
     duty_cap: Share = 0.01
     """largest share of the time that runs may take"""
     timeout_seconds: Seconds = 30.0
@@ -44,23 +44,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     open_timeout_seconds: Seconds = 600.0
     """the same for loading and warming up"""
     controls: bool = True
-    """after each run, tiny work that is the same in every image: was it the host?"""
+    """after each run, do tiny work that is the same in every image, to detect a slower host"""
     samplers: dict[str, bool] = {}
-    """`{nvml: false}` switches one off; all that are listed below are on"""
+    """`{nvml: false}` switches a sampler off; all samplers listed below are on"""
     profile: bool | None = None
-    """now and then, which operators the time goes to ([profiles](profiles.md)); by default in a process of the probe's
-    own"""
+    """sometimes measure the time of each operator ([profiles](profiles.md)); by default only in a separate process"""
     journal: str | None = None
-    """file (no symbolic link) to which each run is appended as a line of JSON, which outlives a crash; with the file
-    before it, `PATH.1`, it takes 16 MiB at most"""
+    """file (no symbolic link) for each run as a line of JSON, kept after a crash; with `PATH.1`, the previous file,
+    16 MiB at most"""
     memory_reserve: Bytes | None = None
-    """bytes of host memory to leave alone; by default 64 MiB, or 5 % of the limit where that is more"""
+    """bytes of host memory to keep free; by default 64 MiB, or 5 % of the limit if that is more"""
     device_memory_reserve: Bytes | None = None
-    """the same of a GPU's memory; by default 256 MiB, or 2 % of it where that is more"""
+    """the same for a GPU's memory; by default 256 MiB, or 2 % of its size if that is more"""
 
 
 def make_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """Return settings with changes, checked; environment variables override both.
+    """Return checked settings with changes; environment variables override both.
 
     Raises:
         UsageError: A value is of another type or out of range.
@@ -81,7 +80,7 @@ def make_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def burst_wanted() -> bool | None:
-    """Return what the environment says of the burst after a start; None where the probe decides.
+    """Return the environment variable for the burst after a start; None leaves the decision to the probe.
 
     Raises:
         UsageError: The variable is neither true nor false.
@@ -91,13 +90,15 @@ def burst_wanted() -> bool | None:
 
 
 def check_targets(targets: Mapping[str, Target]) -> None:
-    """Refuse names that cannot be labels, and what is no target.
+    """Refuse invalid names of canaries, and objects that are not targets.
 
     Raises:
-        UsageError: With the canary's name and what it must be.
+        UsageError: A name or a target is invalid; the text names the canary and the fix.
     """
     if not isinstance(targets, Mapping) or not targets:
-        raise UsageError('canaries: give one at least, such as {"resnet18": TorchTarget(model, inputs)}')
+        raise UsageError(
+            'canaries: give at least one canary, such as {"resnet18": TorchTarget(model, inputs)}'
+        )
     for name, target in targets.items():
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
             raise UsageError(
@@ -107,15 +108,15 @@ def check_targets(targets: Mapping[str, Target]) -> None:
         if lacking:
             fix = "wrap a model: TorchTarget(model, inputs)" if callable(target) else "derive it from Target"
             raise UsageError(
-                f"canaries.{name}: {type(target).__name__} is no target: it lacks {', '.join(lacking)}; {fix}"
+                f"canaries.{name}: {type(target).__name__} is not a target: {', '.join(lacking)} missing; {fix}"
             )
 
 
 def check_sweep(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep:
-    """Check a sweep, also one that was made in code.
+    """Check a sweep from a settings file or from code.
 
     Raises:
-        UsageError: There is no such canary, it cannot be swept, or a value is out of range.
+        UsageError: The canary does not exist or cannot be swept, or a value is out of range.
     """
     if (target := targets.get(name)) is None:
         raise UsageError(f"sweeps: no canary `{name}`; there are {', '.join(targets)}")
@@ -123,12 +124,12 @@ def check_sweep(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep
     if not isinstance(sweep, Sweep):
         raise UsageError(f"{place}: give a Sweep(batches=…, concurrency=…)")
     if not target.is_sweepable:
-        raise UsageError(f"{place}: {target.kind} cannot be swept; leave the sweep out")
+        raise UsageError(f"{place}: {target.kind} cannot be swept; remove the sweep")
     return convert(msgspec.to_builtins(sweep), Sweep, place)
 
 
 def _from_environment(variable: str, kind: Any) -> Any:
-    """Return a number, true or false; None where the variable is not set."""
+    """Return a number, true or false; None if the variable is not set."""
     text = os.environ.get(variable, "")
     value: object = {"true": True, "false": False}.get(text.lower(), text)
     with suppress(ValueError):

@@ -14,13 +14,13 @@ from infercanary.contract.started import started
 _HOST_NAMESPACE = "pid:[4026531836]"
 
 
-# A process that began at least this long after its container is a replacement: its start is no start of the
-# container.
+# Maximum delay of a process after its container's start. A later process is a replacement, so its start is not a start
+# of the container.
 _REPLACED_SECONDS = 600.0
 
 
 def in_container() -> bool:
-    """True if the processes that this process can see are those of a container, not all of the host's."""
+    """True if the visible processes are those of a container, and not all of the host's."""
     try:
         return os.readlink("/proc/self/ns/pid") != _HOST_NAMESPACE
     except OSError:

@@ -37,8 +37,8 @@ LATENCY = Metric(
     "gauge",
     "Median wall time of a request of `batch` samples, with `concurrency` requests at a time, in the last sweep.",
     _POINT,
-    reading="Draw it against `infercanary_sweep_samples_per_second`: if latency grows and throughput does not, the "
-    "device is full.",
+    reading="Plot it against `infercanary_sweep_samples_per_second`: if latency grows and throughput does not, "
+    "the device is full.",
 )
 RATE = Metric(
     "infercanary_sweep_samples_per_second",
@@ -69,7 +69,8 @@ TIMESTAMP = Metric(
     reading="`time() - infercanary_sweep_timestamp_seconds` is the age of the sweep's values.",
 )
 
-_TOO_MUCH = ("out_of_memory", "too_slow", "timed_out")  # such a failure also holds for all larger loads
+# after such a failure, all larger loads would fail too
+_TOO_MUCH = ("out_of_memory", "too_slow", "timed_out")
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,7 +115,7 @@ class Sweeping(Background):
         self.start(time.monotonic())
         self._throughputs: dict[str, float] = {}  # waits for take_measures()
         self._measurement: Measurement | None = None  # the last measurement, possibly still running
-        self._given_up_at: float | None = None  # time at which a point was abandoned that held its thread
+        self._given_up_at: float | None = None  # time at which a point was abandoned and kept its thread
         self._hangs_at = math.inf  # time at which to report this point as hanging
         self._left: list[Load] | None = None  # remaining points of the present sweep
         self._share = self._began = self._cost = 0.0
@@ -141,11 +142,11 @@ class Sweeping(Background):
                 self._begin(now)
             if self._left:
                 took += self._measure_next(self._left)
-        # If requests wait in the server's pool, or did so at the last run, a sweep costs more than its time.
+        # If requests wait in the server's pool now, or waited during the last run, a sweep costs more than its time.
         self._cost += took * self._canary.crowding
         if self._left == [] and not self.is_running:
             self._left = None
-            trim()  # its threads have ended, but their heaps still hold the requests' memory
+            trim()  # the threads have ended, but their heaps still hold the requests' memory
             if self._gave_numbers:
                 self._tally.set(TIMESTAMP, time.time(), self.canary)
             self._plan_next(self._cost, self._began)
@@ -202,7 +203,7 @@ class Sweeping(Background):
             measurement.give_up()
             self._given_up_at = time.monotonic()
             self._hangs_at = self._given_up_at + self._canary.timeout
-            late = f"no end within its {self._share:.3g} s; give the sweep more seconds"
+            late = f"not finished within {self._share:.3g} s; give the sweep more seconds"
             result = Missing("timed_out", late)
         except RuntimeError as error:  # the host is out of threads
             result = Missing("raised", one_line(error))
@@ -240,13 +241,13 @@ class Sweeping(Background):
             self._complaints[load] = complaint
 
     def _report_hang(self, now: float) -> None:
-        """Report once that an abandoned point hangs, and is not just slow."""
+        """Report, only once, that an abandoned point hangs."""
         if now < self._hangs_at:
             return
         self._hangs_at = math.inf
         log.error(
-            "canary %s: a point of its sweep hangs; while it does, runs are tagged beside_canary and no verdict rests "
-            "on them: restart the process, and leave that point out",
+            "canary %s: a point of its sweep hangs; until it ends, runs are tagged beside_canary and are not "
+            "judged: restart the process, and remove that point",
             self.canary,
         )
         pool = self._canary.pool

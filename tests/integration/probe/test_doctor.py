@@ -124,7 +124,7 @@ def test_each_trouble_has_its_line(gpu, monkeypatch):
     ("line", "state", "words"),
     [
         ("nvmlInit * 999", "refused", "lost its device files"),
-        ("nvmlInit * 18", "refused", "upgraded under the container"),
+        ("nvmlInit * 18", "refused", "upgraded while the container ran"),
         ("nvmlInit * 9", "absent", "no NVIDIA driver"),
         ("gpus * 0", "refused", "shows no GPU"),
     ],
@@ -144,7 +144,7 @@ def test_a_hanging_driver_does_not_hang_it(gpu, monkeypatch):
     assert (found[first].state, found[first].seconds) == ("refused", None)
     assert {check.state for check in found[:first]} == {"OK"}
     assert found[second + 1 :] and all(
-        check.why.startswith("not asked: 2 checks") for check in found[second + 1 :]
+        check.why.startswith("skipped: 2 checks") for check in found[second + 1 :]
     )
     monkeypatch.setenv("FAKE_CUDA", "cuDevicePrimaryCtxRetain 1 -1")
     cuda = asked("CUDA", seconds=2)

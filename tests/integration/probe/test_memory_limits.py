@@ -136,7 +136,7 @@ def test_where_the_kernel_ended_the_probe_the_entrypoint_says_it_and_waits_long(
         process.terminate()
         assert process.wait(30) == 7
     assert group.kills() == 1
-    assert "the probe was killed, by the kernel where memory was used up" in log.read_text()
+    assert "the probe was killed, probably by the kernel because memory ran out" in log.read_text()
 
 
 class Tenant:

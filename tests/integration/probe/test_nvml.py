@@ -261,7 +261,7 @@ when all are lost the sample fails, an error of the shutdown does not hide it, a
 >
 > nvmlDeviceGetMemoryInfo * LOST
 lost 0
-said WARNING sampler nvml: GPU is lost: it fell off the bus
+said WARNING sampler nvml: GPU is lost: the GPU fell off the bus
 families nvml_state gpu_xid_events_total gpu_up
 gpu_up 0=0 1=0
 > nvmlDeviceGetHandleByIndex * LOST; nvmlShutdown * UNKNOWN

@@ -270,7 +270,7 @@ def test_a_factory_that_takes_all_in_an_instant(scene, way):
     if way == "exec":
         assert scene.ended()[0] == 137
     elif way == "beside":
-        said = "the probe was killed, by the kernel where memory was used up"
+        said = "the probe was killed, probably by the kernel because memory ran out"
         eventually("it says so", 80, lambda: said in scene.log())
     else:
         eventually("it was ended", 60, lambda: oom_kills(NAME))

@@ -61,10 +61,10 @@ def test_a_mistake_is_one_line(monkeypatch, argument, words):
 
 
 NO_CANARIES: list[tuple[Any, str]] = [
-    ({"a": model}, "canaries.a: function is no target: it lacks open, .*TorchTarget"),
-    ({"a": 1}, "canaries.a: int is no target: it lacks open, run, values, environment, close"),
-    ({}, "canaries: give one at least"),
-    (TARGET, "canaries: give one at least"),
+    ({"a": model}, "canaries.a: function is not a target: open, .*TorchTarget"),
+    ({"a": 1}, "canaries.a: int is not a target: open, run, values, environment, close missing"),
+    ({}, "canaries: give at least one canary"),
+    (TARGET, "canaries: give at least one canary"),
     ({1: TARGET}, "canaries: `1` is not a name"),
     ({"a b": TARGET}, "canaries: `a b` is not a name"),
 ]

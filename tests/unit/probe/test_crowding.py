@@ -147,7 +147,7 @@ def test_what_it_receives_is_known_of_a_container_with_its_own_network(tmp_path,
     if known:
         assert values(sampler.sample()) == {RECEIVED.name: {(): 6468811.0}}
     else:
-        with pytest.raises(Unavailable, match="no network of its own"):
+        with pytest.raises(Unavailable, match="shares the host's network"):
             list(sampler.sample())
 
 

@@ -346,7 +346,7 @@ def test_a_hang_in_the_servers_pool_is_reported_after_the_timeout(swept, caplog)
         for _ in range(2):
             one.step()
         assert lost == [1], "reported once"
-        assert caplog.text.count("canary a: a point of its sweep hangs; while it does, runs are tagged") == 1
+        assert caplog.text.count("canary a: a point of its sweep hangs; until it ends, runs are tagged") == 1
         go_on.set()
         until(lambda: not one.sweeping.is_running)
 

@@ -1,4 +1,4 @@
-"""CUDA's driver API by ctypes: the part that controls, and targets without torch, need.
+"""CUDA's driver API through ctypes, as far as controls and targets without torch need it.
 
 ``libcuda.so.1`` and its PTX compiler come with the host's driver, not with the image (except in images with
 ``cuda-compat``). Names and types: https://docs.nvidia.com/cuda/cuda-driver-api/.
@@ -21,11 +21,11 @@ from infercanary.probe.timing import CudaClock
 _LIBRARY = "libcuda.so.1"
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: do not wait for the default stream, which the host may use
-_TEXT_BYTES = 256  # longest name of a GPU, and more than its PCI address has
+_TEXT_BYTES = 256  # longest name of a GPU; a PCI address is shorter
 _HANDLE = c_void_p
 _OUT = c_void_p  # address of a result, by `byref`
 
-# CUdeviceptr is an integer of 64 bits; names with _v2 are what cuda.h defines for the names without.
+# CUdeviceptr is a 64-bit integer. cuda.h maps some functions to names with the suffix _v2.
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (_OUT,),
@@ -64,7 +64,7 @@ _INVALID_DEVICE = 101
 
 
 class NoSuchGpu(Unavailable):
-    """There are GPUs, and none has this number."""
+    """There are GPUs, but none with this number."""
 
 
 class CudaError(Exception):
@@ -82,10 +82,10 @@ class CudaError(Exception):
 
 
 class Driver:
-    """The library's functions, with each call checked.
+    """The library's functions. Each call is checked for errors.
 
-    After a failure only :meth:`end` still calls the library, because a failure in a kernel makes every later call
-    fail until the process ends.
+    After a failure, only :meth:`end` still calls the library: a failed kernel makes every later call fail until the
+    process ends.
 
     Raises:
         Unavailable: The library lacks a function.
@@ -98,7 +98,7 @@ class Driver:
             try:
                 getattr(library, name).argtypes = types
             except AttributeError:
-                raise Unavailable(f"this driver's {_LIBRARY} has no {name}: it is too old") from None
+                raise Unavailable(f"this driver's {_LIBRARY} has no {name}: the driver is too old") from None
 
     def call(self, function: str, *arguments: Any) -> None:
         """Call a function of the library.
@@ -108,14 +108,14 @@ class Driver:
             arguments: Values for :mod:`ctypes`.
 
         Raises:
-            CudaError: It failed, or an earlier call did.
+            CudaError: This call or an earlier call failed.
         """
         if self._failed is not None:
             raise CudaError(*self._failed)
         self.check(function, getattr(self._library, function)(*arguments))
 
     def end(self, function: str, *arguments: Any) -> bool:
-        """Call a function that releases something, also after a failure; return whether it succeeded."""
+        """Call a release function, even after a failure; return True if the function succeeded."""
         return not getattr(self._library, function)(*arguments)
 
     def check(self, function: str, code: int) -> None:
@@ -189,7 +189,7 @@ class Device:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the context current in this thread, and the previous one afterwards; other threads wait meanwhile.
+        """Make the context current in this thread until the end of the block. Other threads wait meanwhile.
 
         Raises:
             RuntimeError: The device is closed.
@@ -204,25 +204,29 @@ class Device:
                 self.driver.end("cuCtxPopCurrent_v2", ctypes.byref(c_void_p()))
 
     def close(self) -> None:
-        """Release everything, unless an abandoned call still uses it.
+        """Release everything, unless an abandoned call still uses the device.
 
-        Freeing memory may wait for the device, even if the host keeps it busy.
+        Freeing memory may wait while the host keeps the device busy.
         """
         if not self._in_use.acquire(blocking=False):
             return
         self._closed = True
         self._in_use.release()
         if self.driver.end("cuCtxPushCurrent_v2", self._context):
-            # A failure may have left copies under way; without a stream this would be the host's default one.
+            # A failure may have left copies pending; without a stream, this call would wait for the host's default
+            # stream.
             if self.stream:
                 self.driver.end("cuStreamSynchronize", self.stream)
             self._held.close()
             self.driver.end("cuCtxPopCurrent_v2", ctypes.byref(c_void_p()))
-        self._held.pop_all()  # in a lost context nothing can be released
+        self._held.pop_all()  # after a lost context, no resource can be released
         self.driver.end("cuDevicePrimaryCtxRelease_v2", self._device)
 
     def kernels(self, ptx: str) -> Callable[[str], c_void_p]:
-        """Compile and load a module; return a function that finds its kernels by name, until :meth:`close`."""
+        """Compile and load a module; return a function that finds its kernels by name.
+
+        The module lives until :meth:`close`.
+        """
         module = self._made("cuModuleLoadData", "cuModuleUnload", ptx.encode())
 
         def kernel(name: str) -> c_void_p:
@@ -233,14 +237,14 @@ class Device:
         return kernel
 
     def allocate(self, size: int) -> c_uint64:
-        """Allocate device memory, in bytes, until :meth:`close`; return a ``CUdeviceptr``."""
+        """Allocate device memory (bytes) that lives until :meth:`close`; return a ``CUdeviceptr``."""
         memory = c_uint64()
         self.driver.call("cuMemAlloc_v2", ctypes.byref(memory), size)
         self._held.callback(self.driver.end, "cuMemFree_v2", memory)
         return memory
 
     def pinned(self, size: int) -> c_void_p:
-        """Allocate host memory, in bytes, that the device can access, until :meth:`close`."""
+        """Allocate pinned host memory (bytes) that lives until :meth:`close`."""
         return self._made("cuMemHostAlloc", "cuMemFreeHost", size, 0)
 
     def read(self, memory: int, size: int) -> bytes:
@@ -251,18 +255,19 @@ class Device:
         return found.raw
 
     def before_close(self, function: Callable[[], object]) -> None:
-        """Let :meth:`close` call a function inside the context, before it releases what was made before."""
+        """Register a function that :meth:`close` calls inside the context, before it releases older resources."""
         self._held.callback(function)
 
     def event(self) -> Event:
-        """Make an event with timing, until :meth:`close`."""
+        """Make an event with timing that lives until :meth:`close`."""
         return Event(self.driver, self._made("cuEventCreate", "cuEventDestroy_v2", 0))
 
     def clock(self, is_inside: bool = True) -> CudaClock:
         """Make the clock of PyTorch targets with this device's events and stream.
 
         Args:
-            is_inside: True if it is called inside ``with current()``; otherwise it enters that itself.
+            is_inside: True if the clock is used inside ``with current()``; otherwise the clock enters the block
+                itself.
         """
         cuda = SimpleNamespace(
             Stream=lambda device, priority: self.stream,
@@ -272,7 +277,7 @@ class Device:
         return CudaClock(cuda, self)
 
     def _made(self, function: str, end: str, *arguments: Any) -> c_void_p:
-        """Call a function that makes something, and let :meth:`close` call the one that releases it."""
+        """Create a resource; :meth:`close` then calls the function that releases it."""
         made = c_void_p()
         self.driver.call(function, ctypes.byref(made), *arguments)
         self._held.callback(self.driver.end, end, made)
@@ -280,18 +285,18 @@ class Device:
 
 
 class Event:
-    """An event with the methods of torch's that :class:`~infercanary.probe.timing.CudaClock` calls."""
+    """An event with those methods of a torch event that :class:`~infercanary.probe.timing.CudaClock` calls."""
 
     def __init__(self, driver: Driver, event: c_void_p) -> None:
         self._driver = driver
         self._event = event
 
     def record(self, stream: c_void_p) -> None:
-        """Enqueue the event: it happens when the stream reaches it."""
+        """Enqueue the event; it is complete when the stream reaches it."""
         self._driver.call("cuEventRecord", self._event, stream)
 
     def synchronize(self) -> None:
-        """Wait until it has happened."""
+        """Wait until the event is complete."""
         self._driver.call("cuEventSynchronize", self._event)
 
     def elapsed_time(self, later: Event) -> float:
@@ -306,7 +311,7 @@ def pci_bus_id(ordinal: int) -> str:
     """Return the PCI address of a GPU, such as ``0000:3B:00.0``: CUDA and NVML may number GPUs differently.
 
     Args:
-        ordinal: CUDA's number of it.
+        ordinal: CUDA's number of the GPU.
 
     Raises:
         Unavailable: There is no driver.
@@ -317,10 +322,10 @@ def pci_bus_id(ordinal: int) -> str:
 
 
 def has_context(ordinal: int) -> bool:
-    """Return True if this process has a context on a GPU, which takes hundreds of megabytes of it.
+    """True if this process has a context on a GPU; a context takes hundreds of megabytes.
 
     Args:
-        ordinal: CUDA's number of it.
+        ordinal: CUDA's number of the GPU.
 
     Raises:
         Unavailable: There is no driver.
@@ -333,7 +338,7 @@ def has_context(ordinal: int) -> bool:
 
 
 def _found(ordinal: int) -> tuple[Driver, int]:
-    """Return the driver and a GPU; no context is made."""
+    """Return the driver and a GPU, without making a context."""
     if (library := cuda_library()) is None:
         raise Unavailable(f"no {_LIBRARY} here")
     driver = Driver(library)
@@ -343,7 +348,7 @@ def _found(ordinal: int) -> tuple[Driver, int]:
 
 @cache
 def cuda_library() -> ctypes.CDLL | None:
-    """Load the driver's library without calling it; None if the container has none."""
+    """Load the driver's library without calling a function; None if the container has no such library."""
     try:
         return ctypes.CDLL(_LIBRARY)
     except OSError:

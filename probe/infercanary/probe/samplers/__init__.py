@@ -1,4 +1,4 @@
-"""Samplers: what the container, its threads and its GPUs did around a run.
+"""Samplers: measure the container, its threads and its GPUs around a run.
 
 A sampler is one module of this package, which registers its class by name::
 
@@ -9,8 +9,8 @@ A sampler is one module of this package, which registers its class by name::
         def sample(self) -> Iterable[Family]:
             yield LOAD.family(os.getloadavg()[0])
 
-It then has a switch in ``probe.yaml`` (``samplers: {load: false}``), a metric of success and a deadline, and its
-failures affect no other sampler (:mod:`infercanary.probe.sampling`).
+The sampler then has a switch in ``probe.yaml`` (``samplers: {load: false}``), a metric of success and a deadline, and
+its failures affect no other sampler (:mod:`infercanary.probe.sampling`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class Sampler:
-    """Takes one sample of something, in a thread of its own."""
+    """Takes samples of one subject, in a separate thread."""
 
     name: str
     is_slow = False
-    """True if it may take long: then it is sampled after the others."""
+    """True for a slow sampler, which is sampled after the others."""
     hanging: tuple[Family, ...] = ()
-    """Families that are shown while it hangs."""
+    """Families that are shown while the sampler hangs."""
 
     def sample(self) -> Iterable[Family]:
         """Return or yield the current families. Counters are cumulative; unknown values are left out. May raise, may
@@ -48,7 +48,7 @@ class Sampler:
 
 
 class Unavailable(Exception):
-    """The sampled thing is not here (no GPU, no driver): expected on some hosts, so it is logged once."""
+    """The subject does not exist here (no GPU, no driver). This is normal on some hosts, so it is logged only once."""
 
 
 class SampleFailed(Exception):
@@ -91,7 +91,7 @@ def make_samplers(
     """Make the samplers of a probe, in order of sampling.
 
     Args:
-        switches: Name → whether it is on (the default).
+        switches: Name → False to switch the sampler off.
         compute_threads: Function that returns the compute threads of the canaries' engines; None while unknown.
         places: Function that returns the known place of each canary's thread in its last run.
 

@@ -19,7 +19,7 @@ PAUSE = Metric(
 
 
 class _Pauses:
-    """Adds up the pauses by ``gc.callbacks``: one entry for the process, however many probes it has."""
+    """Sums the pauses by ``gc.callbacks``. One entry serves the whole process, for any number of probes."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -37,7 +37,7 @@ _pauses = _Pauses()
 
 @register
 class GarbageSampler(Sampler):
-    """Reads the collector's pauses since the first sample. It neither switches the collector off nor calls it."""
+    """Reads the collector's pauses since the first sample. It does not change the collector."""
 
     name = "garbage"
 

@@ -11,7 +11,7 @@ from infercanary.probe.samplers import Sampler, Unavailable, register
 RECEIVED = Metric(
     "infercanary_tcp_received_segments_total",
     "counter",
-    "TCP segments that the container received; missing if it has the network of the host.",
+    "TCP segments that the container received; missing for a container in the host's network.",
     reading="`rate(…[5m])` follows the server's requests. A rise since an upgrade is more load, not the "
     "image.",
 )
@@ -35,10 +35,10 @@ class NetworkSampler(Sampler):
         self._interfaces = interfaces
 
     def sample(self) -> Iterable[Family]:
-        # Only the host's namespace has interfaces of a device; a container's are ends of pairs.
+        # Only the host's namespace has hardware interfaces; a container has one end of a virtual pair.
         names = list(self._interfaces.glob("*"))
         if not names or any((name / "device").exists() for name in names):
-            raise Unavailable("the container has no network of its own, so its requests are not known")
+            raise Unavailable("the container shares the host's network, so its requests cannot be counted")
         lines = [line.split() for line in self._snmp.read_text().splitlines() if line.startswith("Tcp:")]
         counters = dict(zip(*lines, strict=True))
         yield RECEIVED.family(int(counters["InSegs"]))

@@ -1,8 +1,8 @@
-"""Stalls: time in which the whole process stood still (stopped, frozen, a paused machine, or one thread with the
-GIL).
+"""Stalls: time in which the whole process did not run (stopped, frozen, a paused machine, or one thread with the GIL).
 
-The kernel does not count that. A thread that sleeps for a quarter of a second and wakes after two was stopped for the
-rest. The sleep before the stop is unknown, so up to a quarter of a second of each gap is missing.
+The kernel does not count this time. If a sleep of a quarter of a second lasts two seconds, the process was stopped for
+the rest. The part of the sleep before the stop is unknown, so each stall is measured up to a quarter of a second too
+short.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from infercanary.probe.samplers import Sampler, register
 STALLED = Metric(
     "infercanary_stalled_seconds_total",
     "counter",
-    "Time in which the process stood still: stopped, frozen, or one thread held the interpreter for 0.5 s or more.",
+    "Time in which the process did not run: stopped, frozen, or one thread held the interpreter for 0.5 s or more.",
     reading="Healthy is no increase. Growth: a paused container or machine, or a library that holds the GIL.",
 )
 
 _TICK_SECONDS = 0.25
-_STALL_SECONDS = 0.5  # far above the delay of a sleep by a CPU quota (100 ms periods) or a full run queue
+_STALL_SECONDS = 0.5  # far longer than the delay by a CPU quota (100 ms periods) or by a full run queue
 
 
 @register

@@ -1,11 +1,10 @@
-"""Threads of the host process: their number, allowed CPUs, migrations and preemptions.
+"""Threads of the host process: number, allowed CPUs, migrations and preemptions.
 
-Counts only: a series for each thread would be a new series with every thread. Read by hand: psutil takes five times
-as long and does not read CPU wait (docs/adr/0015-psutil.md).
-
-Reading a thread takes about 20 µs. So a sample reads at most :data:`DETAILED` threads, new ones first, then those
-read longest ago; others keep their last values. In a process with more threads, gauges are a few samples old for some
-threads, counters catch up later, and the last part of an ended thread is lost.
+The metrics are counts, because a series for each thread would mean a new series with every new thread. The files are
+read without psutil, which takes five times as long and does not read CPU wait (docs/adr/0015-psutil.md). Reading a
+thread takes about 20 µs. So a sample reads at most :data:`DETAILED` threads: first new threads, then those with the
+oldest reading; all others keep their last values. In a process with more threads, some gauges are a few samples old,
+counters catch up later, and the last increase of an ended thread is lost.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ PINNED = Metric(
     "infercanary_process_pinned_threads",
     "gauge",
     "Threads that may run only on some of the process's allowed CPUs.",
-    reading="0, unless pinning is intended. Two containers that pin to the same CPUs wait for each other.",
+    reading="Should be 0, unless pinning is intended. Two containers pinned to the same CPUs wait for each other.",
 )
 GRANTED = Metric(
     "infercanary_process_granted_cpus",
@@ -50,18 +49,18 @@ OVERSUBSCRIPTION = Metric(
 
 DETAILED = 128
 
-_MOVES = re.compile(rb"\n\S*nr_migrations\s*:\s*(\d+)")  # not on the first line, which has the thread's name
-_LAST_CPU = 36  # field 39 of stat (proc_pid_stat(5)), counted from the one after the name
-# Nanoseconds of compute and of CPU wait, and time slices (Documentation/scheduler/sched-stats.rst). The file is
-# missing without CONFIG_SCHED_INFO, and all zeros if counting is built in but off (delayacct): a thread that ever ran
-# has a time slice.
+_MOVES = re.compile(rb"\n\S*nr_migrations\s*:\s*(\d+)")  # skips the first line, which has the thread's name
+_LAST_CPU = 36  # field 39 of stat (proc_pid_stat(5)), counted from the field after the name
+# Compute and CPU wait in nanoseconds, and number of time slices (Documentation/scheduler/sched-stats.rst). Without
+# CONFIG_SCHED_INFO, the file is missing. If counting is off (delayacct), all numbers are zero, although every thread
+# that ran has a time slice.
 _SCHEDSTAT = re.compile(rb"(\d+) (\d+) [1-9]\d*\s*")
 
 
 class ThreadUsage(NamedTuple):
-    """Use of one thread: so far, or between two readings (``after - before``), or summed (``+``).
+    """Use of one thread: since its start, between two readings (``after - before``), or a sum (``+``).
 
-    None means that the kernel does not count it, and stays None in every sum.
+    None means that the kernel does not count the value; a sum with None is None.
     """
 
     cpu_seconds: float = 0.0
@@ -72,11 +71,11 @@ class ThreadUsage(NamedTuple):
     process_cpu_seconds: float = 0.0
     """CPU seconds of all threads of the process, including this one."""
     blocks_read: int = 0
-    """Blocks that the kernel read from a disk for it, and page faults that needed one."""
+    """Number of disk blocks read for the thread, plus page faults that needed a disk."""
 
     @property
     def waited(self) -> float | None:
-        """Seconds in the run queue while other processes had the CPU, not its own other threads."""
+        """CPU wait (seconds) caused by other processes, without waiting for other threads of its own process."""
         if self.run_queue_seconds is None:
             return None
         return max(0.0, self.run_queue_seconds - max(0.0, self.process_cpu_seconds - self.cpu_seconds))
@@ -97,10 +96,10 @@ def thread_usage(proc: str = "/proc/thread-self", *, before: bool = False) -> Th
 
     Args:
         proc: The thread's folder in ``/proc``.
-        before: True if the measured work begins after it; False if it has just ended.
+        before: True for a reading before the measured work, False for a reading after the work.
     """
-    # Reading a CPU clock may cost the CPU: the scheduler then updates its counts and may end the slice (update_curr,
-    # Linux 6.6 and later). That wait belongs to neither side of the measured work.
+    # Reading a CPU clock may cause CPU wait: the scheduler then updates its counts and may end the time slice
+    # (update_curr, Linux 6.6 and later). The order of the readings keeps this wait out of the measured work.
     if before:
         computed, of_process = time.thread_time(), time.process_time()
     usage = resource.getrusage(resource.RUSAGE_THREAD)
@@ -131,7 +130,7 @@ def threads_beside() -> dict[str, OnCpu]:
     """Return the compute and CPU wait of the other threads of this process; never raises. Takes about 7 µs a thread.
 
     Returns:
-        By thread number, for :data:`DETAILED` threads at most; uncounted ones are left out.
+        By thread number, for :data:`DETAILED` threads at most; threads without counts are left out.
     """
     own = str(threading.get_native_id())
     try:
@@ -150,7 +149,7 @@ class Place(NamedTuple):
     cpus: frozenset[int] | None = None
     last_cpu: int | None = None
     gpus: frozenset[str] | None = None
-    """NVML's indexes of the GPUs that it worked for; empty if it computes on the CPU."""
+    """NVML's indexes of the GPUs that the thread used; empty on the CPU."""
 
 
 def thread_place(tid: int, proc: str = "/proc/self") -> Place:
@@ -167,7 +166,7 @@ def thread_place(tid: int, proc: str = "/proc/self") -> Place:
 
 
 class _Seen(NamedTuple):
-    """A thread at its last reading; None if a value could not be read."""
+    """A thread at its last reading; unreadable values are None."""
 
     cpus: frozenset[int] | None = None
     last_cpu: int | None = None
@@ -202,7 +201,7 @@ class ThreadSampler(Sampler):
         self._compute_threads = compute_threads
         self._places = places
         self._cgroup_cpus = cgroup_cpus
-        self._seen: dict[str, _Seen] = {}  # read longest ago first
+        self._seen: dict[str, _Seen] = {}  # in order of the last reading, oldest first
         self._queued = 0.0
         self._moves = 0.0
         self._warned = False
@@ -217,9 +216,9 @@ class ThreadSampler(Sampler):
         self._look(tids, with_last_cpu=bool(local))
         seen = self._seen.values()
         masks = Counter(thread.cpus for thread in seen if thread.cpus is not None)
-        # Neither the main thread's mask nor this one's: OpenMP may have pinned either.
+        # Use the union of all masks, because OpenMP may have pinned the main thread or this thread.
         allowed = _union(masks)
-        # Of the whole process with ended threads; /proc/self/status has only the main thread's switches.
+        # Counts of the whole process, including ended threads; /proc/self/status has only the main thread's switches.
         usage = resource.getrusage(resource.RUSAGE_SELF)
         off_node: dict[tuple[str, ...], float] = {}
         if local:
@@ -251,16 +250,17 @@ class ThreadSampler(Sampler):
         if granted is not None:
             yield GRANTED.family(granted)
             if computing := self._compute_threads():
-                ratio = computing / max(1.0, granted)  # a single thread waits for no other
+                # a single thread does not compete with other compute threads
+                ratio = computing / max(1.0, granted)
                 if ratio > 1 and not self._warned:
                     log.warning("%g computing threads share %g CPUs; set OMP_NUM_THREADS", computing, granted)
                 self._warned = ratio > 1
                 yield OVERSUBSCRIPTION.family(ratio)
 
     def _look(self, tids: Iterable[str], *, with_last_cpu: bool) -> None:
-        """Read the threads whose turn it is, and add their increases to the counters.
+        """Read the next threads, and add their increases to the counters.
 
-        A new sum over all threads would shrink when one ends.
+        Increases are added, because a sum over all threads would shrink when a thread ends.
         """
         alive = set(tids)
         known = {tid: thread for tid, thread in self._seen.items() if tid in alive}
@@ -276,7 +276,10 @@ class ThreadSampler(Sampler):
 
 
 def _one(folder: str, tid: str, before: _Seen, *, with_last_cpu: bool) -> _Seen:
-    """Read a thread. Unreadable values stay: it ended, or the process is out of descriptors."""
+    """Read a thread.
+
+    If a value cannot be read (the thread ended, or no file descriptor is free), the old value is kept.
+    """
     now = _Seen(
         _affinity(int(tid)),
         _last_cpu(f"{folder}/stat") if with_last_cpu else None,
@@ -293,7 +296,8 @@ def _newer(before: Any, now: Any) -> Any:
 def _increase(before: float | None, now: float | None) -> float:
     if now is None:
         return 0
-    return now if before is None or now < before else now - before  # a thread's id may be used again
+    # the id of an ended thread may be used again
+    return now if before is None or now < before else now - before
 
 
 def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
@@ -303,7 +307,7 @@ def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
 def _affinity(tid: int) -> frozenset[int] | None:
     try:
         return frozenset(os.sched_getaffinity(tid))
-    except OSError:  # it ended meanwhile
+    except OSError:  # the thread has ended meanwhile
         return None
 
 
@@ -313,7 +317,7 @@ def _queued(schedstat: str) -> float | None:
 
 
 def _last_cpu(stat: str) -> int | None:
-    fields = _read(stat).rpartition(b")")[2].split()  # the name in parentheses may hold anything
+    fields = _read(stat).rpartition(b")")[2].split()  # the name in parentheses may contain any character
     return int(fields[_LAST_CPU]) if len(fields) > _LAST_CPU else None
 
 
@@ -323,7 +327,10 @@ def _moves(sched: str) -> int | None:
 
 
 def _read(path: str) -> bytes:
-    """Return the beginning of a file; empty if it cannot be read. A third of pathlib's cost, for every thread."""
+    """Return the beginning of a file; empty if unreadable.
+
+    Called for every thread, so it uses os.read, which takes a third of pathlib's time.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:

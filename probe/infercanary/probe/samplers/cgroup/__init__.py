@@ -1,9 +1,9 @@
-"""Cgroup: limits of the container, and how often it reached them (cgroup v2 and v1), read by hand.
+"""Cgroup: limits of the container, and how often it reached the limits (cgroup v2 and v1), read without a library.
 
 Files: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the kernel. A container sees its own cgroup at the
 mount point (a private cgroup namespace, Docker's default on v2) or at the path in /proc/self/cgroup. Limits of
-ancestors bind it, too: of the visible ones the tightest counts. The kernel counts reached limits in the cgroup that
-has the limit; they are summed here.
+ancestors also apply: the tightest visible limit counts. The kernel counts a reached limit in the cgroup with that
+limit; this module sums these counts.
 
 A missing, disabled or malformed file only leaves out its metric.
 """
@@ -20,12 +20,12 @@ from infercanary.probe.samplers.cgroup.metrics import CPUSET, CPUSET_INFO, MEMOR
 
 _ROOT = Path("/sys/fs/cgroup")
 _PROC = Path("/proc/self")
-_MAX_LABEL = 256  # longest label that the exporter takes: a longer list would be refused and counted
+_MAX_LABEL = 256  # longest label that the exporter accepts; a longer list would be refused
 
 
 @register
 class CgroupSampler(Sampler):
-    """Reads this process's cgroup, found anew at each sample, because a container may be moved.
+    """Reads this process's cgroup. Each sample finds the cgroup again, because a container may be moved.
 
     Args:
         root: Mount point of cgroups.
@@ -52,7 +52,7 @@ class CgroupSampler(Sampler):
 
 
 class ContainerCpu:
-    """CPU time and memory of this process's cgroup, for frequent callers: the cgroup is found once.
+    """CPU time and memory of this process's cgroup, for frequent calls: the cgroup is found only once.
 
     Args:
         root: Mount point of cgroups.
@@ -66,11 +66,11 @@ class ContainerCpu:
             self._cgroup = None
 
     def seconds(self) -> float | None:
-        """Return the CPU seconds of everything in the container; None if the process has no cgroup of its own."""
+        """Return the CPU seconds of everything in the container; None without a separate cgroup."""
         return None if self._cgroup is None else self._cgroup.cpu_seconds()
 
     def resident(self) -> int | None:
-        """Return the bytes mapped by processes in the container; None if it has no cgroup of its own."""
+        """Return the bytes mapped by processes in the container; None without a separate cgroup."""
         return None if self._cgroup is None else self._cgroup.resident()
 
 
@@ -97,7 +97,7 @@ def limits(root: Path = _ROOT, proc: Path = _PROC) -> dict[str, str]:
         proc: The process's folder in ``/proc``.
 
     Returns:
-        Component → number with its unit; ``none`` without a limit, ``unknown`` if none is visible.
+        Component → number with its unit; ``none`` without a limit, ``unknown`` if no limit is visible.
     """
     try:
         cgroup = own_cgroup(root, proc)

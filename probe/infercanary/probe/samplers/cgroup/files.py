@@ -1,4 +1,4 @@
-"""Files of a cgroup: missing, disabled or malformed ones read as empty or None, and nothing raises."""
+"""Reads files of a cgroup. Missing, disabled or malformed files give an empty text or None, never an exception."""
 
 from __future__ import annotations
 

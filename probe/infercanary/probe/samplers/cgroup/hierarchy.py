@@ -1,4 +1,4 @@
-"""Hierarchy: the cgroup of this process, in the one hierarchy of v2 or in those of v1."""
+"""Finds the cgroup of this process: v2 has one hierarchy, v1 has one for each controller."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ class MemoryLimit(NamedTuple):
     """Memory limit of a cgroup that this process is in, in bytes."""
 
     above: str
-    """Path of that cgroup below the mount point; empty for the process's own."""
+    """Path of the cgroup below the mount point; empty for the process's own cgroup."""
     limit: int
     used: int
     inactive: int
-    """Its page cache that was not used lately, which the kernel reclaims first."""
+    """Page cache without recent use, which the kernel reclaims first."""
     active: int = 0
-    """Its page cache that was used lately, which the kernel reclaims next."""
+    """Page cache in recent use, which the kernel reclaims next."""
 
 
 class _Names(NamedTuple):
-    """Files of a cgroup, and keys in them, that differ between the versions."""
+    """Names of files and of keys in these files, which differ between v1 and v2."""
 
     version: int
     quota: tuple[str, ...]
-    """Quota and period, in one file or two."""
+    """Files with quota and period: one file in v2, two in v1."""
     throttled: str
     throttled_unit: float
     cpuset: str
@@ -115,21 +115,22 @@ class Cgroup(NamedTuple):
         names = self.names
         time: Counter[str] = Counter()
         for folder in self.cpu:
-            time.update(table(folder / "cpu.stat"))  # the counters of all levels add up
+            time.update(table(folder / "cpu.stat"))  # each level counts its own throttling
         own, *above = _controlled(self.memory, names.memory_used)
         if self.version == 1:
-            above = []  # the own memory.stat has the limit that binds
+            above = []  # memory.stat of the own cgroup has the limit that applies
         pages, events = table(own / "memory.stat"), table(own / names.kills)
         used, inactive = number(own / names.memory_used), pages.get(f"{names.below}inactive_file")
         hits = events.get("max") if self.version == 2 else number(own / "memory.failcnt")
         if hits is not None:
-            # The own file includes the cgroups below; an ancestor's would count us twice, with all others beside us.
+            # The own file includes the cgroups below. The file of an ancestor would count this cgroup twice, and its
+            # neighbours too.
             hits += sum(table(folder / "memory.events.local").get("max", 0) for folder in above)
         return {
             PERIODS: time.get("nr_periods"),
             THROTTLED: time.get("nr_throttled"),
             THROTTLED_SECONDS: _over(time.get(names.throttled), names.throttled_unit),
-            # Both are read one after the other.
+            # The two files are not read at the same instant, so the difference may be negative.
             WORKING_SET: None if used is None or inactive is None else max(0, used - inactive),
             MEMORY_LIMIT: _least([self._limit(own, pages), *(self._limit(folder, {}) for folder in above)]),
             LIMIT_HITS: hits,
@@ -138,13 +139,13 @@ class Cgroup(NamedTuple):
         }
 
     def quota(self) -> float | None:
-        """Return the binding CPU quota in cores: the least of the cgroup's and its ancestors'; None without one."""
+        """Return the effective CPU quota in cores: the lowest of the cgroup and its ancestors; None without a quota."""
         return _least(
             _cores(" ".join(text(folder / name) for name in self.names.quota)) for folder in self.cpu
         )
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU seconds of the own cgroup with those below; None for the root, which is the whole host."""
+        """Return the CPU seconds of the own cgroup and of those below; None for the root, which is the whole host."""
         own = self.cpuacct[0]
         if self._is_root(own):
             return None
@@ -153,7 +154,7 @@ class Cgroup(NamedTuple):
         return _over(number(own / "cpuacct.usage"), 1e9)
 
     def resident(self) -> int | None:
-        """Return the mapped bytes of the own cgroup with those below, including files; None for the root."""
+        """Return the mapped bytes of the own cgroup, including files and cgroups below; None for the root."""
         own = self.memory[0]
         pages = {} if self._is_root(own) else table(own / "memory.stat")
         anonymous = pages.get(self.names.anonymous)
@@ -161,7 +162,7 @@ class Cgroup(NamedTuple):
         return None if anonymous is None else anonymous + mapped
 
     def memory_limits(self) -> list[MemoryLimit]:
-        """Return the memory limits of the own cgroup and its ancestors with their use, the own one first."""
+        """Return the memory limits of the own cgroup and then of its ancestors, each with the memory in use."""
         own, *above = self.memory
         if self.version == 1:
             above = [folder for folder in above if number(folder / "memory.use_hierarchy") == 1]
@@ -200,19 +201,19 @@ class Cgroup(NamedTuple):
         return found
 
     def _limit(self, folder: Path, pages: Mapping[str, int]) -> int | None:
-        """Return the memory limit; in v1 memory.stat also has that of an invisible ancestor."""
+        """Return the memory limit. In v1, memory.stat also has the limit of an invisible ancestor."""
         limits = (number(folder / self.names.memory_limit), pages.get("hierarchical_memory_limit"))
         limit = _least(limits)
         return None if limit is None or limit >= _V1_UNLIMITED else limit
 
     def _is_root(self, folder: Path) -> bool:
         if self.version == 2:
-            return not os.path.exists(folder / "cgroup.events")  # present in every cgroup but the root
-        return os.path.exists(folder / "release_agent")  # present in the root alone
+            return not os.path.exists(folder / "cgroup.events")  # every cgroup except the root has this file
+        return os.path.exists(folder / "release_agent")  # only the root has this file
 
 
 def own_cgroup(root: Path, proc: Path) -> Cgroup:
-    """Find the cgroup of this process, in whichever version is mounted.
+    """Find the cgroup of this process, in v2 or v1.
 
     Args:
         root: Mount point of cgroups.
@@ -232,7 +233,7 @@ def own_cgroup(root: Path, proc: Path) -> Cgroup:
 
 
 def _v1_mount(root: Path, controller: str) -> Path:
-    """Return the folder or link of a controller, else the folder of several, such as ``cpu,cpuacct``."""
+    """Return the folder (or link) of a controller, or the folder of several, such as ``cpu,cpuacct``."""
     named = root / controller
     if os.path.isdir(named):
         return named
@@ -253,19 +254,19 @@ def _own_paths(file: Path) -> dict[str, str]:
 
 
 def _lineage(mount: Path, path: str) -> Lineage:
-    """Return the own cgroup with its ancestors. In a private namespace, or behind a bind mount, it is the mount
+    """Return the own cgroup with its ancestors. In a private namespace, or behind a bind mount, this is the mount
     point.
     """
     names = [name for name in path.split("/") if name]
-    # A cgroup outside the namespace is written with "/..", which is no path here.
+    # A path with "/.." is outside the namespace, and does not exist here.
     if ".." in names or not os.path.isdir(mount.joinpath(*names)):
         return [mount]
     return [mount.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
 
 
 def _controlled(lineage: Lineage, file: str) -> Lineage:
-    """Return the cgroups from which the controller of a file counts: where it is not enabled, the parent counts."""
-    if len(lineage) == 1:  # nothing to choose: saves one look
+    """Return the lineage from the first cgroup with the file: without an enabled controller, the parent counts."""
+    if len(lineage) == 1:  # no choice, so do not access the file
         return lineage
     return next((lineage[i:] for i, folder in enumerate(lineage) if os.path.exists(folder / file)), lineage)
 

@@ -24,9 +24,8 @@ THROTTLED = Metric(
 THROTTLED_SECONDS = Metric(
     "infercanary_cgroup_cpu_throttled_seconds_total",
     "counter",
-    "Time in which CPU quotas held threads back, summed over CPUs; visible ancestors included.",
-    reading="Such runs are tagged `cgroup_throttled`. In every run since an upgrade: the image uses more "
-    "threads.",
+    "Time in which CPU quotas throttled threads, summed over CPUs; visible ancestors included.",
+    reading="Such runs are tagged `cgroup_throttled`. If all runs since an upgrade are, the image uses more threads.",
 )
 CPUSET = Metric(
     "infercanary_cgroup_cpuset_cpus",
@@ -58,7 +57,7 @@ LIMIT_HITS = Metric(
     "infercanary_cgroup_memory_limit_hits_total",
     "counter",
     "Times that memory was reclaimed because a memory limit was about to be exceeded.",
-    reading="Each is an allocation that waited. Steady growth: the limit is too low. Such runs are tagged "
+    reading="At each, an allocation waited. If it grows steadily, the limit is too low. Such runs are tagged "
     "`memory_limit`.",
 )
 OOM_KILLS = Metric(

@@ -1,8 +1,8 @@
-"""The container's GPUs by NVML: clocks and what limits them, heat, energy, errors, place.
+"""The container's GPUs by NVML: clocks and their limits, temperature, energy, errors, place.
 
-Only cheap reading calls are made: a process list (milliseconds, under a lock of the whole driver) once a minute,
-never ``GetPcieThroughput`` (20 ms for each direction). A call may fail on one GPU or driver and work on the next, so
-each value is read separately: changing ones in :mod:`.fast`, the others once a minute in :mod:`.slow`.
+Only cheap calls are made: the list of processes (milliseconds, under a lock of the whole driver) only once a minute,
+and never ``GetPcieThroughput`` (20 ms for each direction). A call may fail on one GPU or driver and work on the next,
+so each value is read separately: changing values in :mod:`.fast`, constant values once a minute in :mod:`.slow`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UP = Metric(
     "gauge",
     "1 if NVML answers for the GPU, else 0 (lost, off the bus, no permission).",
     ("gpu",),
-    reading="0: `infercanary_nvml_state` raises the alert and has the kind of trouble; the XIDs often have the cause.",
+    reading="0: `infercanary_nvml_state` raises the alert and shows the fault; the XIDs often show the cause.",
 )
 
 _SLOW_SECONDS = 60.0
@@ -48,8 +48,8 @@ T = TypeVar("T")
 class NvmlSampler(Sampler):
     """Initialises NVML at the first sample, and again after a failure (a driver may be reloaded).
 
-    A host without a driver is no failure: the state shows it. If there is a driver and no GPU answers, the sample
-    fails; its families are the state, the GPUs that are down, and the XIDs, which often show why.
+    A host without a driver is no failure; the state metric shows this. If there is a driver and no GPU answers, the
+    sample fails; its families are the state, the GPUs that are down, and the XIDs, which often show why.
 
     Args:
         sysfs: Mount point of sysfs.
@@ -58,7 +58,7 @@ class NvmlSampler(Sampler):
     """
 
     name = "nvml"
-    is_slow = True  # a GPU that nothing has used yet may take seconds to wake up
+    is_slow = True  # an unused GPU may take seconds to wake up
     hanging = (state("hanging"),)
 
     def __init__(
@@ -69,7 +69,7 @@ class NvmlSampler(Sampler):
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.local_cpus: dict[str, frozenset[int]] = {}
-        """GPU → the host's CPUs on its NUMA node, as last known."""
+        """GPU → CPUs on its NUMA node, at the last reading."""
         self._sysfs, self._proc = sysfs, proc
         self._monotonic = monotonic
         self._nvml = Nvml()
@@ -107,12 +107,12 @@ class NvmlSampler(Sampler):
             raise
 
     def close(self) -> None:
-        """Shut NVML down; a later sample initialises it again."""
+        """Shut NVML down. A later sample initialises NVML again."""
         self._xids.close(self._nvml)
         self._known_until = 0.0
         if self._open:
             self._open = False
-            with suppress(pynvml.NVMLError):  # fails, too, for the driver of a lost GPU
+            with suppress(pynvml.NVMLError):  # also fails if a GPU is lost
                 self._nvml.nvmlShutdown()
 
     def _sample(self) -> list[Family]:
@@ -152,18 +152,18 @@ class NvmlSampler(Sampler):
         for gpu, constant in known:
             with self._alone(index, gpu.label):
                 current = fast.sample(self._nvml, gpu, self._events)
-                if fresh:  # not again for a minute: a cached value confirms nothing
+                if fresh:  # not again for a minute: a cached value does not prove that the GPU is up
                     self._totals.keep(constant)
                 for metric, points in (constant | self._totals.keep(current)).items():
                     self._values.setdefault(metric, {}).update(points)
 
     @contextmanager
     def _alone(self, index: int, label: str) -> Iterator[None]:
-        """Return whether this GPU is up; its failure does not affect the others."""
+        """True if this GPU is up. A failure does not affect the other GPUs."""
         try:
             yield
         except pynvml.NVMLError as error:
-            self._known.pop(index, None)  # look it up again: a lost GPU's handle stays lost
+            self._known.pop(index, None)  # make a new handle: the handle of a lost GPU stays lost
             self._failures[label] = error
         self._values[UP][(label,)] = float(label not in self._failures)
 
@@ -177,14 +177,15 @@ class NvmlSampler(Sampler):
                 except pynvml.NVMLError:
                     if not gpu.is_mig:
                         raise
-                    continue  # of another container
+                    continue  # a GPU of another container
                 if not gpu.is_mig:
                     with suppress(pynvml.NVMLError):
                         if cpus := local_cpus(self._nvml, gpu.handle):
                             near[gpu.label] = cpus
                     self._xids.watch(self._nvml, gpu.handle, gpu.label)
             self._known[index] = known
-            self.local_cpus = {**self.local_cpus, **near}  # replaced, never changed: another thread reads it
+            # replace the mapping, never change it: another thread reads it
+            self.local_cpus = {**self.local_cpus, **near}
         return self._known[index]
 
 

@@ -1,4 +1,4 @@
-"""Calls of pynvml, and their answers: not offered, not available, gone."""
+"""Calls of pynvml, and the meaning of errors: not supported, not available, GPU gone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GPU_GONE = frozenset(
         pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
     }
 )
-"""Codes after which no other answer about that GPU can be trusted."""
+"""Error codes after which all other answers about the GPU are unreliable."""
 
 _NOT_OFFERED = frozenset(
     {
@@ -43,7 +43,7 @@ _NOT_OFFERED = frozenset(
     }
 )
 
-# NVML_VALUE_NOT_AVAILABLE is -1: a counter or size of all ones is that, not a measurement.
+# NVML_VALUE_NOT_AVAILABLE is -1, so an unsigned number with all bits set is a missing value.
 _NOT_AVAILABLE = frozenset({2**32 - 1, 2**64 - 1})
 
 _MEMBERS = {  # nvmlValueType_t → member of the union nvmlValue_t
@@ -58,7 +58,10 @@ _MEMBERS = {  # nvmlValueType_t → member of the union nvmlValue_t
 
 
 class Nvml:
-    """Functions of pynvml by their own names; a missing function, or one without an answer, is not supported."""
+    """Functions of pynvml under their own names.
+
+    A missing function, or a call without an answer, counts as not supported.
+    """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         function = getattr(pynvml, name, None)
@@ -75,9 +78,9 @@ class Nvml:
         return call
 
     def field_values(self, handle: Any, fields: Collection[int]) -> dict[int, float]:
-        """Read fields in one call; those that the GPU does not offer are missing.
+        """Read fields in one call; unsupported fields are left out.
 
-        The call may succeed and a field in it fail: each has its own code.
+        Each field has its own error code: one field may fail in a successful call.
 
         Args:
             handle: The GPU's handle.
@@ -106,15 +109,15 @@ Reading: TypeAlias = "Callable[[Nvml, Gpu], Found]"
 
 
 def value(metric: Metric, function: Callable[[Nvml, Any], float]) -> Reading:
-    """Make the reading of a metric by a function of NVML with the GPU's handle."""
+    """Make a reading that calls one NVML function with the GPU's handle."""
     return lambda nvml, gpu: {metric: {(gpu.label,): function(nvml, gpu.handle)}}
 
 
 def read(nvml: Nvml, gpu: Gpu, readings: Iterable[Reading]) -> Found:
-    """Take several readings of a GPU; unsupported ones are left out, and points of the same metric are merged.
+    """Take several readings of a GPU. Unsupported readings are left out, and points of the same metric are merged.
 
     Raises:
-        pynvml.NVMLError: The GPU is gone: an answer says so, or every answer is an error.
+        pynvml.NVMLError: The GPU is gone: by the error code, or because every call failed.
     """
     found: Found = {}
     failure = None
@@ -133,5 +136,5 @@ def read(nvml: Nvml, gpu: Gpu, readings: Iterable[Reading]) -> Found:
 
 
 def text(value: str | bytes) -> str:
-    """Return a string of pynvml, which decodes some and leaves others as UTF-8 bytes."""
+    """Return a string of pynvml as text; pynvml leaves some strings as UTF-8 bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,4 +1,4 @@
-"""Values of each GPU at each sample: clocks and what limits them, heat, energy, use, the PCIe link."""
+"""Values of each GPU at each sample: clocks and their limits, temperature, energy, use, the PCIe link."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GPU = ("gpu",)
 EVENT_SECONDS = Metric(
     "infercanary_gpu_clock_event_seconds_total",
     "counter",
-    "Time in which the reason held the clocks back, by the driver's count.",
+    "Time in which this reason limited the clocks, as counted by the driver.",
     ("gpu", "reason"),
     reading="`rate(…[5m])` is a share of the time. `sw_power_cap` is common under load; `hw_…` and "
     "`sw_thermal` mean cooling or power.",
@@ -24,7 +24,7 @@ PCIE_BYTES = Metric(
     "counter",
     "Bytes over the GPU's PCIe link: tx from the GPU, rx to it.",
     ("gpu", "direction"),
-    reading="Near the capacity of the link, `h2d` and `d2h` of the canary wait for the copies of others.",
+    reading="Near the link's capacity, `h2d` and `d2h` of the canary wait for copies of other processes.",
 )
 ENERGY = Metric(
     "infercanary_gpu_energy_joules_total",
@@ -47,8 +47,7 @@ MEMORY_CLOCK = Metric(
     "gauge",
     "Current memory clock.",
     _GPU,
-    reading="If it is lower under load than on other hosts, all work that memory limits is slower in "
-    "proportion.",
+    reading="If it is lower than on other hosts under load, memory-bound work is slower in proportion.",
 )
 TEMPERATURE = Metric(
     "infercanary_gpu_temperature_celsius",
@@ -60,7 +59,7 @@ TEMPERATURE = Metric(
 UTILIZATION = Metric(
     "infercanary_gpu_utilization_ratio",
     "gauge",
-    "Share of the driver's last window (1/6 to 1 s) in which a kernel ran; missing in MIG mode.",
+    "Share of time with a running kernel, in the driver's last window (1/6 to 1 s); missing in MIG mode.",
     _GPU,
     reading="Above 0.1 before a run, another user has the GPU: the run is tagged `gpu_busy`.",
 )
@@ -84,11 +83,12 @@ LINK = Metric(
     "gauge",
     "Bandwidth of the PCIe link now (generation and lanes), divided by the highest that GPU and slot support.",
     _GPU,
-    reading="An idle GPU lowers it. Below 1 under load, `h2d` and `d2h` are slower: check the slot, riser or BIOS.",
+    reading="An idle GPU lowers it. If it is below 1 under load, `h2d` and `d2h` are slower: check the slot, "
+    "riser or BIOS.",
 )
 
 MOST_PER_SECOND = {
-    EVENT_SECONDS: 1.0,  # a reason cannot last longer than the time that passed
+    EVENT_SECONDS: 1.0,  # a counter of seconds cannot grow faster than time
     PCIE_BYTES: 512e9,  # twice 16 lanes of generation 7
     ENERGY: 10e3,  # several times the largest GPU's power
     REPLAYS: ERRORS_PER_SECOND,
@@ -104,15 +104,15 @@ _PCIE_FIELDS = {197: "tx", 198: "rx"}
 
 
 def event_fields(driver: str) -> dict[int, str]:
-    """Return the field ids of the clock-event counters (ns) in this driver, with their reasons.
+    """Return the field ids of this driver's clock-event counters (ns), with their reasons.
 
-    By number, because pynvml's constants are those of its own release, and three ids moved. Drivers 575 to 580.65
-    have the slowdowns at 251 to 253, later ones at 269 to 271, which were power smoothing before
+    The ids are numbers, because pynvml's constants belong to one release, and three ids moved. Drivers 575 to 580.65
+    have the slowdowns at 251 to 253, later drivers at 269 to 271, which were used for power smoothing before
     (https://docs.nvidia.com/deploy/nvml-api/change-log.html, "between v575 and v580"). Earlier drivers have only the
-    counter of the thermal policy, the nearest to the software slowdown.
+    counter of the thermal policy, which is nearest to the software slowdown.
 
     Args:
-        driver: Its version, such as ``550.54.15``.
+        driver: Version of the driver, such as ``550.54.15``.
     """
     version = tuple(int(part) for part in driver.split(".") if part.isdecimal())
     if version < (575,):
@@ -121,7 +121,7 @@ def event_fields(driver: str) -> dict[int, str]:
 
 
 def _fields(nvml: Nvml, gpu: Gpu, *, events: dict[int, str]) -> Found:
-    """Read all fields in one call: cumulative counters, so nothing is lost between samples."""
+    """Read all fields in one call. The counters are cumulative, so no event between samples is lost."""
     values = nvml.field_values(gpu.handle, [*events, *_PCIE_FIELDS, _MEMORY_TEMPERATURE])
     found: Found = {
         # If a driver has both counters of a reason, the later one in the table counts.
@@ -140,12 +140,15 @@ def _link(nvml: Nvml, gpu: Gpu) -> Found:
     highest = nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu.handle)
     if not most_lanes:  # a virtual GPU
         return {}
-    # Each generation doubles the rate of a lane.
+    # Each PCIe generation doubles the rate of a lane.
     return {LINK: {(gpu.label,): lanes / most_lanes * 2.0 ** (generation - highest)}}
 
 
 def _temperature(nvml: Nvml, gpu: Gpu) -> Found:
-    """The old function is deprecated, and the new one is missing in some drivers and versions of pynvml."""
+    """Read the temperature.
+
+    The old function is deprecated, but some drivers and pynvml versions lack the new function.
+    """
     try:
         celsius = nvml.nvmlDeviceGetTemperatureV(gpu.handle, pynvml.NVML_TEMPERATURE_GPU)
     except pynvml.NVMLError_FunctionNotFound:
@@ -176,6 +179,6 @@ def sample(nvml: Nvml, gpu: Gpu, events: dict[int, str]) -> Found:
     Raises:
         pynvml.NVMLError: The GPU is gone.
     """
-    # For a MIG device the driver offers only its memory; other values are its GPU's.
+    # For a MIG device, the driver reports only memory; other values belong to the whole GPU.
     whole = () if gpu.is_mig else (partial(_fields, events=events), *_READINGS)
     return read(nvml, gpu, (_MEMORY, *whole))

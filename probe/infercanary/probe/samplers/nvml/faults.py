@@ -1,4 +1,4 @@
-"""Meaning of NVML's errors, and what to do about them."""
+"""Meaning of NVML's errors, and their fixes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from infercanary.contract.report import Family, Metric
 STATE = Metric(
     "infercanary_nvml_state",
     "gauge",
-    "1 for the current state of NVML, else 0; of several GPUs, the first one in trouble.",
+    "1 for the current state of NVML, else 0; with several GPUs, the state of the first faulty GPU.",
     ("state",),
     reading="`no_permission`: recreate the container. `version_mismatch`: restart it. `lost`: reset the "
     "GPU. `hanging`: see the kernel's log.",
@@ -28,15 +28,16 @@ _STATES = {
 _ADVICE = {
     "no_driver": "no NVIDIA driver here ({})",
     "no_permission": (
-        "NVML may not reach the GPU ({}): the container has lost its device files, as after `systemctl "
+        "NVML may not open the GPU ({}): the container has lost its device files, as after `systemctl "
         "daemon-reload` on the host, or never had them; recreate the container "
         "(https://github.com/NVIDIA/nvidia-container-toolkit/issues/48)"
     ),
     "version_mismatch": (
-        "the NVML library is not the running driver's ({}): the driver was upgraded under the container; restart "
+        "the NVML library has another version than the running driver ({}): the driver was upgraded while the "
+        "container ran; restart "
         "the container, and where that does not help the host"
     ),
-    "lost": "{}: it fell off the bus or needs a reset; the kernel's log says which (NVRM: Xid)",
+    "lost": "{}: the GPU fell off the bus or needs a reset; the kernel's log has the reason (NVRM: Xid)",
     "failing": "NVML fails ({})",
 }
 
@@ -54,14 +55,14 @@ def state_of(error: pynvml.NVMLError, opening: bool = False) -> str:
 
 
 def advice(error: pynvml.NVMLError, opening: bool = False) -> str:
-    """Return a log line: what is wrong, and how to fix it.
+    """Return a log line with the fault and its fix.
 
     Args:
         opening: True if ``nvmlInit`` raised it.
     """
     line = _ADVICE[state_of(error, opening)].format(error)
     if error.value == pynvml.NVML_ERROR_UNINITIALIZED:
-        line += ": the driver was reloaded; it is initialised again at the next sample"
+        line += ": the driver was reloaded; NVML is initialised again at the next sample"
     elif error.value == pynvml.NVML_ERROR_UNKNOWN and not opening:
         line += ": the GPU may have fallen off the bus (NVRM: Xid 79 in the kernel's log)"
     return line

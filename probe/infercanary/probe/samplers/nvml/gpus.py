@@ -1,4 +1,4 @@
-"""GPUs and MIG devices that NVML shows to the container, and the CPUs near them."""
+"""GPUs and MIG devices visible to the container, and the CPUs near each GPU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from infercanary.probe.samplers.nvml.calls import Gpu, Nvml
 
 
 def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
-    """Yield the GPU with this index, then its MIG devices (labelled ``GPU:place``). Cache them: a look-up may take
-    milliseconds.
+    """Yield the GPU with this index, then its MIG devices (labelled ``GPU:place``).
+
+    Callers cache the result, because NVML may take milliseconds for it.
 
     Raises:
         pynvml.NVMLError: The GPU is gone.
@@ -28,22 +29,20 @@ def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
     yield Gpu(str(index), handle, is_split=bool(places))
     for place in places:
         part = None
-        with suppress(
-            pynvml.NVMLError
-        ):  # there may be none in this place, or it belongs to another container
+        with suppress(pynvml.NVMLError):  # no MIG device in this place, or a device of another container
             part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
         if part is not None:
             yield Gpu(f"{index}:{place}", part, is_mig=True)
 
 
 def local_cpus(nvml: Nvml, handle: Any) -> frozenset[int]:
-    """Return the numbers of the host's CPUs on the GPU's NUMA node; all CPUs of a host with one node."""
+    """Return the CPUs on the GPU's NUMA node; on a host with one node, all CPUs."""
     words = nvml.nvmlDeviceGetCpuAffinity(handle, max(16, -(-os.sysconf("SC_NPROCESSORS_CONF") // 64)))
     return frozenset(64 * i + bit for i, word in enumerate(words) for bit in range(64) if word >> bit & 1)
 
 
 def numa_node(pci_bus_id: str, sysfs: Path) -> int | None:
-    """Return the GPU's NUMA node; None if there is none, or if it cannot be read.
+    """Return the GPU's NUMA node; None if the node is unknown.
 
     NVML writes the PCI domain with 8 digits, sysfs with 4 (or more if needed).
 

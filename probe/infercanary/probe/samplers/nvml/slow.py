@@ -1,4 +1,4 @@
-"""Values of each GPU once a minute: identity, limits, modes, memory errors, its place in the host."""
+"""Values of each GPU that are read once a minute: identity, limits, modes, memory errors, NUMA node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INFO = Metric(
     "gauge",
     "A GPU's identity; always 1.",
     ("gpu", "name", "uuid", "pci_bus_id", "driver_version", "cuda_version", "vbios_version"),
-    reading="Join it for names and versions. Another driver, VBIOS or model is as much a change as another "
+    reading="Join it for names and versions. A changed driver, VBIOS or model may change latency as much as a new "
     "image.",
 )
 SM_CLOCK_MAX = Metric(
@@ -29,8 +29,7 @@ SM_CLOCK_MAX = Metric(
     "gauge",
     "Highest SM clock.",
     _GPU,
-    reading="The denominator for `infercanary_gpu_sm_clock_hertz`. GPUs that differ in it are different "
-    "models.",
+    reading="The denominator for `infercanary_gpu_sm_clock_hertz`. GPUs with another maximum are another model.",
 )
 MEMORY_SIZE = Metric(
     "infercanary_gpu_memory_size_bytes",
@@ -52,8 +51,8 @@ ECC_ERRORS = Metric(
     "counter",
     "ECC errors since the driver was loaded.",
     ("gpu", "severity"),
-    reading="Any `uncorrected` error is an alert: work on the GPU was lost. Many corrected ones announce "
-    "row remapping.",
+    reading="Any `uncorrected` error is an alert: work on the GPU was lost. Many corrected errors announce row "
+    "remapping.",
 )
 REMAPPED_ROWS = Metric(
     "infercanary_gpu_remapped_rows_total",
@@ -65,7 +64,7 @@ REMAPPED_ROWS = Metric(
 RECOVERY_ACTION = Metric(
     "infercanary_gpu_recovery_action",
     "gauge",
-    "Action that the driver asks for: 0 nothing, 1 reset the GPU, 2 reboot the node, 4 drain and reset.",
+    "Action that the driver recommends: 0 nothing, 1 reset the GPU, 2 reboot the node, 4 drain and reset.",
     _GPU,
     reading="Above 0 is an alert, and the number is the action to take (3, 5 to 7: see NVML's "
     "documentation).",
@@ -101,7 +100,7 @@ class Versions(NamedTuple):
 
     driver: str
     cuda: str
-    """Newest CUDA that the driver runs, such as ``12.4``; empty if unknown."""
+    """Newest CUDA version that the driver supports, such as ``12.4``; empty if unknown."""
 
 
 def versions(nvml: Nvml) -> Versions:

@@ -1,9 +1,9 @@
-"""Totals: the driver's running totals, made monotonic for Prometheus.
+"""Totals: monotonic counters made from the driver's running totals.
 
-Prometheus takes a decreasing counter for a restart at zero, and counts its whole new value as an increase. The
-driver's totals do decrease (the driver is reloaded, 32 bits overflow), and some drivers give a wrong answer now and
-then. So the sampler keeps its own totals: they begin at the driver's, never decrease, and never grow by more than is
-possible in the time that passed. An answer that goes back or leaps is accepted if the next one does, too.
+Prometheus reads a decrease of a counter as a restart at zero, and counts the whole new value as an increase. The
+driver's totals can decrease (the driver is reloaded, 32 bits overflow), and some drivers sometimes give wrong values.
+So the sampler keeps its own totals: they begin at the driver's values, never decrease, and never grow faster than is
+possible. A value that decreases or jumps is accepted only if the next value confirms it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from infercanary.contract.report import Metric
 from infercanary.probe.samplers.nvml.calls import Found
 
 ERRORS_PER_SECOND = 1e6
-"""Limit for counted events (errors, rows, packets sent again): no GPU with so many still works, and wrong answers are
-mostly far above. It also allows what was counted before the host booted.
+"""Limit for counted events (errors, rows, packets sent again).
+
+A GPU with more errors does not work any more, and most wrong values are far above. The limit also allows all events
+counted since the host booted.
 """
 
-_SLACK_SECONDS = 1.0  # the driver updates its totals every 100 ms, not all together
+_SLACK_SECONDS = 1.0  # the driver updates its totals every 100 ms, each at another time
 
 
 class _Known(NamedTuple):
@@ -29,7 +31,7 @@ class _Known(NamedTuple):
     at: float
     total: float
     doubt: str = ""
-    """Why the driver's last answer was refused: it went "back", or was a "leap"; empty if it was accepted."""
+    """Why the driver's last value was refused: "back" (a decrease) or "leap" (a jump); empty if accepted."""
 
 
 class Totals:
@@ -43,7 +45,7 @@ class Totals:
     def __init__(
         self,
         most: Mapping[Metric, float],
-        # Since the host's boot, suspended or not: no total of the driver is older.
+        # Includes time in suspend. No total of the driver is older than the host's boot.
         clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         self._most = most
@@ -51,8 +53,9 @@ class Totals:
         self._known: dict[tuple[Metric, tuple[str, ...]], _Known] = {}
 
     def keep(self, found: Found) -> Found:
-        """Replace the driver's totals by ours, in place, and return the mapping. Call it once for each reading: a
-        second call confirms the first.
+        """Replace the driver's totals by monotonic totals, in place, and return the mapping.
+
+        Call this once for each reading, because a second call with the same values would confirm a doubtful value.
 
         Args:
             found: One reading; metrics without a limit are unchanged.
@@ -73,7 +76,7 @@ class Totals:
             doubt = "back" if value < before.value else "" if possible else "leap"
             if doubt and doubt != before.doubt:
                 known = before._replace(doubt=doubt)
-            else:  # it is possible, or was confirmed
+            else:  # the value is possible, or was confirmed
                 known = _Known(value, now, before.total + (increase if possible else 0))
         self._known[metric, labels] = known
         return known.total

@@ -1,8 +1,8 @@
-"""Users of a GPU: the number of processes on it, and how many are the container's own; the rest are others.
+"""Users of a GPU: the number of all processes on the GPU, and of the container's own processes.
 
-Only numbers, because it depends on the driver whether NVML gives PIDs of the host or of the container. Its own
-processes are those with open device files of CUDA. A list takes milliseconds under a lock of the driver, so it is
-read once a minute.
+Processes are only counted, because NVML's PIDs may be of the host or of the container, depending on the driver. The
+container's own processes are found by their open CUDA device files. A list takes milliseconds under a lock of the
+driver, so it is read once a minute.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ OWN = Metric(
     reading="Missing if the probe may not read the files of a process that runs as another user.",
 )
 
-_MOST_FILES = 4096  # of all processes together: the search holds the GIL for milliseconds
+_MOST_FILES = 4096  # maximum for all processes together, because the search holds the GIL for milliseconds
 _OF_CUDA = "/dev/nvidia-uvm"
 
 
 def sample(nvml: Nvml, gpu: Gpu, proc: Path) -> Found:
-    """Return both numbers, as far as they are known.
+    """Return both numbers; an unknown number is left out.
 
     Raises:
         pynvml.NVMLError: NVML does not list processes, or the GPU is gone.
@@ -67,14 +67,14 @@ def own_processes(device: str, proc: Path = Path("/proc")) -> int | None:
         return None
     for pid in pids:
         try:
-            # The host's PID namespace also has processes of others.
+            # In the host's PID namespace, other containers' processes are visible too.
             if (proc / pid / "cgroup").read_bytes() != container:
                 continue
             opened = os.listdir(proc / pid / "fd")
             if (files := files + len(opened)) > _MOST_FILES:
                 return None
             held = {_target(proc / pid / "fd" / each) for each in opened}
-        except (FileNotFoundError, ProcessLookupError):  # it has ended
+        except (FileNotFoundError, ProcessLookupError):  # the process has ended
             continue
         except OSError:
             return None
@@ -85,5 +85,5 @@ def own_processes(device: str, proc: Path = Path("/proc")) -> int | None:
 def _target(link: Path) -> str:
     try:
         return os.readlink(link)
-    except (FileNotFoundError, ProcessLookupError):  # it was closed
+    except (FileNotFoundError, ProcessLookupError):  # the file was closed
         return ""

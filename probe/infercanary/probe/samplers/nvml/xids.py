@@ -23,17 +23,18 @@ XIDS = Metric(
 EVENTS = Metric(
     "infercanary_gpu_xid_events_total",
     "counter",
-    "XIDs of any number since the probe started; missing if the driver does not report them here.",
+    "XIDs of any number since the probe started; missing if the driver reports no XIDs here.",
     ("gpu",),
     reading="Any increase is an alert; `infercanary_gpu_xid_errors_total` has the number.",
 )
 
-_MOST_EVENTS = 100  # events in one sample: an error storm must not delay it; the rest waits for the next
-_NUMBERS = 1000  # each label value is a series: numbers far above any XID share one
+# events in one sample, so that an error storm does not delay the sample; the rest waits for the next sample
+_MOST_EVENTS = 100
+_NUMBERS = 1000  # each label value is a time series, so numbers far above any XID share one value
 
 
 class Xids:
-    """Listens for the XIDs of GPUs; its counts survive when NVML is lost and returns."""
+    """Listens for the XIDs of GPUs. The counts survive when NVML is lost and returns."""
 
     def __init__(self) -> None:
         self._set: Any = None
@@ -42,7 +43,7 @@ class Xids:
         self._events: Counter[tuple[str, ...]] = Counter()
 
     def watch(self, nvml: Nvml, handle: Any, label: str) -> None:
-        """Listen for a GPU, too, if permission, MIG and driver allow it.
+        """Also listen for this GPU, if permission, MIG and driver allow it.
 
         Args:
             label: The GPU's index in metrics.
@@ -54,13 +55,13 @@ class Xids:
                 self._set = nvml.nvmlEventSetCreate()
             nvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
             self._labels[_address(handle)] = label
-            self._events[(label,)] += 0  # zero is not the same as unknown
+            self._events[(label,)] += 0  # publish zero, because a missing series means unknown
 
     def take(self, nvml: Nvml) -> None:
         """Count new events; never waits."""
         if self._set is None:
             return
-        # A time-out means no more events; a lost GPU shows in its readings.
+        # A time-out means no more events. A lost GPU is detected by its other readings.
         with suppress(pynvml.NVMLError):
             for _ in range(_MOST_EVENTS):
                 event = nvml.nvmlEventSetWait_v2(self._set, 0)
@@ -70,7 +71,7 @@ class Xids:
                     self._events[(label,)] += 1
 
     def counts(self) -> Found:
-        """Return XIDs by GPU, and by GPU and number; a watched GPU without XIDs has a 0."""
+        """Return the number of XIDs by GPU, and by GPU and XID. A watched GPU without XIDs has the number 0."""
         return {EVENTS: {**self._events}, XIDS: {**self._counts}}
 
     def close(self, nvml: Nvml) -> None:
