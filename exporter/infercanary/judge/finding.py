@@ -182,7 +182,10 @@ class Finder:
         quiet = upgrade._replace(before=left_waiting(upgrade.before), after=left_waiting(after))
         fewest = self._pool.fewest_runs
         adjusted, raw = (
-            max((s.series.scatter for s in (*of.before, *of.after) if len(s.samples) >= fewest), default=0.0)
+            max(
+                (s.series.shape.scatter for s in (*of.before, *of.after) if len(s.samples) >= fewest),
+                default=0.0,
+            )
             for of in (quiet, upgrade)
         )
         if len(quiet.after) < len(after) or adjusted > 0.5 * raw:

@@ -182,11 +182,11 @@ class Pooling:
         if not noise_df:
             return start.known
         df = noise_df + len(start) - 1
-        square = median(each.scatter**2 for each in usual)
-        own = (noise_df * square + (len(start) - 1) * start.scatter**2) / df
-        alike = median(each.alike for each in lasting or usual)
+        square = median(each.shape.scatter**2 for each in usual)
+        own = (noise_df * square + (len(start) - 1) * start.shape.scatter**2) / df
+        alike = median(each.shape.alike for each in lasting or usual)
         if len(start) >= 24:  # with fewer runs, the autocorrelation is a guess
-            alike = max(alike, start.alike)
+            alike = max(alike, start.shape.alike)
         return start.level_by(max(own, square), alike, df)
 
 

@@ -19,6 +19,7 @@ Fourteen statistics were compared on labelled series (``benchmarks/results/2026-
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from statistics import median
@@ -39,6 +40,17 @@ class Level(NamedTuple):
     log: float
     variance: float
     df: float
+
+
+class Shape(NamedTuple):
+    """Level, scatter and autocorrelation of a series of logarithms."""
+
+    level: float
+    """Median of the means of all pairs of points, including a point with itself (Hodges and Lehmann)."""
+    scatter: float
+    """Winsorized SD. Outliers hardly change it, and equal values or a second mode do not make it zero."""
+    alike: float
+    """Autocorrelation of neighbouring points (first order), corrected for bias and between 0 and 0.97."""
 
 
 class Series:
@@ -81,20 +93,14 @@ class Series:
         return np.sort(self.logs)
 
     @cached_property
-    def level(self) -> float:
-        """Level by Hodges and Lehmann: median of the means of all pairs of points, including a point with itself."""
-        step = 1 + 2 * (len(self) // 1024)  # limits the memory for all pairs, which grows with the square
-        kept = self.ordered[step // 2 :: step]
-        sums = np.add.outer(kept, kept).ravel()
-        low, high = (sums.size - 1) // 2, sums.size // 2
-        sums.partition((low, high))  # for few points numpy's median takes four times as long
-        return float(sums[low] + sums[high]) / 4
+    def shape(self) -> Shape:
+        """Level, scatter and autocorrelation."""
+        return shapes(self.logs[np.newaxis])[0]
 
-    @cached_property
-    def scatter(self) -> float:
-        """Winsorized SD. Outliers hardly change it, and equal values or a second mode do not make it zero."""
-        n = len(self)
-        return math.sqrt(self._rest @ self._rest * (n - 1)) / (n - 2 * self._cut - 1)
+    @property
+    def level(self) -> float:
+        """Level of the points."""
+        return self.shape.level
 
     @property
     def reach(self) -> float:
@@ -102,16 +108,9 @@ class Series:
         return float(np.abs(self.logs - self.level).max())
 
     @cached_property
-    def alike(self) -> float:
-        """Autocorrelation of neighbouring points (first order), corrected for bias and between 0 and 0.97."""
-        alike = autocorrelation(self._rest)
-        # With a value closer to 1, no number of runs would show a level.
-        return min(max(alike + (1 + 3 * max(alike, 0.0)) / len(self), 0.0), 0.97)
-
-    @cached_property
     def known(self) -> Level:
         """Level with an error estimated from the series' own points."""
-        return self.level_by(self.scatter**2, self.alike, len(self) - 1.0)
+        return self.level_by(self.shape.scatter**2, self.shape.alike, len(self) - 1.0)
 
     def level_by(self, square: float, alike: float, df: float) -> Level:
         """Return the level with an error from a given variance of the points.
@@ -129,15 +128,39 @@ class Series:
         inflation = (1 + alike) / (1 - alike) - 2 * alike * (1 - alike**n) / (n * (1 - alike) ** 2)
         return Level(self.level, 1.14**2 * square * inflation / n, df)
 
-    @cached_property
-    def _rest(self) -> Floats:
-        """Deviation of the points from their mean, in order of time, with a fifteenth winsorized at either end."""
-        winsorized = self.logs.clip(self.ordered[self._cut], self.ordered[-1 - self._cut])
-        return winsorized - float(winsorized.sum()) / len(self)
 
-    @property
-    def _cut(self) -> int:
-        return max(1, len(self) // 15)
+def shapes(rows: Floats) -> list[Shape]:
+    """Return the shape of each row of logarithms. For numpy, twenty rows take little longer than one.
+
+    Args:
+        rows: Points of series of equal length, one series a row.
+    """
+    n = rows.shape[1]
+    ordered = np.sort(rows)
+    step = 1 + 2 * (n // 1024)  # limits the memory for all pairs, which grows with the square
+    kept = ordered[:, step // 2 :: step]
+    sums = (kept[:, :, np.newaxis] + kept[:, np.newaxis]).reshape(len(rows), -1)
+    low, high = (sums.shape[1] - 1) // 2, sums.shape[1] // 2
+    sums.partition((low, high))  # for few points numpy's median takes four times as long
+    levels = (sums[:, low] + sums[:, high]) / 4
+    cut = min(max(1, n // 15), (n - 1) // 2)
+    winsorized = rows.clip(ordered[:, cut, np.newaxis], ordered[:, -1 - cut, np.newaxis])
+    rest = winsorized - winsorized.mean(axis=1, keepdims=True)
+    scatters = np.sqrt((rest * rest).sum(axis=1) * (n - 1)) / max(n - 2 * cut - 1, 1)
+    raw = [autocorrelation(row) for row in rest]
+    # The term with n corrects the bias. With a value above .97, no number of runs would show a level.
+    alike = [min(max(value + (1 + 3 * max(value, 0.0)) / n, 0.0), 0.97) for value in raw]
+    return [*map(Shape, levels.tolist(), scatters.tolist(), alike)]
+
+
+def compute_shapes(several: Iterable[Series]) -> None:
+    """Compute the shapes of several series, those of equal length together."""
+    by_length: defaultdict[int, list[Series]] = defaultdict(list)
+    for series in several:
+        by_length[len(series)].append(series)
+    for group in by_length.values():
+        for series, shape in zip(group, shapes(np.array([series.logs for series in group])), strict=True):
+            series.shape = shape
 
 
 def autocorrelation(rest: Floats) -> float:
@@ -228,10 +251,13 @@ def learn(images: Iterable[Sequence[Points]], pool: Pool = LIVE.pool) -> Restart
     """
     df = pool.restart_df
     squares = pool.restart_sd**2 * df
-    for image in images:
-        levels = [s.known for points in image if len(s := Series.of(points)) >= pool.fewest_runs]
-        if len(levels) > 1:
-            logs, variances, _ = np.array(levels).T
-            squares += (len(levels) - 1) * max(logs.var(ddof=1) - np.median(variances), 0.0)
-            df += len(levels) - 1
+    counted = [[s for points in image if len(s := Series.of(points)) >= pool.fewest_runs] for image in images]
+    compute_shapes(series for image in counted for series in image)
+    for image in counted:
+        if len(image) > 1:
+            levels = [series.known for series in image]
+            variance = np.var([level.log for level in levels], ddof=1)
+            inside = median(level.variance for level in levels)
+            squares += (len(image) - 1) * max(float(variance) - inside, 0.0)
+            df += len(image) - 1
     return Restarts(math.sqrt(squares / df), df)

@@ -120,14 +120,14 @@ def test_autocorrelated_noise_is_covered(alike, runs, others):
 
 
 def test_scatter_is_that_of_most_points():
-    assert np.median([Series.of(latencies([i, 41], 30)).scatter for i in range(200)]) == pytest.approx(
+    assert np.median([Series.of(latencies([i, 41], 30)).shape.scatter for i in range(200)]) == pytest.approx(
         0.01, rel=0.1
     )
     wild = latencies(42, 30)
     wild[[3, 20]] *= 9
-    assert Series.of(wild).scatter < 0.015
+    assert Series.of(wild).shape.scatter < 0.015
     assert compare(latencies(11, 30), wild).verdict not in CHANGED
-    assert Series.of([1.0] * 20 + [2.0] * 10).scatter > 0.3, "a second mode is no outlier"
+    assert Series.of([1.0] * 20 + [2.0] * 10).shape.scatter > 0.3, "a second mode is no outlier"
 
 
 @pytest.mark.parametrize(
