@@ -3,20 +3,17 @@
 ``make campaign`` skips what the table says passed at this commit, so it goes on where it was stopped: commit first.
 ``make campaign ARGS="-k kills"`` runs a part, ``ARGS=--again`` everything once more. ``make causes`` runs the tests
 named ``…is_named[CAUSE-is-NAME-TRIAL]``: a cause is made, and must be named so; it keeps a table by cause.
-``make causes ARGS=--once`` runs one trial of each, and keeps no table: that is what CI does. ``--stale`` runs nothing
-and names the tests whose packages changed since: run them, and commit the table, if it was you who changed these.
+``make causes ARGS=--once`` runs one trial of each, and keeps no table: that is what CI does.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import functools
 import re
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,24 +41,6 @@ one by one and writes this table; what was right at the present commit is not ru
 | cause made | named | right | of | not made |
 |---|---|---:|---:|---:|
 """
-_PROBE, _EXPORTER = "probe/infercanary/probe", "exporter/infercanary/exporter"
-_STORE, _JUDGE = "exporter/infercanary/store", "exporter/infercanary/judge"
-# What a test is about, by how its path begins: the first that fits.
-PACKAGES = {
-    "tests/host/": (_PROBE, "deploy/systemd"),
-    "tests/fuzz/": (_EXPORTER, _STORE, "exporter/infercanary/client"),
-    "tests/integration/ab/": ("exporter/infercanary/ab", _PROBE),
-    "tests/integration/compare/": ("exporter/infercanary/compare", _PROBE),
-    "tests/integration/probe/": (_PROBE, _JUDGE),
-    "tests/kubernetes/": (_EXPORTER, "deploy"),
-    "tests/stack/alone/test_ab": ("exporter/infercanary/ab", _PROBE),
-    "tests/stack/alone/test_causes": (_PROBE, _JUDGE),
-    "tests/stack/alone/test_hostile": (_EXPORTER,),
-    "tests/stack/alone/test_memory": (_PROBE,),
-    "tests/stack/alone/test_worst": (_EXPORTER, _STORE),
-    "tests/stack/": (_PROBE, _EXPORTER, _JUDGE, _STORE, "docker-compose.yml"),
-    "tests/": (_EXPORTER, _STORE, _JUDGE),
-}
 _TRIAL = re.compile(r"\[(\w+)-is-(\w+)-\d+\]$")
 
 
@@ -121,33 +100,6 @@ def commit() -> str:
     return f"{short}+changes" if changed else short
 
 
-@functools.cache
-def has_changed(folders: tuple[str, ...], since: str) -> bool:
-    """Whether any of the folders is not as it was at a commit, which may be unknown here."""
-    command = ["git", "diff", "--quiet", since, "HEAD", "--", *folders]
-    return subprocess.run(command, cwd=ROOT, check=False, stderr=subprocess.DEVNULL).returncode != 0
-
-
-def stale(rows: dict[str, Row]) -> list[str]:
-    """A line for each file with tests that never ran, or whose packages changed since: the command that runs them."""
-    found: Counter[tuple[str, str]] = Counter()
-    for test, row in sorted(rows.items()):
-        file = test.partition("::")[0]
-        folders = next(folders for begin, folders in PACKAGES.items() if file.startswith(begin))
-        changed = has_changed(folders, row.commit.partition("+")[0])
-        found[file, f"rows are of before a change in {', '.join(folders)}"] += changed
-    known = {file for file, _ in found}
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        file = str(path.relative_to(ROOT))
-        if file not in known and (marks := path.read_text().count("pytest.mark.campaign")):
-            found[file, "marks of tests that never ran"] = marks
-    return [
-        f'make campaign ARGS="-k {Path(file).stem}": {count} {why}'
-        for (file, why), count in found.items()
-        if count
-    ]
-
-
 def run(test: str) -> str:
     """Run one test: ``passed``, ``failed``, ``skipped`` where this machine cannot run it, or ``xfailed``."""
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "campaign", "--numprocesses=0", test]
@@ -190,14 +142,8 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="also those that passed at this commit")
     parser.add_argument("--causes", action="store_true", help="only trials of causes, and their table")
     parser.add_argument("--once", action="store_true", help="of causes, one trial of each, and no table")
-    parser.add_argument(
-        "--stale", action="store_true", help="only name what was run before its package changed"
-    )
     arguments = parser.parse_args()
     rows = read(TABLE.read_text()) if TABLE.exists() else {}
-    if arguments.stale:
-        print(*stale(rows), sep="\n")
-        return 0
     if arguments.causes:
         arguments.k = f"is_named and ({arguments.k})" if arguments.k else "is_named"
     now = commit()
