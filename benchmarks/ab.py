@@ -1,12 +1,12 @@
-"""`infercanary ab` in real Docker, repeated: how often it is right, and after how long.
+"""Measures `infercanary ab` with real Docker: share of correct verdicts, and time until a verdict.
 
-The same image against itself, an image 5 % and one 30 % slower, each on a quiet machine and beside a CPU hog that
-comes and goes; and a manual install on the host against the image. It prints a table, and exits with 1 where an answer
-is wrong: `regressed` or `improved` of the same image, `equivalent` or `improved` of one 5 % slower. `inconclusive` is
-never wrong, and is counted.
+Cases: the same image against itself, an image that is 5 % slower, and an image that is 30 % slower, each on a quiet
+machine and beside a CPU hog that comes and goes; and a manual install on the host against the image. The benchmark
+prints a table. It exits with 1 after a wrong answer: `regressed` or `improved` for the same image, `equivalent` or
+`improved` for an image that is 5 % slower. `inconclusive` is counted, but is never wrong.
 
-Needs Docker, and the image ``infercanary-example:dev`` of this checkout (``docker compose build``). Everything that it
-starts is removed. It takes an hour or more by default.
+Needs Docker, and the image ``infercanary-example:dev`` of this checkout (``docker compose build``). All started
+containers are removed. The default settings take an hour or more.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ canaries:
 
 
 class Case(NamedTuple):
-    """What is compared, and which answers are wrong."""
+    """Both sides of a comparison, and its wrong answers."""
 
     name: str
     share: float
@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
 
 def build(tag: str, seconds: float) -> str:
-    """An image whose model waits so long before each inference: its name."""
+    """Build an image whose model waits for this time before each inference; return the image's name."""
     lines = [f"FROM {BASE}", "ENV OMP_NUM_THREADS=1", f"LABEL built-for={tag}"]
     if seconds:
         lines.append(slower(seconds))
@@ -64,7 +64,7 @@ def build(tag: str, seconds: float) -> str:
 
 @contextmanager
 def hog() -> Iterator[None]:
-    """A container that takes every CPU for 5 to 30 s, and leaves them for as long."""
+    """Run a container that uses all CPUs for 5 to 30 s, then none for 5 to 30 s, and so on."""
     ended = threading.Event()
     loops = " & ".join(["while :; do :; done"] * len(os.sched_getaffinity(0)))
 
@@ -86,7 +86,7 @@ def hog() -> Iterator[None]:
 
 
 def ab(*arguments: str) -> dict[str, Any]:
-    """One experiment: what it says, as JSON."""
+    """Run one experiment; return its JSON output."""
     command = [sys.executable, "-m", "infercanary", "ab", *arguments, "--json"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=ROOT / "examples/resnet18"
@@ -98,8 +98,9 @@ def ab(*arguments: str) -> dict[str, Any]:
 
 
 def row(case: Case, answers: Sequence[dict[str, Any]]) -> str:
-    """A line of the table."""
-    answers = [answer for answer in answers if answer["canaries"]]  # without a pair there is nothing to show
+    """Return a line of the table."""
+    # an experiment without a pair of starts has no canaries
+    answers = [answer for answer in answers if answer["canaries"]]
     if not answers:
         return f"| {case.name} | no pair of starts in time | | | | | |"
     said = Counter(str(answer["verdict"]) for answer in answers)
@@ -111,13 +112,14 @@ def row(case: Case, answers: Sequence[dict[str, Any]]) -> str:
     wrong = sum(said[verdict] for verdict in case.wrong)
     return (
         f"| {case.name} | {words} | {wrong} of {len(answers)} | {median(shifts):+.1%} "
-        f"[{min(shifts):+.1%}, {max(shifts):+.1%}] | {median(sds):.1%} | {median(starts):g} | {median(seconds):.0f} s, "
+        f"[{min(shifts):+.1%}, {max(shifts):+.1%}] | {median(sds):.1%} | {median(starts):g} | "
+        f"{median(seconds):.0f} s, "
         f"{max(seconds):.0f} s at most |"
     )
 
 
 def against_host(answer: dict[str, Any]) -> str:
-    """A manual install beside the image: mean, SD, the steps of a cold start, and the verdict."""
+    """Compare a manual install with the image: mean, SD, steps of a cold start, and verdict."""
     lines = []
     for side in (answer["a"], answer["b"]):
         steps = ", ".join(f"{step} {seconds:.2f} s" for step, seconds in side["cold_start"].items())
@@ -126,11 +128,13 @@ def against_host(answer: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Run every case, and print what was said."""
+    """Run all cases, and print the answers."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--times", type=int, default=10, help="of the same image; of others half as often")
+    parser.add_argument(
+        "--times", type=int, default=10, help="experiments with the same image; others: half as many"
+    )
     parser.add_argument("--restarts", default="12", help="starts of each image (default: %(default)s)")
     parser.add_argument("--budget", default="600", help="seconds for each (default: %(default)s)")
     args = parser.parse_args()

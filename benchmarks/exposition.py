@@ -1,12 +1,11 @@
-"""How long does a scrape of 1,000 containers take, and what does it cost the exporter: CPU, memory, its event loop?
+"""Measures a scrape of 1,000 containers: duration, CPU, memory, and lag of the exporter's event loop.
 
-Simulated containers report at the default cadence into a real exporter, through the code that a poll runs
-after its download; their reports lie in a file, since a real exporter does not hold them either. A second process
-scrapes it through HTTP, with gzip off and on. Beside it, in the same run, that process writes the same families by
-``prometheus_client.generate_latest``, already built, and packs them as prometheus_client's HTTP server does.
-
-prometheus_client's families do not change, so both are measured while reports come in as they do in production, and
-while none does.
+Simulated containers report at the default cadence into a real exporter, through the code that runs after a download.
+The reports are in a file, because a real exporter does not keep them in memory either. A second process scrapes the
+exporter over HTTP, with and without gzip. In the same run, the second process writes the same families with
+``prometheus_client.generate_latest`` and packs them like prometheus_client's HTTP server, for comparison. The families
+of prometheus_client are already built and do not change. So both are measured while reports arrive, as in production,
+and while none arrive.
 
     python benchmarks/exposition.py [--containers 1000] [--rounds 7]
 """
@@ -67,14 +66,14 @@ _COUNTERS = [
     for n in range(18)
 ]
 
-_SCRAPES = 4  # of each encoding in a round
+_SCRAPES = 4  # scrapes of each encoding in a round
 _ENCODINGS = ("identity", "gzip")
 _REPORTS = ("beside reports", "alone")
 _buffer = bytearray(1 << 20)
 
 
 def histogram(seed: random.Random, observations: int) -> HistogramValue:
-    """``observations`` around some rung, as a latency spreads."""
+    """Return a histogram of ``observations`` spread around one bucket, like real latencies."""
     counts = [0] * (len(LADDER) + 1)
     for _ in range(observations):
         counts[max(0, min(len(LADDER), round(seed.gauss(30, 2))))] += 1
@@ -82,7 +81,7 @@ def histogram(seed: random.Random, observations: int) -> HistogramValue:
 
 
 def report(container: int, tick: int) -> Report:
-    """What the simulated probe of ``container`` answers at its ``tick``-th poll."""
+    """Return the answer of a simulated probe at its ``tick``-th poll."""
     seed = random.Random(container)
     observations = 200 + 20 * tick
     families: list[Family] = [
@@ -101,7 +100,7 @@ def identity(container: int) -> dict[str, str]:
 
 @cache
 def ready_made(containers: int) -> list[Metric]:
-    """The families of all containers as prometheus_client wants them."""
+    """Return the families of all containers in prometheus_client's form."""
     merged: dict[str, Metric] = {}
     for container in range(containers):
         who = identity(container)
@@ -131,7 +130,7 @@ def ready_made(containers: int) -> list[Metric]:
 
 
 class Cost(NamedTuple):
-    """Of one exposition."""
+    """Cost of one exposition."""
 
     seconds: float
     cpu: float
@@ -139,7 +138,7 @@ class Cost(NamedTuple):
 
 
 def theirs(containers: int, encoding: str) -> Cost:
-    """What prometheus_client needs for the families of all containers."""
+    """Return prometheus_client's cost for the families of all containers."""
 
     class Given(Collector):
         def collect(self) -> Iterable[Metric]:
@@ -154,17 +153,17 @@ def theirs(containers: int, encoding: str) -> Cost:
 
 
 def memory() -> int:
-    """Of the process that calls this."""
+    """Return the memory of this process."""
     return int(psutil.Process().memory_info().rss)
 
 
 def lines(containers: int) -> int:
-    """How many samples all of them have."""
+    """Return the number of samples of all containers."""
     return sum(len(metric.samples) for metric in ready_made(containers))
 
 
 def scrape(port: int, encoding: str) -> tuple[float, int]:
-    """Seconds from the request to the last byte, and the bytes."""
+    """Scrape once; return the seconds from the request to the last byte, and the bytes."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     started = time.perf_counter()
     connection.request("GET", "/metrics", headers={"Accept-Encoding": encoding})
@@ -178,9 +177,9 @@ def scrape(port: int, encoding: str) -> tuple[float, int]:
 
 
 class Stalls:
-    """How late the event loop is, looked at every millisecond, and how long it computed meanwhile.
+    """Lag of the event loop, sampled each millisecond, and its computing time.
 
-    On a machine with neighbours the loop is also late when it was not its turn: its own work is the second figure.
+    On a machine with neighbours, the loop is also late when it had no CPU. So the second number is its own work.
     """
 
     def __init__(self) -> None:
@@ -207,20 +206,21 @@ async def report_for_ever(
     seconds: float,
     coming: asyncio.Event,
 ) -> None:
-    """Answer for one probe every ``seconds``, with what lies at each place (bytes, offset) of ``file``."""
+    """Answer for one probe every ``seconds``, with the next report (bytes, offset) in ``file``."""
     await asyncio.sleep(random.uniform(0, seconds))
     while True:
         for place in bodies:
             if not coming.is_set():
                 await coming.wait()
-                await asyncio.sleep(random.uniform(0, seconds))  # never all at once
+                # spread the probes, so that they never answer at the same time
+                await asyncio.sleep(random.uniform(0, seconds))
             await collector.absorb(probe, os.pread(file, *place))
             collector.show(probe)
             await asyncio.sleep(seconds)
 
 
 async def report_at_once(collector: collect.Collector, bodies: Iterable[bytes]) -> Stalls:
-    """Let all probes answer in the same instant."""
+    """Make all probes answer at the same time."""
     stalls = Stalls()
 
     async def take(probe: PolledProbe, body: bytes) -> None:
@@ -237,12 +237,13 @@ async def report_at_once(collector: collect.Collector, bodies: Iterable[bytes]) 
 async def exporter(
     containers: int,
 ) -> AsyncIterator[tuple[int, asyncio.Event, Callable[[], Awaitable[Stalls]]]]:
-    """An exporter whose probes report at the default cadence.
+    """Run an exporter whose probes report at the default cadence.
 
-    Yields its port, what holds reports while cleared, and a call that makes all report at once.
+    Yields its port, an event that stops the reports while cleared, and a function that makes all probes report at
+    once.
     """
     settle_garbage()
-    config = msgspec.convert({"discovery": "none"}, ExporterConfig)  # no containers but the simulated
+    config = msgspec.convert({"discovery": "none"}, ExporterConfig)  # only simulated containers
     observed = Exporter(config)
     collector = observed.collector
     runner = web.AppRunner(create_app(observed), access_log=None)
@@ -292,7 +293,7 @@ async def measure(containers: int, rounds: int) -> None:
     async with exporter(containers) as (port, coming, burst):
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
             count = await loop.run_in_executor(other, lines, containers)
-            for reports in [*_REPORTS] * rounds:  # in turn, so that a noisy neighbour meets all of them
+            for reports in [*_REPORTS] * rounds:  # in turn, so that a noisy neighbour affects all of them
                 (coming.set if reports == "beside reports" else coming.clear)()
                 await asyncio.sleep(0.1)
                 watch = asyncio.create_task(stalls["idle"].watch())
@@ -300,7 +301,7 @@ async def measure(containers: int, rounds: int) -> None:
                 for encoding in _ENCODINGS:
                     found = await loop.run_in_executor(other, theirs, containers, encoding)
                     reference[encoding, reports].append(found)
-                # CPU seconds a second of the exporter, while nobody scrapes it.
+                # CPU seconds per second of the exporter, without scrapes.
                 idle[reports].append((time.process_time() - cpu) / (time.perf_counter() - started))
                 watch.cancel()
                 for encoding in _ENCODINGS:
@@ -359,7 +360,7 @@ async def measure(containers: int, rounds: int) -> None:
 @click.option("--containers", default=1000, show_default=True)
 @click.option("--rounds", default=7, show_default=True)
 def main(containers: int, rounds: int) -> None:
-    """Measure scrapes beside prometheus_client."""
+    """Measure scrapes, and compare them with prometheus_client."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     asyncio.run(measure(containers, rounds))
 

@@ -1,12 +1,13 @@
-"""What a fleet costs its database: real PostgreSQL, and the writes of simulated exporters.
+"""Measures the cost of a fleet for its database: real PostgreSQL, and the writes of simulated exporters.
 
-A fleet of 1,000 hosts with 8 containers of 3 canaries, a run each 10 s, is 2,400 runs a second: no machine of two cores
-is one. So the cost of a run is measured with 10, 40 and 160 hosts in the database, which shows how it grows, and the
-fleet is extrapolated from that. Beside it, in the same run: plain INSERTs of the same bytes, a row each, into a table
-with the same key.
+A fleet of 1,000 hosts, each with 8 containers of 3 canaries and a run every 10 s, stores 2,400 runs a second, too many
+for a machine with two cores. So the cost of a run is measured with 10, 40 and 160 hosts in the database, and
+extrapolated to the fleet. In the same run, plain INSERTs of the same bytes into a table with the same key are measured
+for comparison. The benchmark also measures the stored size of one container, and the delay of a verdict with exporters
+that have their own threads and pace.
 
-Then what one container keeps, and how long a verdict takes: exporters with their own threads and their own pace. Exits
-with 1 where the fleet takes more than .4 cores of its database, or the slowest verdict of a hundred more than 6 s.
+Exits with 1 if the fleet takes more than .4 cores of its database, or if the slowest of a hundred verdicts takes more
+than 6 s.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ from infercanary.store.records import encode
 from infercanary.store.store import Store, open_store
 
 _CONTAINERS, _CANARIES = 8, 3
-_RUNS = _CONTAINERS * _CANARIES // 2  # in a batch: an exporter stores each 5 s, a canary runs each 10 s
-_FLEET_HOSTS, _FLEET_RUNS = 1000, 2400.0  # a second
+# runs in a batch: an exporter stores every 5 s, a canary runs every 10 s
+_RUNS = _CONTAINERS * _CANARIES // 2
+_FLEET_HOSTS, _FLEET_RUNS = 1000, 2400.0  # runs a second
 CORES_GOAL, SECONDS_GOAL = 0.4, 6.0
 _T = 1_790_000_000.0
 _SERVED = {
@@ -60,7 +62,7 @@ class Cost(NamedTuple):
 
 
 def sample(canary: str, sequence: int, rng: np.random.Generator) -> Sample:
-    """A run as a probe of a small torch model reports it."""
+    """Return a run in the form of a probe with a small torch model."""
     seconds = float(0.02 * np.exp(rng.normal(0, 0.01)))
     return Sample(
         sequence=sequence, canary=canary, started_at=_T + 10 * sequence, outcome="ok", median=seconds, repeats=12,
@@ -71,7 +73,7 @@ def sample(canary: str, sequence: int, rng: np.random.Generator) -> Sample:
 
 
 def start(host: int, container: int) -> Generation:
-    """The start of a container; each service has a replica on each host."""
+    """Return the start of a container; each service has one replica on each host."""
     return Generation(
         service=f"service-{container}", container=f"pod-{host}-{container}", boot_id="1", started_at=_T,
         host=f"h-{host}", image="registry.example.com/search:1.4", image_id="sha256:" + "1" * 64,
@@ -80,14 +82,14 @@ def start(host: int, container: int) -> Generation:
 
 
 def batch(host: int, turn: int, rng: np.random.Generator) -> Iterator[tuple[Generation, list[Sample]]]:
-    """What a host's exporter stores at once: a run of each canary of half of its containers."""
+    """Return the runs that a host's exporter stores at once: one of each canary in half of its containers."""
     for container in range(turn % 2, _CONTAINERS, 2):
         runs = [sample(f"canary-{canary}", turn // 2, rng) for canary in range(_CANARIES)]
         yield start(host, container), runs
 
 
 def cpu_of(server: int) -> float:
-    """CPU seconds of the processes of a server that live, and of those that ended; of none for 0."""
+    """Return the CPU seconds of a server's running and ended processes; 0 for process 0."""
     total = 0.0
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -101,12 +103,12 @@ def cpu_of(server: int) -> float:
 
 
 def written(server: int, url: str, hosts: int, turns: int) -> Cost:
-    """So many hosts store what they have, in turn, one transaction a host."""
+    """Store the runs of this number of hosts, one after another, with one transaction for each host."""
     rng = np.random.default_rng(1)
     with ExitStack() as stack:
         stores = [stack.enter_context(closing(open_store(url))) for _ in range(min(hosts, 10))]
         ready = [(host, [*batch(host, turn, rng)]) for turn in range(turns) for host in range(hosts)]
-        new = 2 * hosts  # the first two turns make the starts
+        new = 2 * hosts  # the first two turns create the starts
         for host, parts in ready[:new]:
             take(stores[host % len(stores)], parts)
         before, own, began = cpu_of(server), time.process_time(), time.perf_counter()
@@ -118,14 +120,14 @@ def written(server: int, url: str, hosts: int, turns: int) -> Cost:
 
 
 def take(store: Store, parts: list[tuple[Generation, list[Sample]]]) -> None:
-    """As the exporter's thread does it."""
+    """Store runs in the same way as the exporter's thread."""
     with store.session.transaction():
         for generation, samples in parts:
             store.take(generation, samples)
 
 
 def inserted(server: int, url: str, hosts: int, turns: int) -> Cost:
-    """The same bytes by a plain INSERT for each run, one transaction a host."""
+    """Store the same bytes with a plain INSERT for each run, one transaction for each host."""
     rng = np.random.default_rng(1)
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(
@@ -152,7 +154,7 @@ def inserted(server: int, url: str, hosts: int, turns: int) -> Cost:
 
 
 def kept(server: Postgres, days: int) -> tuple[int, int]:
-    """Rows and bytes that one canary of one container has after so many days; thinned as an exporter does it."""
+    """Return the rows and bytes of a canary in one container after this number of days of an exporter's thinning."""
     url = server.database()
     rng = np.random.default_rng(1)
     with closing(open_store(url)) as store:
@@ -167,7 +169,7 @@ def kept(server: Postgres, days: int) -> tuple[int, int]:
 
 
 def delays(url: str, exporters: int, services: int) -> list[float]:
-    """Seconds from a service's 24th run of a new image, as its exporter polled it, to the published verdict on it."""
+    """Return the seconds from the poll of the 24th run of a new image to the published verdict, for each service."""
     keys = [ServiceKey("", f"s-{n}") for n in range(services)]
     judges = [Judging(url, host=f"h-{n}") for n in range(exporters)]
     for judge in judges:
@@ -220,11 +222,16 @@ def delays(url: str, exporters: int, services: int) -> list[float]:
 
 
 @click.command()
-@click.option("--turns", default=24, show_default=True, help="Of 5 s, that each host stores.")
+@click.option(
+    "--turns",
+    default=24,
+    show_default=True,
+    help="Number of turns; in a turn, each host stores the runs of 5 s.",
+)
 @click.option("--days", default=10, show_default=True, help="Of one container's runs.")
 @click.option("--services", default=40, show_default=True, help="That are upgraded.")
 def main(turns: int, days: int, services: int) -> None:
-    """Measure PostgreSQL as the store of a fleet."""
+    """Measure PostgreSQL as the shared store of a fleet."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with running(**_SERVED) as server:
         print(f"{server.sql('SHOW server_version')}; fsync on; one connection writes at a time")

@@ -1,4 +1,4 @@
-"""Hold a probe back and let it go on, inside one server process: without a restart both sides are the same process."""
+"""Pauses and resumes a probe inside one server process, so that both sides are measured in the same process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Gate(Executor):
-    """The server's pool as the probe sees it: while it is shut the probe waits, and takes no turn."""
+    """A pool in front of the server's pool: while the gate is shut, the probe waits and gets no turn."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
@@ -17,6 +17,6 @@ class Gate(Executor):
         self.open.set()
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        """As the pool does, once the gate is open."""
+        """Run a call in the server's pool, once the gate is open."""
         self.open.wait()
         return self._pool.submit(function, *arguments, **named)

@@ -1,6 +1,6 @@
-"""What the benchmarks hold the probe to."""
+"""Goals of the probe in the benchmarks."""
 
 from __future__ import annotations
 
 TENANT = {50: 1.005, 99: 1.01}
-"""Percentile of latency → the most that it may be beside a probe or a profile, over the same without."""
+"""Percentile of latency → largest accepted ratio of the latency with a probe (or profile) to the latency without."""

@@ -1,8 +1,9 @@
-"""NVML's share of a run on this GPU; and for `make gpu` and the GPU tests CUPTI's kernels and the device's ceilings.
+"""Measures the share of NVML in a run on this GPU.
 
-A ceiling is by what NVML says of the device: twice the cores times the highest SM clock (a fused multiply-add is two),
-twice the bus width times the highest memory clock (all memory so far sends two bits a cycle of the clock that NVML
-reports), and the PCIe link's bits without their encoding, of which the packets' headers take some more.
+``make gpu`` and the GPU tests also use this module, for kernel times by CUPTI and for the device's ceilings. A ceiling
+comes from NVML: twice the cores times the highest SM clock (a fused multiply-add is two operations), twice the bus
+width times the highest memory clock (current memory sends two bits per cycle of this clock), and the PCIe link's bits
+without encoding. Headers of packets are not subtracted.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from infercanary.probe.samplers.nvml import NvmlSampler
 from infercanary.probe.targets.controls import Seconds, available_controls, cuda
 
 GOAL = 0.02
-"""How far from 1."""
+"""Largest accepted distance of the ratio from 1."""
 
 _REPEATS = 50
-_WARM_UP_SECONDS = 0.5  # an idle GPU raises its clocks first
+_WARM_UP_SECONDS = 0.5  # warm-up, because an idle GPU first raises its clocks
 _LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 
 
 def why_not() -> str:
-    """Why CUDA has no device here; empty where it has one."""
+    """Return the reason why CUDA has no device here; empty if it has one."""
     try:
         Device(0).close()
     except (Unavailable, CudaError) as error:
@@ -49,14 +50,14 @@ MODES: tuple[Mode, ...] = ("eager", "graph")
 
 
 def kernel_seconds(target: TorchTarget, repeats: int) -> float:
-    """Seconds of kernels in a repeat, by the profiler; copies are not among them.
+    """Return the seconds of kernels in a repeat, by the profiler, without copies.
 
-    Raises :class:`RuntimeError` where it sees none.
+    Raises :class:`RuntimeError` if the profiler sees no kernel.
     """
     from torch.profiler import ProfilerActivity, profile
 
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the profiler's, about itself
+        warnings.simplefilter("ignore")  # event of the profiler about itself
         with profile(activities=[ProfilerActivity.CUDA]) as profiled:
             for _ in range(repeats):
                 target.clock.measure(target.run)
@@ -73,17 +74,20 @@ def kernel_seconds(target: TorchTarget, repeats: int) -> float:
 
 
 class Ceilings(NamedTuple):
-    """The most that a device can do in a second."""
+    """Largest possible rates of a device, per second."""
 
     flops: float
-    """In single precision, without tensor cores."""
+    """Floating-point operations in single precision, without Tensor Cores."""
     memory_bytes: float
     link_bytes: float
-    """Of the PCIe link, in one direction; NaN where its generation is not known."""
+    """Bytes over the PCIe link in one direction; NaN if its generation is unknown."""
 
 
 def ceilings(ordinal: int = 0) -> Ceilings:
-    """Of CUDA's device with that number, by NVML; of the whole GPU in MIG mode. Raises :class:`pynvml.NVMLError`."""
+    """Return the ceilings of a CUDA device by NVML; in MIG mode, those of the whole GPU.
+
+    Raises :class:`pynvml.NVMLError`.
+    """
     pynvml.nvmlInit()
     try:
         gpu = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id(ordinal))
@@ -100,7 +104,7 @@ def ceilings(ordinal: int = 0) -> Ceilings:
 
 
 class Rate(NamedTuple):
-    """What a control achieves in a second, and the ceiling of that."""
+    """Rate of a control per second, and the ceiling of this rate."""
 
     unit: str
     achieved: float
@@ -108,7 +112,7 @@ class Rate(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of the ceiling."""
+        """Rate as a share of the ceiling."""
         return self.achieved / self.most
 
     def __str__(self) -> str:
@@ -116,12 +120,12 @@ class Rate(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Medians of one control, warmed up (s)."""
+    """Medians of one control after warm-up, seconds."""
 
     working: float
-    """One execution on the device."""
+    """Time of one execution, by the device's clock."""
     repeat: float
-    """One repeat, which is a batch of them, by the host's clock."""
+    """Time of one repeat (a batch of executions), by the host's clock."""
     rates: list[Rate]
 
 
@@ -129,7 +133,7 @@ _FLOPS_OF_A_THREAD = 2 * cuda._FMA_ROUNDS * cuda._FMA_UNROLL * cuda._FMA_CHAINS
 
 
 def measure(name: str, seconds: Seconds, most: Ceilings) -> Measured:
-    """An open control."""
+    """Measure an open control."""
     until = time.perf_counter() + _WARM_UP_SECONDS
     while time.perf_counter() < until:
         seconds()
@@ -156,7 +160,7 @@ def measure(name: str, seconds: Seconds, most: Ceilings) -> Measured:
 
 
 def show_nvml() -> None:
-    """Print what a run spends in it: a sample just before and one just after the GPU has worked."""
+    """Print the time that a run spends in NVML: a sample right before and right after work on the GPU."""
     controls, _ = available_controls("cuda")
     with closing(NvmlSampler()) as sampler, controls["gpu_fma"]() as work:
 
@@ -166,7 +170,7 @@ def show_nvml() -> None:
             tuple(sampler.sample())
             return time.perf_counter() - begin
 
-        sample()  # initialises NVML
+        sample()  # the first sample initialises NVML
         seconds = [sample() for _ in range(_REPEATS)]
     median = statistics.median(seconds)
     print(
@@ -176,7 +180,7 @@ def show_nvml() -> None:
 
 
 def main() -> None:
-    """Measure it; without a CUDA device print why not."""
+    """Measure NVML's share; without a CUDA device, print the reason."""
     if why := why_not():
         print(f"no CUDA device: {why}; nothing was measured")
         return

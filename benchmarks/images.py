@@ -1,4 +1,4 @@
-"""Images of the example server for the benchmarks that need Docker: commands, and a model that is slower on purpose."""
+"""Images of the example server for benchmarks with Docker, including images with a slower model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 
 BASE = "infercanary-example:dev"
 
-# Before each inference, in the model itself.
+# code that is added to the model, to wait before each inference
 _SLOWER = """
 import time
 
@@ -26,7 +26,7 @@ def build():
 
 
 def docker(*arguments: str, text: str | None = None) -> str:
-    """Run a command of Docker's; its output."""
+    """Run a Docker command; return its output."""
     done = subprocess.run(["docker", *arguments], input=text, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"docker {' '.join(arguments)}: {done.stderr.strip()}")
@@ -34,6 +34,6 @@ def docker(*arguments: str, text: str | None = None) -> str:
 
 
 def slower(seconds: float) -> str:
-    """The lines of a Dockerfile on the base's, whose model waits so long before each inference."""
+    """Return Dockerfile lines for an image whose model waits for this time before each inference."""
     code = " ".join(f"'{line}'" for line in _SLOWER.format(seconds=seconds).splitlines())
     return f"USER root\nRUN printf '%s\\n' {code} >> model.py\nUSER 10001"

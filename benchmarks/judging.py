@@ -1,9 +1,11 @@
-"""What judging costs: 200 containers with 5 canaries each and their controls, a run of each every 10 s.
+"""Measures the CPU time of judging: 200 containers with 5 canaries each and their controls, with a run every 10 s.
 
-The runs go through the exporter's own judge into a store on disk, an hour of them, with an upgrade of every container
-after a third of it; without waiting for the clock. Before that hour each container was restarted ten times: the
-judge estimates the restart variance from these, and tries its rules on them. Prints the judge's CPU time over the
-simulated time; goal: at most 2 % of a core. Exits with 1 where that is missed.
+An hour of runs goes through the exporter's own judge into a store on disk, without waiting for the clock. After a
+third of the hour, every container is upgraded. Before the hour, each container is restarted ten times, because the
+judge estimates the restart variance from restarts and tests itself on them.
+
+Prints the judge's CPU time divided by the simulated time; goal: at most 2 % of a core. Exits with 1 if the goal is
+missed.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ from infercanary.judge.model import Generation
 GOAL = 0.02
 CONTAINERS, CANARIES, CADENCE = 200, 5, 10.0
 CONTROL_NAMES = tuple(CONTROLS)
-RESTARTS, RESTART_RUNS = 10, 24  # the first look at which a change can be called
+RESTARTS, RESTART_RUNS = 10, 24  # the first look that can call a change
 PHASE_NAMES = tuple(name for name, phase in PHASES.items() if not phase.of_server)
 
 
 def generation(number: int, image: int, at: float) -> Generation:
-    """A start of a container that Docker found; two of a service."""
+    """Return a start of a container that Docker found; two containers are one service."""
     return Generation(
         service=f"service-{number // 2}",
         container=f"container-{number}",
@@ -46,7 +48,7 @@ def generation(number: int, image: int, at: float) -> Generation:
 
 
 def run(rng: random.Random, sequence: int, canary: str, at: float) -> Run:
-    """One of 10 repeats; of its four measures, throughput is in one run of ten."""
+    """Return a run of 10 repeats with four measures; only every tenth run has the throughput."""
     measures = {
         HOST_MEMORY: 2.0**29 + 4096 * rng.randrange(9),
         DEVICE_MEMORY: 2.0**30,
@@ -75,7 +77,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=360, help="of a run each (default: %(default)s)")
     rounds = parser.parse_args().rounds
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    settle_garbage()  # as the exporter does
+    settle_garbage()  # in the same order as the exporter
     rng = random.Random(1)
     spent = slowest = 0.0
     with tempfile.TemporaryDirectory() as folder:

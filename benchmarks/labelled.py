@@ -1,27 +1,27 @@
-"""How well change points are found in real series that people marked, by a protocol that guards against tuning.
+"""Measures how well change points are found in real series that people marked, by a protocol that prevents overfitting.
 
-    python benchmarks/labelled.py nested series.json.gz     # what to choose, and how well that does
-    python benchmarks/labelled.py guard                     # simulated noise, without a change
+    python benchmarks/labelled.py nested series.json.gz    # choose the settings, and measure them
+    python benchmarks/labelled.py guard                    # simulated noise without a change
 
 The data is ``{name: {"values": [...], "marks": [[index, ...] of each person]}}``, such as SAP's
-performance-regression-data-set (CC-BY-4.0) with the marks that were published with Costa et al., "Evaluating Change
-Point Detection Methods for Software Performance Regression Analysis".
+performance-regression-data-set (CC-BY-4.0) with the marks published with Costa et al., "Evaluating Change Point
+Detection Methods for Software Performance Regression Analysis".
 
-**What counts.** Without an event: a change that is found more than 10 points from every person's mark is a false alarm,
-counted per 1,000 points. A change that three people marked within 5 points of each other, and that moves the median of
-20 points by 3 % or more, is to be found within 10 points (recall). Around a known event: ``verdicts.py --series``.
+**Counting.** A change that is found more than 10 points from every person's mark is a false alarm. False alarms are
+counted per 1,000 points. Recall is measured on changes that three people marked within 5 points of each other, and
+that move the median of 20 points by 3 % or more; such a change must be found within 10 points. ``verdicts.py
+--series`` measures comparisons around a known event.
 
-**What a figure is worth.** A few series hold most changes, so each figure stands beside one in which every series
-weighs the same (recall by series), and has an interval: bootstrap over tests, 2,000 times, 95 %. The halves of one test
-stay together.
+**Precision of a figure.** A few series have most of the changes. So each figure is shown with a second figure in which
+every series has the same weight (recall by series). Its 95 % interval is a bootstrap over tests, 2,000 times; both
+halves of one test stay together.
 
-**How a choice is made.** By nested cross-validation over tests, in five folds. They do not depend on chance: tests in
-the order of their number of changes, then of their names, are dealt out there and back. Each fold is scored with the
-setting that does best on the other four: by the mean of both recalls among those within a budget of false alarms. The
-final setting is the same choice with all five folds, and what the folds gave is how well it does on series that nobody
-has seen. A choice overdraws its budget there, so two are shown; the goal is at most .06 per 1,000.
-
-Each variant that is scored becomes a line of ``results/labelled.tsv``: trying many is tuning, too.
+**Choosing settings.** Settings are chosen by nested cross-validation over tests, in five folds. The folds are not
+random: tests are sorted by number of changes and name, and dealt out in alternating direction. Each fold is scored
+with the setting that is best on the other four folds, by the mean of both recalls among settings within a budget of
+false alarms. The final setting is the same choice with all five folds. The scores of the folds estimate its quality on
+unseen series. A chosen setting exceeds its budget there, so two budgets are shown; the goal is at most .06 per 1,000.
+Each scored variant is recorded as a line of ``results/labelled.tsv``, because trying many variants is tuning, too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ BUDGETS = 0.04, 0.02  # false alarms per 1,000 points
 THRESHOLDS = [round(float(x), 2) for x in np.geomspace(2.5, 12, 40)]
 
 Variant: TypeAlias = tuple[tuple[str, Any], ...]
-"""Names of the scan's module that are replaced, and what by."""
+"""Replacement by name in the scan's module."""
 Setting: TypeAlias = tuple[Variant, float]
 """A variant and its threshold."""
 
@@ -65,7 +65,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "as shipped": {},
     "chosen": {"SIDE": (12, 15, 20), "NEAR": (5, 8), "PRICES": (changepoints.PRICES, (96, 48, 24, 12, 6, 3))},
 }
-"""The shipped scan, and what its numbers were chosen from."""
+"""The shipped scan, and the candidates from which its settings were chosen."""
 
 
 def found_by(variant: Variant, values: Sequence[float] | Floats) -> list[tuple[int, float]]:
@@ -75,23 +75,23 @@ def found_by(variant: Variant, values: Sequence[float] | Floats) -> list[tuple[i
 
 
 class Labelled(NamedTuple):
-    """One series, where anybody marked a change, and where three agreed on one."""
+    """One series, with all marked changes and the changes that three people agree on."""
 
     name: str
     values: Sequence[float]
     marks: Sequence[int]
     agreed: Sequence[int]
     changes: Sequence[int]
-    """Of those the ones to be found."""
+    """Changes that must be found."""
 
     @property
     def test(self) -> str:
-        """What was measured: the halves of a test belong together."""
+        """Name of the test; both halves of a test belong together."""
         return self.name.rpartition("_split")[0] or self.name
 
 
 class Counts(NamedTuple):
-    """Of one series: points, false alarms, changes, and how many of those were found."""
+    """Counts of one series: points, false alarms, changes, and found changes."""
 
     points: int
     false: int
@@ -100,17 +100,17 @@ class Counts(NamedTuple):
 
 
 class Score(NamedTuple):
-    """Of many series."""
+    """Score over many series."""
 
     false: float
     """False alarms per 1,000 points."""
     recall: float
     by_series: float
-    """The mean over the series that have changes."""
+    """Mean recall over the series with changes."""
 
     @classmethod
     def of(cls, counts: Iterable[Counts]) -> Score:
-        """The score of all ``counts`` together."""
+        """Return the score of all ``counts`` together."""
         every = list(counts)
         points, false, changes, hits = (sum(column) for column in zip(*every, strict=True))
         shares = [c.hits / c.changes for c in every if c.changes]
@@ -118,12 +118,12 @@ class Score(NamedTuple):
         return cls(1000 * false / points, hits / changes if changes else math.nan, mean)
 
     def merit(self, budget: float) -> float:
-        """What is chosen by, within the budget of false alarms; beyond it fewer of them are better."""
+        """Return the criterion of the choice: mean recall, or the number of false alarms beyond the budget."""
         return (self.recall + self.by_series) / 2 if self.false <= budget else -self.false
 
 
 def load(path: Path) -> list[Labelled]:
-    """The series of a file; those with values that are no latencies are left out."""
+    """Read the series of a file, without series whose values are not latencies."""
     found = []
     for name, item in json.loads(gzip.decompress(path.read_bytes())).items():
         marks = item["marks"]
@@ -136,7 +136,7 @@ def load(path: Path) -> list[Labelled]:
 
 
 def consensus(marks: Sequence[Sequence[int]], every: Sequence[int]) -> list[int]:
-    """Where three people or more marked a change within 5 points of each other."""
+    """Return the places that three or more people marked within 5 points of each other."""
     found: list[int] = []
     for x in every:
         votes = sum(any(abs(y - x) <= 5 for y in person) for person in marks)
@@ -146,7 +146,7 @@ def consensus(marks: Sequence[Sequence[int]], every: Sequence[int]) -> list[int]
 
 
 def moved(values: Sequence[float], at: int, width: int) -> bool:
-    """Whether the median of ``width`` points differs by 3 % from the one before."""
+    """True if the median of ``width`` points differs by 3 % from the median before."""
     before, after = values[max(0, at - width) : at], values[at : at + width]
     if len(before) < 5 or len(after) < 5:
         return False
@@ -154,7 +154,7 @@ def moved(values: Sequence[float], at: int, width: int) -> bool:
 
 
 def folds(series: Sequence[Labelled]) -> dict[str, int]:
-    """The fold of each test."""
+    """Return the fold of each test."""
     changes: defaultdict[str, int] = defaultdict(int)
     for item in series:
         changes[item.test] += len(item.changes)
@@ -164,14 +164,14 @@ def folds(series: Sequence[Labelled]) -> dict[str, int]:
 
 
 def counted(item: Labelled, found: Sequence[int]) -> Counts:
-    """``found`` against the marks of one series."""
+    """Compare ``found`` with the marks of one series."""
     false = sum(not any(abs(at - x) <= MARGIN for x in item.marks) for at in found)
     hits = sum(any(abs(at - x) <= MARGIN for at in found) for x in item.changes)
     return Counts(len(item.values), false, len(item.changes), hits)
 
 
 class Table:
-    """The counts of each series by grid and setting; each variant is run once."""
+    """Counts of each series by grid and setting. Each variant runs only once."""
 
     def __init__(self, series: Sequence[Labelled]) -> None:
         self.series = series
@@ -194,30 +194,30 @@ class Table:
         note(name, shown(best), self.score(name, best, range(FOLDS)), pace)
 
     def of_folds(self, name: str, setting: Setting, within: Iterable[int]) -> list[tuple[str, Counts]]:
-        """The test and the counts of each series of some folds."""
+        """Return the test and the counts of each series in some folds."""
         chosen = set(within)
         each = zip(self.series, self.counts[name, setting], strict=True)
         return [(item.test, counts) for item, counts in each if self.fold[item.test] in chosen]
 
     def score(self, name: str, setting: Setting, within: Iterable[int]) -> Score:
-        """Of one setting, on some of the folds."""
+        """Return the score of one setting on some folds."""
         return Score.of(counts for _, counts in self.of_folds(name, setting, within))
 
     def best(
         self, name: str, within: Sequence[int], budget: float, variant: Variant | None = None
     ) -> Setting:
-        """The setting that does best on some of the folds; of equals the first."""
+        """Return the best setting on some folds; of equal settings, the first."""
         own = [setting for key, setting in self.counts if key == name and variant in (None, setting[0])]
         return max(own, key=lambda setting: self.score(name, setting, within).merit(budget))
 
 
 def at_least(found: Iterable[tuple[int, float]], threshold: float) -> list[int]:
-    """Where the strength of what was found reaches a threshold."""
+    """Return the found places with at least this strength."""
     return [at for at, strength in found if strength >= threshold]
 
 
 def interval(counts: Iterable[tuple[str, Counts]]) -> tuple[Score, Score]:
-    """The 95 % interval of each part of a score, by resampling tests."""
+    """Return the 95 % interval of each part of a score, by resampling tests."""
     by_test: defaultdict[str, list[Counts]] = defaultdict(list)
     for test, count in counts:
         by_test[test].append(count)
@@ -232,14 +232,14 @@ def interval(counts: Iterable[tuple[str, Counts]]) -> tuple[Score, Score]:
 
 
 def with_interval(counts: Sequence[tuple[str, Counts]]) -> str:
-    """A score in words: false alarms per 1,000, recall, recall by series."""
+    """Return a score in words: false alarms per 1,000, recall, recall by series."""
     score = Score.of(count for _, count in counts)
     parts = zip(score, *interval(counts), strict=True)
     return " | ".join(f"{x:.3f} [{low:.3f}, {high:.3f}]" for x, low, high in parts)
 
 
 def nested(series: Sequence[Labelled]) -> None:
-    """Print how well the choice within each grid does on folds that had no part in it, and what all folds choose."""
+    """Print the score of each grid's choice on the folds that it was not chosen on, and the choice with all folds."""
     table = Table(series)
     print(f"{len(series)} series, {sum(len(s.values) for s in series):,} points, ", end="")
     print(f"{sum(len(s.changes) for s in series)} changes")
@@ -256,7 +256,7 @@ def nested(series: Sequence[Labelled]) -> None:
 
 
 def shown(setting: Setting) -> str:
-    """A setting in words."""
+    """Return a setting in words."""
     variant, threshold = setting
     numbers = [f"{name}={value}" for name, value in variant]
     return " ".join([*numbers, f"threshold={threshold:g}"])
@@ -269,18 +269,18 @@ def note(name: str, setting: str, score: Score, pace: float) -> None:
         file.write("\t".join(row) + "\n")
 
 
-# Noise, as latencies around 0.01 s.
+# Noise in the form of latencies around 0.01 s.
 
 
 def _modes(rng: np.random.Generator, count: int, slow: float, fast: float) -> Floats:
-    """Two modes 5 % apart, and for how long a stay in each lasts on average."""
+    """Return two modes 5 % apart, with a mean stay of this number of points."""
     stays = np.repeat(np.arange(2 * count) % 2, rng.geometric(np.tile((1 / fast, 1 / slow), count)))
     noise: Floats = 0.05 * stays[:count] + rng.normal(0, 0.005, count)
     return noise
 
 
 def _ticks(rng: np.random.Generator, count: int, scatter: float) -> Floats:
-    """A clock whose ticks are 5 % of the latency, which itself drifts by less than one."""
+    """Return latencies of a coarse clock: a tick is 5 % of the latency, which drifts by less than a tick."""
     level = rng.uniform(18, 20) + rng.uniform(-0.3, 0.3) * np.linspace(0, 1, count)
     return np.log(np.round(level + rng.normal(0, scatter, count)))
 
@@ -322,7 +322,7 @@ def guard() -> None:
 
 
 def main() -> None:
-    """One part of the protocol."""
+    """Run one part of the protocol."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

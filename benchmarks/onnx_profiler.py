@@ -1,7 +1,8 @@
-"""The phase `compute` of the ONNX Runtime target over ONNX Runtime's own profiler, for the same runs.
+"""Compares the phase `compute` of the ONNX Runtime target with ONNX Runtime's own profiler, for the same runs.
 
-ResNet-18, exported here, on the CPU. Both times are of the same run, so noise of the machine is in both; the profiler's
-event is ``model_run``, in whole microseconds. Exits with 1 where the median ratio is further from 1 than the goal.
+ResNet-18 is exported here and runs on the CPU. Both times are of the same run, so noise of the machine affects both.
+The profiler's event is ``model_run``, in whole microseconds. Exits with 1 if the median ratio is further from 1 than
+the goal.
 """
 
 from __future__ import annotations
@@ -20,61 +21,61 @@ import onnxruntime
 from infercanary.probe.targets.onnx import OnnxTarget
 
 GOAL = 0.03
-"""How far from 1."""
+"""Largest accepted distance of the median ratio from 1."""
 
 _WARM_UPS = 20
 
 
 class Profiled(OnnxTarget):
-    """With ONNX Runtime's profiler on, from the first run."""
+    """Target with ONNX Runtime's profiler, which is on from the first run."""
 
     def __init__(self, folder: Path, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._folder = folder
 
     def session_options(self) -> Any:
-        """As they are, and the profiler."""
+        """Return the usual options, with the profiler on."""
         options = super().session_options()
         options.enable_profiling = True
         options.profile_file_prefix = str(self._folder / "profile")
         return options
 
     def model_runs(self) -> list[float]:
-        """Seconds of each run so far, in order; the profiler ends."""
+        """Return the seconds of each run, in order, and end the profiler."""
         events = json.loads(Path(self.session.end_profiling()).read_text())
         return [event["dur"] / 1e6 for event in events if event.get("name") == "model_run"]
 
 
 class Ratios(NamedTuple):
-    """What both said of each run, in seconds."""
+    """Times of each run by both clocks, in seconds."""
 
     compute: list[float]
     model_run: list[float]
 
     @property
     def median(self) -> float:
-        """Of the ratios of the single runs."""
+        """Median ratio of the runs."""
         return statistics.median(
             ours / theirs for ours, theirs in zip(self.compute, self.model_run, strict=True)
         )
 
 
 def resnet18(folder: Path) -> Path:
-    """The example's model as an ONNX file."""
+    """Export the example's model as an ONNX file."""
     import torch
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "resnet18"))
     from model import SHAPE, build
 
     path = folder / "resnet18.onnx"
-    with warnings.catch_warnings():  # this exporter needs no further packages, and is said to be the old one
+    with warnings.catch_warnings():  # the old exporter needs no other packages, but warns
         warnings.simplefilter("ignore")
         torch.onnx.export(build(), (torch.zeros(SHAPE),), str(path), dynamo=False)
     return path
 
 
 def compare(folder: Path, model: Path, repeats: int) -> Ratios:
-    """Run the model, warmed up, so many times."""
+    """Run the model this number of times after warm-up."""
     target = Profiled(folder, str(model))
     target.open()
     try:

@@ -1,15 +1,4 @@
-"""What the probe costs its host: the example server's latency with the probe over without it, in one run.
-
-Servers of the same code, with the probe (default settings) and without, take the same sequential load in turns
-(A B B A …). Each turn is a fresh process, because a restart is one replicate: two starts of the same server differ.
-Machines are noisy, so only the ratios count. Their goals are in goals.py; duty ≤ 1 %.
-
-Starts differ by some per cent: few turns do not decide a goal of half a per cent. ``--blocks`` has one server whose
-probe, which also profiles, is held back in one block of each pair, in random order. It runs as often as its duty cap
-allows; a run that is due begins when requests begin to count. What its threads do besides its turns is in both sides.
-
-``--null`` runs both without the probe: it shows how much two equal servers differ here.
-"""
+"""Measures the probe's cost for its host: latency of the example server with a probe, relative to that without."""
 
 from __future__ import annotations
 
@@ -41,11 +30,11 @@ from gpu_claims.claim import paired_ratio, quantile  # noqa: E402
 
 _BLOCK_SECONDS = 2.0
 _END_SECONDS = 0.2
-"""Before each block, in which a repeat that had begun ends: these requests do not count."""
+"""Seconds before each block in which a running repeat may end. Requests in this time do not count."""
 
 
 class Urls(NamedTuple):
-    """Of a server, and of its probe's report."""
+    """URLs of a server and of its probe's report."""
 
     server: str
     report: str
@@ -53,7 +42,7 @@ class Urls(NamedTuple):
 
 @contextlib.contextmanager
 def server(script: Path, **settings: str) -> Iterator[Urls]:
-    """A process of its own, that answers."""
+    """Start a server in a separate process, and wait until it answers."""
     port, probe_port = _free_port(), _free_port()
     environment = {
         "HOST": "127.0.0.1",
@@ -78,7 +67,7 @@ def server(script: Path, **settings: str) -> Iterator[Urls]:
 
 
 class Turns:
-    """One side's turns: the latencies (s) of each, and the duty that its probe reports."""
+    """Turns of one side: latencies (seconds) of each turn, and the duty that the probe reports."""
 
     def __init__(self, probe: bool) -> None:
         self._probe = probe
@@ -86,12 +75,12 @@ class Turns:
         self.busy = self.elapsed = 0.0
 
     def take(self, settle: float, seconds: float) -> None:
-        """Start a server, load it, end it."""
+        """Start a server, put load on it, and end it."""
         with server(EXAMPLE / "server.py", PROBE="on" if self._probe else "off") as urls:
             self._load(urls, settle, seconds)
 
     async def take_block(self, urls: Urls) -> None:
-        """Load a server that runs and whose probe is held back; it is let go on when the requests begin to count."""
+        """Put load on a running server with a paused probe; the probe resumes at the first counted request."""
         await load(f"{urls.server}/predict", _END_SECONDS, rate=0)
         releasing = (
             asyncio.to_thread(_post, f"{urls.server}/probe/release") if self._probe else asyncio.sleep(0)
@@ -103,9 +92,9 @@ class Turns:
             await asyncio.to_thread(_post, f"{urls.server}/probe/hold")
 
     def _load(self, urls: Urls, settle: float, seconds: float) -> None:
-        """For ``settle`` seconds that do not count and ``seconds`` that do."""
-        # The canary warms up once, and learns from its first run what its turn costs a busy server: neither is the
-        # steady state, which is measured.
+        """Send requests for ``settle`` seconds that do not count, then for ``seconds`` that count."""
+        # Wait for the steady state: the canary warms up once, and its first run measures the cost of its turn for a
+        # busy server.
         asyncio.run(load(f"{urls.server}/predict", settle, rate=0))
         before = _values(urls.report)["infercanary_busy_seconds_total"] if self._probe else 0.0
         self.latencies.append(asyncio.run(load(f"{urls.server}/predict", seconds, rate=0)))
@@ -114,7 +103,7 @@ class Turns:
             self.elapsed += seconds
 
     def quantile(self, percent: int) -> float:
-        """Over all turns."""
+        """Return a quantile over all turns."""
         return quantile(list(itertools.chain.from_iterable(self.latencies)), percent)
 
 
@@ -134,7 +123,7 @@ def _post(url: str) -> None:
 
 
 def _values(url: str) -> dict[str, float]:
-    """The report's values that have no labels."""
+    """Return the report's values without labels."""
     with urllib.request.urlopen(url, timeout=10) as response:
         families = json.load(response)["families"]
     return {f["name"]: f["points"][0][1] for f in families if f["points"] and not f["labels"]}
@@ -147,7 +136,7 @@ def _free_port() -> int:
 
 
 def _turns(probed: Turns, plain: Turns, turns: int, settle: float, seconds: float) -> None:
-    """Servers of their own, with the probe and without."""
+    """Run separate servers with and without the probe, in turns."""
     for i in range(turns):
         for side in (probed, plain) if i % 2 == 0 else (plain, probed):
             side.take(settle, seconds)
@@ -155,7 +144,7 @@ def _turns(probed: Turns, plain: Turns, turns: int, settle: float, seconds: floa
 
 
 def _blocks(probed: Turns, plain: Turns, pairs: int, settle: float) -> None:
-    """Blocks of one server, with its probe and without."""
+    """Run blocks of one server, with a running or a paused probe."""
     script = Path(__file__).with_name("switched_server.py")
     rng = random.Random(7)
     with server(script, PROBE="off", PROBE_INTERVAL=str(_BLOCK_SECONDS)) as urls:
@@ -172,10 +161,10 @@ def _blocks(probed: Turns, plain: Turns, pairs: int, settle: float) -> None:
 
 
 def _paired(a: list[list[float]], b: list[list[float]], percent: int) -> tuple[float, float, float]:
-    """The ratio of a quantile, and its 95 % bootstrap interval over whole pairs (requests are correlated).
+    """Return the ratio of a quantile, and its 95 % bootstrap interval over whole pairs (requests are correlated).
 
-    For the median it is the middle one of the pairs' ratios: slow drift cancels out. A block has too few requests for a
-    99th percentile, so that is of all blocks.
+    For the median, this is the median of the pairs' ratios, which cancels slow drift. A block has too few requests for
+    a 99th percentile, so this quantile is computed over all blocks.
     """
     pairs = [*zip(a, b, strict=True)]
     if percent != 50:
@@ -189,9 +178,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--turns", type=int, default=4, help="turns of each side (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=120, help="load in a turn (default: %(default)s)")
     parser.add_argument(
-        "--settle", type=float, default=30, help="load before it that does not count (default: %(default)s)"
+        "--seconds", type=float, default=120, help="seconds of load in a turn (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--settle",
+        type=float,
+        default=30,
+        help="seconds before each turn that do not count (default: %(default)s)",
     )
     parser.add_argument("--null", action="store_true", help="both sides without the probe: the noise floor")
     parser.add_argument(

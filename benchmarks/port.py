@@ -1,13 +1,14 @@
-"""What callers of the probe's port cost its tenant: latency under three attacks, with a probe and without.
+"""Measures the cost of hostile callers of the probe's port: the tenant's latency with and without a probe.
 
-A tenant computes in pure Python on one CPU, so the port's thread competes for the GIL, too. Its attacker has another
-CPU. In the arm without a probe the attacker meets a listener on its own CPU. Arms take turns.
+A tenant computes in pure Python on one CPU, so the port's thread also competes for the GIL. The attacker has another
+CPU. In the arm without a probe, the attacker connects to a listener on the attacker's CPU. Arms take turns. There are
+three attacks:
 
-held      1,000 connections of one address that send nothing, opened again when they are closed
-header    24 connections, each with header lines of 64 KiB
-requests  4,000 requests a second
+- ``held``: 1,000 connections of one address that send nothing, reopened after each close;
+- ``header``: 24 connections, each with header lines of 64 KiB;
+- ``requests``: 4,000 requests a second.
 
-Exits with 1 if the p99 of the tenant rises by more than 5 %, its memory by more than 10 MiB, or a poll from another
+Exits with 1 if the tenant's p99 rises by more than 5 %, its memory by more than 10 MiB, or if a poll from another
 address takes more than 5 s.
 """
 
@@ -33,7 +34,7 @@ RATIO_GOAL, MEMORY_GOAL, POLL_GOAL = 1.05, 10 << 20, 5.0
 GET = b"GET /report HTTP/1.1\r\nHost: x\r\n\r\n"
 HEADER = b"GET /report HTTP/1.1\r\n" + b"".join(b"X%d: %s\r\n" % (n, b"y" * 65_000) for n in range(8))
 ATTACKS = {"held": (1000, b""), "header": (24, HEADER), "requests": (200, GET)}
-"""Connections at once, and what each sends."""
+"""Number of concurrent connections, and the data that each sends."""
 TURNS = 6
 
 
@@ -115,9 +116,9 @@ def role(*arguments: str, cpu: int) -> Any:
 
 
 def main() -> int:
-    """Print for each attack the tenant's p99 with a probe over that without, and the growth of its memory."""
+    """Print for each attack the ratio of the tenant's p99 with and without a probe, and the growth of its memory."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60, help="of each attack and arm")
+    parser.add_argument("--seconds", type=float, default=60, help="seconds of each attack and arm")
     parser.add_argument("--role", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.role:
@@ -141,7 +142,7 @@ def main() -> int:
             return list(json.loads(process.stdout.readline()))
 
         memory = psutil.Process(probed.pid).memory_info
-        measure(probed, min(15.0, args.seconds))  # the first run and its controls take memory for good
+        measure(probed, min(15.0, args.seconds))  # the first run and its controls take memory permanently
         for kind in ATTACKS:
             latencies: dict[Any, list[float]] = {probed: [], plain: []}
             before = most = memory().rss

@@ -1,8 +1,8 @@
-"""What is learned of restarts where some services lie: the prior, and how often an unchanged service would be called.
+"""Measures the learned prior of the restart variance if some services report false values.
 
-``python benchmarks/priors.py`` draws services whose restart SDs are those of a scaled inverse chi-square, and has liars
-among them that claim restarts which differ wildly or not at all. A false alarm is a difference beyond the prior's 99 %
-interval.
+``python benchmarks/priors.py`` draws services whose restart variances follow a scaled inverse chi-square distribution.
+Liars among them report a restart SD that is much too large or zero. A false alarm is a difference beyond the prior's
+99 % interval.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TYPICAL_SD, TRIALS, NEW = 0.0085, 300, 2000
 
 
 class Found(NamedTuple):
-    """Of one trial."""
+    """Result of one trial."""
 
     sd: float
     false: float

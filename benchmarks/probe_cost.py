@@ -1,15 +1,16 @@
-"""What the probe itself costs: CPU at the default schedule, and memory over 100,000 runs.
+"""Measures the probe's own cost: CPU at the default schedule, and memory over 100,000 runs.
 
-The probe runs as users run it, ``infercanary probe``, with every sampler, the controls and a journal; its canary is
-one that takes no CPU, so that what is left is the probe's. Its process has the threads that a server has. It is polled
-as an exporter does. Exits with 1 where a goal is missed.
+The probe runs like a user's ``infercanary probe``, with every sampler, the controls and a journal. Its canary takes no
+CPU, so the measured cost is the probe's. Its process has as many threads as a server. The probe is polled like an
+exporter does. Exits with 1 if a goal is missed.
 
-cpu     settings as they are by default; goal: at most 0.5 % of a core for samplers, loop and report.
-memory  runs one after another, without controls and with few threads; goal: resident memory over the last fifth of
-        them is no more than 1 MiB above the second fifth's, when the ring of runs is full. Medians of twice a second:
-        a report under way takes some of its own for a moment.
-asking  how often what is left of the memory is read, and when; goal: while it is opened, once before each round, and in
-        no run. The watcher's looks are counted apart: it begins none in the first second of a run.
+- ``cpu``: default settings; goal: at most 0.5 % of a core for samplers, loop and report.
+- ``memory``: runs without pauses, without controls and with few threads; goal: resident memory in the last fifth of
+  the runs is at most 1 MiB above the second fifth, when the buffer of runs is full. Memory is the median of two
+  readings a second, because a report takes some memory for a short time.
+- ``asking``: number and time of readings of the remaining memory; goal: one while the canary opens, one before each
+  round, and none during a run. Readings of the watcher are counted separately: the watcher does not read in the first
+  second of a run.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _POLL_SECONDS = 5.0
 
 
 class Idle(Target):
-    """A target that waits a millisecond, in a process that has ``threads`` idle ones."""
+    """A target that waits a millisecond, in a process with ``threads`` idle threads."""
 
     def __init__(self, seconds: float = 0.001, threads: int = 64) -> None:
         self.clock = HostClock()
@@ -70,7 +71,7 @@ class Idle(Target):
 
 
 class Reports:
-    """What an exporter would receive: asks with its cursor, and keeps the last values without labels."""
+    """Reads reports like an exporter, with a cursor, and keeps the last values without labels."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -79,7 +80,7 @@ class Reports:
         self.runs = 0
 
     def poll(self) -> None:
-        """Ask once."""
+        """Read one report."""
         with urllib.request.urlopen(f"{self._url}?since={self._cursor}", timeout=10) as response:
             report = json.load(response)
         self._cursor = report["cursor"]
@@ -92,7 +93,10 @@ class Reports:
 
 @contextmanager
 def probe(port: int, *, without_pauses: bool) -> Iterator[tuple[psutil.Process, Reports]]:
-    """A probe in a process of its own, once its canary ran; ``without_pauses`` with no waits between runs."""
+    """Start a probe in a separate process, and wait for the first run.
+
+    With ``without_pauses``, runs follow each other.
+    """
     with tempfile.TemporaryDirectory() as folder:
         journal = f"{folder}/journal.jsonl"
         if without_pauses:
@@ -126,14 +130,14 @@ def probe(port: int, *, without_pauses: bool) -> Iterator[tuple[psutil.Process, 
 
 
 def unpaced(canary: Idle, port: int, journal: str | None = None) -> Probe:
-    """A probe without pauses, which settings do not allow, and without controls, which would take most of the time."""
+    """Make a probe without pauses, which settings do not allow, and without controls, which would take too long."""
     made = Probe({"idle": canary}, listen=f"127.0.0.1:{port}", duty_cap=1.0, controls=False, journal=journal)
     made.settings = msgspec.structs.replace(made.settings, interval_seconds=1e-4)
     return made
 
 
 def run_without_pauses(port: int, journal: str) -> None:
-    """Run for good."""
+    """Run until the process is ended."""
     served = unpaced(Idle(0.0, threads=1), port, journal)
     served.serve()
     served.open()
@@ -141,7 +145,7 @@ def run_without_pauses(port: int, journal: str) -> None:
 
 
 def cpu(seconds: float, port: int) -> bool:
-    """Whether the goal was met."""
+    """Measure, and return True if the goal is met."""
     with probe(port, without_pauses=False) as (process, reports):
         reports.poll()
         begin, used, before = time.monotonic(), _cpu(process), dict(reports.values)
@@ -165,7 +169,7 @@ def cpu(seconds: float, port: int) -> bool:
 
 
 def memory(runs: int, port: int) -> bool:
-    """Whether the goal was met."""
+    """Measure, and return True if the goal is met."""
     readings: list[tuple[int, int]] = []  # runs, bytes
     with probe(port, without_pauses=True) as (process, reports):
         begin = time.monotonic()
@@ -185,7 +189,7 @@ def memory(runs: int, port: int) -> bool:
 
 
 class Reads:
-    """Counts how often what is left of the memory is read, by whom and when, in a probe that begins to run."""
+    """Counts the readings of the remaining memory, by reader and time, in a probe that begins to run."""
 
     def __init__(self, probe: Probe) -> None:
         self.counts = {"while it opened": 0, "between runs": 0, "in a run": 0, "by the watcher": 0}
@@ -195,7 +199,7 @@ class Reads:
         self._bounds = HostMemory.bounds
 
     def read(self, memory: HostMemory) -> list[Bound]:
-        """In place of :meth:`infercanary.probe.memory.HostMemory.bounds`."""
+        """Replaces :meth:`infercanary.probe.memory.HostMemory.bounds`."""
         when = "in a run" if self._probe._memory.run_began is not None else "between runs"
         if threading.current_thread().name == "infercanary-memory":
             when = "by the watcher"
@@ -209,7 +213,7 @@ class Reads:
 
 
 def asking(seconds: float, port: int) -> bool:
-    """Whether the goal was met."""
+    """Measure, and return True if the goal is met."""
     probe = unpaced(Idle(), port)
     reads = Reads(probe)
 
@@ -240,7 +244,7 @@ def asking(seconds: float, port: int) -> bool:
 
 
 def _fifth(readings: Sequence[tuple[int, int]], nth: int) -> list[int]:
-    """The sizes while the ``nth`` fifth of the runs, from 0, was made."""
+    """Return the sizes during the ``nth`` fifth of the runs, counted from 0."""
     fifth = readings[-1][0] / 5
     return [size for done, size in readings if nth * fifth <= done <= (nth + 1) * fifth]
 
@@ -251,14 +255,14 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def main() -> None:
-    """Measure all, one after the other."""
+    """Run all measurements."""
     if sys.argv[1:2] == ["without-pauses"]:
         run_without_pauses(int(sys.argv[2]), sys.argv[3])
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--seconds", type=float, default=600, help="of the default schedule (default: %(default)s)"
+        "--seconds", type=float, default=600, help="seconds of the default schedule (default: %(default)s)"
     )
     parser.add_argument("--runs", type=int, default=100_000, help="without waits (default: %(default)s)")
     parser.add_argument("--port", type=int, default=19798, help="on loopback (default: %(default)s)")

@@ -1,10 +1,12 @@
-"""What do the shipped rules cost a Prometheus with 100, 200 or 400 hosts of 8 containers?
+"""Measures the cost of the shipped rules for a Prometheus with 100, 200 or 400 hosts, each with 8 containers.
 
-One host is a real exporter and its judge, with simulated probes (grafana/situations); the others are the same under
-other names, five hosts a service. A real Prometheus scrapes all of them over HTTP, as prometheus/prometheus.yml says,
-and evaluates the rules. What they read further back than five minutes is backfilled for half an hour, so that each
-window is full. After a warm-up its own metrics say how long each group of rules takes and what the process needs.
-Exits with 1 where all groups together take more than a quarter of their intervals.
+One host is a real exporter with its judge and simulated probes (grafana/situations). The others are copies with other
+names; five hosts form a service. A real Prometheus scrapes all of them over HTTP with the job of
+prometheus/prometheus.yml, and evaluates the rules. For rules that read more than five minutes back, half an hour of
+data is loaded before, so that every window is full. After a warm-up, Prometheus' own metrics give the evaluation time
+of each group and the resources of the process.
+
+Exits with 1 if all groups together take more than a quarter of their intervals.
 
     PYTHONPATH=. python benchmarks/rules.py [--hosts 100 200 400]
 """
@@ -42,11 +44,11 @@ GOAL = 0.25
 SCRAPE = 15.0
 """Seconds between two scrapes and two evaluations, as in charts/infercanary."""
 PAST = 1800.0
-"""The longest window of what there is much of: runs, half an hour."""
+"""Longest window of a rule over runs, seconds: half an hour."""
 CONTAINERS, TOGETHER = 8, 5
-"""Of each host, and hosts that run the same services."""
+"""Containers of each host, and number of hosts with the same services."""
 PREPARE, WARM, MEASURE = 180.0, 330.0, 180.0
-"""Seconds: for the blocks of the past, of a warm-up, and of what counts."""
+"""Seconds of loaded past data, of warm-up, and of measurement."""
 HOST, SERVICE = "host-000:9797", "service-000"
 RULES = backfill.RULES
 ROOT = Path(__file__).parents[1]
@@ -56,11 +58,11 @@ _NOBODYS = f'{{job="infercanary",instance="{HOST}"}} '.encode()
 
 
 class Cost(NamedTuple):
-    """What Prometheus took at one size of the fleet."""
+    """Resources that Prometheus used at one size of the fleet."""
 
     hosts: int
     window: float
-    """Samples within five minutes, of the 20 that there are where no scrape is late."""
+    """Samples within five minutes; 20 if no scrape is late."""
     series: float
     samples: float
     """A second."""
@@ -69,27 +71,27 @@ class Cost(NamedTuple):
     cores: float
     """CPU seconds a second."""
     groups: Mapping[str, tuple[float, float]]
-    """Name → seconds that it takes, and its interval."""
+    """Group → evaluation time and interval, seconds."""
     late: float
-    """Evaluations that were missed."""
+    """Number of missed evaluations."""
 
     @property
     def share(self) -> float:
-        """Of their intervals, that all groups take."""
+        """Evaluation time of all groups, as a share of their intervals."""
         return sum(took / interval for took, interval in self.groups.values())
 
 
 class Simulated(NamedTuple):
-    """What one host's exporter shows, a text each 15 s."""
+    """Scrapes of one host's exporter, one every 15 s."""
 
     past: list[bytes]
-    """With times; only the families that rules read further back than five minutes."""
+    """Scrapes with timestamps, only of families that rules read more than five minutes back."""
     live: list[bytes]
-    """As they are scraped."""
+    """Scrapes as Prometheus receives them."""
 
 
 def one_host(seconds: float) -> Situation:
-    """A host whose services got another image within the last half of the time."""
+    """Return a host whose services were upgraded in the second half of the time."""
     server = SITUATIONS["upgraded"].servers[0]
     starts = [(ago * seconds / 3600, image) for ago, image in server.starts]
     servers = [
@@ -100,7 +102,7 @@ def one_host(seconds: float) -> Situation:
 
 
 def simulated() -> Simulated:
-    """Let one host's half an hour pass, which fills the windows of the rules, and what is scraped after it."""
+    """Simulate half an hour of one host, which fills the windows of the rules, and the scrapes after that."""
     texts: list[bytes] = []
     situation = one_host(PAST + WARM + MEASURE + 300)
     asyncio.run(history.exporters(situation, texts.append))
@@ -113,7 +115,7 @@ def simulated() -> Simulated:
     lines = re.compile(rf"^(?:{'|'.join(sorted(far))}).*\n".encode(), re.MULTILINE)
     count = int(PAST / SCRAPE)
     past = [b"".join(lines.findall(text)) for text in texts[:count]]
-    own = re.compile(rb"^(?:up|scrape_\w+)[ {].*\n", re.MULTILINE)  # these are Prometheus' own
+    own = re.compile(rb"^(?:up|scrape_\w+)[ {].*\n", re.MULTILINE)  # these labels are Prometheus' own
     stamped = re.compile(rb" [\d.e+]+$", re.MULTILINE)
     live = [
         stamped.sub(b"", own.sub(b"", text)).replace(_WHOSE, b"{").replace(_NOBODYS, b" ")
@@ -123,13 +125,13 @@ def simulated() -> Simulated:
 
 
 def renamed(text: bytes, number: int) -> bytes:
-    """A host's text as that of another one."""
+    """Return a host's text with another host's name."""
     service = f"service-{number // TOGETHER:03}".encode()
     return text.replace(HOST[:8].encode(), f"host-{number:03}".encode()).replace(SERVICE.encode(), service)
 
 
 def add_past(past: Sequence[bytes], hosts: int, folder: Path, until: float) -> None:
-    """Blocks of the time before a Unix time."""
+    """Load the scrapes before a Unix time into Prometheus' database."""
     file = folder / "past.om"
     began = until - len(past) * SCRAPE
     with file.open("wb") as written:
@@ -146,7 +148,7 @@ def add_past(past: Sequence[bytes], hosts: int, folder: Path, until: float) -> N
 
 @contextmanager
 def served(live: Sequence[bytes]) -> Iterator[int]:
-    """All hosts' exporters on one port, each at a path of its own: ``/7`` is the eighth."""
+    """Serve the exporters of all hosts on one port, each under its own path: ``/7`` is the eighth."""
     began = time.monotonic()
 
     class Exporters(BaseHTTPRequestHandler):
@@ -170,7 +172,7 @@ def served(live: Sequence[bytes]) -> Iterator[int]:
 
 
 def configured(port: int, hosts: int) -> str:
-    """Prometheus' configuration: the shipped job, with these hosts."""
+    """Return Prometheus' configuration: the shipped job with these hosts."""
     shipped = yaml.safe_load((ROOT / "prometheus/prometheus.yml").read_text(encoding="utf-8"))
     [job] = [job for job in shipped["scrape_configs"] if job["job_name"] == "infercanary"]
     job["static_configs"] = [
@@ -189,7 +191,7 @@ def configured(port: int, hosts: int) -> str:
 
 
 class Metrics:
-    """Prometheus' own, at one moment."""
+    """Prometheus' own metrics at one moment."""
 
     def __init__(self, url: str) -> None:
         self.at = time.monotonic()
@@ -200,15 +202,15 @@ class Metrics:
         ]
 
     def total(self, name: str) -> float:
-        """The sum of a name's samples."""
+        """Return the sum of a metric's samples."""
         return sum(sample.value for sample in self._samples if sample.name == name)
 
     def rate(self, name: str, before: Metrics) -> float:
-        """Of a counter, a second."""
+        """Return the rate of a counter per second."""
         return (self.total(name) - before.total(name)) / (self.at - before.at)
 
     def groups(self, name: str) -> dict[str, float]:
-        """Group of rules → value."""
+        """Return group of rules → value."""
         return {
             sample.labels["rule_group"].rpartition(";")[2]: sample.value
             for sample in self._samples
@@ -217,7 +219,7 @@ class Metrics:
 
 
 def measure(text: Simulated, hosts: int) -> Cost:
-    """Run one Prometheus, and ask it what it takes."""
+    """Run a Prometheus, and measure the resources that it uses."""
     with tempfile.TemporaryDirectory() as name, served(text.live) as port:
         folder = Path(name)
         until = time.time() + PREPARE
@@ -251,7 +253,7 @@ def measure(text: Simulated, hosts: int) -> Cost:
 
 @contextmanager
 def running(folder: Path, config: str) -> Iterator[str]:
-    """A Prometheus with the configuration, on a free port of loopback."""
+    """Run a Prometheus with the configuration on a free loopback port."""
     (folder / "prometheus.yml").write_text(config)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -279,7 +281,7 @@ def _ready(process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def show(cost: Cost) -> None:
-    """Print what one size costs."""
+    """Print the cost of one fleet size."""
     print(
         f"\n{cost.hosts} hosts ({cost.window:.1f} samples in 5 min): {cost.series:,.0f} series; "
         f"{cost.samples:,.0f} samples/s; {cost.memory / 2**30:.1f} GiB; "
@@ -296,7 +298,7 @@ def show(cost: Cost) -> None:
 
 
 def main() -> None:
-    """Print the costs of each size."""
+    """Print the cost of each fleet size."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,13 +1,14 @@
-"""Starts of containers, made of random numbers: the services that ``verdicts.py`` shows to the judge.
+"""Simulated starts of containers: the services that ``verdicts.py`` gives to the judge.
 
-The latency of a run is a level times independent factors:
+The latency of a run is a level multiplied by independent factors:
 
-- one that each start draws (restart SD), the same for all of its runs,
-- the noise of runs, by default first-order autocorrelation .6 and SD 1 % with the tail of Student's t with 3 degrees of
-  freedom, and the median of ten repeats on top of it,
-- the SM clock: two modes 3 % apart that last 40 runs on average, and throttling (20 % off for 5 to 60 runs, once in
-  2,000 runs); the canary follows it at .7, the control at .9,
-- the effect of the image, which is what a judge must find, and that of the host, of which a cell says who feels it.
+- one factor for all runs of a start (restart SD);
+- noise of runs, by default with first-order autocorrelation .6, SD 1 % and the tail of Student's t with 3 degrees of
+  freedom, multiplied by the noise of the median of ten repeats;
+- the SM clock: two modes 3 % apart that last 40 runs on average, and throttling (20 % slower for 5 to 60 runs, once in
+  2,000 runs); the canary follows the clock with exponent .7, the control with .9;
+- the effect of the image, which the judge must find, and of the host, which each cell applies to canary, controls or
+  siblings.
 """
 
 from __future__ import annotations
@@ -28,32 +29,36 @@ from infercanary.judge.model import Generation, Sample, Start
 
 Floats: TypeAlias = NDArray[np.float64]
 Noise: TypeAlias = Callable[[np.random.Generator, int], Floats]
-"""Logarithms of so many runs."""
+"""Function that returns noise (logarithms) for a number of runs."""
 
 Fields: TypeAlias = Callable[[np.random.Generator, Floats], dict[str, Any]]
-"""Fields of samples from the seconds of each run, with `median` where they change it."""
+"""Function that returns fields of samples from the seconds of each run; `median` if the fields change it."""
 
-CANARY, LEVEL, EVERY = "canary", 0.010, 10.0  # seconds of a run, and between two
-RUNS, NEW_RUNS, GAP = 60, 48, 700.0  # of an old start, of a new one; seconds between two starts of a replica
-THREADS = {"torch_intra_op_threads": "1"}  # the waiting of one thread is known
+CANARY, LEVEL, EVERY = "canary", 0.010, 10.0  # duration of a run, and time between two runs, in seconds
+# runs of an old and of a new start; seconds between two starts of a replica
+RUNS, NEW_RUNS, GAP = 60, 48, 700.0
+THREADS = {"torch_intra_op_threads": "1"}  # one thread, so that CPU wait is known
 
 
 def lasting(rng: np.random.Generator, runs: int, phi: float, sd: float, heavy: bool = True) -> Floats:
-    """Noise of that SD with first-order autocorrelation ``phi``; ``heavy``: Student's t with 3 degrees of freedom."""
+    """Return noise with this SD and first-order autocorrelation ``phi``.
+
+    With ``heavy``, the noise has the tail of Student's t with 3 degrees of freedom.
+    """
     steps = rng.standard_t(3, runs + 50) / math.sqrt(3) if heavy else rng.normal(size=runs + 50)
     noise: Floats = lfilter([sd * math.sqrt(1 - phi**2)], [1.0, -phi], steps)[50:]
     return noise
 
 
 def usual(rng: np.random.Generator, runs: int) -> Floats:
-    """The noise of runs, with that of the repeats that each is the median of (SD 2 %)."""
+    """Return the noise of runs, including the noise of the median of repeats (SD 2 %)."""
     repeats = rng.standard_t(3, (runs, 10)) * 0.02 / math.sqrt(3)
     noise: Floats = lasting(rng, runs, 0.6, 0.01) + np.median(repeats, axis=1)
     return noise
 
 
 def clock(rng: np.random.Generator, runs: int) -> Floats:
-    """The SM clock over its usual one."""
+    """Return the SM clock relative to its usual value."""
     found = np.empty(runs)
     at, is_slow = 0, rng.random() < 0.2
     while at < runs:
@@ -66,7 +71,7 @@ def clock(rng: np.random.Generator, runs: int) -> Floats:
 
 
 def modes(gap: float, dwell: float) -> Noise:
-    """Two modes of equal weight that last so many runs; 2 is none that lasts."""
+    """Return two modes of equal weight that last this number of runs on average; with 2, runs are independent."""
 
     def noise(rng: np.random.Generator, runs: int) -> Floats:
         state = (np.cumsum(rng.random(runs) < 1 / dwell) + rng.integers(2)) % 2
@@ -77,7 +82,7 @@ def modes(gap: float, dwell: float) -> Noise:
 
 
 def periodic(runs: int, height: float, *, sawtooth: bool = False) -> Noise:
-    """A wave over so many runs, or a rise and a sudden fall, which each start begins anywhere."""
+    """Return a wave with a period of this number of runs, or a sawtooth. Each start begins at a random place."""
 
     def noise(rng: np.random.Generator, count: int) -> Floats:
         phase = (np.arange(count) / runs + rng.random()) % 1
@@ -89,7 +94,7 @@ def periodic(runs: int, height: float, *, sawtooth: bool = False) -> Noise:
 
 
 def outliers(rng: np.random.Generator, runs: int) -> Floats:
-    """Noise with outliers: every 20th run or so takes up to five times as long."""
+    """Return noise with outliers: about every 20th run takes up to five times as long."""
     logs: Floats = rng.normal(0, 0.01, runs) + np.log(rng.uniform(1.5, 5, runs)) * (rng.random(runs) < 0.05)
     return logs
 
@@ -111,7 +116,7 @@ def start(
     fields: Fields | None = None,
     **generation: Any,
 ) -> Start:
-    """One start of a container.
+    """Make one start of a container.
 
     Args:
         rng: Source of the numbers.
@@ -152,14 +157,14 @@ def start(
 
 
 class Scene(NamedTuple):
-    """The starts of a service before and after an upgrade, and siblings."""
+    """Starts of a service before and after an upgrade, and its siblings."""
 
     before: list[Start]
     after: list[Start]
     siblings: list[Start]
 
     def at(self, runs: int) -> tuple[list[Start], list[Start]]:
-        """Starts and siblings as they stood when each new start had so many runs."""
+        """Return starts and siblings at the time when each new start had this number of runs."""
         after = [Start(s.generation, s.samples[:runs]) for s in self.after]
         until = max(s.samples[-1].started_at for s in after)
         before, siblings = (
@@ -189,7 +194,7 @@ def scene(
     pace: float = 1.0,
     **noise: Any,
 ) -> Scene:
-    """An upgrade of all replicas at once, but for those that ``stay``.
+    """Make an upgrade of all replicas at once, except those that ``stay``.
 
     Args:
         rng: Source of the numbers.
@@ -247,12 +252,15 @@ def scene(
 
 
 def tagged(tag: str, share: float) -> Fields:
-    """Runs of which that share has a tag."""
+    """Return runs of which this share has a tag."""
     return lambda rng, seconds: {"tags": [(tag,) if hit else () for hit in rng.random(seconds.size) < share]}
 
 
 def shared(waits: float = 0.0, crowds: float = 0.0, cores: float = 0.1, received: float = 30.0) -> Fields:
-    """Runs that know what they waited: ``waits`` for others on the host, ``crowds`` for others inside (shares)."""
+    """Return runs with a known CPU wait.
+
+    ``waits`` is the wait for processes on the host, ``crowds`` for processes inside the container (shares).
+    """
 
     def fields(rng: np.random.Generator, seconds: Floats) -> dict[str, Any]:
         runs = seconds.size
@@ -272,7 +280,10 @@ def shared(waits: float = 0.0, crowds: float = 0.0, cores: float = 0.1, received
 
 
 def bursts(share: float, of_starts: bool = False) -> Fields:
-    """A neighbour in that share of the runs, or of the starts; a run then waits as long as it computes."""
+    """Return runs with a neighbour in this share of the runs, or of the starts.
+
+    A run beside the neighbour waits as long as it computes.
+    """
 
     def fields(rng: np.random.Generator, seconds: Floats) -> dict[str, Any]:
         busy, quiet = shared(1.0)(rng, seconds), shared()(rng, seconds)
@@ -288,7 +299,7 @@ def bursts(share: float, of_starts: bool = False) -> Fields:
 def slowed(
     starts: Sequence[Start], name: str, ratio: float, since: float, until: float = math.inf
 ) -> list[Start]:
-    """``starts``, of which the container's runs took so many times as long at these times."""
+    """Return ``starts`` after making the container's runs slower by this factor at these times."""
     return [
         Start(
             s.generation,
@@ -304,14 +315,14 @@ def slowed(
 
 
 def one_slower(rng: np.random.Generator) -> Scene:
-    """The one replica that stays on the old image becomes slower by itself; the new image is as fast."""
+    """Make a scene in which the only replica on the old image becomes slower by itself; the new image is as fast."""
     made = scene(rng, stay=1)
     at = made.after[0].generation.started_at
     return made._replace(before=slowed(made.before, "stays0", 1.15, at))
 
 
 def renamed(rng: np.random.Generator, image: float = 0.0, throttled: float = 1.0) -> Scene:
-    """Three pods come back under new names, of which one is throttled."""
+    """Make a scene in which three pods return under new names, and one of them is throttled."""
     made = scene(rng, replicas=3, earlier=8, image=image)
     after = [
         Start(msgspec.structs.replace(s.generation, container=f"new{i}"), s.samples)
@@ -321,7 +332,7 @@ def renamed(rng: np.random.Generator, image: float = 0.0, throttled: float = 1.0
 
 
 def beside(image: float, rng: np.random.Generator) -> Scene:
-    """A new pod beside two that stay, which a neighbour made restless until the upgrade."""
+    """Make a scene with a new pod beside two staying pods, which a neighbour disturbed until the upgrade."""
     made = scene(rng, stay=2, image=image)
     new = [Start(msgspec.structs.replace(s.generation, container="new"), s.samples) for s in made.after]
     at, before = new[0].generation.started_at, made.before
@@ -332,7 +343,7 @@ def beside(image: float, rng: np.random.Generator) -> Scene:
 
 
 def cold(ratio: float, rng: np.random.Generator) -> Scene:
-    """An upgrade of two replicas after which loading takes so many times as long."""
+    """Make an upgrade of two replicas after which loading takes this factor longer."""
     made = scene(rng, replicas=2)
 
     def starting(start: Start, seconds: float) -> Start:
@@ -343,7 +354,7 @@ def cold(ratio: float, rng: np.random.Generator) -> Scene:
 
 
 def hardware(slower: float, rng: np.random.Generator) -> Scene:
-    """Three old pods on each of two classes of hosts, of which one is half as fast; new ones on that class."""
+    """Make three old pods on each of two classes of hosts, one of them half as fast; new pods run only there."""
 
     def pods(name: str, at: float, image: str, ratio: float, model: str) -> list[Start]:
         known, log = {**THREADS, "cpu_model": model}, math.log(ratio)
@@ -355,7 +366,7 @@ def hardware(slower: float, rng: np.random.Generator) -> Scene:
 
 
 def measured(names: Sequence[str], ratio: float, sd: float) -> Fields:
-    """Measures of each run, the last of which is so many times as large; each start has levels of its own."""
+    """Return measures of each run; the last measure is larger by this factor. Each start has its own levels."""
 
     def fields(rng: np.random.Generator, seconds: Floats) -> dict[str, Any]:
         runs, columns = seconds.size, []
@@ -384,7 +395,7 @@ NOISES: dict[str, dict[str, Any]] = {
 
 
 def noisy(name: str, image: float, rng: np.random.Generator) -> Scene:
-    """An upgrade under a noise; one replica, eight earlier starts, restart SD 1 %."""
+    """Make an upgrade with this noise: one replica, eight earlier starts, restart SD 1 %."""
     phase = rng.random()
 
     def wave(times: Floats) -> Floats:

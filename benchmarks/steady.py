@@ -1,25 +1,27 @@
-"""How well the test that ends a warm-up works: on recorded warm-ups of real models, and on simulated ones.
+"""Measures the test that ends a warm-up, on recorded warm-ups of real models and on simulated warm-ups.
 
-It asks ``is_steady`` after each repeat, as a canary does (limit: 100 repeats, 20 s), and the rules of others. It
-compares where they stop with the truth in hindsight:
+``is_steady`` is called after each repeat, as in a canary (limit: 100 repeats, 20 s), and compared with other rules.
+The truth is found in hindsight:
 
-- The series is cut at its change points, as Barrett et al. ("Virtual Machine Warmup Blows Hot and Cold", OOPSLA 2017)
-  and Traini et al. ("Towards effective assessment of steady state performance in Java software", EMSE 2022) do. Here
-  the cut is the one of least absolute deviation (logarithms, optimal partitioning, 3 ln n per change), which one slow
-  repeat does not move.
-- The steady level is the median of the last half. A segment is steady where its median is within 5 % of that, or
-  within the scatter (median absolute deviation) of that half.
-- The steady state starts with the first steady segment from which on four of five repeats lie in steady segments,
-  of the next 50 and of all. Theirs is stricter (all segments); but on a shared machine a neighbour slows some repeats
-  of any start, and no rule could know that as warm-up.
-- A series whose start lies beyond its half has no steady state; it is counted apart.
+- The series is cut at its change points, as in Barrett et al. ("Virtual Machine Warmup Blows Hot and Cold", OOPSLA
+  2017) and Traini et al. ("Towards effective assessment of steady state performance in Java software", EMSE 2022). The
+  cut minimizes absolute deviations (logarithms, optimal partitioning, 3 ln n per change), so a single slow repeat does
+  not move it.
+- The steady level is the median of the last half. A segment is steady if its median is within 5 % of this level, or
+  within the scatter (median absolute deviation) of this half.
+- The steady state starts with the first steady segment after which four of five repeats are in steady segments, both
+  in the next 50 repeats and in all repeats. The papers require all segments to be steady; but on a shared machine a
+  neighbour slows some repeats of any start, and no rule could distinguish this from warm-up.
+- A series that starts to be steady only in its last half has no steady state, and is counted separately.
 
-A first recording chose how wide the windows of ``is_steady`` are; a second one, held out, did not.
+A first recording was used to choose the window of ``is_steady``; a second recording was held out.
 
-A rule stops early where it stops before that start. ``to spare`` is by how many repeats it stops after it otherwise,
-``off`` how far the median of the next 50 repeats (the most in a run) lies from the steady level. The first run is not
-in a series: the probe reports it apart. Exits with 1 where ``is_steady`` is early in more than 12 % of the made series,
-or more often than a fixed 50 repeats. What recorded the warm-ups is in git history.
+A rule is early if it stops before the true start. Otherwise ``to spare`` is the number of repeats after the true
+start, and ``off`` is the distance of the median of the next 50 repeats (the maximum of a run) from the steady level.
+The first run is not in a series, because the probe reports it separately.
+
+Exits with 1 if ``is_steady`` is early in more than 12 % of the simulated series, or more often than a fixed count of
+50 repeats. The recording program is in git history.
 """
 
 from __future__ import annotations
@@ -43,13 +45,13 @@ DATA = Path(__file__).parent / "data"
 CHOSEN_ON, HELD_OUT = DATA / "warm_ups.json.gz", DATA / "warm_ups_held_out.json.gz"
 
 EARLY_GOAL = 0.12
-_REPEATS, _SECONDS = 100, 20.0  # a canary's limit
+_REPEATS, _SECONDS = 100, 20.0  # limit of a canary's warm-up
 _TOLERANCE = 0.05
 _SHARE = 0.8
 
 
 class Series(NamedTuple):
-    """Latencies (s) of one start, the level they settle at, and from where on; None where they do not."""
+    """Latencies (seconds) of one start, its steady level, and the index of its steady state (None without)."""
 
     kind: str
     seconds: Sequence[float]
@@ -58,8 +60,8 @@ class Series(NamedTuple):
 
 
 def deviations(values: Sequence[float], begin: int) -> Iterator[float]:
-    """The sum of absolute deviations from the median of ``values[begin : begin + 1]``, ``[begin : begin + 2]``, …"""
-    low: list[float] = []  # the smaller half, negated
+    """Return the sum of absolute deviations from the median of ``values[begin : begin + n]``, for each n."""
+    low: list[float] = []  # smaller half, with negative sign for the heap
     high: list[float] = []
     low_sum = high_sum = 0.0
     for value in values[begin:]:
@@ -82,7 +84,7 @@ def deviations(values: Sequence[float], begin: int) -> Iterator[float]:
 
 
 def segments(values: Sequence[float]) -> list[tuple[int, int]]:
-    """Optimal partitioning: the cut with the least deviation and penalty, as (begin, end)."""
+    """Return the segments (begin, end) with the smallest deviation plus penalty (optimal partitioning)."""
     noise = max(1e-3, median(abs(b - a) for a, b in pairwise(values)))
     penalty = 3 * math.log(len(values)) * noise
     best = [0.0, *[math.inf] * len(values)]
@@ -99,7 +101,7 @@ def segments(values: Sequence[float]) -> list[tuple[int, int]]:
 
 
 def in_hindsight(kind: str, seconds: Sequence[float]) -> Series:
-    """With its true level and start: see the head of this file."""
+    """Return the series with its true level and start; see the module's docstring."""
     logs = [math.log(s) for s in seconds]
     last = logs[len(logs) // 2 :]
     level = median(last)
@@ -119,7 +121,7 @@ def in_hindsight(kind: str, seconds: Sequence[float]) -> Series:
 
 
 SHAPES: dict[str, Callable[[int], float]] = {
-    # how far above its level the k-th repeat is
+    # ratio of the k-th repeat above the steady level
     "flat": lambda k: 0.0,
     "step, 5 at +100 %": lambda k: 1.0 if k < 5 else 0.0,
     "step, 20 at +50 %": lambda k: 0.5 if k < 20 else 0.0,
@@ -134,7 +136,7 @@ SHAPES: dict[str, Callable[[int], float]] = {
 
 
 def made() -> Iterator[Series]:
-    """Every shape with noise of 0.5 to 10 %, each repeat's own or lasting (autocorrelation 0.7); and two levels."""
+    """Yield every shape with noise of 0.5 to 10 %, independent or autocorrelated, and series with two levels."""
     count = 200
     for sigma in (0.005, 0.02, 0.05, 0.10):
         for i in range(10):
@@ -145,9 +147,7 @@ def made() -> Iterator[Series]:
                     for k in range(count):
                         seconds.append(0.01 * (1 + above(k)) * math.exp(noise))
                         noise = carry * noise + rng.gauss(0, sigma * math.sqrt(1 - carry**2))
-                    tolerance = max(
-                        _TOLERANCE, 0.6745 * sigma
-                    )  # as in_hindsight: the scatter of normal noise
+                    tolerance = max(_TOLERANCE, 0.6745 * sigma)  # scatter of normal noise
                     start = max((k + 1 for k in range(count) if above(k) > tolerance), default=0)
                     yield Series(kind, seconds, 0.01, start)
             rng = random.Random(f"two levels {sigma} {i}")
@@ -162,12 +162,15 @@ Rule = Callable[[Sequence[float]], bool]
 
 
 def fixed(count: int) -> Rule:
-    """A fixed count, as most scripts have."""
+    """Return the rule of most scripts: a fixed count."""
     return lambda latencies: len(latencies) >= count
 
 
 def georges(latencies: Sequence[float]) -> bool:
-    """Georges et al. ("Statistically Rigorous Java Performance Evaluation", 2007): the last 10 vary by under 2 %."""
+    """Rule of Georges et al.
+
+    ("Statistically Rigorous Java Performance Evaluation", 2007): the last 10 vary by under 2 %.
+    """
     last = latencies[-10:]
     return len(last) == 10 and statistics.stdev(last) < 0.02 * statistics.mean(last)
 
@@ -181,7 +184,7 @@ RULES: dict[str, Rule] = {
 
 
 def stop(rule: Rule, seconds: Sequence[float]) -> tuple[int, bool]:
-    """After how many repeats the warm-up ends, and whether the rule said so or the limit."""
+    """Return the number of repeats after which warm-up ends, and True if the rule ended it (False: the limit)."""
     spent = 0.0
     for count in range(1, _REPEATS + 1):
         spent += seconds[count - 1]
@@ -193,7 +196,7 @@ def stop(rule: Rule, seconds: Sequence[float]) -> tuple[int, bool]:
 
 
 class Score(NamedTuple):
-    """What one rule did with one series."""
+    """Result of one rule on one series."""
 
     repeats: int
     decided: bool
@@ -202,12 +205,12 @@ class Score(NamedTuple):
 
     @property
     def early(self) -> bool:
-        """Whether it called steady what was not."""
+        """True if the rule ended warm-up before the steady state."""
         return self.decided and self.repeats < self.start
 
 
 def score(rule: Rule | None, series: Series) -> Score:
-    """``rule`` None stops at the true start: what is then still off is the noise's."""
+    """Score a rule. With None, warm-up ends at the true start, so the remaining distance is due to noise."""
     assert series.start is not None
     repeats, decided = (series.start, True) if rule is None else stop(rule, series.seconds)
     off = abs(median(series.seconds[repeats : repeats + 50]) / series.level - 1)
@@ -215,7 +218,7 @@ def score(rule: Rule | None, series: Series) -> Score:
 
 
 def line(name: str, scores: Sequence[Score]) -> str:
-    """One line of a table."""
+    """Return one line of a table."""
     n = len(scores)
     early, undecided = sum(s.early for s in scores), sum(not s.decided for s in scores)
     beyond = [s.repeats - s.start for s in scores if s.repeats >= s.start]
@@ -228,7 +231,7 @@ def line(name: str, scores: Sequence[Score]) -> str:
 
 
 def table(title: str, series: Sequence[Series]) -> dict[str, float]:
-    """Print every rule over all of ``series``; the share of each rule that is early."""
+    """Print the results of every rule on all ``series``; return the share of early stops by rule."""
     settled = [s for s in series if s.start is not None]
     early = {}
     print(f"{title}\n{'':34}starts  stopped after   early  undecided  off: median, p90  > 5 % off  to spare")
@@ -240,7 +243,7 @@ def table(title: str, series: Sequence[Series]) -> dict[str, float]:
 
 
 def main() -> int:
-    """Print how the rules did."""
+    """Print the results of the rules."""
     for path in (CHOSEN_ON, HELD_OUT):
         recorded = json.loads(gzip.decompress(path.read_bytes()))
         real = [in_hindsight(each["kind"], each["seconds"]) for each in recorded["starts"]]

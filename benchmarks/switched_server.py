@@ -1,6 +1,7 @@
-"""The example server with a probe that profiles too, and that a benchmark holds back and lets go on while it serves.
+"""The example server with a probe that also profiles, and that a benchmark pauses and resumes while the server runs.
 
-``POST /probe/hold`` and ``POST /probe/release``. Settings: HOST, PORT, PROBE_LISTEN, and PROBE_INTERVAL (seconds).
+Requests: ``POST /probe/hold`` and ``POST /probe/release``. Settings: HOST, PORT, PROBE_LISTEN, and PROBE_INTERVAL
+(seconds).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _GATE = web.AppKey("gate", Gate)
 
 
 async def probing(app: web.Application) -> AsyncIterator[None]:
-    """A probe as the example has it, and profiles."""
+    """Make the example's probe, with profiles."""
     classifier = app[CLASSIFIER]
     probe = Probe(
         {"resnet18": TorchTarget(classifier.model, [{"shape": list(SHAPE)}], device=classifier.device)},
@@ -40,19 +41,19 @@ async def probing(app: web.Application) -> AsyncIterator[None]:
 
 
 async def hold(request: web.Request) -> web.Response:
-    """No turn for the probe from now on; one that it has ends."""
+    """Give the probe no further turn; a running turn ends normally."""
     request.app[_GATE].open.clear()
     return web.Response()
 
 
 async def release(request: web.Request) -> web.Response:
-    """Turns again."""
+    """Let the probe have turns again."""
     request.app[_GATE].open.set()
     return web.Response()
 
 
 def main() -> None:
-    """Serve."""
+    """Run the server."""
     app = create_app()
     app[_GATE] = Gate(app[CLASSIFIER].pool)
     app.cleanup_ctx.append(probing)

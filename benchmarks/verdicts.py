@@ -1,20 +1,22 @@
-"""How good the judge's verdicts are: false calls, power, causes and abilities, as one table.
+"""Measures the judge's verdicts: false calls, power, causes and abilities, as one table.
 
     python benchmarks/verdicts.py --series series.json.gz
     python benchmarks/verdicts.py --rows 'cause, .*siblings' --trials 400
 
-Each figure is a rate with its interval (Wilson, 95 %), or a median with that of its order statistics. ``simulation.py``
-makes the services; a row draws the same ones whatever judge is measured, so two outputs compare like with like. A life
-is looked at after 5, 8, 12, 24 and 48 runs of the new starts: each look is a whole verdict on all runs until then.
-Exits with 1 where more than .5 % of unchanged services are called, or more than .1 % of quiet places, beyond chance.
+Each figure is a rate with its interval (Wilson, 95 %), or a median with the interval of its order statistics.
+``simulation.py`` makes the services. A row draws the same services for every version of the judge, so outputs are
+comparable. A life is judged after 5, 8, 12, 24 and 48 runs of the new starts; each look is a complete verdict on all
+runs so far.
 
-**Causes.** Each cell names its right answers and why (``CAUSES``); another named cause is wrong. Where there are
+Exits with 1 if, beyond chance, more than .5 % of unchanged services or more than .1 % of quiet places are called.
+
+**Causes.** Each cell (``CAUSES``) has its correct answers and the reason; any other named cause is wrong. With
 siblings or replicas on the old image, a new start runs 2.5 times as often as they do, as in the burst after a start.
-While they have too few runs to be compared, before 12 of the new start, `unknown` is right beside the cell's own
-answer. One cell is not asked: a host that neither a control nor a sibling feels shows the same evidence as a slower
-image, so no judge can tell them apart, and `image` is the convention.
+Before 12 runs of the new start, they have too few runs for a comparison, so `unknown` is also correct. One case is
+missing: a host effect that neither a control nor a sibling shows looks the same as a slower image, so no judge can
+distinguish them; `image` is the convention.
 
-The data of ``--series`` is that of ``labelled.py``. Quiet are all places with no mark within 30 points.
+The data of ``--series`` is that of ``labelled.py``. A place is quiet if no mark is within 30 points.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ FALSE_GOALS = {"live, all cells: false call": 0.5, "event: false calls at quiet 
 """Row → the most, in %."""
 LOOKS, LAST, COMPARED, CALLED = (5, 8, 12, 24, 48), 192, 12, ("regressed", "improved")
 AT_1, AT_8 = throughput_of(1, 1), throughput_of(8, 1)
-BURST = 2.5  # siblings then have five runs, the fewest to compare, when a new start has 12
+BURST = 2.5  # when a new start has 12 runs, siblings have five, the fewest for a comparison
 Rng: TypeAlias = np.random.Generator
 Build: TypeAlias = Callable[[Rng], Scene]
 
@@ -76,13 +78,13 @@ MEASURES = Measures().judge
 
 
 def ask(starts: Sequence[Start], siblings: Sequence[Start] = (), canary: str = CANARY) -> Any:
-    """A whole verdict; of copies, since a start keeps what was computed of it."""
+    """Return a complete verdict on copies of the starts, because a start caches computed values."""
     ours, others = ([Start(s.generation, s.samples) for s in side] for side in (starts, siblings))
     return JUDGE.verdict(ours, others, canary)
 
 
 class Look(NamedTuple):
-    """State and cause after so many runs; an error is the state `crashed`."""
+    """State and cause after this number of runs; `crashed` after an error."""
 
     runs: int
     state: str
@@ -93,7 +95,7 @@ Lives: TypeAlias = Sequence[Sequence[Look]]
 
 
 def life(made: Build, rng: Rng, looks: Sequence[int] = LOOKS, stop: bool = True) -> list[Look]:
-    """The looks at a scene, up to the first call where it is to ``stop``."""
+    """Return the looks at a scene; with ``stop``, only up to the first call."""
     shown, seen = made(rng), list[Look]()
     for runs in looks:
         try:
@@ -107,7 +109,7 @@ def life(made: Build, rng: Rng, looks: Sequence[int] = LOOKS, stop: bool = True)
 
 
 class Figure(NamedTuple):
-    """A value with its interval; None where nothing was counted."""
+    """A value with its interval; None if nothing was counted."""
 
     row: str
     value: float | None
@@ -123,7 +125,7 @@ class Figure(NamedTuple):
 
 
 def rate(row: str, hits: Iterable[bool], scale: float = 100, unit: str = "%") -> Figure:
-    """The share of hits."""
+    """Return the share of hits."""
     each = [*hits]
     if not each:
         return Figure(row, None, 0.0, 0.0, 0, unit)
@@ -132,7 +134,7 @@ def rate(row: str, hits: Iterable[bool], scale: float = 100, unit: str = "%") ->
 
 
 def middle(row: str, values: Iterable[float]) -> Figure:
-    """The median, and the interval that order statistics give."""
+    """Return the median with the interval of its order statistics."""
     each = sorted(values)
     place = max(int(binom.ppf(0.025, len(each), 0.5)) - 1, 0)
     return Figure(row, float(np.median(each)), each[place], each[-1 - place], len(each), "runs")
@@ -142,23 +144,23 @@ Figures: TypeAlias = Callable[[str, Sequence[Any]], Iterator[Figure]]
 
 
 def share(row: str, outcomes: Sequence[bool]) -> Iterator[Figure]:
-    """Rate of trials that say yes."""
+    """Return the rate of positive trials."""
     yield rate(row, outcomes)
 
 
 def first(looks: Iterable[Look], states: Sequence[str] = CALLED, causes: Sequence[str] = ()) -> float:
-    """The runs at the first look that says so."""
+    """Return the number of runs at the first positive look."""
     right = (each.runs for each in looks if each.state in states and (not causes or each.cause in causes))
     return next(right, math.inf)
 
 
 def false_calls(row: str, lives: Lives) -> Iterator[Figure]:
-    """Lives of which any look calls a change."""
+    """Return the rate of lives in which any look calls a change."""
     yield rate(row, (first(looks) < math.inf for looks in lives))
 
 
 def power(*within: int) -> Figures:
-    """Lives that are called `regressed` within so many runs; then the median of these runs."""
+    """Return the rate of lives called `regressed` within this number of runs, and the median number of runs."""
 
     def figures(row: str, lives: Lives) -> Iterator[Figure]:
         called = [first(looks, ("regressed",)) for looks in lives]
@@ -169,12 +171,12 @@ def power(*within: int) -> Figures:
 
 
 def equivalent(row: str, lives: Lives) -> Iterator[Figure]:
-    """Lives whose last look says so."""
+    """Return the rate of lives whose last look is `equivalent`."""
     yield rate(row, (looks[-1].state == "equivalent" for looks in lives))
 
 
 def causes(right: tuple[str, ...], waits: bool) -> Figures:
-    """By look, of the lives that are called then; when a right cause is named first; contradictions.
+    """Return the causes by look for called lives, the number of runs until a correct cause, and contradictions.
 
     Args:
         right: Which causes may be named.
@@ -199,7 +201,7 @@ def causes(right: tuple[str, ...], waits: bool) -> Figures:
 
 
 def contradicts(looks: Sequence[Look]) -> bool:
-    """Whether two looks name different causes, or a call is taken back."""
+    """True if two looks name different causes, or if a call is taken back."""
     called = [look for look in looks if look.state in CALLED]
     causes = {look.cause for look in called} - {"unknown"}
     is_taken_back = bool(called) and looks[-1].state not in (called[0].state, "unconfirmed")
@@ -243,50 +245,50 @@ CAUSES: tuple[tuple[str, dict[str, Any], tuple[str, ...], str], ...] = (
         ("image",), "the shift is beyond that of these replicas",
     ),
 )  # fmt: skip
-"""Name, scene, right causes and the reason: before the judge was asked."""
+"""Name, scene, correct causes and the reason, decided before the judge was run."""
 
 
-# Abilities: each a trial that says whether it is as it should be.
+# Abilities: each trial returns True if the judge's answer is correct.
 
 
 def says(made: Build, right: Callable[[Any], bool], rng: Rng) -> bool:
-    """Whether the verdict after 24 runs is right."""
+    """True if the verdict after 24 runs is correct."""
     return right(ask(*made(rng).at(24)))
 
 
 def is_called(result: Any) -> bool:
-    """Whether it is slower."""
+    """True if the change is called slower."""
     return bool(result.state == "regressed")
 
 
 def is_blamed(result: Any) -> bool:
-    """Whether the image is said to be slower."""
+    """True if the image is named as the cause of a slowdown."""
     return is_called(result) and result.causes.cause in ("image", "both")
 
 
 def loads(result: Any) -> bool:
-    """Whether a slower cold start is named."""
+    """True if a slower cold start is named."""
     return "load" in result.causes.cold_start
 
 
 def called_measures(shown: Scene) -> set[str]:
-    """The measures that any look calls, each with its state."""
+    """Return the measures that any look calls, with their states."""
     verdicts = [each for runs in LOOKS for each in MEASURES(*shown.at(runs)).items()]
     return {f"{name} {v.state}" for name, v in verdicts if v.state in CALLED}
 
 
 def measure(names: Sequence[str], ratio: float, sd: float, rng: Rng) -> bool:
-    """Whether exactly the last measure is called, and as worse; of a ratio of 1, whether any is."""
+    """True if exactly the last measure is called, as worse; for a ratio of 1, True if any measure is called."""
     old, new = (measured(names, by, sd) for by in (1.0, ratio))
     called = called_measures(scene(rng, replicas=2, old=old, new=new))
     return bool(called) if ratio == 1 else called == {f"{names[-1]} regressed"}
 
 
 def spread(ratio: float, neighbour: str, rng: Rng) -> bool:
-    """Whether a spread of runs is called that is so many times as large, at the same median.
+    """True if a spread that grew by this factor is called, at the same median.
 
-    Of two replicas with three earlier starts. A neighbour that makes runs scatter, those of two siblings as well, comes
-    and goes, or has come with the upgrade.
+    There are two replicas with three earlier starts. A neighbour increases the spread of runs, also of two siblings:
+    from time to time, or since the upgrade.
     """
     blocks = int(5 * GAP / EVERY)
     is_busy = np.cumsum(rng.random(blocks) < 1 / 30) % 2 == 1
@@ -309,32 +311,32 @@ def spread(ratio: float, neighbour: str, rng: Rng) -> bool:
 
 
 def aa(rng: Rng) -> tuple[int, int]:
-    """How many of ten restarts were tried, and how many of these called."""
+    """Return the number of tried restarts (of ten), and the number of called restarts."""
     found = JUDGE.trials(scene(rng, replicas=2, earlier=5).before, {})
     return len(found), sum(trial.called for trial in found.values())
 
 
 def aa_figures(row: str, counts: Sequence[tuple[int, int]]) -> Iterator[Figure]:
-    """All are to be tried, and none called."""
+    """Return the figures of A/A tests: all restarts must be tried, and none called."""
     yield rate(f"{row}: each restart is tried", (tried == 10 for tried, _ in counts))
     yield rate(f"{row}: called", (i < called for tried, called in counts for i in range(tried)))
 
 
 class Row(NamedTuple):
-    """A trial that is repeated, and the figures of its outcomes."""
+    """A repeated trial, and the figures of its outcomes."""
 
     name: str
     trial: Callable[[Rng], Any]
     figures: Figures
     pool: str = ""
-    """A figure of all rows of that name together, and their worst."""
+    """Name of a figure over several rows, which shows all of them together and the worst."""
     worst: Callable[..., Figure] = max
     part: int = 1
-    """Trials are divided by it; then the row itself has no figure."""
+    """Divisor of the number of trials; the row itself then has no figure."""
 
 
 def rows() -> Iterator[Row]:
-    """All that are repeated."""
+    """Return all rows."""
 
     def cell(sd: float, replicas: int, earlier: int) -> tuple[str, Callable[..., Scene]]:
         words = f"restart SD {sd:.1%}, {replicas} replicas, {earlier} earlier"
@@ -411,7 +413,7 @@ def rows() -> Iterator[Row]:
 
 
 def series(args: argparse.Namespace) -> Iterator[Figure]:
-    """Change points in the labelled series, and comparisons of 30 points on either side of a place."""
+    """Return figures of change points in the labelled series, and of comparisons of 30 points around a place."""
     if args.series is None:
         return
     labelled = importlib.import_module("labelled")
@@ -454,7 +456,7 @@ def outcome(name: str, seed: int, number: int) -> Any:
 
 
 def figures(args: argparse.Namespace) -> Iterator[Figure]:
-    """Figures of all rows that are asked for."""
+    """Return the figures of the selected rows."""
     asked, pools = re.compile(args.rows), defaultdict[str, list[tuple[Row, list[Any]]]](list)
     if asked.search("scan and event"):
         yield from series(args)
@@ -480,13 +482,19 @@ def figures(args: argparse.Namespace) -> Iterator[Figure]:
 
 
 def main() -> int:
-    """Print the table; 1 where a goal is missed."""
+    """Print the table; exit with 1 if a goal is missed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--series", type=Path, help="labelled series; without it there are no such rows")
-    parser.add_argument("--trials", type=int, default=100, help="of each row (default: %(default)s)")
-    parser.add_argument("--rows", default="", metavar="PATTERN", help="only rows in whose name it is found")
+    parser.add_argument(
+        "--series", type=Path, help="file with labelled series; without a file, these rows are left out"
+    )
+    parser.add_argument(
+        "--trials", type=int, default=100, help="number of trials of each row (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rows", default="", metavar="PATTERN", help="only rows whose name matches this pattern"
+    )
     parser.add_argument("--processes", type=int, default=1, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
     args = parser.parse_args()

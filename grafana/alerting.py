@@ -45,7 +45,7 @@ _ON = """\
 """
 _OFF = """\
 # Made by `make dashboards` from prometheus/rules: change those, not this file.
-# Mounted by default: Prometheus and Alertmanager page. Takes away what GRAFANA_ALERTS=on had brought.
+# Mounted by default, because Prometheus and Alertmanager page. Removes the rules of GRAFANA_ALERTS=on.
 """
 _ASKS = re.compile(
     r'\{\{(-?) with (?:query|printf) "((?:[^"\\]|\\.)*)"(?: \$labels\.\w+)*(?: \| query)?( -?)\}\}'

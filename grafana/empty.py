@@ -1,4 +1,4 @@
-"""Queries that may return nothing, and the reasons. Any other query that returns nothing has a mistake.
+"""Queries that may return no series, with the reasons. Any other query without a series has a mistake.
 
 The list is for a machine without a GPU on which the last upgrade is the only problem. The check against the running
 stack fails for an empty query that is missing here.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 NO_GPU = "this machine has no GPU"
-WELL = "as it should be"
+WELL = "normal"
 NO_ALERT = "no alert fires"
 
 EMPTY: Mapping[str, Sequence[str]] = {
@@ -55,16 +55,16 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "recording instance_service_container_canary:infercanary_drift_ratio:by_host",
     ),
 }
-"""Places by reason. A place is `dashboard: place` as in :mod:`grafana.queries`, or `recording NAME` for a rule. Without
-the letter of a query, a place means all queries of the panel. Alerts and recordings that exist only during a problem
-are not listed.
+"""Places by reason. A place is `dashboard: place` as in :mod:`grafana.queries`, or `recording NAME` for a rule.
+Without the letter of a query, a place means all queries of the panel. Alerts and recordings that exist only during a
+problem are not listed.
 """
 
 _WHY = {place: why for why, places in EMPTY.items() for place in places}
 
 
 def why(place: str) -> str | None:
-    """Return the reason why a query may return nothing; None if it must return something.
+    """Return the reason why a query may return no series; None if it must return a series.
 
     Args:
         place: Place as in ``queries()``: ``dashboard: panel TITLE REF``; or ``alert NAME``, ``recording NAME``.

@@ -1,7 +1,8 @@
-"""``make release``: what a release consists of, in dist/, tried on each Python that is installed here.
+"""``make release``: builds all files of a release in dist/, and tries them on each installed Python.
 
-Makes the source distribution, the wheel and its bill of materials; installs the wheel on each Python from files alone,
-and measures with it; builds both images. Publishing is done by .github/workflows/release.yml: see release/README.md.
+Builds the source distribution, the wheel and its bill of materials; installs the wheel on each Python from local files
+only, and measures with it; builds both images. The workflow .github/workflows/release.yml publishes them: see
+release/README.md.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _MEASURE = "import infercanary; print(infercanary.time(lambda: sum(range(10_000)
 
 
 def pythons() -> Iterator[tuple[str, str]]:
-    """Yield version and path of each supported Python here: on the PATH, or one of pyenv's."""
+    """Yield version and path of each supported Python on the PATH and in pyenv."""
     for version in PYTHONS:
         known = sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python"))
-        # Those of pyenv first: its programs on the PATH run only the version that is chosen.
+        # pyenv first, because its programs on the PATH run only the selected version.
         if path := str(known[-1]) if known else shutil.which(f"python{version}"):
             yield version, path
 
@@ -49,10 +50,10 @@ def packages(folder: Path) -> tuple[Path, Path]:
 
 
 def tried(wheel: Path, interpreter: str) -> str:
-    """Install the wheel with the exporter's libraries in a new environment, from files alone, and use it.
+    """Install the wheel with the exporter's libraries in a new environment, from local files only, and use it.
 
     Returns:
-        What it printed: a measurement, and the verdict on two equal files.
+        The printed output: a measurement, and the verdict on two equal files.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -85,7 +86,7 @@ def _environment(interpreter: str, folder: Path) -> str:
 
 
 def _run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Run a command to its end, outside of this checkout's packages; end with its last words if it fails."""
+    """Run a command outside this checkout's packages; on failure, exit with the command's last output."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
@@ -96,7 +97,7 @@ def _run(*command: str | Path, cwd: Path | None = None) -> str:
 
 
 def main() -> None:
-    """Make the release, and say what comes next."""
+    """Build the release, and print the next step."""
     version = pyproject()["project"]["version"]
     if sbom.TARGET.read_text(encoding="utf-8") != sbom.text():
         sys.exit(f"{sbom.TARGET.relative_to(ROOT)} is stale: run `make release-files`")
@@ -107,7 +108,7 @@ def main() -> None:
     for each, interpreter in pythons():
         print(f"Python {each}: {tried(wheel, interpreter)}", flush=True)
     if shutil.which("docker") is None:
-        sys.exit("no Docker here: the images are not built")
+        sys.exit("no Docker: the images are not built")
     for part in ("exporter", "probe"):
         print(f"image {image(part, version)}", flush=True)
     print(f"To publish: git tag v{version} && git push origin v{version} (release/README.md)")

@@ -1,8 +1,7 @@
-"""``make pin``: writes compose.pinned.yml, an overlay that names every image of the Compose file by its digest.
+"""``make pin``: writes compose.pinned.yml, an overlay with the digest of every image of the Compose file.
 
-For images that Compose builds, the base images are named by digest: BuildKit can replace a name by another context.
-
-Run it at a release: the digests are the registries' digests at that moment, for all platforms of an image. The
+Images that Compose builds get the digests of their base images, because BuildKit can replace a name by another
+context. Run this at a release: the file has the registries' current digests, for all platforms of an image. The
 Compose file itself keeps exact tags, which people can read. Use the overlay by ``docker compose -f docker-compose.yml
 -f compose.pinned.yml up``.
 """
@@ -75,7 +74,7 @@ def overlay(document: Mapping[str, Any], digest: Callable[[str], str]) -> str:
     digests = {image: digest(image) for image in sorted({*images.values(), *chain(*built.values())})}
     for image, answer in digests.items():
         if not _DIGEST.fullmatch(answer):
-            raise UsageError(f"{image}: the registry's answer `{answer[:80]}` is no digest")
+            raise UsageError(f"{image}: the registry's answer `{answer[:80]}` is not a digest")
     services: dict[str, Any] = {
         name: {"image": f"{image}@{digests[image]}"} for name, image in images.items()
     }

@@ -56,7 +56,9 @@ def _components(project: dict[str, Any]) -> Iterator[dict[str, Any]]:
         for text in requirements if extra not in _LEFT_OUT else ():
             found = _REQUIREMENT.fullmatch(text)
             if found is None:
-                raise ValueError(f"pyproject.toml: `{text}` is no requirement that release/sbom.py reads")
+                raise ValueError(
+                    f"pyproject.toml: `{text}` is not a requirement that release/sbom.py can read"
+                )
             name, versions, marker = found.groups(default="")
             if name == project["name"]:
                 continue

@@ -1,1 +1,1 @@
-"""``make gpu``: whether what InferCanary says of GPUs holds on this machine, as one run that can be resumed."""
+"""``make gpu``: checks InferCanary's claims about GPUs on this machine, in a run that can be resumed."""

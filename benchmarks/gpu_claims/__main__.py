@@ -1,10 +1,10 @@
-"""Run the steps that are not done yet, keep the state after each, and write the table of claims.
+"""Runs the remaining steps, saves the state after each step, and writes the table of claims.
 
-    make gpu PYTHON=python3 STATE=gpu.json             # on a GPU
-    make gpu PYTHON=python3 STATE=gpu.json DEVICE=cpu  # the steps' logic on the CPU: no claim is decided
-    make gpu PYTHON=python3 STATE=gpu.json STEP=tenant # one step, again if it was done
+    make gpu PYTHON=python3 STATE=gpu.json                # on a GPU
+    make gpu PYTHON=python3 STATE=gpu.json DEVICE=cpu     # only the logic of the steps, on the CPU
+    make gpu PYTHON=python3 STATE=gpu.json STEP=tenant    # only one step, even if it was done before
 
-Exit status: 0 also where steps were not run, 1 where a claim is refuted or a step failed.
+Exit code: 1 if a claim is refuted or a step failed; otherwise 0, even if steps were not run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MARK = "claims: "
 
 
 def device_name(device: str) -> str:
-    """What results are named after, such as ``h100_80gb_hbm3``; golden files of NVML have the same name."""
+    """Return the device's name for files, such as ``h100_80gb_hbm3``; NVML's golden files have the same name."""
     if device == "cpu":
         return "cpu"
     from infercanary.probe.gpu.cuda_driver import Device
@@ -48,7 +48,7 @@ def device_name(device: str) -> str:
 
 
 def versions(device: str) -> str:
-    """One line on the machine, without a name of it."""
+    """Return one line on the machine's software, without the machine's name."""
     words = [f"Python {platform.python_version()}"]
     try:
         import torch
@@ -64,7 +64,7 @@ def versions(device: str) -> str:
 
 
 def perform(name: str, device: str, scale: float) -> None:
-    """One step in this process: its outcome is the last line that it prints."""
+    """Run one step in this process; its outcome is the last printed line."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             place = Place(device, scale, Path(folder))
@@ -78,11 +78,11 @@ def perform(name: str, device: str, scale: float) -> None:
             outcome = {"outcome": "failed", "why": f"{type(error).__name__}: {str(error)[:400]}"}
     print(_MARK + json.dumps(outcome), flush=True)
     sys.stdout.flush()
-    os._exit(0)  # threads of an engine may not end
+    os._exit(0)  # exit without waiting, because an engine's threads may not end
 
 
 def launched(each: Step, device: str, scale: float, limit: float) -> dict[str, Any]:
-    """The outcome of a step in a process of its own, which is ended with all that it started at the limit."""
+    """Run a step in a separate process; return its outcome. At the time limit, all its processes are ended."""
     command = [
         sys.executable,
         "-m",
@@ -109,7 +109,7 @@ def launched(each: Step, device: str, scale: float, limit: float) -> dict[str, A
 
 
 def table(device: str, run: dict[str, Any], names: list[str]) -> str:
-    """The results of one device, in Markdown."""
+    """Return the results of one device in Markdown."""
     rows, missing = [], []
     for name in names:
         done = run["steps"].get(name)
@@ -145,17 +145,25 @@ def table(device: str, run: dict[str, Any], names: list[str]) -> str:
 
 
 def main() -> int:
-    """See the module."""
+    """Run the steps."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--state", type=Path, default=Path("gpu.json"), help="the one file to carry (default: %(default)s)"
+        "--state",
+        type=Path,
+        default=Path("gpu.json"),
+        help="file with the state of the run (default: %(default)s)",
     )
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N, or cpu for the steps' logic")
-    parser.add_argument("--step", action="append", default=[], help="only this one, again; may be repeated")
     parser.add_argument(
-        "--scale", type=float, default=1.0, help="of repeats and seconds (default: %(default)s)"
+        "--step",
+        action="append",
+        default=[],
+        help="run only this step, even if it was done before; may be repeated",
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="factor for repeats and seconds (default: %(default)s)"
     )
     parser.add_argument(
         "--results", type=Path, help="the folder of the table (default: benchmarks/results on a GPU)"
@@ -181,7 +189,8 @@ def main() -> int:
         device, {"versions": versions("cpu" if why else given.device), "steps": {}}
     )
     for name, each in table_of_steps.items():
-        before = run["steps"].get(name, {"outcome": "not run"})["outcome"]  # what was missing may be here now
+        # a missing program may be installed now
+        before = run["steps"].get(name, {"outcome": "not run"})["outcome"]
         if name in given.step or (not given.step and before == "not run"):
             begin = time.monotonic()
             if each.needs_gpu and given.device == "cpu":

@@ -1,4 +1,4 @@
-"""Ten changes seeded into a model: each is found, with the right cause, in interleaved runs of both sides."""
+"""Ten changes to a model: each must be found, with the right cause, in interleaved runs of both sides."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _RUNS, _REPEATS, _PROFILED = 24, 5, 6
 
 
 class Seen(NamedTuple):
-    """What is known of a change after it was measured."""
+    """Measured facts about a change."""
 
     verdict: str
     shift: float
     phases: dict[str, float]
-    """Phase → seconds that it grew by."""
+    """Phase → increase in seconds."""
     operators: dict[str, str]
-    """Operator → how it changed, and in which detail."""
+    """Operator → its change in words."""
     control: float
-    """How the control of arithmetic moved: 1 for not at all."""
+    """Ratio of the arithmetic control, new to old; 1 means unchanged."""
     outside: float
-    """Seconds that the time outside of operators grew by."""
+    """Increase of the time outside operators, in seconds."""
 
 
 class Change(NamedTuple):
-    """One change: two sides, and what its cause looks like."""
+    """One change: both sides, and a test for its cause."""
 
     name: str
     sides: Callable[[Any, Place], tuple[TorchTarget, TorchTarget]]
@@ -44,7 +44,9 @@ class Change(NamedTuple):
     on_cpu: bool = True
     around: Callable[[Any, Place, bool], Any] = lambda torch, place, is_new: nullcontext()
     under_load: bool = False
-    """Processes of our own take the GPU's power beside the new side: its clock falls, and controls show it."""
+    """True to load the GPU with other processes while the new side runs. Its clock falls, and the controls become
+    slower.
+    """
 
 
 def _width(place: Place) -> int:
@@ -56,13 +58,13 @@ def _target(place: Place, model: Any, shape: list[int], **options: Any) -> Torch
 
 
 def _grew(seen: Seen, phase: str) -> bool:
-    """Whether that phase took most of what phases grew by."""
+    """True if this phase has most of the increase of all phases."""
     whole = sum(value for value in seen.phases.values() if value > 0)
     return seen.phases.get(phase, 0.0) > 0.4 * whole > 0
 
 
 def _operator(*words: str) -> Callable[[Seen], bool]:
-    """Whether an operator that changed, or how it did, has one of these words."""
+    """True if a changed operator, or the description of its change, contains one of these words."""
     return lambda seen: any(
         word in f"{name} {detail}" for name, detail in seen.operators.items() for word in words
     )
@@ -101,7 +103,8 @@ def _channels_last(torch: Any, place: Place) -> tuple[TorchTarget, TorchTarget]:
     layers = [torch.nn.Conv2d(channels, channels, 3) for _ in range(3)]
     plain = torch.nn.Sequential(*layers).to(place.device).eval()
 
-    def switching(x: Any) -> Any:  # each layer in the other layout: conversions before and after
+    # each layer uses the other memory layout, with conversions before and after
+    def switching(x: Any) -> Any:
         for layer in plain:
             x = layer(x.contiguous(memory_format=torch.channels_last)).contiguous()
         return x
@@ -185,7 +188,7 @@ def _synchronised(torch: Any, place: Place) -> tuple[TorchTarget, TorchTarget]:
     def waits(x: Any) -> Any:
         for layer in model:
             x = layer(x)
-            if float(x.flatten()[0]) == 1e30:  # a value is read: the host waits for the device
+            if float(x.flatten()[0]) == 1e30:  # reading a value makes the host wait for the device
                 return x
         return x
 
@@ -253,7 +256,7 @@ CHANGES = (
 
 
 def measured(change: Change, place: Place) -> Seen:
-    """Both sides in turns, with their profiles, and the control beside them."""
+    """Measure both sides in turns, with profiles, and the control after each."""
     if not change.under_load:
         return _measured(change, place, partial(change.around, torch_module(place), place))
     with Busy(place, "compute", 2 if place.on_gpu else 4) as load:

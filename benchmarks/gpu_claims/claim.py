@@ -1,4 +1,4 @@
-"""A claim, what was measured of it, and whether it holds. Pure."""
+"""A claim with its measured value, and the decision whether the claim holds. Pure functions."""
 
 from __future__ import annotations
 
@@ -45,17 +45,19 @@ class Measured(NamedTuple):
     low: float
     high: float
     least: float = -math.inf
-    """What the bound demands at least, in the value's unit."""
+    """Lower bound, in the value's unit."""
     most: float = math.inf
-    """What it allows at most."""
+    """Upper bound, in the value's unit."""
     unit: str = ""
     note: str = ""
     decided: bool = True
-    """False where it ran on something else than what the claim is about (a CPU, a stand-in): never held nor refuted."""
+    """False if the measurement used a CPU or a stand-in instead of the claim's device. The claim is then left
+    undecided.
+    """
 
     @property
     def verdict(self) -> Verdict:
-        """Held where the whole interval keeps the bound, refuted where none of it does."""
+        """Return "held" if the whole interval is within the bounds, "refuted" if the whole interval is outside."""
         if not self.decided or math.isnan(self.value):
             return "not shown"
         if self.least <= self.low and self.high <= self.most:
@@ -65,7 +67,7 @@ class Measured(NamedTuple):
         return "not shown"
 
     def as_json(self) -> dict[str, Any]:
-        """For the state file, in which numbers are finite or text."""
+        """Return the values for the state file; numbers that are not finite become text."""
         return {
             name: value if not isinstance(value, float) or math.isfinite(value) else str(value)
             for name, value in self._asdict().items()
@@ -73,14 +75,17 @@ class Measured(NamedTuple):
 
 
 def from_json(found: dict[str, Any]) -> Measured:
-    """What :meth:`Measured.as_json` wrote."""
+    """Read the result of :meth:`Measured.as_json`."""
     numbers = ("value", "low", "high", "least", "most")
     values: dict[str, Any] = {name: float(v) if name in numbers else v for name, v in found.items()}
     return Measured(**values)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean of independent values and its 95 % interval, by Student's t; of one value the interval is infinite."""
+    """Return the mean of independent values and its 95 % interval, by Student's t.
+
+    With one value, the interval is infinite.
+    """
     middle = statistics.fmean(values)
     if len(values) < 2:
         return middle, -math.inf, math.inf
@@ -91,7 +96,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def share(successes: int, trials: int) -> tuple[float, float, float]:
-    """A share and its 95 % interval by Wilson; of 0 trials nothing is known."""
+    """Return a share and its 95 % Wilson interval; with 0 trials, the interval is from 0 to 1."""
     if not trials:
         return math.nan, 0.0, 1.0
     z, p = 1.96, successes / trials
@@ -104,7 +109,10 @@ def paired_ratio(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
     of: Callable[[Sequence[float]], float],
 ) -> tuple[float, float, float]:
-    """A statistic of all first sides over that of all second ones; pairs are resampled whole, as blocks of time."""
+    """Return the ratio of a statistic between first and second sides, with its bootstrap interval.
+
+    Whole pairs are resampled, because requests in a block are correlated.
+    """
 
     def ratio(chosen: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
         first, second = ([value for pair in chosen for value in pair[side]] for side in (0, 1))
@@ -116,12 +124,12 @@ def paired_ratio(
 
 
 def quantile(values: Sequence[float], percent: int) -> float:
-    """Of a sample, by linear interpolation."""
+    """Return a quantile of a sample, by linear interpolation."""
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def row(measured: Measured, step: str) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     numbers = f"{measured.value:.4g}{measured.unit} [{measured.low:.4g}, {measured.high:.4g}]"
     cells = (measured.claim, measured.bound, numbers, measured.verdict, step, measured.note)
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"

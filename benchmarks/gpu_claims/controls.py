@@ -1,4 +1,7 @@
-"""Controls repeat; a power cap moves them; a neighbour on the GPU shows in a run's tag. By load of our own."""
+"""Claims on controls: they are repeatable, a power cap slows them, and a neighbour on the GPU causes a tag.
+
+The load comes from processes of this benchmark.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from infercanary.probe.targets.controls import Seconds, available_controls
 
 _ROUNDS, _REPEATS = 10, 40
 _INTERVAL_SECONDS = 1.6
-"""NVML's use of a GPU is of up to a second before, and the probe's own work must not be in it."""
+"""NVML's utilization covers up to the last second, which must not include the probe's own work."""
 
 
 @contextmanager
 def opened(place: Place) -> Iterator[Mapping[str, Seconds]]:
-    """The device's controls; those that time a launch alone are left out of what has to repeat."""
+    """Open the device's controls, except those that time only a launch, which need not be repeatable."""
     controls, _ = available_controls(place.device)
     if not controls:
         raise NotRun(f"no controls of {place.device} here")
@@ -35,18 +38,18 @@ def opened(place: Place) -> Iterator[Mapping[str, Seconds]]:
 
 
 def seconds(work: Seconds, repeats: int = _REPEATS) -> float:
-    """The median of one execution."""
+    """Return the median of one execution, in seconds."""
     return statistics.median(work() for _ in range(repeats))
 
 
 def of_kind(controls: Mapping[str, Any], bottleneck: str) -> str:
-    """The name of the one that is limited by ``bottleneck``."""
+    """Return the name of the control that is limited by ``bottleneck``."""
     return next(name for name in controls if CONTROLS[name].bottleneck == bottleneck)
 
 
 @step("controls-repeat", "each control repeats within 1 %")
 def repeat(place: Place) -> list[Measured]:
-    """The scatter of rounds of 40 repeats, of each control that is bound by the device."""
+    """Measure the scatter between rounds of 40 repeats, for each control of the device."""
     rows = []
     with opened(place) as controls:
         for name, control in controls.items():
@@ -72,7 +75,11 @@ def repeat(place: Place) -> list[Measured]:
     "a process that copies memory takes turns with ours: controls stay, and runs are tagged",
 )
 def memory_hog(place: Place) -> list[Measured]:
-    """Without MPS a GPU runs one process at a time; a repeat is shorter than a turn, and its wait is left out."""
+    """Claim: controls do not change beside a process that copies memory.
+
+    Without MPS a GPU runs one process at a time. A control's repeat is shorter than a time slice, and its wait is
+    excluded.
+    """
     torch_module(place)
     with Busy(place, "memory", 1 if place.on_gpu else 2) as load:
         ratios = _under(place, load)
@@ -84,7 +91,7 @@ def memory_hog(place: Place) -> list[Measured]:
 
 
 def _under(place: Place, load: Busy) -> dict[str, list[float]]:
-    """Control → ratios of loaded over unloaded, in turns, so that drift falls out."""
+    """Return control → ratios of loaded to unloaded time. Both are measured in turns, so that drift cancels."""
     ratios: dict[str, list[float]] = {}
     with opened(place) as controls:
         for _ in range(place.times(5)):
@@ -97,7 +104,7 @@ def _under(place: Place, load: Busy) -> dict[str, list[float]]:
 
 
 def _tagged(place: Place, load: Busy) -> list[Measured]:
-    """Which share of a real probe's runs say ``gpu_busy``, beside the load and without it."""
+    """Return the share of a real probe's runs with the tag ``gpu_busy``, beside the load and without load."""
     probe = Probe(
         {"canary": TorchTarget(lambda x: x * 2, [{"shape": [1024]}], device=place.device)},
         listen="127.0.0.1:0",
@@ -109,7 +116,7 @@ def _tagged(place: Place, load: Busy) -> list[Measured]:
         _further(probe, 1)
         without = _further(probe, count)
         with load.at_work():
-            _further(probe, 1)  # its sample may be of the second before
+            _further(probe, 1)  # the run's sample may include the second before
             beside = _further(probe, count)
     finally:
         probe.stop()
@@ -125,7 +132,7 @@ def _said(runs: Sequence[Run]) -> tuple[float, float, float]:
 
 
 def _further(probe: Probe, count: int) -> Sequence[Run]:
-    """So many runs from now on."""
+    """Wait for this number of further runs, and return them."""
     cursor = decode(probe.report("")).cursor
     until = time.monotonic() + 60 + count * 2 * _INTERVAL_SECONDS
     while time.monotonic() < until:
@@ -138,7 +145,7 @@ def _further(probe: Probe, count: int) -> Sequence[Run]:
 
 @step("controls-neighbour", "controls beside a neighbour; a changed image moves the canary alone")
 def neighbour(place: Place) -> list[Measured]:
-    """The ratio of a canary's shift over the control's, once by a neighbour and once by twice the work."""
+    """Measure the ratio of a canary's shift to the control's: once beside a neighbour, once with twice the work."""
     torch = torch_module(place)
     width = 4096 if place.on_gpu else 512
     matrix = torch.randn(width, width, device=place.device)
@@ -184,7 +191,7 @@ def neighbour(place: Place) -> list[Measured]:
 
 @step("controls-power-cap", "a power cap by load of our own processes is recognised", needs_gpu=True)
 def power_cap(place: Place) -> list[Measured]:
-    """NVML's seconds of `sw_power_cap`, and the SM clock, while matrix products in half precision run."""
+    """Measure NVML's seconds of `sw_power_cap` and the SM clock during matrix products in half precision."""
     from infercanary.probe.gpu.cuda_driver import pci_bus_id
     from infercanary.probe.samplers.nvml import NvmlSampler
     from infercanary.probe.tags import gpus_at, values

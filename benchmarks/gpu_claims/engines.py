@@ -29,7 +29,7 @@ _TINY_LLAMA = Path(__file__).with_name("tiny_llama.py")
 
 @step("engine-modes", "eager, CUDA graph and max-autotune: the same output")
 def modes(place: Place) -> list[Measured]:
-    """The largest relative error of an output against eager's."""
+    """Measure the largest relative error of each mode's output compared with eager mode."""
     torch_module(place)
     wanted = ["eager", "torchscript"]
     if place.on_gpu:
@@ -55,7 +55,7 @@ def modes(place: Place) -> list[Measured]:
 
 
 def _model(path: Path) -> str:
-    """A product, and an operator that the CUDA provider has no kernel for (Unique)."""
+    """Make an ONNX model of a product and of an operator without a CUDA kernel (Unique)."""
     from onnx import TensorProto, helper
 
     nodes = [
@@ -79,7 +79,10 @@ def _model(path: Path) -> str:
     "engine-onnxruntime", "ONNX Runtime: provider order, and an operator that falls back to the CPU, by name"
 )
 def onnxruntime(place: Place) -> list[Measured]:
-    """Needs onnxruntime-gpu on a GPU; on a CPU the same path runs on the CPU's provider."""
+    """Check the order of providers and the fallback to the CPU.
+
+    Needs onnxruntime-gpu on a GPU; on a CPU, the same code runs on the CPU's provider.
+    """
     need("onnxruntime", "onnx", "numpy")
     import onnxruntime as ort
 
@@ -126,7 +129,10 @@ def onnxruntime(place: Place) -> list[Measured]:
 
 @step("engine-streaming", "a server that streams with continuous batching: Transformers'")
 def streaming(place: Place) -> list[Measured]:
-    """A tiny model of random weights, made here: nothing is fetched. Latency of a token, alone and beside others."""
+    """Measure the latency of a token of a tiny model, alone and beside other requests.
+
+    The model has random weights, so nothing is downloaded.
+    """
     torch_module(place)
     command = Path(sys.executable).with_name("transformers")
     if importlib.util.find_spec("transformers") is None or not (

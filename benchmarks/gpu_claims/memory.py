@@ -1,4 +1,4 @@
-"""Device memory of the context, of torch and of the model, apart; and what a probe adds in a server's process."""
+"""Claims on device memory: of the context, of torch, of the model, and of a probe in a server's process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ print(json.dumps(found))
 
 @step("memory", "device memory of context, torch, model and an in-process probe, apart")
 def memory(place: Place) -> list[Measured]:
-    """Fresh processes, by NVML's memory in use: nothing else may start on the device meanwhile."""
+    """Measure new processes by NVML's memory in use. No other process may start on the device meanwhile."""
     torch_module(place)
     trials = place.times(4, least=2)
     bare, full = ([json.loads(child(place, _CODE, str(on))) for _ in range(trials)] for on in (False, True))
@@ -95,7 +95,7 @@ def memory(place: Place) -> list[Measured]:
 
 @step("tensor-cores", "the canary `matmul` says whether Tensor Cores are in use")
 def tensor_cores(place: Place) -> list[Measured]:
-    """Rates of half precision over single precision, and the canary's own answer."""
+    """Compare the rates of half and single precision with the canary's own answer."""
     from infercanary.probe.canary import Canary
     from infercanary.probe.histogram import Tally
     from infercanary.probe.targets import make

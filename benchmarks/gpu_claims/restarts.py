@@ -1,4 +1,4 @@
-"""Ten identical restarts: no start is called slower or faster than those before it."""
+"""Claim: of ten identical restarts, no start is called slower or faster than the starts before."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(json.dumps(found))
 
 @step("restarts", "ten identical restarts: none is called")
 def restarts(place: Place) -> list[Measured]:
-    """Each start in a process of its own; each is judged against all before it, as `infercanary compare` does."""
+    """Run each start in a separate process, and compare it with all earlier starts, as `infercanary compare` does."""
     torch_module(place)
     need("numpy", "scipy")
     from infercanary.judge import compare

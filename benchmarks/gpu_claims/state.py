@@ -1,4 +1,7 @@
-"""The one file that a run is carried away and back in: which steps are done, with which outcome, on which device."""
+"""State of a run in one file: finished steps with their outcomes, and the device.
+
+The file can be moved between machines.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ VERSION = 1
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The state; an empty one where there is no file. Raises SystemExit with one line where it is none."""
+    """Read the state; a missing file gives an empty state.
+
+    Raises SystemExit with one line if the file has no valid state.
+    """
     if not path.exists():
         return {"version": VERSION, "devices": {}}
     try:
@@ -26,7 +32,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """Whole or not at all: a kill in the middle leaves the state before."""
+    """Write the state in one atomic step, so that a kill leaves the earlier state."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".new")
     with beside.open("w") as file:

@@ -1,4 +1,4 @@
-"""What a step is: a function that measures, within 8 minutes, and can be run alone."""
+"""A step: a function that measures something within 8 minutes, and can be run alone."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ MODULES = ("timing", "controls", "tenant", "memory", "changes", "restarts", "var
 
 
 class NotRun(Exception):
-    """The step cannot be run here: why, and what it needs."""
+    """The step cannot run here. The text has the reason and the missing requirement."""
 
 
 class Place(NamedTuple):
-    """Where a step measures."""
+    """Device, scale and folder of a step."""
 
     device: str
-    """``cuda`` or ``cpu``: on the CPU a step's logic runs, and decides no claim."""
+    """``cuda`` or ``cpu``; on the CPU only the step's logic is tested."""
     scale: float
-    """Of repeats and seconds: 1 on a GPU, less to see the logic run."""
+    """Factor for repeats and seconds: 1 on a GPU, less to test the logic."""
     folder: Path
-    """For files; it ends with the step."""
+    """Folder for files, which is removed after the step."""
 
     @property
     def on_gpu(self) -> bool:
-        """Whether claims are decided."""
+        """True if claims can be decided."""
         return self.device.startswith("cuda")
 
     def times(self, number: int, least: int = 3) -> int:
-        """So many repeats."""
+        """Return the scaled number of repeats."""
         return max(least, round(number * self.scale))
 
 
@@ -52,9 +52,9 @@ class Step(NamedTuple):
     about: str
     function: Callable[[Place], list[Measured]]
     needs_gpu: bool
-    """False where its logic runs on a CPU too, or a stand-in is all there is."""
+    """False if the step's logic also runs on a CPU, or only with a stand-in."""
     stand_in: bool
-    """It runs over a stand-in and never needs a device."""
+    """True if the step uses a stand-in and never needs a device."""
 
 
 _steps: dict[str, Step] = {}
@@ -73,7 +73,7 @@ def step(name: str, about: str, *, needs_gpu: bool = False, stand_in: bool = Fal
 
 
 def steps() -> dict[str, Step]:
-    """All, in order."""
+    """Return all steps in order."""
     for module in MODULES:
         importlib.import_module(f"gpu_claims.{module}")
     return dict(_steps)
@@ -81,9 +81,9 @@ def steps() -> dict[str, Step]:
 
 @contextmanager
 def group(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process in a group of its own, which is killed with all that it started in the end, however this one ends.
+    """Run a process in a separate group, which is killed at the end of the block, however this process ends.
 
-    A killed process cannot clean up: the guard waits at a pipe that this process alone holds open.
+    A killed process cannot clean up. So a guard waits at a pipe that only this process holds open.
     """
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -98,14 +98,14 @@ def group(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def need(*modules: str) -> None:
-    """Raise :class:`NotRun` where one is not installed."""
+    """Raise :class:`NotRun` if a module is not installed."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise NotRun(f"needs {', '.join(missing)} in {sys.executable}")
 
 
 def torch_module(place: Place) -> Any:
-    """torch, with the device that is asked for."""
+    """Return torch, after a check of the device."""
     need("torch")
     import torch
 
@@ -123,13 +123,13 @@ def synchronized(torch: Any, place: Place) -> None:
 
 
 def run_median(target: Any, repeats: int = 5) -> float:
-    """Wall seconds: what a run of a probe is judged by."""
+    """Return the median wall seconds of a run, as in a probe."""
     walls: list[float] = [target.clock.measure(target.run)[0].wall for _ in range(repeats)]
     return statistics.median(walls)
 
 
 def child(place: Place, code: str, *arguments: str, seconds: float = 200.0) -> str:
-    """What a process of its own prints: nothing that it takes is left here."""
+    """Return the output of a separate process, which leaves no memory in this process."""
     done = subprocess.run(
         [sys.executable, "-c", code, place.device, *arguments],
         capture_output=True,
@@ -143,9 +143,9 @@ def child(place: Place, code: str, *arguments: str, seconds: float = 200.0) -> s
 
 
 class Busy:
-    """Processes of our own that keep the device busy while :meth:`at_work`: by matrix products or by copies.
+    """Processes that keep the device busy within :meth:`at_work`, by matrix products or copies.
 
-    They start once and work on a command: a start takes longer than what is measured beside it.
+    They start once and wait for commands, because a start takes longer than the measurements beside them.
     """
 
     def __init__(self, place: Place, kind: Literal["compute", "memory"], count: int = 1) -> None:
@@ -170,7 +170,10 @@ class Busy:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Busy within it, and idle after it: what was queued on the device has ended."""
+        """Keep the device busy within the block.
+
+        After the block the device is idle, because all queued work has ended.
+        """
         self._tell("work")
         self._all_say("busy")
         try:
@@ -200,9 +203,9 @@ class Busy:
             process.communicate()
 
 
-# It gets one command at a time, so none waits in a buffer while it selects. It ends with its standard input. "busy"
-# follows the first batch, and "idle" the last one: a device works on what was queued after the process that queued it
-# was stopped.
+# Commands are sent one at a time, so that no command waits in a buffer during select(). The process ends with its
+# standard input. "busy" follows the first batch and "idle" the last batch, because a device finishes queued work even
+# after its process was stopped.
 _LOAD = """
 import select, sys, torch
 device, kind = sys.argv[1:3]
@@ -234,7 +237,7 @@ while sys.stdin.readline():
 
 
 def run_pytest(options: Sequence[str]) -> tuple[int, int, int, str]:
-    """Passed, failed and skipped tests, and the last lines, of a session in this interpreter."""
+    """Run pytest in this interpreter; return the numbers of passed, failed and skipped tests, and the last lines."""
     need("pytest")
     command = [sys.executable, "-m", "pytest", "-q", "-rfEs", *options]
     done = subprocess.run(

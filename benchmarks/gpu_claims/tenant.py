@@ -1,4 +1,7 @@
-"""What the probe costs a tenant: it is switched on and off every 2 s inside one server process, in random order."""
+"""Measures the cost of a probe for a tenant.
+
+The probe is paused and resumed every 2 s in one server process, in random order.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from infercanary.probe import Probe, TorchTarget
 
 BLOCK_SECONDS = 2.0
 SETTLE_SECONDS = 0.2
-"""Before each block, that do not count."""
+"""Seconds before each block that do not count."""
 _PAIRS = 90
 
 
 @step("tenant", "a server's p50 and p99 with the probe over without it, blocks of 2 s as pairs")
 def tenant(place: Place) -> list[Measured]:
-    """Requests back to back: the hardest load. A run each second, ten times as often as by default."""
+    """Measure with requests back to back, and with a run each second (ten times the default)."""
     torch = torch_module(place)
     network, shape = model(place)
     shape = [1, *shape[1:]]
@@ -47,13 +50,13 @@ def tenant(place: Place) -> list[Measured]:
     )
     probe.start()
     block_seconds = BLOCK_SECONDS * (1 if place.on_gpu else max(place.scale, 0.25))
-    block(5 * block_seconds)  # it opens and warms up
+    block(5 * block_seconds)  # the probe opens and warms up
     rng, pairs = random.Random(7), []
     for _ in range(place.times(_PAIRS)):
         sides: dict[bool, list[float]] = {}
         for is_on in rng.sample((True, False), 2):
             gate.open.clear()
-            block(SETTLE_SECONDS)  # a repeat that had begun ends
+            block(SETTLE_SECONDS)  # wait for the end of a running repeat
             if is_on:
                 gate.open.set()
             sides[is_on] = block(block_seconds)

@@ -1,4 +1,4 @@
-"""The GPU tests, a step for each file; and what only a stand-in can show: a lost GPU, MIG."""
+"""Steps that run the GPU tests, one for each file, and tests with a stand-in for the driver (lost GPU, MIG)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _register(name: str, about: str, claim: str, *options: str, is_stand_in: boo
         if not passed and not failed:
             raise NotRun(f"{skipped} tests skipped: {note}")
         note = f"{passed} passed; {'no real library' if is_stand_in else note}"
-        # A stand-in shows our code, and nothing of the real library: no claim is decided by it.
+        # A stand-in tests only our code and not the real library, so it decides no claim.
         return [
             Measured(claim, "0 failed", failed, failed, failed, most=0.0, note=note, decided=not is_stand_in)
         ]

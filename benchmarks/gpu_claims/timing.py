@@ -1,4 +1,4 @@
-"""Timing truth: the phases of a canary against the profiler's kernels and a plain measurement, in each mode."""
+"""Claims on timing: phases of a canary against the profiler's kernels and a plain measurement, in each mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODES = ("eager", "compile", "max-autotune", "graph", "torchscript")
 
 
 def model(place: Place) -> tuple[Any, list[int]]:
-    """ResNet-18 of the example, with a batch so large that there are hardly any gaps between kernels."""
+    """Return the example's ResNet-18 and a batch that is large enough to leave hardly any gaps between kernels."""
     if (folder := str(ROOT / "examples/resnet18")) not in sys.path:
         sys.path.insert(0, folder)
     from model import SHAPE, build
@@ -28,7 +28,7 @@ def model(place: Place) -> tuple[Any, list[int]]:
 
 
 def target(place: Place, mode: str) -> TorchTarget:
-    """The same model in one mode, not open."""
+    """Return an unopened target of the model in one mode."""
     torch = torch_module(place)
     made, shape = model(place)
     inputs, options = [{"shape": shape}], {"device": place.device}
@@ -48,7 +48,7 @@ def target(place: Place, mode: str) -> TorchTarget:
 
 
 def _plain(torch: Any, place: Place, work: Callable[[], object]) -> float:
-    """Wall seconds of one inference with nothing of ours around it."""
+    """Return the wall seconds of one inference without InferCanary."""
     begin = time.perf_counter()
     work()
     synchronized(torch, place)

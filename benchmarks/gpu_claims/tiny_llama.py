@@ -1,6 +1,7 @@
-"""Make ``tiny``, a language model of random weights, in the current folder: ``transformers serve ./tiny`` serves it.
+"""Writes ``tiny``, a language model with random weights, to the current folder.
 
-It runs in the environment of the server, which need not be the one of the claims or of the tests.
+``transformers serve ./tiny`` serves the model. This program runs in the server's environment, which may differ from
+the environment of claims and tests.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 
 def main() -> None:
-    """Write the model and its tokenizer."""
-    # Letters only, and no end: bytes that are no text would be held back, and a salt makes the model write other ones.
+    """Write the model and the tokenizer."""
+    # Use only letters and no end token. Servers hold back bytes that are not text, and with a salt the model would
+    # write other bytes.
     signs = sorted(sign for sign in pre_tokenizers.ByteLevel.alphabet() if sign.isascii() or sign == "\u0120")
     vocabulary = {sign: i for i, sign in enumerate(["<s>", "</s>", *signs])}
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

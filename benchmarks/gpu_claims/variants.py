@@ -1,4 +1,4 @@
-"""What `infercanary ab --b env.NAME=VALUE` compares: one model under two settings, in this interpreter."""
+"""Claim on `infercanary ab --b env.NAME=VALUE`: one model under two settings, in this interpreter."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def factory():
     torch.manual_seed(0)
     return torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(4))).eval()
 """
-_TF32_OFF = "env.NVIDIA_TF32_OVERRIDE=0"  # cuBLAS reads it; on a CPU nothing does
+_TF32_OFF = "env.NVIDIA_TF32_OVERRIDE=0"  # only cuBLAS reads this variable
 
 
 @step("ab-variable", "`ab --b env.NAME=VALUE`: one model, and a variable that turns TF32 off for B alone")
 def variable(place: Place) -> list[Measured]:
-    """Without Docker: both sides are processes of this interpreter, started in turn as `ab` does with images."""
+    """Run both sides as processes of this interpreter, without Docker, in turns as in `ab`."""
     torch_module(place)
     need("numpy", "scipy", "docker", "rich")
     width = 4096 if place.on_gpu else 128

@@ -1,6 +1,7 @@
-"""The step of action.yml that comments on the pull request, or replaces its comment of an earlier run.
+"""Step of action.yml that writes a comment on the pull request, or replaces the comment of an earlier run.
 
-From: ANSWER, NAME, NUMBER, TOKEN; GITHUB_API_URL, GITHUB_REPOSITORY, GITHUB_SERVER_URL, GITHUB_RUN_ID.
+Environment variables: ANSWER, NAME, NUMBER, TOKEN; GITHUB_API_URL, GITHUB_REPOSITORY, GITHUB_SERVER_URL,
+GITHUB_RUN_ID.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from os import environ
 from pathlib import Path
 from typing import Any
 
-MOST = 60_000  # characters; GitHub takes 65,536
+MOST = 60_000  # characters; GitHub's limit is 65,536
 
 MARKER = f"<!-- infercanary: {re.sub('[^A-Za-z0-9 ._/-]', '?', environ['NAME'])[:80]} -->"
 ISSUES = f"{environ['GITHUB_API_URL']}/repos/{environ['GITHUB_REPOSITORY']}/issues"
@@ -22,7 +23,7 @@ JOB = f"{environ['GITHUB_SERVER_URL']}/{environ['GITHUB_REPOSITORY']}/actions/ru
 
 
 def ask(method: str, url: str, body: object = None) -> tuple[Any, str]:
-    """The answer, and where its next page is."""
+    """Return GitHub's answer, and the URL of the next page (empty if there is none)."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, method=method)  # noqa: S310 - GitHub's own address
     request.add_header("Authorization", f"Bearer {environ['TOKEN']}")
@@ -33,7 +34,7 @@ def ask(method: str, url: str, body: object = None) -> tuple[Any, str]:
 
 
 def earlier() -> int | None:
-    """The id of the comment of an earlier run; None where there is none."""
+    """Return the id of the comment of an earlier run; None if there is none."""
     page = f"{ISSUES}/{environ['NUMBER']}/comments?per_page=100"
     while page:
         found, page = ask("GET", page)
@@ -44,7 +45,7 @@ def earlier() -> int | None:
 
 
 def comment() -> None:
-    """Write it."""
+    """Write the comment."""
     text = Path(environ["ANSWER"]).read_text(encoding="utf-8")
     if len(text) > MOST:
         text = text[: text.rindex("\n", 0, MOST)] + "\n\n…\n"
@@ -59,6 +60,7 @@ def comment() -> None:
 try:
     comment()
 except (OSError, ValueError) as error:
-    # A fork's token may not write. The answer is in the job's summary, and the exit code is about that alone.
+    # A fork's token may not write comments. The job's summary also has the answer, and the exit code depends only on
+    # the answer.
     print(f"::warning::no comment on the pull request ({error}): the job needs `pull-requests: write`")
     sys.exit(0)

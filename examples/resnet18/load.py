@@ -1,7 +1,7 @@
-"""Load for the example server: sequential requests at a given pace, and what they took.
+"""Load for the example server: sends requests one by one at a given rate, and measures their latencies.
 
-Open loop: request k is due at k / rate, and its latency counts from then, so that a server that stalls cannot
-hide it (coordinated omission). ``--rate 0`` sends the next request when the last one is answered.
+The loop is open: request k is due at k / rate, and its latency is measured from that time. So a stalled server cannot
+hide latency (coordinated omission). ``--rate 0`` sends each request after the previous answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _IMAGE = bytes(range(256)) * (3 * 224 * 224 // 256)
 
 
 async def load(url: str, seconds: float, rate: float, warm_up: int = 5) -> list[float]:
-    """Latencies in seconds of the requests sent within ``seconds``; raises where a request fails."""
+    """Return the latencies (seconds) of the requests sent within ``seconds``. Raises an error if a request fails."""
     latencies: list[float] = []
     async with aiohttp.ClientSession(raise_for_status=True) as session:
 
@@ -38,11 +38,16 @@ async def load(url: str, seconds: float, rate: float, warm_up: int = 5) -> list[
 
 
 def main() -> None:
-    """Print one JSON object: requests, and p50, p90, p99 in seconds."""
+    """Print one JSON object: number of requests, and p50, p90, p99 in seconds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8000/predict", help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=10, help="how long (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=0, help="requests a second; 0: back to back (default)")
+    parser.add_argument(
+        "--rate",
+        type=float,
+        default=0,
+        help="requests per second; 0 (default) sends each request after the previous answer",
+    )
     args = parser.parse_args()
     try:
         latencies = asyncio.run(load(args.url, args.seconds, args.rate))

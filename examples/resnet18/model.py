@@ -13,7 +13,7 @@ SHAPE = (1, 3, _SIZE, _SIZE)
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions around a shortcut, which is a 1×1 convolution where the shape changes."""
+    """Two 3×3 convolutions with a shortcut; if the shape changes, the shortcut is a 1×1 convolution."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -28,13 +28,13 @@ class Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, in, H, W) to (N, channels, H/stride, W/stride)."""
+        """Map (N, in, H, W) to (N, channels, H/stride, W/stride)."""
         y = torch.relu(self.norm1(self.conv1(x)))
         return torch.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
 class ResNet18(nn.Module):
-    """(N, 3, H, W) images to (N, 1000) logits."""
+    """Maps images (N, 3, H, W) to logits (N, 1000)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,14 +54,14 @@ class ResNet18(nn.Module):
         self.head = nn.Linear(512, 1000)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
+        """Return the logits."""
         features: Tensor = self.stages(self.stem(x)).mean(dim=(2, 3))
         logits: Tensor = self.head(features)
         return logits
 
 
 def build() -> nn.Module:
-    """The model in eval mode; the same weights in every process and on every machine."""
+    """Return the model in eval mode, with the same weights in every process and on every machine."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(18)
         return ResNet18().eval()

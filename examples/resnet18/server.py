@@ -1,8 +1,8 @@
 """A small inference server with the probe in its own process, on the same model object.
 
-``POST /predict`` takes an image as 3 × 224 × 224 bytes (channels first) and answers the most likely class. The three
-lines that a server needs for InferCanary are marked. Settings by environment: HOST, PORT, DEVICE (cpu), IMAGE_SIZE (224
-pixels: with fewer the model is faster), PROBE (on), PROBE_LISTEN, PROBE_INTERVAL_SECONDS, PROBE_DUTY_CAP,
+``POST /predict`` takes an image as 3 × 224 × 224 bytes (channels first) and answers with the most likely class. The
+three lines that add InferCanary to a server are marked 1, 2 and 3. Environment variables: HOST, PORT, DEVICE (cpu),
+IMAGE_SIZE (224 pixels; a smaller image is faster), PROBE (on), PROBE_LISTEN, PROBE_INTERVAL_SECONDS, PROBE_DUTY_CAP,
 PROBE_TIMEOUT_SECONDS.
 """
 
@@ -24,7 +24,7 @@ _BYTES = SHAPE[1] * SHAPE[2] * SHAPE[3]
 
 
 class Classifier:
-    """The model, and the one thread that runs it: one inference at a time, as a GPU would."""
+    """The model, and a pool with a single thread: one inference at a time, as on a GPU."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -32,17 +32,17 @@ class Classifier:
         self.pool = ThreadPoolExecutor(1)
 
     async def __call__(self, body: bytes) -> int:
-        """The class of one image."""
+        """Return the class of one image."""
         while True:
             pool = self.pool
             try:
                 return await asyncio.get_running_loop().run_in_executor(pool, self._infer, body)
             except asyncio.CancelledError:
                 if pool is self.pool:
-                    raise  # the client went away
+                    raise  # the client closed the connection
 
     def replace_pool(self) -> ThreadPoolExecutor:
-        """Its thread hangs: what waits for it goes to a new one."""
+        """Replace the pool if its thread hangs; waiting requests move to the new pool."""
         hung, self.pool = self.pool, ThreadPoolExecutor(1)
         hung.shutdown(wait=False, cancel_futures=True)
         return self.pool
@@ -57,7 +57,7 @@ CLASSIFIER = web.AppKey("classifier", Classifier)
 
 
 async def predict(request: web.Request) -> web.Response:
-    """One image in, one class out."""
+    """Answer with the class of the image in the request."""
     body = await request.read()
     if len(body) != _BYTES:
         raise web.HTTPBadRequest(text=f"send {_BYTES} bytes, {SHAPE[1:]}; got {len(body)}\n")
@@ -65,12 +65,12 @@ async def predict(request: web.Request) -> web.Response:
 
 
 async def healthy(_: web.Request) -> web.Response:
-    """For the container's health check."""
+    """Answer the container's health check."""
     return web.Response(text="ok\n")
 
 
 async def probed(app: web.Application) -> AsyncIterator[None]:
-    """The probe lives as long as the server does."""
+    """Run the probe as long as the server runs."""
     classifier = app[CLASSIFIER]
     probe = Probe(  # 2
         {"resnet18": TorchTarget(classifier.model, [{"shape": list(SHAPE)}], device=classifier.device)},
@@ -87,7 +87,7 @@ async def probed(app: web.Application) -> AsyncIterator[None]:
 
 
 def create_app() -> web.Application:
-    """The server, with or without its probe (PROBE=off, to measure what the probe costs)."""
+    """Make the server. With PROBE=off it has no probe, to measure the cost of the probe."""
     app = web.Application(client_max_size=2 * _BYTES)
     app[CLASSIFIER] = Classifier(os.environ.get("DEVICE", "cpu"))
     app.router.add_post("/predict", predict)

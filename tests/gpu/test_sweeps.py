@@ -57,5 +57,5 @@ def test_a_batch_that_does_not_fit_is_reported_and_leaves_nothing():
 
 def test_a_graph_has_one_size():
     target = convolution(mode="graph")
-    with pytest.raises(Unsized, match="a CUDA graph has the one size"):
+    with pytest.raises(Unsized, match="a CUDA graph has the size"):
         target.copy_with_batch(2)

@@ -138,7 +138,7 @@ def test_hashes_are_those_of_the_wheels_that_fit_the_images():
 
 
 def test_what_is_no_digest_is_refused():
-    with pytest.raises(UsageError, match="is no digest"):
+    with pytest.raises(UsageError, match="is not a digest"):
         pin.overlay(COMPOSE, lambda _: "sha256:12")
 
 

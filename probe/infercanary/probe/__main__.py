@@ -43,18 +43,18 @@ log = logging.getLogger("infercanary.probe")
     "--once",
     "only_once",
     is_flag=True,
-    help="Run every canary once, print a report that people can read, and exit.",
+    help="Run every canary once, print a readable report, and exit.",
 )
 @click.option(
     "--profile",
     "profiles",
     is_flag=True,
-    help="Profile every canary, print which operators its time goes to, and exit.",
+    help="Profile every canary, print the time of each operator, and exit.",
 )
 @click.option(
     "--trace",
     type=click.Path(readable=False, path_type=Path),
-    help="As --profile, and write the engine's trace to this file, for https://ui.perfetto.dev.",
+    help="Profile every canary, and write the engine's trace to this file, for https://ui.perfetto.dev.",
 )
 def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: Path | None) -> int:
     """Run canary inferences in this container, and answer the exporter with their latencies.

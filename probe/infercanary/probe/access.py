@@ -27,12 +27,14 @@ class Access:
         self._tls, self._token_file = tls, token_file
         self._context: ssl.SSLContext | None = None
         if token_file is not None and not _read_token(token_file):
-            raise UsageError(f"token_file: {token_file} cannot be read or is empty; write a token there")
+            raise UsageError(
+                f"token_file: {token_file} cannot be read or is empty; write a token to the file"
+            )
         try:
             self._load()
         except (OSError, ValueError) as error:
             raise UsageError(
-                f"tls: its files cannot be used ({error}); give a certificate and its key as PEM, without a password"
+                f"tls: the files cannot be used ({error}); give a certificate and its key as PEM, without a password"
             ) from None
 
     def context(self) -> ssl.SSLContext | None:

@@ -37,11 +37,12 @@ from infercanary.probe.watcher import Memory
 log = logging.getLogger("infercanary.probe")
 
 _REOPEN_SECONDS = 60.0, 3600.0
-_SHORT_SECONDS = 60.0, 600.0  # between runs if memory does not suffice, because a run takes more memory
-_PUT_OFF_SECONDS = 5.0, 600.0  # the same for postponed runs, which take no memory
-_RATE_SECONDS = 1.0, 60.0  # the same after a server's rate limit refused requests
-_REOPEN_DUTY = 0.01  # share of the time for open() after failures, because each open() may load a model
-_ABSENT = ("unreachable", "not_ready", "timed_out")  # no model was loaded: a server was awaited
+_SHORT_SECONDS = 60.0, 600.0  # pause if memory does not suffice: longer, because a run takes more memory
+_PUT_OFF_SECONDS = 5.0, 600.0  # pause after postponed runs, which take no memory
+_RATE_SECONDS = 1.0, 60.0  # pause after a server's rate limit refused requests
+# limit of the share of time for open() after failures, because each open() may load a model
+_REOPEN_DUTY = 0.01
+_ABSENT = ("unreachable", "not_ready", "timed_out")  # no model was loaded, because open() waited for a server
 _WAITED = 1.5  # above this ratio of cost to busy time, the run waited for a considerable time
 _TAKE_SECONDS = 1.0
 
@@ -153,9 +154,7 @@ class Canary(TimedTarget):
         except DeadlineExceeded:
             if self._opening_since is not None and perf_counter() >= self._opening_since + self._open_timeout:
                 self._report_hang()
-                self._fail(
-                    f"not open after {self._open_timeout:g} s (open_timeout_seconds); still waiting for it"
-                )
+                self._fail(f"not open after {self._open_timeout:g} s (open_timeout_seconds); still waiting")
             return
         except BaseException as error:
             self._refuse(error)
@@ -199,7 +198,11 @@ class Canary(TimedTarget):
         # Set this even if closing continues: a closed target must not run.
         self.is_open, self._to_close = False, None
         self._retry_at = perf_counter() + max(0.0, ended.retry_at - time.monotonic())
-        why = ended.why if is_closed else f"{ended.why}; closing it takes long, and it may keep its memory"
+        why = (
+            ended.why
+            if is_closed
+            else f"{ended.why}; closing the canary takes long, and its memory may stay in use"
+        )
         self._count_failed(RunResult("raised", why, reason="out_of_memory"))
 
     def round(self, repeats: int) -> RunResult | None:
@@ -288,12 +291,12 @@ class Canary(TimedTarget):
     def _check(self, result: RunResult) -> RunResult:
         """Check the output, and keep the first steady output with numbers as the reference for later outputs."""
         if not all(map(math.isfinite, result.values)):
-            return result._replace(outcome="not_finite", detail="the output holds NaN or infinity")
+            return result._replace(outcome="not_finite", detail="the output contains NaN or infinity")
         if self._reference is not None:
             return result._replace(output_error=relative_error(result.values, self._reference))
         if not result.values:
             if self.output is None:
-                log.warning("canary %s: output not checked: no numbers were read from it", self.name)
+                log.warning("canary %s: output not checked: the target reads no numbers from it", self.name)
             self.output = ()
         elif self.state == "steady":
             self._reference, self.output = list(result.values), fingerprint(result.values)

@@ -29,7 +29,8 @@ TAGGED = Metric(
     "counter",
     "Runs with this tag: a condition that may have slowed them.",
     ("canary", "tag"),
-    reading="A tag that comes with an image points to the image; one on all containers of a host, to the host.",
+    reading="A tag that begins with an image points to the image; a tag on all containers of a host points to the "
+    "host.",
 )
 ELIGIBLE = Metric(
     "infercanary_eligible_ratio",
@@ -43,8 +44,8 @@ STATE = Metric(
     "gauge",
     "1 for the canary's current state, 0 for the others.",
     ("canary", "state"),
-    reading="`failing` and `out_of_memory` are alerts. `warming` that lasts: latencies do not settle. `opening` that "
-    "lasts: the load is slow or hangs.",
+    reading="`failing` and `out_of_memory` are alerts. If `warming` lasts, latencies do not settle. If `opening` "
+    "lasts, the load is slow or hangs.",
 )
 COLD_START = Metric(
     "infercanary_cold_start_seconds",
@@ -66,7 +67,8 @@ IQR = Metric(
     "gauge",
     "Interquartile range of the wall times of the last run's repeats.",
     ("canary",),
-    reading="Divide it by the median. A rise means contention: throttling, the garbage collector, or other work on the "
+    reading="Divide it by the median. A rise means contention: throttling, the garbage collector, or other work "
+    "on the "
     "GPU.",
 )
 BOTTLENECK = Metric(
@@ -81,7 +83,8 @@ OUTPUT_ERROR = Metric(
     "gauge",
     "Relative error (L2) of the last run's output against the first steady output; 1 at most.",
     ("canary",),
-    reading="Below 0.01 it is rounding. Above, the run is tagged `output_changed`: a faster run is no improvement.",
+    reading="Below 0.01 it is rounding. Above 0.01, the run is tagged `output_changed`: a faster run is no "
+    "improvement.",
 )
 
 FAILURES = Metric(
@@ -89,15 +92,15 @@ FAILURES = Metric(
     "counter",
     "Runs that failed, and attempts to open, by reason.",
     ("canary", "reason"),
-    reading="0 is healthy. `infercanary_canary_failure_info` has the words. `out_of_memory` is an alert: "
+    reading="0 is healthy. `infercanary_canary_failure_info` has the message. `out_of_memory` is an alert: "
     "retried after 1 to 10 minutes.",
 )
 DETAIL = Metric(
     "infercanary_canary_failure_info",
     "gauge",
-    "Why the canary fails, in the words of its first failure of that kind; missing while nothing fails.",
+    "Message of the canary's first failure with this reason; missing if no run fails.",
     ("canary", "reason", "detail"),
-    reading="Alerts quote it. The words of the last failure are on the status page and in the probe's log.",
+    reading="Alerts quote it. The message of the last failure is on the status page and in the probe's log.",
 )
 CUDA_MISSING = Metric(
     "infercanary_cuda_missing",

@@ -38,7 +38,7 @@ def remarks(path: str | os.PathLike[str]) -> list[str]:
     duty = load(path, ProbeConfig).duty_cap
     if duty < _LARGE_DUTY:
         return []
-    return [f"duty_cap: {duty:g} lets runs take {100 * duty:g} % of the time; 1 % is 0.01"]
+    return [f"duty_cap: {duty:g} allows runs {100 * duty:g} % of the time; write 0.01 for 1 %"]
 
 
 def read(path: str | os.PathLike[str]) -> Probe:

@@ -26,7 +26,7 @@ log = logging.getLogger("infercanary.probe")
 ERRORS = Metric(
     "infercanary_journal_errors_total",
     "counter",
-    "Runs that could not be written to the journal: the disk is full, is gone, or hangs.",
+    "Runs that could not be written to the journal, because the disk is full, missing or hanging.",
     reading="Healthy is no increase; missing without a journal. The exporter still collects the runs, but a crash "
     "loses them.",
 )

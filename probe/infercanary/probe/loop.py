@@ -82,10 +82,12 @@ class Probe:
         targets = {name: adapt(target) for name, target in targets.items()}
         if executor is not None and not callable(getattr(executor, "submit", None)):
             raise UsageError(
-                "executor: it has no method `submit`; give the server's own pool, or leave it out"
+                "executor: the object has no method `submit`; give the server's own pool, or no executor"
             )
         if on_hang is not None and not callable(on_hang):
-            raise UsageError("on_hang: it cannot be called; give a function that returns a pool or None")
+            raise UsageError(
+                "on_hang: the object cannot be called; give a function that returns a pool or None"
+            )
         if isinstance(samplers, Mapping):
             changes["samplers"], samplers = samplers, None
         elif samplers is not None and any(isinstance(sampler, str) for sampler in samplers):
@@ -151,7 +153,7 @@ class Probe:
         if self._thread is not None:
             if os.getpid() != self._pid:
                 log.error(
-                    "the probe was started before this process was forked; make and start another one here"
+                    "the probe was started before this process was forked; make and start a new probe in this process"
                 )
             return
         self._pid = os.getpid()
@@ -247,7 +249,7 @@ class Probe:
         schedule = Schedule(self.settings.interval_seconds, now)
         budget = Budget(self._runs_cap, now)
         if may_burst := self._may_burst():
-            log.info("for some minutes runs come more often, from the duty of the first hour (a burst)")
+            log.info("runs are more frequent for some minutes, within the duty of the first hour (a burst)")
         burst = Burst(self._runs_cap, now, may_burst)
         for work in self._between:
             work.start(now)
@@ -354,7 +356,7 @@ class Probe:
             schedule.stretch(interval, time.monotonic())
             self._tally.set(INTERVAL, interval)
             cap = 100 * self.settings.duty_cap
-            log.log(level, "a run every %.3g s: the duty cap is %.3g %%", interval, cap)
+            log.log(level, "a run every %.3g s, because the duty cap is %.3g %%", interval, cap)
 
     def _may_burst(self) -> bool:
         """True if a burst after the start is allowed: it is wanted, and the container has just started."""

@@ -35,12 +35,12 @@ log = logging.getLogger("infercanary.probe")
 
 _LEAST_WIDTH, _MOST_WIDTH = 80, 120
 _OPERATORS = 5
-_UNCHECKED = "not checked: no numbers were read from it, so a wrong answer goes unnoticed"
+_UNCHECKED = "not checked: the target reads no numbers from the output, so a wrong answer goes unnoticed"
 _CUDA_MISSING = {
     "cpu_only_build": "is a CPU-only build; install one with CUDA (of torch, or onnxruntime-gpu)",
-    "no_libraries": "cannot load its CUDA libraries; install the versions that it was built for",
+    "no_libraries": "cannot load its CUDA libraries; install the versions for which the engine was built",
     "version_mismatch": "does not fit CUDA's libraries or the driver; the log has the versions",
-    "provider_missing": "lacks the provider that was asked for; install a build that has it",
+    "provider_missing": "lacks the requested provider; install a build with this provider",
     "no_device": "sees no device; check the driver, and start the container with the GPU (docker run --gpus device=0)",
 }
 _NO_CUPTI = (
@@ -68,7 +68,7 @@ def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
         UsageError: A mistake of the user prevents the opening of a canary. Results of the other canaries are printed
             before.
     """
-    log.info("loading and warming up every canary; a large model takes minutes")
+    log.info("loading and warming up all canaries; a large model takes minutes")
     mistake: UsageError | None = None
     try:
         probe.open()
@@ -138,7 +138,7 @@ def profile_document(name: str, profile: Profile | str) -> Document:
     return Document(
         name=f"canary {name}",
         sentence=f"{count(profile.repeats, 'repeat')} profiled by {profile.engine}, {when(profile.taken_at)}; "
-        f"median {value(wall, 's')} an inference, with what the profiler adds",
+        f"median {value(wall, 's')} for one inference, including the profiler's cost",
         notes=[_NO_CUPTI] if profile.state == NO_CUPTI else [],
         tables=[Table("", ("operator", "by", "device", "calls", "time", "share", "shapes"), rows)],
     )
@@ -162,7 +162,11 @@ def _states(points: Values) -> dict[str, str]:
 def _facts(name: str, state: str, report: Report, points: Values) -> Iterator[Fact]:
     run = last_runs(report).get(name)
     if run is None:
-        why = "it was not open in time (open_timeout_seconds)" if state == "failing" else "it was not run"
+        why = (
+            "the canary was not open in time (open_timeout_seconds)"
+            if state == "failing"
+            else "the canary was not run"
+        )
         yield Fact("no run", why)
         return
     if run.outcome != "ok":
@@ -211,5 +215,5 @@ def _warnings(points: Values, runs: Mapping[str, Run]) -> Iterator[Fact]:
                 ". It ran on the CPU instead (cpu_fallback)" if name in runs and runs[name].latencies else ""
             )
             why = _CUDA_MISSING.get(reason, reason)
-            yield Fact(name, f"it was to run on CUDA, but its engine {why}{ran}")
+            yield Fact(name, f"the canary should run on CUDA, but its engine {why}{ran}")
     yield from (Fact(name, matmul.ADVICE) for (name,), on in points[matmul.UNUSED.name].items() if on)

@@ -122,7 +122,7 @@ class Profiling(Background):
             return target.profile(REPEATS)
         if target.profiler == "second_model":
             raise Unprofiled(
-                "its profiler loads the model once more, which would hold a thread of the server's pool"
+                "the profiler loads the model a second time, which would block a thread of the server's pool"
             )
         self._turn = pool.submit(lambda: target.profile(_REPEATS_OF_A_TURN))
         return self._turn.result()
@@ -146,7 +146,7 @@ def profile_each(canaries: Sequence[Canary], trace: Path | None) -> dict[str, Pr
     profiles: dict[str, Profile | str] = {}
     for canary in canaries:
         if not canary.is_open:
-            profiles[canary.name] = "it could not be opened; the log says why"
+            profiles[canary.name] = "the canary could not be opened; the log says why"
             continue
         path = trace
         if trace is not None and len(canaries) > 1:

@@ -177,4 +177,6 @@ def _read_journal(path: Path) -> list[Run]:
     try:
         return last_runs(path, _RING_RUNS // 2)
     except OSError as error:
-        raise UsageError(f"journal: `{path}` cannot be read ({error.strerror}); fix its rights") from None
+        raise UsageError(
+            f"journal: `{path}` cannot be read ({error.strerror}); fix the file's permissions"
+        ) from None

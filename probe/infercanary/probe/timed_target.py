@@ -275,7 +275,7 @@ class TimedTarget:
         readings: list[Reading] = list(islice(self.target.readings(), _MAX_READINGS))
         for metric, value, labels in readings:
             if metric.kind != "gauge" or metric.labels[:1] != ("canary",):
-                raise ValueError(f"the reading {metric.name} is no gauge whose first label is canary")
+                raise ValueError(f"the reading {metric.name} is not a gauge with the first label `canary`")
             if len(labels) != len(metric.labels) - 1 or not math.isfinite(value):
                 raise ValueError(f"the reading {metric.name} has {labels!r} and {value!r}")
         return values, readings
@@ -295,13 +295,13 @@ class TimedTarget:
             if isinstance(result, Coroutine):
                 result.close()  # prevents Python's warning that nobody awaited it
             raise UsageError(
-                f"it returns {kind}, and nothing was computed yet; give a function that runs it to its end and returns "
+                f"the result is {kind}, which is not computed yet; give a function that completes it and returns "
                 "the output"
             )
         phases = {str(name): _seconds(seconds) for name, seconds in timing.phases.items()}
         self._phase_names.update(phases)
         if len(self._phase_names) > _MAX_PHASES:
-            raise ValueError(f"more than {_MAX_PHASES} names of phases; each is a time series")
+            raise ValueError(f"more than {_MAX_PHASES} names of phases, each of which is a time series")
         return Timing(_seconds(timing.wall), phases), result
 
     def _call(self, function: Callable[..., Any], *arguments: Any, in_pool: bool = True) -> Any:

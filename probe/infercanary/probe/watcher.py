@@ -37,7 +37,7 @@ _OPENING_RATE, _OPENING_PAUSE = 4 << 30, 0.01
 _OPEN_RATE, _LEAST_PAUSE, _LONGEST_PAUSE = 400 << 20, 0.1, 1.0
 _RUN_SECONDS = 1.0  # a look does not affect longer runs
 _UNKNOWN_SECONDS = 60.0
-_FEWER_LOADS = "name fewer or smaller loads"
+_FEWER_LOADS = "give fewer or smaller loads"
 
 
 class Growth:
@@ -137,7 +137,8 @@ class Memory:
         if left is None or left.size >= need:
             return ""
         return (
-            f"runs are put off: they take up to {readable(need)} for a moment; {readable(left.size)} are left of "
+            f"runs are postponed: a run takes up to {readable(need)} for a short time; {readable(left.size)} are "
+            "left of "
             f"{left.whose}, less {readable(left.reserve)} in reserve; grant more memory"
         )
 
@@ -245,7 +246,7 @@ class Memory:
                     self._thread.start()
                 except RuntimeError as error:  # the container is out of threads
                     self._thread = None
-                    log.warning("what is left of the memory is not watched: %s", error)
+                    log.warning("the remaining memory is not watched: %s", error)
         self._growing.append(growth)
         self._changed.set()
 
@@ -254,7 +255,7 @@ class Memory:
             try:
                 pause = self.look()
             except Exception:
-                log.exception("what is left of the memory cannot be read: this is a defect of the probe")
+                log.exception("the remaining memory cannot be read: this is a defect of the probe")
                 pause = _UNKNOWN_SECONDS
             self._changed.wait(pause)
             self._changed.clear()
@@ -313,7 +314,7 @@ def _of_context(device: str) -> Need:
     size, what = memory.CONTEXT + memory.CONTROLS, "a CUDA context, with the controls,"
     with suppress(Unavailable, CudaError):
         if has_context(memory.ordinal(device)):
-            size, what = memory.BESIDE + memory.CONTROLS, "what the driver and the controls take"
+            size, what = memory.BESIDE + memory.CONTROLS, "memory of the driver and the controls"
     return Need("device", size, what, "choose another GPU", "device")
 
 
@@ -324,7 +325,7 @@ def _resident() -> int:
 
 
 def _too_much(growth: Growth, left: Left) -> str:
-    work, fix = f"canaries.{growth.canary}: opening it", "take a smaller model or input"
+    work, fix = f"canaries.{growth.canary}: opening it", "use a smaller model or input"
     if growth.load is not None:
         work, fix = f"canaries.{growth.canary}.sweep: the point", _FEWER_LOADS
     return (

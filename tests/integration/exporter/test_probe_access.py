@@ -150,7 +150,7 @@ def test_files_that_cannot_be_used_are_one_line(files, tmp_path):
     for load, line in (
         (lambda: check(tmp_path / "tls"), "probe_tls: ca_file cannot be used"),
         (lambda: check(tmp_path / "token"), "probe_token_file: .* cannot be read or is empty"),
-        (lambda: Access(server_tls(files, "none")), "tls: its files cannot be used"),
+        (lambda: Access(server_tls(files, "none")), "tls: the files cannot be used"),
         (lambda: Access(None, none), r"token_file: .* cannot be read or is empty"),
     ):
         with pytest.raises(UsageError, match=line):

@@ -166,7 +166,7 @@ async def coroutine():
 @pytest.mark.parametrize("function", [generator, async_generator, coroutine, lambda: map(abs, [1])])
 def test_a_function_that_computes_nothing_when_it_is_called_is_refused(function):
     for model in (function, infercanary.probe.TorchTarget(function, [])):
-        with pytest.raises(UsageError, match=r"it returns a `\w+`, and nothing"):
+        with pytest.raises(UsageError, match=r"the result is a `\w+`, which is not computed"):
             infercanary.time(model, runs=1)
 
 

@@ -266,7 +266,7 @@ tensorrt | {"version": [8, 6, 1, 6], "says": ["Error Code 1: Serialization (Vers
  ^engine: .* built by TensorRT 8\.6\.1\.6; this is 10\.3\.0\.26; | version_mismatch
 tensorrt | {"says": ["an incompatible device, expecting compute 9.0 got compute 8.6, please rebuild."]} | {} | |\
  compute 8\.6; this is 9\.0 |
-tensorrt | junk | {} | | read by TensorRT 10\.3\.0\.26 \(Magic tag |
+tensorrt | junk | {} | | readable by TensorRT 10\.3\.0\.26 \(Magic tag |
 tensorrt | {} | {"profile": 1} | | ^profile: .* no profile 1; its last is 0 |
 tensorrt | {"full": true} | {} | | execution context: OutOfMemory: 99 bytes |
 tensorrt | DYNAMIC | {"inputs": [{"shape": [9, 1024]}]} | | ^inputs\[0\]\.shape: .* \[9, 1024\] |
@@ -358,7 +358,7 @@ def test_both_in_a_probe_with_the_controls_of_the_gpu(library, tmp_path):
         )
     for line in ("gpu_fma +cuda:0 +[\\d.]+ µs", "TensorRT +10.3.0.26", "provider +CUDAExecutionProvider"):
         assert re.search(f"^  {line}$", out, re.MULTILINE), line
-    assert "was to run on CUDA" not in out
+    assert "should run on CUDA" not in out
 
 
 UNFIT = """
@@ -385,7 +385,7 @@ def test_what_a_driver_runs_by_nvidias_rules(library):
         "14.0 on 13.0": [("one for CUDA 14.0", "13")], "10.2 on 10.1": [("one for CUDA 10.2", "10.1")],
         "11.0 on 10.2": [("450.80.02 or newer", "10.2")], "804": [], "803": [],
     }  # fmt: skip
-    assert "take cuda-compat out of the image" in found["804"] and "LD_LIBRARY_PATH" in found["803"]
+    assert "remove cuda-compat from the image" in found["804"] and "LD_LIBRARY_PATH" in found["803"]
 
 
 OLD_DRIVER = """

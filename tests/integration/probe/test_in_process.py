@@ -113,7 +113,7 @@ environment raise - ValueError: environment broken on purpose
 run raise raised ValueError: run broken on purpose
 run interrupt raised KeyboardInterrupt
 run hang timed_out no result within 0.3 s (timeout_seconds)
-values nan not_finite the output holds NaN or infinity
+values nan not_finite the output contains NaN or infinity
 values junk raised could not convert string to float
 values hang timed_out no result within 0.3 s (timeout_seconds)
 clock nan raised the target's clock gave nan as seconds

@@ -241,17 +241,17 @@ def test_the_servers_own_times_in_the_heads_of_its_answers(server, kind):
 
 # Inputs given in the settings, declared by the server (`X` is INPUT), and the message.
 NO_INPUTS = r"""
-null | [] | inputs: the server does not report those of `double`
+null | [] | inputs: the server does not report the inputs of `double`
 null | [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}] | inputs[0].shape: the server reports [-1, 4] of `x`
 [{"dtype": "float32"}] | [X] | inputs[0].dtype: `x` needs one of BYTES, BOOL
 [{}] | [{"name": "x", "datatype": "FP7", "shape": [4]}] | inputs[0].dtype: `x` needs one of
 [{}] | [{"name": "x", "datatype": "BYTES", "shape": [4]}] | inputs[0]: text cannot be drawn
 [{"name": "z"}] | [X] | inputs[0].name: the model has no input `z`; it has x
-[{}, {}] | [X] | inputs[1]: it needs a `name`
+[{}, {}] | [X] | inputs[1]: give a `name`
 [{"name": "x", "shape": [2]}] | null | inputs[0].dtype: `x` needs one of
 [{"data": [1, 2, 3]}] | [X] | inputs[0].data: 3 values
-[{"data": [1, 2, 3, "four"]}] | [X] | inputs[0].data: not all of it is FP32
-[{"data": [1, 2, 3, 300], "dtype": "UINT8"}] | [X] | inputs[0].data: not all of it is UINT8
+[{"data": [1, 2, 3, "four"]}] | [X] | inputs[0].data: not all values are FP32
+[{"data": [1, 2, 3, 300], "dtype": "UINT8"}] | [X] | inputs[0].data: not all values are UINT8
 [{"shape": [4096, 4097]}] | [X] | inputs[0].shape: 16781312 elements
 """
 

@@ -238,7 +238,7 @@ def test_memory_that_the_server_takes_later(scene, way):
         eventually("it was swept", 60, lambda: scene.value(swept, canary="big", batch="2"))
         scene.take(300)
         scene.out_of_memory(
-            r"canary small: runs are put off: they take up to \d+ MiB for a moment; \d+ MiB are left"
+            r"canary small: runs are postponed: a run takes up to \d+ MiB for a short time; \d+ MiB are left"
         )
         assert scene.value("infercanary_canary_state", canary="small", state="out_of_memory") == 1
     elif way == "alone":

@@ -64,7 +64,7 @@ TORCH = "canaries: {c: {target: torch, options: {model: 'not.looked:at', inputs:
         (
             "--probe",
             f"{TORCH}duty_cap: 1\n",
-            "note: duty_cap: 1 lets runs take 100 % of the time; 1 % is 0.01",
+            "note: duty_cap: 1 allows runs 100 % of the time; write 0.01 for 1 %",
         ),
         ("--exporter", "links: {runbooks: 'http://gpu-1:9797/runbooks'}\nstore: judge.sqlite\n", ""),
     ],

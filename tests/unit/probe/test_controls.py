@@ -299,7 +299,7 @@ def test_without_files_in_memory_there_is_no_page_io(monkeypatch, caplog):
     mapped_code.cache_clear()
     for module in (machine_code, cpu):
         monkeypatch.setattr(module, "memory_file", refuse)
-    with pytest.raises(Refused, match=r"may not run it .*memfd_create: Operation not permitted"):
+    with pytest.raises(Refused, match=r"may not run machine code .*memfd_create: Operation not permitted"):
         mapped_code()
     measured = Controls(Tally())
     for _ in range(3):

@@ -54,7 +54,7 @@ def refused(name):
 MISFITS = """
 lacking  | libfitless.so.11.0  |                  |                       |          | no_libraries     | (libfitless.so.11.0: cannot open shared object file: No such file or directory); install
 upgraded | libcudart.so.11.0   |                  | libcudart.so.13       | $        | version_mismatch | ; it needs version 11.0, and there is 13 (in $): | install
-misled   | libmisled.so.9      |                  | libmisled.so.9        | /nowhere | no_libraries     | it is in $, where | (LD_LIBRARY_PATH is /nowhere)
+misled   | libmisled.so.9      |                  | libmisled.so.9        | /nowhere | no_libraries     | the library is in $, where | (LD_LIBRARY_PATH is /nowhere)
 mixed    | libc.so.6           | ncclCommRegister |                       |          | version_mismatch | _C.so: undefined symbol: ncclCommRegister); one
 """  # noqa: E501
 
@@ -82,7 +82,7 @@ def test_a_library_that_is_none(site):
     (site / "cut" / "__init__.py").write_text("from cut import _C\n")
     (site / "cut" / "_C.so").write_bytes(b"\x7fELF")
     error = refused("cut")
-    assert error.reason == "no_libraries" and "_C.so: file too short); that" in str(error)
+    assert error.reason == "no_libraries" and "_C.so: file too short); this" in str(error)
 
 
 def test_what_is_not_installed_is_a_mistake(site):
@@ -93,7 +93,7 @@ def test_what_is_not_installed_is_a_mistake(site):
 BROKEN = """
 half    | import no_such_module | (No module named 'no_such_module'); install `no_such_module`
 cropped | import cropped._C | (No module named 'cropped._C'); install `cropped._C`
-odd     | 1 / 0 | (ZeroDivisionError: division by zero); it is installed, and broken
+odd     | 1 / 0 | (ZeroDivisionError: division by zero); the module is installed, but broken
 wheels  | raise ValueError('libcublas.so.*[0-9] not found in the system path') | ; install the libraries
 """
 

@@ -76,9 +76,7 @@ def test_bfloat16_where_the_cpu_has_it_and_else_it_is_left_out(monkeypatch):
         assert target.clock.measure(target.run)[1].dtype == torch.bfloat16
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx512_core")  # it forbids what the CPU may have
     assert opened().precisions == ("float32",)
-    with pytest.raises(
-        UsageError, match=r"`bfloat16` is not one that torch .* on cpu here; there is float32"
-    ):
+    with pytest.raises(UsageError, match=r"`bfloat16` is not native for torch .* on cpu; there is float32"):
         opened(precision="bfloat16")
 
 

@@ -194,7 +194,7 @@ ARENA = RuntimeError("bfc_arena.cc:376 Failed to allocate memory for requested b
 def test_which_errors_mean_a_shortage(error, device, place):
     assert place_of(error, device) == place
     with pytest.raises(UsageError) as hides:
-        raise UsageError("inputs[0]: torch cannot make it") from error
+        raise UsageError("inputs[0]: torch cannot make the tensor") from error
     assert place_of(hides.value, device) == place
 
 

@@ -75,7 +75,7 @@ runs:
 - {canary: raises, latencies: [0.5, 0.5, 1], boot_id: an earlier one's}
 - {canary: raises, outcome: raised, tags: [failing],
   detail: "ValueError: \\e[31mred\\e[0m and long and long and long and long and long and long"}
-- {canary: nan, latencies: [0.0012, 0.0, 1], outcome: not_finite, detail: the output holds NaN or infinity,
+- {canary: nan, latencies: [0.0012, 0.0, 1], outcome: not_finite, detail: the output contains NaN or infinity,
   phases: {a phase whose name is longer than a column: 0.0002, "com\\apute": 0.0013}}
 - {canary: wheel, latencies: [11.25, 12.5, 5], tags: [warming, cgroup_throttled, of_a_later_version]}
 - {canary: frozen clock, latencies: [0.0, 0.0, 1], phases: {compute: 0.0}}
@@ -120,10 +120,10 @@ def test_every_tag_every_state_and_what_is_unknown_has_its_words():
     assert "unknown to this version" not in text and text.count("  tag ") == len(TAGS)
     assert "granted CPUs  unknown" in text
     text = shown("metrics: {canary_state: {c/steady: 1}}\nruns: [{canary: c, boot_id: earlier}]")
-    assert re.search(r"canary c: steady\n\n  no run +it was not run\n", text)
+    assert re.search(r"canary c: steady\n\n  no run +the canary was not run\n", text)
     for reason in canary_metrics.CUDA_MISSING_REASONS:
         text = shown(f"metrics: {{cuda_missing: {{c/{reason}: 1}}}}")
-        assert re.search(r"c +it was to run on CUDA, but its engine [^;]+; ", text)
+        assert re.search(r"c +the canary should run on CUDA, but its engine [^;]+; ", text)
 
 
 def test_a_profile_is_a_table_and_its_operators_are_in_the_report():
@@ -131,13 +131,13 @@ def test_a_profile_is_a_table_and_its_operators_are_in_the_report():
     made = msgspec.structs.replace(made, runs=(msgspec.structs.replace(made.runs[0], profile=PROFILE),))
     text = render_texts(report_documents(made), width=200)
     assert re.search(r"operators +aten::conv2d 60 %, aten::relu 20 %, outside operators 10 %\n", text)
-    documents = [profile_document("c", PROFILE), profile_document("d", "its target has no profiler")]
+    documents = [profile_document("c", PROFILE), profile_document("d", "this target has no profiler")]
     lines = [" ".join(line.split()) for line in render_texts(documents, width=120).splitlines()]
     assert "3 repeats profiled by torch" in lines[0] and "median 10 ms" in lines[0]
     for line in (
         "aten::conv2d aten::mkldnn_convolution cpu 3 6 ms 60 % 1x3x7x7 float", "aten::relu cpu 1 2 ms 20 %",
         "other operators 1 ms 10 %", "outside operators 1 ms 10 %",
-        "canary d: no profile: its target has no profiler",
+        "canary d: no profile: this target has no profiler",
     ):  # fmt: skip
         assert line in lines
     assert any("CUPTI" in line and line.startswith("note") for line in lines)
@@ -173,15 +173,15 @@ def test_a_profile_is_a_table_and_its_operators_are_in_the_report():
             """
             raised ValueError: ?[31mred?[0m and long
             tag failing: the run failed
-            not finite the output holds NaN
+            not finite the output contains NaN
             com?pute 1.3 ms
-            output not checked: no numbers were read from it
-            no run it was not open in time
+            output not checked: the target reads no numbers from
+            no run the canary was not open in time
             tag cgroup_throttled: the CPU quota throttled the run; raise the quota
             tag of_a_later_version: unknown
-            wheel it was to run on CUDA, but its engine is a CPU-only build; install one with CUDA
+            wheel the canary should run on CUDA, but its engine is a CPU-only build; install one with CUDA
             (of torch, or onnxruntime-gpu). It ran on the CPU instead (cpu_fallback)\\n
-            closed it was to run on CUDA, but its engine sees no device
+            closed the canary should run on CUDA, but its engine sees no device
             """,
         ),
         (

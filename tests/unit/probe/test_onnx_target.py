@@ -195,8 +195,8 @@ inputs: x | inputs: expected a list or a mapping
 providers: [] | providers: expected a list with at least 1
 providers: 3 | providers: expected a list
 providers: [gpu] | providers: no provider `gpu`
-providers: [cuda, CUDAExecutionProvider] | has one twice
-provider_options: {cuda: {}} | provider_options: `cuda` is not among the providers
+providers: [cuda, CUDAExecutionProvider] | names a provider twice
+provider_options: {cuda: {}} | provider_options: `cuda` is not in `providers`
 provider_options: {x: {}} | provider_options: no provider `x`
 provider_options: {cpu: {a: [1]}} | provider_options.cpu: a: expected
 {providers: cuda, provider_options: {cuda: {device_id: all}}} | `all` is not the number of a GPU

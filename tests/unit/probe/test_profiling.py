@@ -82,7 +82,7 @@ def test_it_comes_once_steady_then_after_ten_minutes_then_hourly():
 
 @pytest.mark.parametrize("why", [*CANARY_STATES, "device", "container", "pool", "memory"])
 def test_it_waits_until_the_canary_is_steady_and_nobody_waits(why, monkeypatch, caplog):
-    target, memory, lack = Profiled(), Memory({}), "runs are put off" if why == "memory" else ""
+    target, memory, lack = Profiled(), Memory({}), "runs are postponed" if why == "memory" else ""
     monkeypatch.setattr(memory, "lack_for_round", lambda extra: lack if extra == PROFILER_BYTES else "")
     bench = Bench(target)
     canary = bench.canary
@@ -94,7 +94,7 @@ def test_it_waits_until_the_canary_is_steady_and_nobody_waits(why, monkeypatch, 
     target.is_waited_for = why == "device"
     ran = [bench.profiling.step(NOW + after) > 0 for after in (0, 30, 61)]
     assert ran == [why == "steady", False, False] and len(target.asked) == sum(ran)
-    assert caplog.text.count("runs are put off") == (why == "memory")
+    assert caplog.text.count("runs are postponed") == (why == "memory")
     canary.state, canary.last_tags, canary.crowding, target.is_waited_for, lack = "steady", (), 1.0, False, ""
     assert bench.profiling.step(NOW + 122) > 0 or why == "steady"
     assert target.asked == [3 if why == "pool" else 5]

@@ -69,7 +69,7 @@ plan file is generated on an incompatible device, expecting compute 8.9 got comp
 built on an incompatible device |  | 10.3 | was built for another GPU than this;
 no plugin Foo | 10.3.0.26 | 10.3.0.26 | cannot be loaded by TensorRT 10.3.0.26 (no plugin Foo);
  | 10.2.0.19 | 10.3.0 | was built by TensorRT 10.2.0.19; this is 10.3.0; rebuild
- |  | 10.3.0 | is no engine that can be read by TensorRT 10.3.0 (it logs no reason);
+ |  | 10.3.0 | is not readable by TensorRT 10.3.0 (TensorRT logs no reason);
 """  # noqa: E501
 
 

@@ -62,9 +62,9 @@ x                            | mask       | inputs: expected a list or a mapping
 {mask: {size: 3}}            | mask       | inputs: mask: unknown key `size` | shape, dtype, high
 [{shape: [-1]}]              | mask       | inputs[0].shape[0]: | >= 0
 {x: {}}                      | image mask | inputs: the model has no input `x` | image, mask
-[{}]                         | image mask | inputs: 1 given, and the model has 2: image, mask
-[{}]                         |            | inputs: 1 given, and the model has 0
-[{}]                         | image      | inputs[0].shape: the model's input `image` is [N, 3, 8, 8] | say which
+[{}]                         | image mask | inputs: 1 given, but the model has 2: image, mask
+[{}]                         |            | inputs: 1 given, but the model has 0
+[{}]                         | image      | inputs[0].shape: the model's input `image` is [N, 3, 8, 8] | give the shape
 []                           | unknown    | inputs[0].shape: the model's input `x` is [?]
 [{shape: [1, 4, 8, 8]}]      | image      | inputs[0].shape: [1, 4, 8, 8] does not fit the model's input `image`
 {mask: {shape: [4]}}         | mask       | inputs.mask.shape: [4] does not fit the model's input `mask`
@@ -95,8 +95,8 @@ def test_numbers_are_drawn_from_one_distribution_for_all_dtypes():
 
 UNDRAWN = """
 int8     | [1]                   | 129 | inputs[0].high: 129 is more than int8 can hold
-bfloat16 | [4611686018427387904] | 2   | inputs[0]: numpy cannot make it
-int64    | [1099511627776]       | 2   | inputs[0]: numpy cannot make it: MemoryError
+bfloat16 | [4611686018427387904] | 2   | inputs[0]: numpy cannot make the array
+int64    | [1099511627776]       | 2   | inputs[0]: numpy cannot make the array: MemoryError
 """
 
 

@@ -212,13 +212,13 @@ inputs: [{shape: [1]}, {shape: [-1]}] | inputs[1]: shape[0]: | >= 0
 model: nowhere:model | model: no module `nowhere`
 model: factories:nothing | model: module `factories` | no `nothing`
 model: factories:not_callable | model: `factories:not_callable` is not callable
-model: factories:no_model | gave a int
+model: factories:no_model | returned a int
 model: model.pth | model: `model.pth` is neither
 model: missing.pt2 | model: no file `missing.pt2`
 model: junk.pt | model: `junk.pt` cannot be loaded
 model: junk.pt2 | model: `junk.pt2` cannot be loaded
 inputs: [{shape: [1], dtype: float8_e7m0}] | inputs[0].dtype: | `float8_e7m0`
-inputs: [{shape: [1099511627776]}] | inputs[0]: torch cannot make it
+inputs: [{shape: [1099511627776]}] | inputs[0]: torch cannot make the tensor
 """
 
 
@@ -255,5 +255,5 @@ def test_inputs_that_have_no_size_in_common_have_their_own_only():
     assert target.samples == 1
     assert [tuple(t.shape) for t in result_of(target.copy_with_batch(1))] == [(2, 3), (4,)]
     for model in (target, opened(lambda x: x, torch.ones(0, 3))):
-        with pytest.raises(Unsized, match="its inputs have no first dimension in common"):
+        with pytest.raises(Unsized, match="the inputs have no common first dimension"):
             model.copy_with_batch(2)

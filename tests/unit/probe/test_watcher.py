@@ -157,7 +157,7 @@ def test_what_has_no_room_waits_longer_each_time_and_then_goes_on(container, mon
     assert waits == ([60, 120, 240, 480, 600, 600] if is_opening else [5, 10, 20, 40, 80, 160])
     assert points(tally, FAILURES)["a", "out_of_memory"] == 6
     [(_, reason, detail)] = points(tally, DETAIL)
-    words = "canaries.a.inputs[0]: [9] int8" if is_opening else "runs are put off: they take up to 32 MiB"
+    words = "canaries.a.inputs[0]: [9] int8" if is_opening else "runs are postponed: a run takes up to 32 MiB"
     assert reason == "out_of_memory" and words in detail
     assert sum(words in record.getMessage() for record in caplog.records) == (6 if is_opening else 1)
     container.set(100, 600)
@@ -204,7 +204,7 @@ def test_what_a_round_needs(container, tmp_path):
             found.note_run()  # noqa: B023
             return found.lack_for_round(extra)  # noqa: B023
 
-        assert f"up to {needs} MiB for a moment; {needs - 1} MiB are left" in lack(1)
+        assert f"up to {needs} MiB for a short time; {needs - 1} MiB are left" in lack(1)
         assert f"up to {needs + 2} MiB" in lack(1, 2 * MIB)
         assert lack(0) == lack(1, cached=1) == "", "the kernel gives page cache back before it ends a process"
         found.owns_process = False

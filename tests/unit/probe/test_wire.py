@@ -263,7 +263,7 @@ def test_a_secret_that_a_server_repeats_is_hidden(name, value, shown):
 def test_a_failure_is_one_printable_line_with_a_reason():
     failure = Failure("not_ready", "a\nb\x1b[31m" + "x" * 1000)
     assert str(failure).startswith("a b [31mxxx") and len(str(failure)) == 400
-    with pytest.raises(ValueError, match="`broken` is no reason of a failure; there are raised, "):
+    with pytest.raises(ValueError, match="`broken` is not a reason of a failure; choose one of raised, "):
         Failure("broken", "")  # type: ignore[arg-type]
 
 

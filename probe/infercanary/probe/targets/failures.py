@@ -49,7 +49,7 @@ class Failure(Exception):
             ValueError: The reason is unknown.
         """
         if reason not in REASONS:
-            raise ValueError(f"`{reason}` is no reason of a failure; there are {', '.join(REASONS)}")
+            raise ValueError(f"`{reason}` is not a reason of a failure; choose one of {', '.join(REASONS)}")
         self.reason = reason
         self.retry_after = retry_after
         super().__init__(printable(text, 400, " "))

@@ -132,7 +132,7 @@ def _parsed(pointer: str) -> list[str]:
     """Split a JSON pointer into its steps (https://www.rfc-editor.org/rfc/rfc6901)."""
     if pointer and not pointer.startswith("/"):
         raise UsageError(
-            f"expect.values: `{pointer}` is no JSON pointer; it begins with `/`, as in /outputs/0"
+            f"expect.values: `{pointer}` is not a JSON pointer; write a `/` first, as in /outputs/0"
         )
     return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
 
@@ -147,10 +147,10 @@ def _numbers(document: Any, steps: list[str]) -> Iterator[float]:
         elif isinstance(at, list) and step.isascii() and step.isdigit() and int(step[:9]) < len(at):
             at = at[int(step[:9])]
         else:
-            raise Failure("wrong_shape", f"the answer has nothing at `{shown}`")
+            raise Failure("wrong_shape", f"the answer has no value at `{shown}`")
     for value in flatten([at]):
         if value is not None and not isinstance(value, (int, float)):
-            raise Failure("wrong_shape", f"the answer has something else than numbers at `{shown}`")
+            raise Failure("wrong_shape", f"the answer has no numbers at `{shown}`")
         yield number_of(value)
 
 

@@ -253,7 +253,8 @@ class KserveTarget(ServerTarget):
         if given is None:
             if not declared:
                 raise UsageError(
-                    f"inputs: the server does not report those of {self._name}; give name, shape and dtype of each"
+                    f"inputs: the server does not report the inputs of {self._name}; give name, shape and dtype "
+                    "of each input"
                 )
             given = [KserveInput() for _ in declared]
         by_name = {tensor.name: tensor for tensor in declared}
@@ -261,7 +262,7 @@ class KserveTarget(ServerTarget):
         for i, spec in enumerate(given):
             place = f"inputs[{i}]"
             if spec.name is None and i >= len(declared):
-                raise UsageError(f"{place}: it needs a `name`; the server reports {len(declared)} inputs")
+                raise UsageError(f"{place}: give a `name`; the server reports {len(declared)} inputs")
             name = spec.name or declared[i].name
             if declared and name not in by_name:
                 raise UsageError(
@@ -303,7 +304,7 @@ class KserveTarget(ServerTarget):
                 )
                 continue
             if not isinstance(size, int) or not 0 <= size <= len(body) - end:
-                raise Failure("malformed", f"the output `{output.name}` ends after the answer does")
+                raise Failure("malformed", f"the output `{output.name}` is longer than the answer")
             data = body[end : end + size]
             tensors[output.name] = from_bytes(output.name, output.datatype, output.shape, data)
             end += size

@@ -74,7 +74,7 @@ def imported(name: str, install: str) -> ModuleType:
             raise
         # A failed first import leaves modules behind, so a second import fails with another, misleading error.
         words = _first_words.setdefault(name, one_line(error).removeprefix("ImportError: "))
-        found = misfit(words) or Found("no_libraries", f"it is installed, and broken: {install}")
+        found = misfit(words) or Found("no_libraries", f"the module is installed, but broken: {install}")
     raise Failure(found.reason, f"{name} cannot be imported ({words}); {found.fix}")
 
 
@@ -105,16 +105,15 @@ def misfit(words: str) -> Found | None:
     if _OTHER_VERSION.search(words):
         return Found(
             "version_mismatch",
-            f"one of these libraries is of another version than the others: install those of one release{_searched()}",
+            "one of these libraries has another version than the others: install libraries of one "
+            f"release{_searched()}",
         )
     if broken := _NO_LIBRARY.search(words):
         folder = Path(broken[1]).parent
-        out = f", or take {folder} out of LD_LIBRARY_PATH" if str(folder) in _searched() else ""
-        return Found(
-            "no_libraries", f"that file is no library, or of another kind of machine: replace it{out}"
-        )
+        out = f", or remove {folder} from LD_LIBRARY_PATH" if str(folder) in _searched() else ""
+        return Found("no_libraries", f"this file is not a library for this machine: replace the file{out}")
     if _UNLOADABLE.search(words):
-        return Found("no_libraries", f"install the libraries that it was built for{_searched()}")
+        return Found("no_libraries", f"install the libraries for which the engine was built{_searched()}")
     return None
 
 
@@ -125,7 +124,8 @@ def _missing(stem: str, version: str) -> Found:
         if path.name == f"{stem}{version}":
             return Found(
                 "no_libraries",
-                f"it is in {path.parent}, where the loader does not look: add that to LD_LIBRARY_PATH{_searched()}",
+                f"the library is in {path.parent}, where the loader does not search: add this folder to "
+                f"LD_LIBRARY_PATH{_searched()}",
             )
     for path in paths:
         have = path.name.removeprefix(f"{stem}.")
@@ -135,7 +135,7 @@ def _missing(stem: str, version: str) -> Found:
                 f"it needs version {version[1:]}, and there is {have} (in {path.parent}): install the one that it was "
                 "built for",
             )
-    return Found("no_libraries", f"install the libraries that it was built for{_searched()}")
+    return Found("no_libraries", f"install the libraries for which the engine was built{_searched()}")
 
 
 def _searched() -> str:

@@ -141,8 +141,8 @@ class MatmulTarget(TorchDeviceTarget):
         self.precision = self._given or self.precisions[-1 if self._on_cuda else 0]
         if self.precision not in self.precisions:
             raise UsageError(
-                f"precision: `{self.precision}` is not one that torch {torch.__version__} computes in natively on "
-                f"{self.device} here; there is {', '.join(self.precisions)}"
+                f"precision: `{self.precision}` is not native for torch {torch.__version__} on {self.device}; "
+                f"there is {', '.join(self.precisions)}"
             )
         self._seconds = {name: deque(maxlen=_RECENT) for name in self.precisions}
         self.ask_for_memory(self._needs())

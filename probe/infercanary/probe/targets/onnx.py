@@ -235,7 +235,7 @@ class OnnxTarget(BatchedTarget):
         """
         if self._loaded.gpu is not None:
             raise Unsized(
-                "on CUDA its inputs and outputs are bound to memory of one size; sweep it on the CPU"
+                "on CUDA, inputs and outputs are bound to memory of one size; sweep the model on the CPU"
             )
         self.ask_for_memory(needs.of_batch(self._arrays.values(), batch, self.samples))
         other = copy.copy(self)

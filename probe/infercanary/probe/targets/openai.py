@@ -39,7 +39,8 @@ FIRST_TOKEN = Metric(
     "gauge",
     "Time to the first token of the last run: `salted` with a new prompt, `plain` with the prompt of the settings.",
     ("canary", "prompt"),
-    reading="`salted`: queue and prefill. `plain`: queue, and the part of prefill that the prefix cache does not save.",
+    reading="`salted`: queue and prefill. `plain`: queue, and the part of prefill that the prefix cache does not "
+    "save.",
 )
 
 
@@ -108,7 +109,9 @@ class OpenaiTarget(ServerTarget):
             **options.body,
         }
         if request["stream"] is not True:
-            raise UsageError("body.stream: only a stream is timed here; use `target: http` for the rest")
+            raise UsageError(
+                "body.stream: this target times only streams; use `target: http` for other answers"
+            )
         base = self._server.base or "/v1"
         self._models = f"{base}/models"
         self._path = f"{base}/chat/completions" if options.api == "chat" else f"{base}/completions"
@@ -225,5 +228,5 @@ def _prompt(options: OpenaiOptions) -> dict[str, Any]:
     if options.api == "chat":
         return {"messages": options.messages or [{"role": "user", "content": options.prompt}]}
     if options.messages is not None:
-        raise UsageError("messages: they are for `api: chat`; give a prompt")
+        raise UsageError("messages: only for `api: chat`; give a prompt")
     return {"prompt": options.prompt}

@@ -84,11 +84,12 @@ def attribute(reference: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise UsageError(
-                f"no module `{error.name}`; install it, or start where it is found (the working directory is searched)"
+                f"no module `{error.name}`; install the module, or start in its folder (the working directory is "
+                "searched)"
             ) from None
         raise UsageError(f"`{module_name}` needs the module `{error.name}`, which is not installed") from None
     except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
-        raise UsageError(f"`{module_name}` cannot be imported: {one_line(error)}; fix it there") from None
+        raise UsageError(f"`{module_name}` cannot be imported: {one_line(error)}; fix the module") from None
     file = getattr(found, "__file__", None) or "built in"
     for name in path.split("."):
         if not hasattr(found, name):

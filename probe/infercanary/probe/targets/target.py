@@ -137,7 +137,7 @@ class Target(ABC):
         Raises:
             Unprofiled: Profiling is not possible now.
         """
-        raise Unprofiled("its target has no profiler (torch, onnx and tensorrt have)")
+        raise Unprofiled("this target has no profiler (only torch, onnx and tensorrt have)")
 
     def calibrate(self) -> None:
         """Choose the number of inferences in a repeat; called once, after the first run."""
@@ -165,7 +165,7 @@ class Target(ABC):
         Raises:
             Unsized: The target cannot run this number of samples.
         """
-        raise Unsized("it has no method `copy_with_batch`")
+        raise Unsized("the target has no method `copy_with_batch`")
 
     @property
     def kind(self) -> str:

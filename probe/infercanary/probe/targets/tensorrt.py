@@ -250,8 +250,8 @@ class TensorRtTarget(BatchedTarget):
                 dtype, shape = self._dtype("output", name), tuple(context.get_tensor_shape(name))
                 if min(shape, default=0) < 0:
                     raise UsageError(
-                        f"engine: how large its output `{name}` is depends on the data, and that is not supported; "
-                        "build it to end before that layer"
+                        f"engine: the size of its output `{name}` depends on the data, which is not supported; "
+                        "build the engine without that layer"
                     )
                 self.ask_for_memory(needs.of_output(shape, dtype, on_device=True))
                 self._outputs.append(self._bind_tensor(gpu, name, shape, dtype))
@@ -266,7 +266,7 @@ class TensorRtTarget(BatchedTarget):
         """Return the memory of an execution context, with workspace; TensorRT 10.1 renamed the attribute."""
         engine = self._engine
         size: int = getattr(engine, "device_memory_size_v2", 0) or getattr(engine, "device_memory_size", 0)
-        fix = "build it with smaller shapes, or with less workspace"
+        fix = "build the engine with smaller shapes, or with less workspace"
         return Need("engine", size, "its execution context", fix, "device")
 
     def _slot(self, name: str) -> Slot:
@@ -283,7 +283,7 @@ class TensorRtTarget(BatchedTarget):
         theirs = str(engine.get_tensor_dtype(name).name)
         layout = engine.get_tensor_format(name)
         if engine.get_tensor_location(name) != trt.TensorLocation.DEVICE:
-            fault = "is a shape, and lies on the host; that is not supported: build it with that shape fixed"
+            fault = "is a shape tensor in host memory, which is not supported; build the engine with a fixed shape"
         elif theirs not in _DTYPES:
             fault = (
                 f"is {theirs}; build it with one of {', '.join(_DTYPES)} "
@@ -310,4 +310,4 @@ class TensorRtTarget(BatchedTarget):
     def _complaint(self) -> str:
         """Return the last error that TensorRT logged."""
         complaints = getattr(self._log, "complaints", ())
-        return complaints[-1] if complaints else "it logs no reason"
+        return complaints[-1] if complaints else "TensorRT logs no reason"

@@ -88,7 +88,7 @@ class TorchTarget(TorchDeviceTarget):
             raise UsageError("mode: `graph` is a CUDA graph; it needs `device: cuda`")
         check_choice("compile_mode", compile_mode or "default", _COMPILE_MODES)
         if compile_mode and mode != "compile":
-            raise UsageError(f"compile_mode: it is for `mode: compile`, and the mode is `{mode}`")
+            raise UsageError(f"compile_mode: only for `mode: compile`, but the mode is `{mode}`")
         check_choice("autocast", autocast or "float16", torch_model.AUTOCAST_DTYPES)
         check_whole("seed", seed)
         self._source = model
@@ -190,12 +190,12 @@ class TorchTarget(TorchDeviceTarget):
         """
         if self._mode == "graph":
             raise Unsized(
-                "a CUDA graph has the one size that it was captured with; sweep the same model in eager mode"
+                "a CUDA graph has the size with which it was captured; sweep the model in eager mode"
             )
         if batch != self.samples and self._mode == "compile":
             # Dynamo keeps each compiled version with the model's code, at most torch._dynamo.config.recompile_limit.
             raise Unsized(
-                "torch.compile would compile the model again, beside what serves; add a canary of that shape"
+                "torch.compile would compile the model again while the server runs; add a canary with that shape"
             )
         inputs = self._host_inputs or self._device_inputs
         asked = needs.of_batch(inputs, batch, self.samples)

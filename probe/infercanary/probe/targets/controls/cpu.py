@@ -105,7 +105,7 @@ def _file(code: Code) -> Iterator[Seconds]:
         def write_and_read() -> None:
             for _ in range(_FILE_TIMES):
                 if os.pwrite(file, source, 0) + os.preadv(file, [target], 0) != 2 * _FILE_BYTES:
-                    raise OSError("a file in memory was written or read in part")
+                    raise OSError("a file in memory was only partly written or read")
 
         if code is None:
             yield _timed(write_and_read)

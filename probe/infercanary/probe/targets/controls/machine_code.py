@@ -251,12 +251,12 @@ def mapped_code() -> MachineCode:
     architecture = ARCHITECTURES.get(platform.machine())
     if architecture is None or sys.platform != "linux" or sys.maxsize < 2**32:
         raise Refused(
-            f"there is none for {sys.platform} on {platform.machine()}, {platform.architecture()[0]}"
+            f"no machine code exists for {sys.platform} on {platform.machine()}, {platform.architecture()[0]}"
         )
     try:
         return MachineCode(architecture)
     except OSError as error:
-        raise Refused(f"this container may not run it ({error})") from None
+        raise Refused(f"this container may not run machine code ({error})") from None
 
 
 def assembled(lines: str) -> bytes:

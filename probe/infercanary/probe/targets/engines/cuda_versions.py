@@ -28,7 +28,7 @@ _DRIVER_MISMATCH = 803  # CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
 _NOT_ON_THIS_DEVICE = 804  # CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE
 _KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 
-CHECK_DRIVER = "check the driver, and that the container was started with the GPU"
+CHECK_DRIVER = "check the driver, and whether the container was started with the GPU"
 
 
 def driver_version(file: Path = _KERNEL_MODULE) -> str:
@@ -64,13 +64,13 @@ def unfit_driver(engine: str, built_for: str) -> str:
     fault = _start_fault()
     if fault == _NOT_ON_THIS_DEVICE:
         return (
-            f"{engine}: this GPU does not take the forward compatibility (cuda-compat, CUDA {runs}) with {driver}; "
-            "take cuda-compat out of the image, and update the driver or install a build for its CUDA"
+            f"{engine}: this GPU does not support forward compatibility (cuda-compat, CUDA {runs}) with {driver}; "
+            "remove cuda-compat from the image, and update the driver or install a build for its CUDA"
         )
     if fault == _DRIVER_MISMATCH:
         return (
-            f"{engine}: libcuda.so.1, which runs CUDA {runs}, does not go with {driver}; take it out of the image or "
-            "of LD_LIBRARY_PATH: the NVIDIA Container Toolkit mounts the host's own"
+            f"{engine}: libcuda.so.1, which runs CUDA {runs}, does not fit {driver}; remove it from the image or "
+            "from LD_LIBRARY_PATH: the NVIDIA Container Toolkit mounts the host's own"
         )
     need, have = _numbers(built_for), _numbers(runs)
     if not need or not have or have >= need or have[0] == need[0] >= _FIRST_WITH_MINOR_COMPATIBILITY:
@@ -109,9 +109,7 @@ def open_gpu(asked: str, ordinal: int, engine: str, built_for: str) -> Device:
     try:
         return Device(ordinal)
     except NoSuchGpu as error:
-        raise UsageError(
-            f"{asked} was asked for, but {error}; count from 0 the GPUs that the container has"
-        ) from None
+        raise UsageError(f"{asked} was asked for, but {error}; number the container's GPUs from 0") from None
     except Unavailable as error:
         raise NoCuda(f"{error}; {CHECK_DRIVER}", "no_device") from None
 

@@ -49,9 +49,9 @@ def of_batch(tensors: Collection[Any], batch: int, samples: int) -> list[Need]:
         Unsized: The inputs have no common first dimension, and another size is asked for.
     """
     if batch != samples and common_size(tensor.shape for tensor in tensors) is None:
-        raise Unsized("its inputs have no first dimension in common")
+        raise Unsized("the inputs have no common first dimension")
     size = sum(tensor.nbytes for tensor in tensors) * batch // samples
-    return [Need("sweep", size, "its inputs", "name fewer or smaller loads")]
+    return [Need("sweep", size, "its inputs", "give fewer or smaller loads")]
 
 
 def of_files(place: str, paths: Iterable[Path]) -> Need:

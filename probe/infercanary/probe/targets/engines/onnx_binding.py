@@ -29,8 +29,8 @@ def slots(session: Any) -> list[Slot]:
     for argument in session.get_inputs():
         if argument.type not in _DTYPES:
             raise UsageError(
-                f"inputs: the model's input `{argument.name}` is a {argument.type}, which cannot be drawn; "
-                "give a model that takes tensors of numbers"
+                f"inputs: the model's input `{argument.name}` is a {argument.type}, for which no values can be "
+                "drawn; use a model with tensors of numbers"
             )
     # ONNX Runtime reports no dimensions both for an unknown rank and for a single number.
     return [

@@ -94,7 +94,7 @@ def read_events(body: bytes, walls: Sequence[float], warm_ups: int, taken_at: fl
         raise Unprofiled(f"ONNX Runtime's profile cannot be read: {error}") from None
     runs = sorted((e for e in events if e.name == "model_run"), key=lambda e: e.ts)
     if len(runs) != len(walls):
-        raise Unprofiled(f"ONNX Runtime's profile has {len(runs)} runs in place of {len(walls)}")
+        raise Unprofiled(f"ONNX Runtime's profile has {len(runs)} runs instead of {len(walls)}")
     nodes = [e for e in events if e.cat == "Node" and e.name.endswith("_kernel_time")]
     times = OperatorTimes(len(walls) - warm_ups)
     for repeat, run in enumerate(runs, -warm_ups):
@@ -113,4 +113,4 @@ def _make_folder() -> Path:
         with suppress(OSError):
             if parent is None or shutil.disk_usage(parent).free >= _SHARED_MEMORY_BYTES:
                 return Path(tempfile.mkdtemp(prefix="infercanary-", dir=parent))
-    raise Unprofiled("no folder to write ONNX Runtime's profile to; mount a tmpfs at /tmp")
+    raise Unprofiled("no writable folder for ONNX Runtime's profile; mount a tmpfs at /tmp")

@@ -24,7 +24,7 @@ def full_names(providers: object) -> list[str]:
     given = [providers] if isinstance(providers, str) else convert(providers, _Names, "providers")
     names = [_full_name("providers", name) for name in given]
     if len(set(names)) < len(names):
-        raise UsageError(f"providers: {', '.join(names)} has one twice; keep one")
+        raise UsageError(f"providers: {', '.join(names)} names a provider twice; remove the second name")
     return names
 
 
@@ -47,7 +47,7 @@ def read_provider_options(providers: Sequence[str], given: object) -> dict[str, 
     for provider in options:
         if provider not in providers:
             raise UsageError(
-                f"provider_options: `{short_name(provider)}` is not among the providers; name it there too"
+                f"provider_options: `{short_name(provider)}` is not in `providers`; add it there"
             )
     return options
 

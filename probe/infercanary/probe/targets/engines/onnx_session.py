@@ -99,7 +99,8 @@ class OnnxSession:
         if nodes and not self._cpu_fallback and not nodes[self._asked[0]]:
             where = ", ".join(f"{n} on {name}" for name, n in sorted(nodes.items()))
             raise UsageError(
-                f"providers: none of the model's nodes runs on {self._asked[0]} ({where}): it lacks their operators or "
+                f"providers: none of the model's nodes runs on {self._asked[0]} ({where}): it lacks their "
+                "operators or "
                 "dtypes; convert the model, or name the provider that runs it first"
             )
         for provider, options in self.session.get_provider_options().items() if self.gpu else ():
@@ -156,7 +157,7 @@ class OnnxSession:
             return True
         reason, fix = "cpu_only_build", "install onnxruntime-gpu in its place"
         if provider not in ON_CUDA or any(name in available for name in ON_CUDA):
-            reason, fix = "provider_missing", "install a build that has it"
+            reason, fix = "provider_missing", "install a build with this provider"
         elif is_installed("onnxruntime-gpu"):
             # Both wheels write to one folder: the wheel that was installed last overwrites the other.
             reason = "provider_missing"

@@ -28,7 +28,7 @@ def check_choice(key: str, value: object, choices: Collection[str]) -> None:
 def check_file(key: str, path: str | Path) -> None:
     """Refuse a path that is not a readable file."""
     if why := unreadable(path):
-        raise UsageError(f"{key}: {why}; check the path (it starts at {Path.cwd()})")
+        raise UsageError(f"{key}: {why}; check the path (relative to {Path.cwd()})")
 
 
 def check_device(device: object, kinds: str = "cpu, cuda, cuda:N") -> int:

@@ -84,5 +84,5 @@ def why_not(said: str, built: str | None, runtime: str) -> tuple[str, bool]:
         return f"was built by TensorRT {built}; this is {runtime}; {fix}", True
     if "Version tag does not match" in said or "expecting library version" in said:
         return f"was built by another TensorRT than this, which is {runtime}; {fix}", True
-    kind = "cannot be loaded" if built is not None else "is no engine that can be read"
-    return f"{kind} by TensorRT {runtime} ({said[:200] or 'it logs no reason'}); {fix}", False
+    kind = "cannot be loaded" if built is not None else "is not readable"
+    return f"{kind} by TensorRT {runtime} ({said[:200] or 'TensorRT logs no reason'}); {fix}", False

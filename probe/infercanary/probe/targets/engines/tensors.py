@@ -94,7 +94,7 @@ def matched(wanted: Specs, slots: Sequence[Slot]) -> list[Input]:
     else:
         if wanted and len(wanted) != len(slots):
             raise UsageError(
-                f"inputs: {len(wanted)} given, and the model has {len(slots)}: {has}; one for each is needed"
+                f"inputs: {len(wanted)} given, but the model has {len(slots)}: {has}; give one for each"
             )
         given = [(f"inputs[{i}]", wanted[i] if wanted else None) for i in range(len(slots))]
     return [
@@ -113,7 +113,7 @@ def _fitted(place: str, spec: TensorSpec, slot: Slot) -> Input:
     example = tuple(size if isinstance(size, int) else 1 for size in declared)
     if shape is None and example != declared:
         raise UsageError(
-            f"{place}.shape: the model's input `{slot.name}` is {names}; say which shape, such as {[*example]}"
+            f"{place}.shape: the model's input `{slot.name}` is {names}; give the shape, such as {[*example]}"
         )
     shape = example if shape is None else shape
     if len(shape) != len(declared) or any(
@@ -159,7 +159,7 @@ def drawn(wanted: Input, seed: int, index: int, into: NDArray[Any] | None = None
                 numbers = random.standard_normal(end - start)
                 flat[start:end] = _to_bfloat16(numbers) if wanted.dtype == "bfloat16" else numbers
     except (MemoryError, ValueError) as error:
-        raise UsageError(f"{wanted.place}: numpy cannot make it: {one_line(error)}") from None
+        raise UsageError(f"{wanted.place}: numpy cannot make the array: {one_line(error)}") from None
     return array
 
 

@@ -56,7 +56,7 @@ def load(torch: Any, source: str | Callable[..., Any], device: Any, seed: int) -
         torch.default_generator.manual_seed(seed)
         model = factory()
     if not callable(model):
-        raise UsageError(f"model: `{source}()` gave a {type(model).__name__}, which cannot be called")
+        raise UsageError(f"model: `{source}()` returned a {type(model).__name__}, which cannot be called")
     made: Callable[..., Any] = model.to(device).eval() if isinstance(model, torch.nn.Module) else model
     return made
 
@@ -109,7 +109,7 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool =
     except Exception as error:
         if is_pinned and "CUDA" in str(error):  # an error of the GPU, not of the settings
             raise
-        raise UsageError(f"inputs[{index}]: torch cannot make it: {one_line(error)}") from None
+        raise UsageError(f"inputs[{index}]: torch cannot make the tensor: {one_line(error)}") from None
     return made
 
 
@@ -214,7 +214,7 @@ def require_cuda(torch: Any, device: Any) -> None:
     if torch.cuda.is_available():
         last = torch.cuda.device_count() - 1
         if device.index is not None and device.index > last:
-            raise UsageError(f"{asked} was asked for; the last that torch sees is `cuda:{last}`")
+            raise UsageError(f"{asked} was requested, but the last GPU that torch sees is `cuda:{last}`")
         return
     name, built_for = f"torch {torch.__version__}", torch.version.cuda
     if built_for is None:

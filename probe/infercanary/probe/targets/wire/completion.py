@@ -106,10 +106,10 @@ class Stream:
             self._break_off(self._unknown)
         # Some servers send no `[DONE]`, and some send no finish_reason: either is enough.
         if self._texts.keys() - self._ended if self._ended else not self._is_done:
-            raise Failure("incomplete", "the stream ended before the completion did")
+            raise Failure("incomplete", "the stream ended before the end of the completion")
         text = "".join(text for _, text in sorted(self._texts.items()))
         if not text:
-            raise Failure("wrong_answer", "the completion holds no text")
+            raise Failure("wrong_answer", "the completion has no text")
         counted = self._usage.completion_tokens
         tokens = streamed = self.pieces if counted is None else int(counted)
         # Hidden reasoning comes before the first token of the text: exclude its tokens from the time between tokens.
@@ -139,7 +139,7 @@ class Stream:
             self._ended.add(index)
         elif reason not in _NO_REASONS:
             word = self._server.excerpt(str(reason).encode(), 100)
-            raise Failure("incomplete", f"the completion was broken off: its finish_reason is `{word}`")
+            raise Failure("incomplete", f"the completion was interrupted: its finish_reason is `{word}`")
         reasoning = delta.reasoning_content or delta.reasoning or ""
         self._shows_reasoning |= bool(reasoning)
         text = choice.text or delta.content or reasoning
@@ -151,7 +151,7 @@ class Stream:
 
     def _break_off(self, data: str) -> NoReturn:
         said = self._server.excerpt(data.encode(), 300)
-        raise Failure("error_answer", f"the stream broke off with an error: {said}")
+        raise Failure("error_answer", f"the stream was interrupted by an error: {said}")
 
 
 _FRAME = "an event of the stream"

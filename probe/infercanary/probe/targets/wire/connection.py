@@ -182,7 +182,8 @@ class Connection:
                 # h11 waits for a whole head. A server that speaks another protocol never sends a head.
                 if not b"HTTP/".startswith(self._parser.trailing_data[0][:5]) and event is h11.NEED_DATA:
                     raise Failure(
-                        "malformed", f"{self._address} does not speak HTTP/1.1: it begins otherwise"
+                        "malformed",
+                        f"{self._address} does not speak HTTP/1.1: the answer begins with other bytes",
                     )
                 if isinstance(event, h11.Response):
                     self._part = "body"
@@ -217,11 +218,13 @@ class Connection:
         """Return the failure for a connection that ends at this point."""
         if isinstance(error, (TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)):
             limit = f"within {self._seconds:g} s (timeout_seconds)"
-            return Failure("timed_out", f"{self._address} gave no whole answer {limit}")
+            return Failure("timed_out", f"{self._address} gave no complete answer {limit}")
         why = f" ({error.strerror})" if error is not None and error.strerror else ""
         if self._size == 0:
             return Failure("unreachable", f"{self._address} closed the connection without an answer{why}")
-        return Failure("incomplete", f"{self._address} broke off in the {self._part} of its answer{why}")
+        return Failure(
+            "incomplete", f"{self._address} closed the connection in the {self._part} of its answer{why}"
+        )
 
     def _seconds_left(self) -> float:
         left = self._deadline - perf_counter()
@@ -246,7 +249,7 @@ def _text(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 def explain(error: Exception) -> str:
     """Return the cause of a connection or file error in a few words."""
     if isinstance(error, TimeoutError):
-        return "it timed out (timeout_seconds)"
+        return "time-out (timeout_seconds)"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message}; ca_file)"
     if isinstance(error, OSError) and error.strerror:

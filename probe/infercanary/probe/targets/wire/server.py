@@ -78,7 +78,7 @@ class Server(Connection):
         for name, value in options.headers.items():
             _check_header(name, value.prefix if isinstance(value, HeaderFile) else value)
         if options.ca_file is not None and not self._is_tls:
-            raise UsageError("ca_file: it is for an https:// address; change url, or leave it out")
+            raise UsageError("ca_file: only for an https:// address; change url, or remove ca_file")
         self._options = options
         self._sent: dict[str, str] = {}
         self._hidden: list[str] = []
@@ -91,7 +91,7 @@ class Server(Connection):
             UsageError: The address has a query.
         """
         if "?" in self.path:
-            raise UsageError("url: it has a query (`?…`), and other addresses are made of it; leave that out")
+            raise UsageError("url: remove the query (`?…`), because paths are appended to this address")
         return self.path.rstrip("/")
 
     def open(self) -> None:
@@ -245,7 +245,7 @@ def document(body: object, kind: type[T], what: str) -> T:
     try:
         return msgspec.convert(json.loads(body) if isinstance(body, bytes) else body, kind)
     except (ValueError, RecursionError) as error:  # msgspec's error is a ValueError
-        raise Failure("malformed", f"{what} is not what the protocol has there: {one_line(error)}") from None
+        raise Failure("malformed", f"{what} does not follow the protocol: {one_line(error)}") from None
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -277,10 +277,10 @@ def _parse_url(url: str) -> tuple[str, int, bool, str]:
 def _check_header(name: str, value: str) -> None:
     if not re.fullmatch(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+", name) or not _is_value(value):
         raise UsageError(
-            f"headers.{name}: it holds a character that no header can; use Latin letters, digits and `-`"
+            f"headers.{name}: headers cannot have all of these characters; use Latin letters, digits and `-`"
         )
     if name.lower() in _OURS:
-        raise UsageError(f"headers.{name}: it follows from the request itself; leave it out")
+        raise UsageError(f"headers.{name}: this header is set by the request; remove it")
 
 
 def _is_value(text: str) -> bool:
@@ -291,7 +291,9 @@ def _read_secret(name: str, path: str) -> str:
     content = read_file(f"headers.{name}", path, _MAX_SECRET_BYTES)
     text = content.decode("latin-1").strip()
     if not text or not _is_value(text):
-        raise UsageError(f"headers.{name}: `{path}` does not hold one line with a value; write it there")
+        raise UsageError(
+            f"headers.{name}: `{path}` does not have exactly one line with a value; write the value to the file"
+        )
     return text
 
 

@@ -81,7 +81,7 @@ class ServerTarget(Target):
     def copy_with_batch(self: S, batch: int) -> S:
         """Make a target for a sweep with the same request on its own connection."""
         if batch != 1:
-            raise Unsized("a request has the size that it has; sweep `concurrency`, and leave `batches` out")
+            raise Unsized("the size of a request is fixed; sweep `concurrency` without `batches`")
         other = copy.copy(self)
         other._server = Server(self._options)
         other._server.open()

@@ -83,7 +83,7 @@ def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed
     try:
         values = [_checked(dtype, value) for value in given]
     except (ValueError, TypeError, OverflowError, struct.error):
-        raise UsageError(f"{place}.data: not all of it is {dtype}; fix it, or `dtype`") from None
+        raise UsageError(f"{place}.data: not all values are {dtype}; fix the values, or `dtype`") from None
     return Tensor(name, dtype, shape, values)
 
 
@@ -143,7 +143,7 @@ def from_json(name: str, dtype: str, shape: Sequence[int], data: Iterable[Any]) 
     values = list(flatten(data))
     is_text = dtype == "BYTES"
     if not all(isinstance(value, str if is_text else (int, float, type(None))) for value in values):
-        raise Failure("wrong_shape", f"the output `{name}` holds something else than {dtype}")
+        raise Failure("wrong_shape", f"the output `{name}` has other values than {dtype}")
     if is_text:
         values = [value.encode("utf-8", "surrogatepass") for value in values]
     return _filled(name, dtype, shape, values)
@@ -158,7 +158,7 @@ def from_bytes(name: str, dtype: str, shape: Sequence[int], data: bytes) -> Tens
     if dtype == "BYTES":
         return _filled(name, dtype, shape, list(_texts(data)))
     if dtype not in _FORMATS:
-        raise Failure("wrong_shape", f"the output `{name}` is of the type `{dtype}`, which is none")
+        raise Failure("wrong_shape", f"the output `{name}` has the unknown type `{dtype}`")
     element = struct.Struct(f"<{_FORMATS[dtype]}")
     if len(data) != math.prod(shape) * element.size:
         raise Failure("wrong_shape", f"the output `{name}` has {len(data)} bytes for {dtype} {list(shape)}")
@@ -266,7 +266,7 @@ def _texts(data: bytes) -> Iterator[bytes]:
     while at < len(data):
         end = at + 4 + int.from_bytes(data[at : at + 4], "little")
         if end > len(data) or at + 4 > len(data):
-            raise Failure("wrong_shape", "an output of texts ends within one of them")
+            raise Failure("wrong_shape", "an output of texts ends in the middle of a text")
         yield data[at + 4 : end]
         at = end
 
