@@ -149,7 +149,8 @@ def test_what_is_no_latency_is_named(baseline, candidate, place):
 
 
 @pytest.mark.parametrize(
-    ("baseline", "candidate"), [([], []), ([1.0], []), ([1.0] * 50, [2.0] * (FEWEST - 1))]
+    ("baseline", "candidate"),
+    [([], []), ([1.0], []), ([1.0], [2.0]), ([1.0, 2.0], [2.0] * 3), ([1.0] * 50, [2.0] * (FEWEST - 1))],
 )
 def test_too_few_points_are_inconclusive(baseline, candidate):
     said = compare(baseline, candidate)
