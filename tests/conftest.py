@@ -1,4 +1,4 @@
-"""Which tests run side by side (pytest-xdist), in which order, which need an idle machine, and what memory they take.
+"""Order, parallelism and memory limits of the tests (pytest-xdist), and tests that need an idle machine.
 
 See docs/testing.md.
 """

@@ -1,4 +1,4 @@
-"""A document with something of each kind, in which one text is at every place."""
+"""A document with all kinds of content, in which the same text is at every place."""
 
 from infercanary.render.document import Chart, Document, Fact, Series, Table
 

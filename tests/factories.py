@@ -1,4 +1,4 @@
-"""Starts of containers, made by hand: builders that several tests share."""
+"""Builders of starts for several test modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One test for a rule that many places keep: it checks all of them and its failure names each one that breaks it."""
+"""Decorator for a test of many places: the test checks every place, and its failure lists all faulty places."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""Results of the judge, made by hand for the tests of what shows them."""
+"""Builders of the judge's results, for tests of output."""
 
 from __future__ import annotations
 

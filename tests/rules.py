@@ -1,4 +1,4 @@
-"""Prometheus' rules, and the metrics that docs/metrics.md declares: tests compare what reads them."""
+"""Prometheus' rules, and the metrics declared in docs/metrics.md, for tests that compare both."""
 
 from __future__ import annotations
 

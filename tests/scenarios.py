@@ -1,4 +1,4 @@
-"""Tables of scenarios as text: a row is data, and stays on one line."""
+"""Tables of scenarios as text: each row is one line."""
 
 import re
 

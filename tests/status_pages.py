@@ -1,4 +1,4 @@
-"""Status pages, made by hand for the tests of what shows them."""
+"""Builders of status pages, for tests of output."""
 
 from __future__ import annotations
 

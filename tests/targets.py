@@ -1,4 +1,4 @@
-"""Targets and canaries made by hand, that tests of the probe share."""
+"""Targets and canaries for tests of the probe."""
 
 from __future__ import annotations
 

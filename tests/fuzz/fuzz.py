@@ -1,8 +1,8 @@
-"""Doors that take what others wrote, with inputs that are drawn: ``python fuzz.py --seconds 60 [--only report]``.
+"""Fuzzes the parsers of untrusted input: ``python fuzz.py --seconds 60 [--only report]``.
 
-Each target reads one input, and may refuse it in the one way that its callers expect; any other exception is a find.
-Inputs are the seeds in ``corpus/TARGET``, changed at random places, or bytes that hypothesis draws. A find is shrunk by
-hypothesis, written to ``corpus/TARGET`` and so tried first from then on, and by ``make test``.
+Each target reads one input, and may refuse the input only with the expected exception; any other exception is a
+finding. Inputs are seeds from ``corpus/TARGET`` changed at random places, or bytes drawn by hypothesis. A finding is
+shrunk by hypothesis and written to ``corpus/TARGET``. Later runs and ``make test`` try it first.
 """
 
 from __future__ import annotations

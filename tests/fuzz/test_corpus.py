@@ -1,4 +1,4 @@
-"""What is in the corpus breaks nothing any more; ``make fuzz`` looks for more."""
+"""Every input of the corpus is handled without a fault; ``make fuzz`` searches for new faults."""
 
 from __future__ import annotations
 

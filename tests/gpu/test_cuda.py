@@ -1,7 +1,4 @@
-"""The CUDA-event clock on a real device.
-
-`make gpu` compares it with the profiler's kernels.
-"""
+"""The CUDA-event clock on a real device. ``make gpu`` compares this clock with the profiler's kernels."""
 
 from __future__ import annotations
 

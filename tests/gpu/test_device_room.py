@@ -1,4 +1,4 @@
-"""A tenant on a real device, and a probe beside it in a process of its own: the tenant's allocations still succeed."""
+"""A tenant on a real device beside a separate probe process: the tenant's allocations still succeed."""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""What a run of a torch model takes of a real device: its peak in a process of the probe's own, else what is in use."""
+"""Measures of a torch model's run on a real device: the memory peak in the probe's own process, otherwise the memory in
+use.
+"""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Profiles on a real GPU: kernels by device time, against torch's own table. `make gpu` has changes of kernels."""
+"""Profiles on a real GPU: kernels by device time, compared with torch's table. ``make gpu`` tests changed kernels."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What honest users see of an exporter while it is attacked: each scrape's time, polls that failed."""
+"""Observes an exporter under attack like an honest user: duration of scrapes, and failed polls."""
 
 from __future__ import annotations
 

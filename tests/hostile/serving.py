@@ -1,4 +1,4 @@
-"""Probes of one process that answer until it is ended."""
+"""Serves several probes from one process until the process is ended."""
 
 from __future__ import annotations
 

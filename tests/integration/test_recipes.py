@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md, followed word for word in one copy of the tree; then what they added is checked."""
+"""The recipes of CONTRIBUTING.md are followed literally in a copy of the tree, and their results are checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An app's modules in the working folder are named like those of the standard library and of dependencies."""
+"""Modules of an app in the working folder have the same names as standard modules and dependencies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Kubernetes of three nodes, once for all tests of this folder. Skipped, in one line, where none can be had."""
+"""A real Kubernetes cluster of three nodes, once for all tests of this folder. Tests are skipped without a cluster."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Where history lies on the node, a rollout of the exporter costs no baseline: `store.hostPath`."""
+"""With `store.hostPath`, history stays on the node, so a rollout of the exporter loses no baseline."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The chart on a real cluster: what its pods may do, and what Prometheus makes of its objects."""
+"""The chart on a real cluster: permissions of its pods, and Prometheus' view of its objects."""
 
 from __future__ import annotations
 

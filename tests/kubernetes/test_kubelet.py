@@ -1,4 +1,4 @@
-"""A node whose kubelet is stopped, and an API server that is: containers run on, and are polled on."""
+"""A node whose kubelet is stopped, and a stopped API server: containers continue, and are still polled."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What Helm does to a chart that is installed: an upgrade, a rollback, and a removal that leaves nothing."""
+"""Helm operations on an installed chart: upgrade, rollback, and complete removal."""
 
 import pytest
 from harness import eventually

@@ -1,4 +1,4 @@
-"""The API server takes the templates of `deploy/` for controllers of rollouts: it knows each key of them."""
+"""The API server accepts the templates of `deploy/` for rollout controllers, with every key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Compose stack, really started, once for all tests of this folder. Skipped, in one line, without Docker."""
+"""The real Compose stack, started once for all tests of this folder. Tests are skipped without Docker."""
 
 import re
 import shutil

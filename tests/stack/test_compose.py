@@ -1,4 +1,4 @@
-"""Canaries in real containers, found through a real Docker, seen by a real Prometheus."""
+"""Canaries in real containers, found through a real Docker, and scraped by a real Prometheus."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Compose's profile `fleet`: two exporters of pretended hosts share a PostgreSQL, and each service has one judge."""
+"""Compose's profile `fleet`: two exporters of simulated hosts share a PostgreSQL, and each service has one judge."""
 
 import json
 import operator

@@ -1,4 +1,4 @@
-"""What is stopped, restarted or replaced comes back, costs nothing else, and is counted once."""
+"""Stopped, restarted or replaced parts recover without affecting other parts, and are counted once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Alertmanager with the shipped configuration, and a webhook that keeps what it sends."""
+"""A real Alertmanager with the shipped configuration, and a webhook that keeps its notifications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers that run one small canary, which is nothing but CPU time."""
+"""Containers that run one small canary, which uses only CPU time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Kubernetes as a person would drive and read it: commands, objects, what containers logged."""
+"""A real Kubernetes cluster: commands, objects and logs."""
 
 from __future__ import annotations
 

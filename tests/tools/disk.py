@@ -1,4 +1,4 @@
-"""A disk that is full from one call on: a library in C under real processes, for the files of one folder."""
+"""A disk that is full from a given call on: a C library under real processes, for the files of one folder."""
 
 from __future__ import annotations
 

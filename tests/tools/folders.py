@@ -1,4 +1,4 @@
-"""A folder of tests that need something of the machine: marked, skipped in a line without it, and in CI never."""
+"""A folder of tests that need something of the machine: marked, skipped without it, and never skipped in CI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process in which no other test left anything."""
+"""A process without leftovers of other tests."""
 
 from __future__ import annotations
 

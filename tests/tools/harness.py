@@ -1,4 +1,4 @@
-"""The Compose stack as a person would drive and read it: commands, the exporter, Prometheus, the probes, the alerts."""
+"""The Compose stack: commands, exporter, Prometheus, probes and alerts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The images of the tests on a cluster, as one archive that `ctr images import` and `docker load` read.
+"""The cluster's test images as one archive that `ctr images import` and `docker load` can read.
 
-All have one root file system: that of the image which exporter/Dockerfile builds, so it is stored once. A canary's
-image adds a few small files, and differs from the next one by its environment.
+All images share the root file system of the image built by exporter/Dockerfile, so it is stored once. A canary's image
+adds a few small files, and differs from other canaries' images by its environment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real Prometheus with the configuration that the Prometheus Operator makes of what is in a cluster."""
+"""A real Prometheus with the configuration that the Prometheus Operator makes from the objects in a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Changes of a model whose operator is known, each as two sides to record: what a comparison's sentence must name."""
+"""Changes of a model with a known operator, each as two sides to record.
+
+A comparison's sentence must name the operator.
+"""
 
 from __future__ import annotations
 

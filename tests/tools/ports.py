@@ -1,4 +1,4 @@
-"""Ports for servers of tests."""
+"""Ports for test servers."""
 
 from __future__ import annotations
 

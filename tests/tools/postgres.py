@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a test's own: in a temporary folder, on a free port of the loopback, not as root."""
+"""A separate PostgreSQL server for a test: in a temporary folder, on a free loopback port, not as root."""
 
 from __future__ import annotations
 

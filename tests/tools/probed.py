@@ -1,4 +1,4 @@
-"""The exporter's image in a container, beside a container of many probes by a script of tests/hostile."""
+"""The exporter's image in a container, beside a container with many probes from a script of tests/hostile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process's wall clock that a test sets while the process runs: libfaketime."""
+"""A process whose wall clock a test sets while the process runs (libfaketime)."""
 
 from __future__ import annotations
 

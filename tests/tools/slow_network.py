@@ -1,4 +1,4 @@
-"""A network between an exporter and its database that delays packets or holds them back."""
+"""A network between exporter and database that delays or holds packets."""
 
 from __future__ import annotations
 

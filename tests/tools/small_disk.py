@@ -1,4 +1,4 @@
-"""A file system of a few MiB, to be filled."""
+"""A file system of a few MiB that tests can fill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts and runs to keep in a store, stores of both databases to keep them in, and what lies in their tables."""
+"""Test data for stores, stores of both databases, and access to their tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects with a canary in them, as a person would write them for kubectl."""
+"""Kubernetes objects with a canary, as for kubectl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Helm chart: its copies are current, it refuses mistakes in one line, and it renders what a cluster needs."""
+"""The Helm chart: current copies, one-line errors, and manifests with everything that a cluster needs."""
 
 from __future__ import annotations
 

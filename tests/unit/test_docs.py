@@ -1,4 +1,4 @@
-"""The documentation: what is generated is current, the metrics keep their conventions, and links lead somewhere."""
+"""The documentation: current generated parts, conventions of metrics, and valid links."""
 
 from __future__ import annotations
 

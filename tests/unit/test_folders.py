@@ -1,4 +1,4 @@
-"""Tests that need something of the machine are skipped in one line without it, and fail in CI: sessions of pytest."""
+"""Tests that need something of the machine are skipped with one line, and fail in CI."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The decorator that makes one test of a rule for many places."""
+"""The decorator for a test of many places."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Commands and settings in the pages: each command line of ours is one, each YAML is what its file would be."""
+"""Commands and settings in the docs: each InferCanary command is valid, and each YAML is a valid settings file."""
 
 from __future__ import annotations
 

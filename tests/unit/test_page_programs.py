@@ -1,4 +1,4 @@
-"""Commands of helm and docker compose in the pages: chart and stack take them."""
+"""Helm and docker compose commands in the docs are valid for the chart and the stack."""
 
 import os
 import shutil

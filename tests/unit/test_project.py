@@ -1,4 +1,4 @@
-"""The project's own files: what is configured exists, and what is written for machines can be read by them."""
+"""The project's own files: configured paths exist, and machine-readable files can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a release is made of: the bill of materials, pinned images, units of systemd, the workflow."""
+"""Parts of a release: bill of materials, pinned images, systemd units, workflow."""
 
 from __future__ import annotations
 

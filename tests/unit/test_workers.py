@@ -1,4 +1,4 @@
-"""The run of the tests itself: a process that is killed fails it soon, and a test that takes too much memory fails."""
+"""The test run itself: it fails soon if a test process is killed, or if a test takes too much memory."""
 
 import functools
 import os

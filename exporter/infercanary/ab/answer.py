@@ -92,7 +92,7 @@ class CanaryPairs:
 
 @dataclass(frozen=True)
 class ExperimentJudge:
-    """Decides when an experiment is done, and makes the answer.
+    """Decides when an experiment ends, and makes the answer.
 
     Args:
         most: Number of planned pairs.
@@ -201,12 +201,12 @@ class ExperimentJudge:
     def _action(self, of: CanaryPairs) -> str:
         """Return the action that would lead to a verdict."""
         if len(of.shifts) < FEWEST_PAIRS:
-            return f"at least {FEWEST_PAIRS} pairs of starts are needed: give it more time (--budget)"
+            return f"at least {FEWEST_PAIRS} pairs of starts are needed: give more time (--budget)"
         if needed := self._pairs.pairs_needed(of.shifts, FILES.pool.history):
-            return f"about {needed} starts a side would settle it, if they continue like this (--restarts, --budget)"
+            return f"about {needed} starts of each side would give a verdict (--restarts, --budget)"
         return (
-            "more starts will hardly settle it: the shift is at the edge, or starts differ too much; give "
-            "the containers CPUs of their own (--both cpuset=…), and keep other work off them"
+            "more starts will hardly give a verdict: the shift is near a limit, or starts differ too much; give "
+            "the containers separate CPUs (--both cpuset=…) without other work"
         )
 
 
@@ -227,7 +227,7 @@ def common(pairs: Sequence[TurnPair]) -> tuple[list[str], list[str]]:
             f"no canary is in both images; A has {listed(a)}; B has {listed(b)}; give both the same config=…"
         )
     return names, [
-        f"only in {side}, and so not judged: {listed(only)}"
+        f"only in {side}, so not judged: {listed(only)}"
         for side, here, there in (("A", a, b), ("B", b, a))
         if (only := [name for name in here if name not in there])
     ]

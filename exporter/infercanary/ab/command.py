@@ -33,7 +33,7 @@ _NUMBERS = [
         show_default=True, metavar=unit.split()[-1].upper(), help=text,
     )
     for name, low, high, default, unit, text in (
-        ("--restarts", 3, FILES.pool.history, 12, "a number", "Most starts of each side; a late change adds one."),
+        ("--restarts", 3, FILES.pool.history, 12, "a number", "Starts of each side; a late change adds one."),
         ("--runs", EXPERIMENT.pool.fewest_runs, 200, 12, "a number", "Runs of each start."),
         ("--budget", 10, 86_400, 1800.0, "seconds", "Time limit of the experiment."),
         ("--start-timeout", 1, 86_400, 300.0, "seconds", "Time limit for the first steady run of a start."),
@@ -47,7 +47,7 @@ _NUMBERS = [
     + exit_codes.epilog(
         exit_codes.COMPARED,
         exit_codes.CLAIMED,
-        "After signal N, the code is 128 + N, and the results so far are printed.",
+        "After signal N, the exit code is 128 + N, and the results so far are printed.",
     ),
 )
 @click.argument("images", nargs=-1, metavar="IMAGE_A IMAGE_B")
@@ -83,9 +83,9 @@ def command(
       infercanary ab search:1.4 search:1.5 --both cpus=2 --html report.html
       infercanary ab search:1.5 --both cpus=2 --b env.OMP_NUM_THREADS=1
 
-    The images take turns, A B B A A B B A and so on: one fresh container at a time, with the same settings except those
-    of --a and --b. Each start is one replicate, with several runs of each canary. The experiment ends as soon as the
-    answer is clear, and removes everything that it started.
+    The images take turns, A B B A A B B A and so on: one fresh container at a time, with the same settings except
+    those of --a and --b. Each start is one replicate, with several runs of each canary. The experiment ends as soon as
+    the answer is clear, and removes everything that it started.
     """
     pair = sides.read(images, experiment, both, a, b)
     shown = Output(**output)

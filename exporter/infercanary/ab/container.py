@@ -114,12 +114,12 @@ class Container:
         try:
             state = self._client.inspect_container(self._name).get("State") or {}
         except UNREACHED as error:
-            return f"its container or Docker is gone ({one_line(error)})"
+            return f"the container or Docker is gone ({one_line(error)})"
         if state.get("Running"):
             return ""
         if state.get("OOMKilled"):
-            return "it ended, killed for memory (memory=…)"
-        return f"it ended with exit code {state.get('ExitCode')}"
+            return "the container was killed for memory (memory=…)"
+        return f"the container ended with exit code {state.get('ExitCode')}"
 
     def last_words(self) -> str:
         """Return the last line of the container's log; empty if the log is empty."""
@@ -160,8 +160,8 @@ def probe_port(name: str, labels: Mapping[str, str]) -> int:
     text = labels.get(PORT_LABEL, labels.get(SOCKET_LABEL, str(DEFAULT_PORT)))
     if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65_536):
         raise UsageError(
-            f"image {name}: by its labels its probe answers on {text[:60]!r}, which is not a port; have it "
-            f"listen on one (label {PORT_LABEL}, 1 to 65535), or give config=…"
+            f"image {name}: the probe's port in the image's labels is {text[:60]!r}, which is not a port; set the "
+            f"label {PORT_LABEL} to a number from 1 to 65535, or give config=…"
         )
     return int(text)
 

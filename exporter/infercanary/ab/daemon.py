@@ -96,7 +96,7 @@ def check_volume(client: docker.APIClient, name: str) -> None:
     try:
         client.inspect_volume(name)
     except docker.errors.NotFound:
-        why = "no such volume; make it (docker volume create), or give a path from / on"
+        why = "no such volume; create the volume (docker volume create), or give an absolute path"
         raise UsageError(f"volume {name}: {why}") from None
     except UNREACHED as error:
         raise UsageError(f"volume {name}: Docker does not answer ({one_line(error)})") from None

@@ -48,7 +48,7 @@ class Host:
                     stdin=settings,
                     stdout=subprocess.DEVNULL,
                     stderr=self._log,
-                    # A group of its own, so that Ctrl-C reaches only the experiment, which then ends all processes of
+                    # A separate group, so that Ctrl-C reaches only the experiment, which then ends all processes of
                     # this group.
                     start_new_session=True,
                     preexec_fn=partial(os.sched_setaffinity, 0, side.cpuset) if side.cpuset else None,  # noqa: PLW1509 - no other thread runs
@@ -61,7 +61,7 @@ class Host:
     def ended(self) -> str:
         """Return the reason why the probe ended; empty while it runs."""
         code = self._child.poll() if self._child else None
-        return "" if code is None else f"it ended with exit code {code}"
+        return "" if code is None else f"the probe ended with exit code {code}"
 
     def last_words(self) -> str:
         """Return the last line of the probe's log; empty if the log is empty."""

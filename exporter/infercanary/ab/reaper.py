@@ -1,8 +1,8 @@
 """The reaper: a process that removes the containers and processes that an experiment left behind.
 
 A killed experiment cannot clean up. So the reaper reads from a pipe whose other end only the experiment holds open.
-When the pipe closes, the reaper removes containers and kills processes on this host. It handles the names for which
-the experiment sent ``watch`` but no ``forget``. It ends some seconds after the experiment.
+When the pipe closes, the reaper removes containers and kills processes on this host. It removes names that the
+experiment sent with ``watch`` and not later with ``forget``, and ends some seconds after the experiment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Reaper:
             text=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # A session of its own, so that Ctrl-C or a signal to the experiment's group does not end the reaper.
+            # A separate session, so that Ctrl-C or a signal to the experiment's group does not end the reaper.
             start_new_session=True,
         )
 

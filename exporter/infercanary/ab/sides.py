@@ -96,11 +96,11 @@ def _volume(text: str) -> docker.types.Mount:
 
 
 KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "image": ("an image; it is pulled if it is missing", str),
-    "python": ("the path of an interpreter on this host, in place of an image", _python),
+    "image": ("an image, which is pulled if it is missing", str),
+    "python": ("the path of an interpreter on this host, instead of an image", _python),
     "config": ("a probe.yaml: runs `infercanary probe` with it", load_settings),
-    "command": ("a command, quoted as for a shell, in place of the image's", lambda text: tuple(shlex.split(text))),
-    "env.NAME": ("a variable; without =VALUE, its value here", str),
+    "command": ("a command, quoted as for a shell, instead of the image's", lambda text: tuple(shlex.split(text))),
+    "env.NAME": ("a variable; without =VALUE, its value in this environment", str),
     "cpus": ("a number of CPUs, such as 2 or 0.5", _cpus),
     "cpuset": ("numbers of CPUs, such as 0-3 or 0,2", lambda text: numbers(parse_cpus(text))),
     "memory": ("a size, such as 512m or 2g", docker.utils.parse_bytes),
@@ -174,7 +174,7 @@ def _entries(place: str, written: Mapping[str, Any], before: str = "") -> Iterat
             continue
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, bool):  # YAML reads `on` and `yes` as booleans, too
-                raise UsageError(f"{place}: {name}: is `{text}` in YAML; put it in quotes")
+                raise UsageError(f"{place}: {name}: means `{text}` in YAML; put the value in quotes")
             yield name if text is None else f"{name}={text}"
 
 
@@ -188,7 +188,7 @@ def _texts(place: str, entries: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"{place}: {unknown_key(key, [*KEYS])}")
         if is_variable and not sign:
             if key[4:] not in os.environ:
-                raise UsageError(f"{place}: {key}: is not set here; give {key}=VALUE")
+                raise UsageError(f"{place}: {key}: is not set in this environment; give {key}=VALUE")
             text = _AS_HERE
         texts[key] = f"{texts[key]}, {text}" if key == "volume" and key in texts else text
     return texts
@@ -201,7 +201,7 @@ def _side(name: str, own: Mapping[str, str], other: Mapping[str, str]) -> Side:
         if key in own and other_key in own:
             raise UsageError(f"{name}: {key} and {other_key}: exclude each other; give one of them")
     if "python" in own and "config" not in own:
-        raise UsageError(f"{name}: python: needs config; give that too")
+        raise UsageError(f"{name}: python: needs config; give both")
     variables, values = dict(PACE), {}
     for key, text in own.items():
         if key not in KEYS:

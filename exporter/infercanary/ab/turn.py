@@ -198,7 +198,7 @@ class TurnReader:
                 self._why = f"{error.reason.replace('_', ' ')}: {error}"
                 continue
             if any(self._runs.values()) and self._last and self._last.boot_id != received.boot_id:
-                raise self._failed("its server ended and was started again in the middle of its runs")
+                raise self._failed("the server ended and restarted during its runs")
             self._last, self._urls = received, [url]
             took = time.monotonic() - self._begin
             for (canary, step), seconds in self._points(COLD_START_METRIC).items():
@@ -225,7 +225,7 @@ class TurnReader:
         names = [*dict.fromkeys(canary for canary, _ in self._points(_STATE))]
         if names and self.plan.canary:
             if self.plan.canary not in names:
-                raise StartFailed(f"it has no canary `{self.plan.canary}`; it has {', '.join(names)}")
+                raise StartFailed(f"the probe has no canary `{self.plan.canary}`; it has {', '.join(names)}")
             names = [self.plan.canary]
         return {name: [run for run in map(kept, self._runs[name]) if run.is_settled] for name in names}
 

@@ -56,7 +56,8 @@ _MAX_RUNS = 10_000
 _MAX_ENVIRONMENT = 200
 _MAX_ENVIRONMENT_BYTES = 64 << 10
 _MAX_SETTING = 4096
-_MAX_OUTPUTS = _MAX_PLACES = 32  # outputs, and places of each output; equal to the probe's own limits
+# number of outputs, and of values in each output; equal to the probe's own limits
+_MAX_OUTPUTS = _MAX_PLACES = 32
 _VISIBLE = r"\A[ -~]*\Z"  # printable ASCII characters only
 _MAX_NAMES = 100  # limit for each of phases, controls and measures in one run
 _MAX_TAGS = 32  # limit for one run; an honest probe has fewer tags

@@ -37,7 +37,7 @@ class ProbeAccess(msgspec.Struct, frozen=True):
         """
         if self.token_file is not None and not _token(self.token_file):
             raise UsageError(
-                f"probe_token_file: {self.token_file} cannot be read or is empty; write a token there"
+                f"probe_token_file: {self.token_file} cannot be read or is empty; write a token to the file"
             )
         self.context()
 

@@ -40,10 +40,10 @@ def settling_actions(
     factor = next(filter(settles, (1.25**step for step in range(1, 32))), 0.0)
     if factor:
         number = float(f"{(factor - 1) * runs:.2g}")
-        action = f"about {count(max(1.0, number), 'more run')} a side would settle it"
+        action = f"about {count(max(1.0, number), 'more run')} of each side would give a verdict"
     elif shift.resolution != FINE:
-        action = "more runs will not settle it, the values are too coarse: write them with more digits"
+        action = "more runs will not give a verdict, because the values are too coarse: write more digits"
     else:
-        action = "give each side more starts: more runs alone would not settle it"
+        action = "give each side more starts: more runs alone would not give a verdict"
     assumed = "restart variance is assumed: give --restart-sd, or several starts of each image"
     return [action, *[assumed] * (restarts.df <= policy.pool.restart_df)]

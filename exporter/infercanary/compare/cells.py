@@ -45,19 +45,22 @@ class Numbers:
         value, sign, has_unit = parsed(cell)
         per_second = PER_SECOND.get(unit or "s")
         if value is None or (sign == "," and not self._decimal_comma):
-            mistake = "is not a number; write one, with a decimal point and no separators of thousands, or take it out"
+            mistake = (
+                "is not a number; write a number with a decimal point and without thousands separators, or remove "
+                "the row"
+            )
         elif not _LEAST <= value <= _MOST:
-            mistake = "is not a latency, which is a finite number above zero; take it out"
+            mistake = "is not a latency, which is a finite number above zero; remove the row"
         elif self._decimal_comma and self._signs | {sign} >= {",", "."}:
             mistake = (
                 "has another decimal sign than the numbers before (comma or point); write all with a point"
             )
         elif self.has_units not in (None, has_unit):
             mistake = (
-                f"{'has' if has_unit else 'without'} a unit, unlike the numbers before; give all of them one"
+                f"{'has' if has_unit else 'without'} a unit, unlike the numbers before; write all with a unit"
             )
         elif per_second is None:
-            mistake = f"is in `{shown(unit)}`, which is no unit of time; name another --column"
+            mistake = f"is in `{shown(unit)}`, which is not a unit of time; choose another --column"
         else:
             self._signs.add(sign)
             self.has_units = has_unit

@@ -109,15 +109,15 @@ def compare_runs(
         subject: Difference between the two sides, in the words of the sentence.
 
     Returns:
-        The verdict with its evidence. It is ``inconclusive`` if there are too few runs. It also is if clearly more
-        runs of the candidate fail while its successful runs are not slower.
+        The verdict with its evidence. The verdict is ``inconclusive`` with too few runs, or if clearly more runs of
+        the candidate fail while its successful runs are not slower.
 
     Raises:
         UsageError: Both sides have a start in common, which would be compared with itself.
     """
     if {start.boot for start in baseline.starts} & {start.boot for start in candidate.starts}:
         raise UsageError(
-            "compare: both sides hold the same starts; pick environments or boots out of them with --baseline-id and "
+            "compare: both sides have the same starts; select environments or boots with --baseline-id and "
             "--candidate-id"
         )
     old, new = judged(baseline), judged(candidate)

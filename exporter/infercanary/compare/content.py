@@ -35,13 +35,15 @@ def content(path: str) -> bytes:
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
             data = data.decode("utf-16").encode()
     except (UnicodeError, EOFError, gzip.BadGzipFile, zlib.error):
-        raise UsageError(f"{place}: damaged gzip or UTF-16; fetch it again, or save it as UTF-8") from None
+        raise UsageError(
+            f"{place}: damaged gzip or UTF-16; download the file again, or save the file as UTF-8"
+        ) from None
     except (OSError, ValueError) as error:  # a path with a NUL raises ValueError
         why = getattr(error, "strerror", None) or error
-        raise UsageError(f"{place}: cannot be read ({why}); name a file that you may read") from None
+        raise UsageError(f"{place}: cannot be read ({why}); choose a readable file") from None
     if len(data) > most:
         raise UsageError(
-            f"{place}: more than {most >> 20} MiB of text; compare a part of it, such as its last lines"
+            f"{place}: more than {most >> 20} MiB of text; use a part of the file, such as its last lines"
         )
     data = data.removeprefix(b"\xef\xbb\xbf")
     if not data.strip():

@@ -122,7 +122,7 @@ def _side(side: SideSummary, option: str, files: Sequence[str]) -> str:
     parts = [
         f"{name}{count(side.runs, 'run')} of {count(side.starts, 'start')}",
         f"environment {', '.join(side.environments[:4])}" if side.environments else "",
-        f"not one image? pick with {option}" if len(side.environments) > 1 else "",
+        f"several images? select one with {option}" if len(side.environments) > 1 else "",
         f"left out {_left_out(side.left_out)}" if side.left_out else "",
     ]
     return "; ".join(filter(None, parts))

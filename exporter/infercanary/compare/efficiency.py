@@ -85,7 +85,7 @@ def prices(texts: Sequence[str], hosts: Collection[str]) -> dict[str, float]:
             price = math.nan
         if not 0 < price < _MOST_PRICE or host not in ("", *hosts):
             raise UsageError(
-                f"--price {text}: give what an hour costs, such as 2.5, or gpu-1=2.5; hosts: {', '.join(hosts)}"
+                f"--price {text}: give the price of an hour, such as 2.5 or gpu-1=2.5; hosts: {', '.join(hosts)}"
             )
         price_of |= dict.fromkeys([host] if host else hosts, price)
     return price_of

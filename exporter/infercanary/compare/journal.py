@@ -70,14 +70,16 @@ def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, Jo
             continue
         at_most(_MAX_LINES, at, place, "lines")
         if len(line) > _MAX_LINE_BYTES:  # a decoded line takes many times its size
-            raise UsageError(f"{place}:{at}: a line of more than 1 MiB, which no probe writes; take it out")
+            raise UsageError(
+                f"{place}:{at}: a line of more than 1 MiB, which no probe writes; remove the line"
+            )
         try:
             yield f"{place}:{at}", decode(line)
         except msgspec.DecodeError as error:
             # After a killed process or a lost write, only the beginning of a line or zeros remain.
             if isinstance(error, msgspec.ValidationError) or not line.lstrip().startswith((b"{", b"\0")):
                 raise UsageError(
-                    f"{place}:{at}: not a line of a journal ({error}); keep other lines out of it"
+                    f"{place}:{at}: not a line of a journal ({error}); remove the line"
                 ) from None
             truncated += 1
     if truncated:
@@ -144,7 +146,7 @@ def recording(
     if not samples:
         of = f" of {listed(ids)}; its environments and boots are: {listed(known, 8)}"
         raise UsageError(
-            f"{place}: a journal without a run{of if known else '; wait for some, or name another'}"
+            f"{place}: a journal without a run{of if known else '; wait for runs, or choose another file'}"
         )
     canaries = {
         name: _series(starts, boots, components)._replace(failure=failures[name])
@@ -157,13 +159,13 @@ def is_possible(where: str, run: Run, unsound: list[str]) -> bool:
     """True if a run is possible; otherwise, a remark is added to ``unsound``."""
     is_zero = min(run.latencies, default=1.0) < bounds.LEAST_SECONDS
     if wrong := bounds.fault(run) or "a latency of 0 s" * is_zero:
-        unsound.append(f"{where}: a run that cannot be is left out ({wrong})")
+        unsound.append(f"{where}: an impossible run is left out ({wrong})")
     return not wrong
 
 
 def summarized(unsound: Sequence[str]) -> list[str]:
     """Return one note on all impossible runs."""
-    return [f"{unsound[0]}; {count(len(unsound), 'such run')} in all"] if unsound else []
+    return [f"{unsound[0]}; {count(len(unsound), 'impossible run')} in all"] if unsound else []
 
 
 def _series(

@@ -90,7 +90,7 @@ class Layout(msgspec.Struct, frozen=True):
                 row = shape(row)
             except (AttributeError, LookupError, TypeError, ArithmeticError) as error:
                 raise UsageError(
-                    f"{where}: not as {self.tool} writes it ({shown(repr(error))}); correct it or take it out"
+                    f"{where}: not in the format of {self.tool} ({shown(repr(error))}); correct or remove the row"
                 ) from None
         is_skipped = (re.fullmatch(pattern, as_text(row.get(name))) for name, pattern in self.skip.items())
         return None if any(is_skipped) else row

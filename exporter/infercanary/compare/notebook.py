@@ -48,7 +48,7 @@ def answer(
     name, other = canaries
     if name != other:
         raise UsageError(
-            f"compare: `{name}` and `{other}` are two canaries; time both with one name (name=…)"
+            f"compare: `{name}` and `{other}` are two canaries; time both under the same name (name=…)"
         )
     baseline, candidate = (pick(read([str(path)]), name)[name] for path in (old, new))
     result = compare_runs(name, baseline, candidate, restart_sd=restart_sd, subject=subject)

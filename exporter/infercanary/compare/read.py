@@ -46,19 +46,15 @@ def read(
     kinds = {is_journal(text): named(path) for path, text in texts.items()}
     if len(kinds) > 1:
         raise UsageError(
-            f"{kinds[True]}: a journal, but {kinds[False]} holds numbers; give journals only, or numbers only"
+            f"{kinds[True]}: a journal, but {kinds[False]} has numbers; give only journals, or only numbers"
         )
     notes: list[str] = []
     if True in kinds:
         if column or where:
-            raise UsageError(
-                f"{place}: a journal, whose runs are judged by their latencies; leave --column and --where out"
-            )
+            raise UsageError(f"{place}: a journal has no columns; remove --column and --where")
         return journal.recording(places, journal_lines(texts, apart, notes), notes, ids)
     if ids:
-        raise UsageError(
-            f"{place}: holds numbers, without ids of boots or environments; leave that option out"
-        )
+        raise UsageError(f"{place}: numbers have no ids of boots or environments; remove this option")
     files = [numbers(File(named(path), notes, column, where), text) for path, text in texts.items()]
     if any(series.keys() != files[0].keys() for series in files):
         raise UsageError(
@@ -125,5 +121,5 @@ def journal_lines(
             before = content(str(older)) if older.stat().st_size else b""
             if is_journal(before):
                 yield from entries(str(older), before, notes)
-                notes.append(f"{older}: read too, as the older part of {named(path)}")
+                notes.append(f"{older}: also read, as the older part of {named(path)}")
         yield from entries(named(path), text, notes)

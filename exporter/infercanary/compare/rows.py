@@ -140,17 +140,17 @@ def read_rows(
             points.append(value)
     if not states:
         picked = [f"{name}={value}" for name, values in wanted.items() for value in sorted(values)]
-        raise UsageError(f"{place}: no row has {listed(picked)}; give another --where COLUMN=VALUE")
+        raise UsageError(f"{place}: no row has {listed(picked)}; change --where COLUMN=VALUE")
     several = {name: cells for name, cells in kinds.items() if len(cells) > 1}
 
     def choice(name: str) -> str:
         return (
-            f"`{shown(name)}` such as {listed(several[name], 4)}; pick one with --where {shown(name)}=VALUE"
+            f"`{shown(name)}` such as {listed(several[name], 4)}; select one with --where {shown(name)}=VALUE"
         )
 
     for name, cells in several.items():
         if _is_series(layout, name, cells):
-            raise UsageError(f"{place}: its rows are of several series, with {choice(name)}")
+            raise UsageError(f"{place}: the rows belong to several series, with {choice(name)}")
     if labels := [*filter(_is_label, several)]:
         # Choose the column with the fewest texts, because a URL may contain an id of each request.
         name = min(labels, key=lambda name: len(several[name]))
@@ -215,4 +215,4 @@ def pick_column(place: str, names: Sequence[str], column: str, option: str = "--
     if len(fitting) == 1:
         return fitting[0]
     what = f"no column `{shown(column)}`" if column else "several columns"
-    raise UsageError(f"{place}: {what}; give {option} one of: {listed(names) or 'none, leave it out'}")
+    raise UsageError(f"{place}: {what}; give {option} one of: {listed(names) or 'none, remove this option'}")

@@ -58,12 +58,12 @@ def starts(
                 tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
             if "infercanary_schema" not in tables:
                 raise UsageError(
-                    f"{path}: not the judge's store, or one of 0.1.0, which can no longer be read"
+                    f"{path}: not the judge's store, or a store of 0.1.0, which can no longer be read"
                 )
             with closing(open_store(copy)) as store:
                 if (
                     store.database.set_aside_at is not None
-                ):  # the exporter moved its log into the file while it was copied
+                ):  # while this file was copied, the exporter moved its log into the file
                     raise UsageError(f"{path}: changed while it was read, or is corrupt; try again")
                 for name, each in store.canaries():
                     names = name.name, str(name)

@@ -77,8 +77,8 @@ def _of_json(file: File, text: bytes, first: bytes) -> dict[str, RecordedRuns]:
         ]
         if len(results) != 1:
             raise UsageError(
-                f"{file.place}: {len(results)} results of a benchmark fit; give a file of each, or pick one with "
-                f"--where COLUMN=VALUE, of: {listed(document)}"
+                f"{file.place}: {len(results)} results of a benchmark match; give a separate file for each, or "
+                f"select one with --where COLUMN=VALUE:  {listed(document)}"
             )
         file = file._replace(where=[pair for pair in file.where if pair[0] not in document])
         document = results[0]
@@ -87,8 +87,8 @@ def _of_json(file: File, text: bytes, first: bytes) -> dict[str, RecordedRuns]:
             document = _parse(text)
         except ValueError as error:
             raise UsageError(
-                f"{file.place}: not JSON ({shown(str(error))}); is it whole? Give one document, or one object on each "
-                "line"
+                f"{file.place}: not JSON ({shown(str(error))}); is the file complete? Give one document, or one "
+                "object on each line"
             ) from None
     if isinstance(document, dict):
         if layout := layouts.document_of(document):
@@ -116,7 +116,7 @@ def _json_lines(file: File, text: bytes) -> Iterator[tuple[str, Row]]:
         if isinstance(entry, dict):
             yield f"{file.place}:{at}", entry
         elif text.endswith(b"\n") or next(lines, None):
-            raise UsageError(f"{file.place}:{at}: no JSON object; put one object on each line")
+            raise UsageError(f"{file.place}:{at}: not a JSON object; write one object on each line")
         else:  # only a last line without a line end may be truncated
             file.notes.append(f"{file.place}: the last line is truncated, and was left out")
 
@@ -219,8 +219,8 @@ def _rows(file: File, rows: Any, names: Sequence[str]) -> Iterator[tuple[str, Ro
                 is_odd = len(row) == 1 and re.match(r"[+-]?[\d.]", row[0])
                 if is_odd or all(map(_is_number, filter(None, row))):
                     raise UsageError(
-                        f"{where}: `{shown(', '.join(row))}` is no header, and not one number; give one number a line, "
-                        "with a decimal point, or name the columns in a first line"
+                        f"{where}: `{shown(', '.join(row))}` is neither a header nor a number; write one number "
+                        "on each line, with a decimal point, or a first line with the column names"
                     )
                 if row.count(file.column) > 1:
                     raise UsageError(f"{where}: several columns `{shown(file.column)}`; rename all but one")
@@ -229,9 +229,11 @@ def _rows(file: File, rows: Any, names: Sequence[str]) -> Iterator[tuple[str, Ro
                 row.pop()  # the tool writes a delimiter at the end of each line
             if len(row) != len(names):
                 raise UsageError(
-                    f"{where}: {len(row)} columns, and the header has {len(names)}; fix the line (a decimal comma: "
-                    "write a point)"
+                    f"{where}: {len(row)} columns, but the header has {len(names)}; fix the line (write a point "
+                    "instead of a decimal comma)"
                 )
             yield where, dict(zip(names, row, strict=True))
     except csv.Error as error:
-        raise UsageError(f"{file.place}:{rows.line_num}: no table follows ({error}); fix the line") from None
+        raise UsageError(
+            f"{file.place}:{rows.line_num}: not a row of a table ({error}); fix the line"
+        ) from None

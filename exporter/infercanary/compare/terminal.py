@@ -50,7 +50,7 @@ def say(text: str) -> None:
         _discard()
     except OSError as error:
         _discard()
-        raise UsageError(f"the answer cannot be printed ({error.strerror}); free some space") from None
+        raise UsageError(f"the answer cannot be printed ({error.strerror}); free some disk space") from None
 
 
 def _discard() -> None:

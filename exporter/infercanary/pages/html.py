@@ -81,5 +81,5 @@ def write(path: str, text: str, option: str = "--html") -> None:
                 raise
     except OSError as error:
         raise UsageError(
-            f"{option} {path}: cannot be written ({error.strerror}); name another place"
+            f"{option} {path}: cannot be written ({error.strerror}); choose another path"
         ) from None

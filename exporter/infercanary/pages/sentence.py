@@ -228,7 +228,9 @@ def operators_words(operators: Operators | None) -> str:
     if operators is None:
         return ""
     if operators.state != "explained":
-        return {"outside": "no operator explains it"}.get(operators.state, "the profile does not explain it")
+        return {"outside": "no operator explains the change"}.get(
+            operators.state, "the profile does not explain the change"
+        )
     shift = operators.shifts[0]
     name, times = shortened(short_name(shift.operator), _VALUE), milliseconds(shift.before, shift.after)
     detail = f", {shortened(shift.detail, 80)}" if shift.detail else ""

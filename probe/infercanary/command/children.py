@@ -18,7 +18,7 @@ def free_port() -> int:
 
 
 def end_group(child: subprocess.Popen[bytes]) -> None:
-    """End the process group that a child leads: first by SIGTERM, then by SIGKILL."""
+    """End a child and its process group: first by SIGTERM, then by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(child.pid, number)

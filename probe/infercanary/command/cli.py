@@ -51,7 +51,7 @@ COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Imports a command only when the command is called, because an image with the probe may lack the exporter."""
+    """Imports each command at its first call, because an image with the probe may lack the exporter."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -96,7 +96,7 @@ def main() -> None:
         click.echo(f"infercanary: {error}", err=True)
         code = ExitCode.USAGE
     except click.ClickException as error:
-        if len(sys.argv) == 1:  # no mistake: this shows the help
+        if len(sys.argv) == 1:  # a call without a command shows the help
             error.show()
         else:
             click.echo(f"infercanary: {_in_one_line(error)}", err=True)

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit code of a command. For a command that a signal ended, see :func:`of_signal`."""
+    """Exit code of a command. For a command ended by a signal, see :func:`of_signal`."""
 
     FINE = 0
     REGRESSED = 1
@@ -70,7 +70,7 @@ def worst(codes: Iterable[int]) -> ExitCode:
 
 
 def of_signal(number: int) -> int:
-    """Return the exit code for a command that a signal ended, as in shells: 128 plus the number of the signal."""
+    """Return the exit code for a command ended by a signal, as in shells: 128 plus the number of the signal."""
     return 128 + number
 
 

@@ -18,7 +18,7 @@ def unreadable(path: str | os.PathLike[str]) -> str:
         if error.errno == errno.ENOENT:
             return f"no file `{path}`"
         return f"`{path}` cannot be read ({error.strerror})"
-    except ValueError as error:  # a NUL in the name
+    except ValueError as error:  # the name contains a NUL
         return f"`{path}` is no path ({error})"
 
 
@@ -35,7 +35,7 @@ def unwritable(path: str | os.PathLike[str]) -> str:
         there = bool(os.stat(path))
     except FileNotFoundError:
         there = False
-    except OSError as error:  # such as a name that is too long
+    except OSError as error:  # for example, the name is too long
         return f"`{path}` cannot be written ({error.strerror}); choose another path"
     if not os.access(path if there else folder, os.W_OK):
         return f"`{path}` cannot be written; make its folder writable for this user (uid {os.getuid()})"

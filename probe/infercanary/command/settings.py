@@ -55,7 +55,7 @@ def load(path: str | os.PathLike[str], kind: type[T]) -> T:
         document = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise UsageError(_yaml_line(path, error)) from None
-    except ValueError as error:  # a date such as 2026-13-01, a number of 5,000 digits
+    except ValueError as error:  # for example the date 2026-13-01, or a number of 5,000 digits
         raise UsageError(f"{path}: YAML cannot read a value ({error}); put the value in quotes") from None
     except RecursionError:
         raise UsageError(f"{path}: nested too deeply; is this the right file?") from None
@@ -146,7 +146,7 @@ def _validation_line(place: str, kind: object, message: str, document: object) -
     text = text.replace(" | null`", "`")  # the user gave a value, so "or null" would not help
     for word, readable in _READABLE.items():
         text = text.replace(word, readable)
-    text = re.sub(r"of length >= (\d+)", r"with at least \1 in it", text)
+    text = re.sub(r"of length >= (\d+)", r"of length \1 or more", text)
     while "[...]" in where and (named := _name_entry(document, kind, where, message)) is not None:
         where = named
     text += _FORMS.get(text[:1].lower() + text[1:], "")
@@ -192,7 +192,7 @@ def _name_entry(document: object, kind: object, where: str, message: str) -> str
     try:
         for step in steps:
             entries = entries[step]
-    except LookupError:  # a key with a dot
+    except LookupError:  # a key that contains a dot
         return None
     whole = dict(entries)
     for key, value in whole.items():

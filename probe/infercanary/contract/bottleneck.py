@@ -37,12 +37,12 @@ class Parts(NamedTuple):
     """Parts of a run's median latency, in seconds."""
 
     processor: float
-    """Time on the CPU or the device: computing, or waiting for memory."""
+    """Time on the CPU or the device: computing or waiting for memory."""
     io: float
     scheduling: float
     unknown: float
     launch: float = 0.0
-    """Host time for launching the device's work. It is not in the sum, because launches overlap with that work."""
+    """Host time for launching the device's work. The sum excludes this time, because launches overlap with the work."""
 
     @property
     def is_launched_slowly(self) -> bool:
@@ -70,7 +70,7 @@ def parts(latency: float, phases: Mapping[str, float], off_cpu: Mapping[str, flo
         return _bounded(latency, 0.0, io, waiting + queued)
     reading, unknown = off_cpu.get(READING, 0.0), off_cpu.get(ASLEEP, 0.0)
     scheduling = queued + off_cpu.get(BLOCKED, 0.0)
-    # A custom target may report the same waiting or reading as a phase, too. The larger value avoids counting twice.
+    # A custom target may also report this waiting or reading as a phase. The maximum avoids counting it twice.
     io, scheduling = max(io, reading), max(waiting, scheduling)
     processor = max(0.0, latency - io - scheduling - unknown) if off_cpu else 0.0
     return _bounded(latency, processor, io, scheduling)
@@ -99,7 +99,10 @@ def shares(of: Parts) -> dict[Limit, float]:
 
 
 def _bounded(latency: float, processor: float, io: float, scheduling: float, launch: float = 0.0) -> Parts:
-    """Return parts whose sum is the latency: a sum of medians may exceed the latency; a missing rest is unknown."""
+    """Return parts whose sum is the latency.
+
+    A sum of medians may exceed the latency; a missing rest counts as unknown.
+    """
     found = processor + io + scheduling
     scale = latency / found if found > latency else 1.0
     return Parts(processor * scale, io * scale, scheduling * scale, max(0.0, latency - found), launch * scale)

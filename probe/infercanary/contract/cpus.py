@@ -27,7 +27,7 @@ def parse_cpus(text: str) -> int:
         found = _PART.fullmatch(part)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if not first <= last < MAX_CPUS:
-            raise ValueError(f"{part[:40]!r} is no CPU and no range of CPUs")
+            raise ValueError(f"{part[:40]!r} is neither a CPU nor a range of CPUs")
         bits |= (1 << last + 1) - (1 << first)
     return bits
 

@@ -50,7 +50,7 @@ def decode(line: bytes) -> JournalEntry:
     except RecursionError:
         raise msgspec.DecodeError("nested too deeply") from None
     except UnicodeDecodeError:  # msgspec checks UTF-8 only when it makes the text
-        raise msgspec.DecodeError("a text that is not UTF-8") from None
+        raise msgspec.DecodeError("a text is not UTF-8") from None
     return entry if entry.run is None else msgspec.structs.replace(entry, run=with_current_tags(entry.run))
 
 

@@ -30,14 +30,14 @@ _LATEST, _MOST_SECONDS, _MOST_CALLS = (
     2.0**33,
     1e6,
     1e15,
-)  # a copy of the bound in contract/bounds.py, which imports this module
+)  # equal to the bound in contract/bounds.py, which imports this module
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+\b")
 _HASH = re.compile(r"(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}|\bc[a-z2-7]{50,}\b")
 _COUNTER = re.compile(r"(?<=[A-Za-z])_\d+$")
 
 
 class ProfileRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Time of one operator in each repeat, including everything that the operator called."""
+    """Time of one operator in each repeat, including all operators called by it."""
 
     kind: str
     """Operator, such as ``aten::conv2d`` or ``Conv``; for TensorRT, the layer."""
@@ -115,7 +115,7 @@ def shares(profile: Profile, most: int) -> dict[str, float]:
     found = {OUTSIDE: median(profile.outside)}
     for row in profile.rows:
         found[row.kind] = found.get(row.kind, 0.0) + median(row.seconds)
-    # The medians of the parts may sum to more than the median of the wall time, if in each repeat another part is slow.
+    # The sum of the parts' medians may exceed the median wall time, if another part is slow in each repeat.
     wall = max(median(profile.wall), sum(found.values()) + median(profile.rest))
     largest = sorted(found, key=lambda name: -found[name])[:most]
     return {name: found[name] / wall for name in largest} if wall > 0 else {}

@@ -1,8 +1,8 @@
 """Report: the contract between probe and exporter, the answer to ``GET /report?since=<cursor>``.
 
 A report is self-describing. A new metric is one :class:`Metric` beside the code that fills it; the exporter needs no
-change. All values in a report are cumulative since the probe's start (``boot_id``), except ``runs``, the raw runs after
-the caller's cursor. A store saves each run once, identified by (``boot_id``, ``Run.sequence``).
+change. All values in a report are cumulative since the probe's start (``boot_id``), except ``runs``, the raw runs
+after the caller's cursor. A store saves each run once, identified by (``boot_id``, ``Run.sequence``).
 """
 
 from __future__ import annotations
@@ -235,5 +235,5 @@ def decode(body: bytes) -> Report:
     except RecursionError:
         raise msgspec.DecodeError("nested too deeply") from None
     except UnicodeDecodeError:  # msgspec checks UTF-8 only when it makes the text
-        raise msgspec.DecodeError("a text that is not UTF-8") from None
+        raise msgspec.DecodeError("a text is not UTF-8") from None
     return msgspec.structs.replace(report, runs=tuple(map(with_current_tags, report.runs)))

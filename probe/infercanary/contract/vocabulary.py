@@ -40,7 +40,7 @@ _Word = TypeVar("_Word", bound=_Named)
 def _table(words: Iterable[_Word]) -> Mapping[str, _Word]:
     listed = list(words)
     table = {word.name: word for word in listed}
-    assert len(table) == len(listed), "a word stands twice"
+    assert len(table) == len(listed), "a name occurs twice"
     return MappingProxyType(table)
 
 
@@ -270,7 +270,7 @@ class Component:
     is_first: bool = True
     """True if lists begin with this component, in the order of this table. Other components follow, sorted by name."""
     names_device: bool = False
-    """True if the value is a canary's device, such as ``cuda:0``."""
+    """True if the value is the device of a canary, such as ``cuda:0``."""
     is_given: bool = False
     """True if the component comes from outside the image. A change of such a component does not mean another image,
     even if an image is identified only by its environment.
@@ -282,7 +282,7 @@ class Component:
 MODEL: Final = "model"
 SETTINGS: Final = "settings"
 GPU_SHARED_WITH: Final = "gpu_shared_with"
-"""Component added by the exporter: other containers on the container's GPUs, or ``NOBODY``."""
+"""Component added by the exporter: the other containers on the container's GPUs, or ``NOBODY``."""
 NOBODY: Final = "nobody"
 CONTROLS_MADE_OF: Final = "controls_made_of"
 """Component with the versions of Python and libc, if the controls do not run as machine code; otherwise missing.

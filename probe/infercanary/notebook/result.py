@@ -60,8 +60,7 @@ class TimingResult:
     def interval(self) -> tuple[float, float] | None:
         """Confidence interval of the median latency, with a level of at least 95 %; None for fewer than 8 runs.
 
-        Both ends are medians of runs. The interval needs no assumption about the distribution, but assumes independent
-        runs. So use `compare` for a verdict.
+        The interval assumes independent runs, but no distribution. For a verdict, use `compare`.
         """
         ordered = sorted(self.medians)
         # Ranks by the binomial distribution; two standard deviations cover 95 % for every number of runs.

@@ -60,7 +60,7 @@ class Access:
 @lru_cache(maxsize=2)
 def _make_context(certificate: str, key: str, _changed_at: tuple[int, ...]) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    # With no password given, OpenSSL would ask for the password on the terminal.
+    # Without a password argument, OpenSSL would ask for the password on the terminal.
     context.load_cert_chain(certificate, key, password="")
     return context
 

@@ -26,7 +26,7 @@ class Background:
     """
 
     is_guest = False
-    """True if the process is a server's: then its free memory is not given back."""
+    """True in a server's process, whose free memory is not given back."""
 
     def __init__(self, canary: Canary, work: str) -> None:
         self.canary = canary.name
@@ -38,7 +38,7 @@ class Background:
 
     @property
     def is_running(self) -> bool:
-        """True if the work holds its thread; between steps, this is abandoned work that slows other work."""
+        """True if the work holds its thread. Between steps, this work was abandoned, but still slows other work."""
         return self._worker.is_busy
 
     def start(self, now: float) -> None:
@@ -57,7 +57,7 @@ class Background:
         return None
 
     def interrupt(self) -> None:
-        """End the work, or the wait for the work, now and in future. Callable from any thread."""
+        """End the work or the wait for it, now and in future. Callable from any thread."""
         self._worker.interrupt()
 
     def close(self, seconds: float) -> bool:
@@ -65,6 +65,6 @@ class Background:
         ended = self._worker.stop(seconds)
         if not ended:
             log.warning(
-                "canary %s: its %s still hangs; the thread ends with the process", self.canary, self._work
+                "canary %s: the %s still hangs; the thread ends with the process", self.canary, self._work
             )
         return ended

@@ -26,8 +26,8 @@ from infercanary.command.settings import UsageError
 log = logging.getLogger("infercanary.beside")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
-_WELL_SECONDS = 60.0  # a probe that ran for at least this time had started well
-_END_SECONDS = 1.0  # docker stop allows 10 s for server and probe together
+_WELL_SECONDS = 60.0  # a probe that ran for longer is restarted after the first pause
+_END_SECONDS = 1.0  # docker stop waits 10 s for server and probe together
 _USAGE = 2
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, prctl(2)
 
@@ -61,7 +61,7 @@ def command(path: str, server: tuple[str, ...]) -> NoReturn:
     child = os.fork()
     if child == 0:
         _supervise(path, own)
-    # Python ignores these signals, and the server would inherit that.
+    # Python ignores these signals. Reset them, because the server would inherit the setting.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -74,12 +74,15 @@ def command(path: str, server: tuple[str, ...]) -> NoReturn:
 
 
 def _supervise(path: str, server: int) -> NoReturn:
-    """Start the probe again and again, in a separate session: Ctrl-C on a terminal is for the server."""
+    """Start the probe, and restart it whenever it ends.
+
+    The session is separate, so that Ctrl-C reaches only the server.
+    """
     os.setsid()
     signal.signal(signal.SIGTERM, _end)
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
     pause = _FIRST_PAUSE
-    while os.getppid() == server:  # the server may have ended before prctl was called
+    while os.getppid() == server:  # checks that the server did not end before prctl
         started, code = time.monotonic(), 0
         try:
             probe = subprocess.Popen(run_module("infercanary", "probe", "--config", path))  # noqa: S603
@@ -92,10 +95,11 @@ def _supervise(path: str, server: int) -> NoReturn:
             code = probe.wait()
             why = f"the probe ended with exit code {code if code >= 0 else 128 - code}"
         if code == -signal.SIGKILL:
-            # A new probe needs as much memory again, and each time the kernel drops the server's page cache first.
+            # Restart slowly: a new probe needs as much memory again, and the kernel drops the server's page cache
+            # first.
             pause, why = _LONGEST_PAUSE, "the probe was killed, probably by the kernel because memory ran out"
         elif code == _USAGE:
-            # The next start will probably fail too, but a missing model, secret or GPU may still arrive.
+            # Keep trying: a missing model, secret or GPU may still arrive.
             pause = _LONGEST_PAUSE
         elif time.monotonic() - started > _WELL_SECONDS:
             pause = _FIRST_PAUSE

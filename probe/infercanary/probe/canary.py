@@ -43,7 +43,7 @@ _RATE_SECONDS = 1.0, 60.0  # pause after a server's rate limit refused requests
 # limit of the share of time for open() after failures, because each open() may load a model
 _REOPEN_DUTY = 0.01
 _ABSENT = ("unreachable", "not_ready", "timed_out")  # no model was loaded, because open() waited for a server
-_WAITED = 1.5  # above this ratio of cost to busy time, the run waited for a considerable time
+_WAITED = 1.5  # a run with a higher ratio of cost to busy time had to wait
 _TAKE_SECONDS = 1.0
 
 
@@ -73,9 +73,9 @@ class Canary(TimedTarget):
         self.device = str(target.device) if str(target.device).startswith("cuda") else "cpu"
         """Device of the target and of the controls after its runs: ``cpu`` or ``cuda[:N]``."""
         self.output: tuple[float, ...] | None = None
-        """Fingerprint of the first steady output since the start; empty if outputs hold no numbers."""
+        """Fingerprint of the first steady output since the start; empty if the output has no numbers."""
         self.crowding = 1.0
-        """Cost of the last run divided by its busy time: above 1 if the run waited in the server's pool."""
+        """Cost of the last run divided by its busy time; above 1 if the run waited in the server's pool."""
         self.last_tags: tuple[str, ...] = ()
         """Tags of the last run."""
         self.place: Place | None = None
@@ -88,7 +88,7 @@ class Canary(TimedTarget):
         self._retry_at = 0.0
         self._rest = 0.0  # seconds until the next run; grows with each failure that needs a pause
         self._unfit = ""  # reason why its libraries do not fit, if the target does not give the reason
-        self._costs: deque[float] = deque(maxlen=5)  # cost per repeat of the last runs, seconds
+        self._costs: deque[float] = deque(maxlen=5)  # cost per repeat (seconds) of the last runs
         self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)  # wall seconds; None once steady
         self._reference: list[float] | None = None
         self._to_close: Ended | None = None  # set while a hanging run delays the closing
@@ -172,7 +172,7 @@ class Canary(TimedTarget):
         return failed
 
     def put_off(self, why: str) -> None:
-        """Postpone the run: too little memory is left. The first reason stays, because its sizes change each time."""
+        """Postpone the run for lack of memory. The first reason is kept, because its sizes change with each attempt."""
         now = perf_counter()
         if now < self._retry_at:
             return
@@ -181,9 +181,9 @@ class Canary(TimedTarget):
         self._count_failed(RunResult("raised", detail, reason="out_of_memory"))
 
     def close_for_memory(self, ended: Ended) -> None:
-        """Close the target, because the server needs its memory. The target is opened again later."""
+        """Close the target to free memory for the server. The target is opened again later."""
         if self.is_opening:
-            self.open(_TAKE_SECONDS)  # its thread may have opened the target in this moment
+            self.open(_TAKE_SECONDS)  # the target's thread may have just opened the target
         self._to_close = ended if self.is_open else None
         if self._to_close is None:
             return
@@ -191,11 +191,12 @@ class Canary(TimedTarget):
         try:
             self._worker.call(self._release, self.timeout)
             self._worker.rest()
-        except (DeadlineExceeded, Interrupted):  # closing continues, possibly forever, or the probe stops
+        # closing did not finish in time (it may hang), or the probe stops
+        except (DeadlineExceeded, Interrupted):
             is_closed = False
-        except (StillBusy, RuntimeError):  # a run hangs, or the host is out of threads: try later
+        except (StillBusy, RuntimeError):  # try again later: a run hangs, or the host has no free thread
             return
-        # Set this even if closing continues: a closed target must not run.
+        # Set this even while closing continues, because a closed target must not run.
         self.is_open, self._to_close = False, None
         self._retry_at = perf_counter() + max(0.0, ended.retry_at - time.monotonic())
         why = (
@@ -222,7 +223,7 @@ class Canary(TimedTarget):
             return None
         except (KeyboardInterrupt, SystemExit):  # from the user: a target's own become Failures
             raise
-        except (StillBusy, NoTurn) as error:  # these runs cost nothing
+        except (StillBusy, NoTurn) as error:  # these runs take no time
             result = _describe(error)
         except BaseException as error:
             result = self._charge(_describe(error), begin)
@@ -234,7 +235,7 @@ class Canary(TimedTarget):
         return result
 
     def count(self, tags: tuple[str, ...], measures: Mapping[str, float], eligible: bool) -> None:
-        """Count the tags and measures of the last round; ``eligible`` is True if it can be used to compare images."""
+        """Count the tags and measures of the last round. With ``eligible``, the round can be used to compare images."""
         self.last_tags = tags
         self._metrics.found(tags, measures, eligible)
 
@@ -319,7 +320,7 @@ class Canary(TimedTarget):
             self._fail(f"{result.outcome}: {result.detail}", state=_state_of(result))
 
     def _count_failed(self, result: RunResult, log_it: bool = True) -> None:
-        """Count a run that was not made, and keep it for :meth:`failed`."""
+        """Count a missed run, and keep it for :meth:`failed`."""
         self._failed = result
         self._metrics.run(result)
         self._fail(result.detail, log_it, _state_of(result))
@@ -328,7 +329,7 @@ class Canary(TimedTarget):
         """Seconds without a run after this failure, longer after each failure in a row; 0 for no pause."""
         reason = error.reason if isinstance(error, Failure) else None
         if isinstance(error, Failure) and reason == "rate_limited":
-            # The pause also grows if the server gives a time, because that time may be for a single request.
+            # Lengthen the pause even if the server gives a time, because that time may apply to a single request.
             return max(self._longer_rest(_RATE_SECONDS), error.retry_after or 0.0)
         return self._longer_rest(_SHORT_SECONDS) if reason == "out_of_memory" else 0.0
 
@@ -338,7 +339,7 @@ class Canary(TimedTarget):
         return self._rest
 
     def _settle(self, latencies: Iterable[float], aside: float = 0.0) -> None:
-        """Test whether the canary is steady, and set its metric. Scheduled runs continue where warm-up stopped."""
+        """Test if the canary is steady, and set its metric. Scheduled runs continue an unfinished warm-up."""
         if self._unsteady is None:
             return
         self._unsteady.extend(latencies)

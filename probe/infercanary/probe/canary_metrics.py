@@ -132,9 +132,7 @@ class CanaryMetrics:
         self._tally = tally
         self._eligible: deque[bool] = deque(maxlen=_RECENT_RUNS)
         self._readings: set[Metric] = set()  # metrics of the last run's readings
-        self._failure: tuple[Reason, str] | None = (
-            None  # the published failure: reason, and its text without numbers
-        )
+        self._failure: tuple[Reason, str] | None = None  # published failure: reason, and text without numbers
         for outcome in OUTCOMES:  # start at 0, so that the first count is an increase
             tally.add(RUNS, 0, name, outcome)
         for reason in dict.fromkeys([*_ANY, *reasons]):
@@ -148,7 +146,7 @@ class CanaryMetrics:
             self._set(STATE, other == state, other)
 
     def cuda(self, missing: str) -> None:
-        """Set why its engine has no CUDA: a value of ``CUDA_MISSING_REASONS``, or empty."""
+        """Set the reason why the engine has no CUDA: one of ``CUDA_MISSING_REASONS``, or empty."""
         for reason in CUDA_MISSING_REASONS:
             self._set(CUDA_MISSING, reason == missing, reason)
 
@@ -164,7 +162,7 @@ class CanaryMetrics:
     def run(self, done: RunResult) -> None:
         """Count a run. A run without a latency clears the last latency, which would look healthy."""
         self._tally.add(RUNS, 1, self._name, done.outcome)
-        if done.outcome != "busy":  # a busy run was not executed, so the last failure is still shown
+        if done.outcome != "busy":  # a busy run did not execute, so keep showing the last failure
             self._show_failure(done.failure, done.detail)
         for metric in (MEDIAN, IQR, BOTTLENECK, OUTPUT_ERROR, *self._readings):
             self._tally.forget(metric, self._name)
@@ -205,7 +203,7 @@ class CanaryMetrics:
 
     def _show_failure(self, reason: Reason | None, detail: str) -> None:
         """Count a failure and publish its text; None clears the published text."""
-        # Ignore numbers: else each failure whose text differs only in a number would be a new series.
+        # Ignore numbers. Otherwise, failures that differ only in a number would each be a new series.
         failure = None if reason is None else (reason, _NUMBER.sub("0", detail))
         if failure != self._failure:
             self._tally.forget(DETAIL, self._name)

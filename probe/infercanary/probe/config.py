@@ -18,7 +18,7 @@ _LARGE_DUTY = 0.2
 
 
 class CanaryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One canary."""
+    """Settings of one canary."""
 
     target: str
     """Built in, or ``package.module:attribute``."""
@@ -28,7 +28,7 @@ class CanaryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ProbeConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """Content of ``probe.yaml``."""
 
     canaries: Annotated[dict[str, CanaryConfig], Meta(min_length=1)]
 
@@ -42,7 +42,7 @@ def remarks(path: str | os.PathLike[str]) -> list[str]:
 
 
 def read(path: str | os.PathLike[str]) -> Probe:
-    """Return the probe that the file describes, not started.
+    """Make a probe with the settings of a file, but do not start it.
 
     Raises:
         UsageError: A mistake in the file, described in one line.

@@ -118,4 +118,4 @@ class Burst:
         self._at = now
         self.debt = max(0.0, self.debt + (ahead if self.is_on else min(0.0, ahead)))
         if now - self._start >= PAID_WITHIN:
-            self.debt = 0.0  # forget the debt of a run that hung: repayment ends after an hour
+            self.debt = 0.0  # forget the debt of a hung run: repayment ends after an hour

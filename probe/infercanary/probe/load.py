@@ -20,7 +20,7 @@ Reason = Literal["out_of_memory", "too_slow", "timed_out", "raised", "unsupporte
 """Reason why a point has no numbers."""
 
 LEAST_REQUESTS = 3
-_MOST_REQUESTS = 2_000  # per thread: more requests improve neither the median nor the rate
+_MOST_REQUESTS = 2_000  # maximum for a thread: more requests improve neither the median nor the rate
 _AIM = 0.8  # used share of a point's time: the rest is for a last request that takes longer than the others
 _WARM_UPS = 2
 
@@ -83,7 +83,7 @@ class Measurement:
         """Function called between requests; an exception from this function ends the measurement."""
         self._until = 0.0
         self._given_up = threading.Event()
-        self._turns: dict[int, Future[Any]] = {}  # last turn of each thread in the server's pool
+        self._turns: dict[int, Future[Any]] = {}  # latest turn of each thread in the server's pool
         self._failures: list[BaseException] = []  # failures of all threads, oldest first
         self.latencies: list[list[float]] = [[] for _ in range(load.concurrency)]
         """Seconds of each request, by thread, without the warm-up."""
@@ -160,7 +160,7 @@ class Measurement:
             while perf_counter() + seconds <= self._until and len(latencies) < _MOST_REQUESTS:
                 seconds = self._request(number, copy)
                 latencies.append(seconds / at_once)
-        except threading.BrokenBarrierError:  # the start took too long, or another thread failed
+        except threading.BrokenBarrierError:  # a slow start, or a failure of another thread
             pass
         except BaseException as error:
             self._failures.append(error)

@@ -184,7 +184,7 @@ class Probe:
         for canary in self._canaries:
             if (
                 thread is None or seconds <= 0 or not canary.is_open
-            ):  # an interrupted load of a model loses nothing
+            ):  # interrupting the load of a model is harmless
                 canary.interrupt()
         if thread is None or thread is threading.current_thread():
             return
@@ -264,11 +264,11 @@ class Probe:
             slot, missed = schedule.next(time.monotonic())
             self._tally.add(MISSED, missed)
             slot = max(slot, budget.ready_at(cost, time.monotonic()))
-            # Begin early with the sample before the run, so that the run begins in its slot.
+            # Take the sample before the slot, so that the run begins in its slot.
             if not self._wait_until(slot - self._rounds.lead):
                 return
             for canary in self._canaries:
-                canary.open(0)  # failed canaries are tried again during the others' runs, which get a tag
+                canary.open(0)  # failed canaries open again while others run; these runs get a tag
             runs, cost = self._rounds.run(planned, slot)
             self._publisher.observe_environment()
             for account in (budget, burst):
@@ -296,7 +296,7 @@ class Probe:
             if self._stopping.is_set():
                 return None
             self._publisher.publish(runs)
-        # The cost of a round is known only now.
+        # Plan again, because the cost of a round is known only now.
         self._set_interval(Schedule(self.settings.interval_seconds, time.monotonic()), self._plan()[2])
         self._publisher.observe_environment(final=True)
         self._publish()

@@ -87,7 +87,7 @@ def of_gpu(window: Window) -> dict[str, float]:
         return found
     inferences = window.done.inferences
     seconds = inferences * fmean(timing.wall for timing in window.done.timings)
-    if window.seconds is None:  # the sample may be older than the run
+    if window.seconds is None:  # a sampler was late, so its sample may be older than the run
         return found
     energy = window.grown("infercanary_gpu_energy_joules_total", gpu)
     if energy > 0 and window.seconds - seconds + _STEP_SECONDS <= _TOLERANCE * seconds:

@@ -181,7 +181,7 @@ def _place_of_one(error: BaseException, device: str) -> Place | None:
 def describe_shortage(error: BaseException, place: Place, device: str, host: HostMemory | None = None) -> str:
     """Describe in one line the memory that ran out and its use. Call this before any memory is released."""
     fact = ""
-    with suppress(Exception):  # this query may also fail for lack of memory
+    with suppress(Exception):  # this query may fail for lack of memory, too
         if place == "host":
             bound = min((host or HostMemory()).bounds(), key=lambda bound: bound.limit - bound.used)
             fact = f"{readable(bound.used)} in use of {bound.whose}; "

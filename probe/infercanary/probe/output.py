@@ -10,8 +10,8 @@ _PLACES = 32
 def fingerprint(values: Sequence[float]) -> tuple[float, ...]:
     """Return at most 32 evenly spaced ``values``, rounded to 6 significant digits.
 
-    The fingerprint has numbers instead of a hash, because another version of torch may change the last digits, which
-    is no changed answer.
+    The fingerprint has numbers instead of a hash, because another version of torch may change the last digits without
+    changing the answer.
 
     Args:
         values: Values of one output, in any number.

@@ -104,7 +104,7 @@ class Rounds:
         self._is_beside_work = any(work.is_running for work in self._between)
         rested = time.monotonic() - self.worked_until
         before, began = self._sampling.take(), self._sampling.began
-        # Soon after the probe's own work, NVML's utilization may show that work.
+        # Right after the probe's own work, NVML's utilization may include this work.
         quiet = before if rested >= UTILIZATION_SECONDS else {}
         self._stopping.wait(max(0.0, slot - time.monotonic()))
         lateness = max(0.0, time.monotonic() - slot)
@@ -152,7 +152,7 @@ class Rounds:
                     )
                 )  # fmt: skip
                 before, began, self._last, self._last_at = after, self._sampling.began, after, now
-            lateness = 0.0  # a later canary of the round intentionally waits for the one before, which is no lateness
+            lateness = 0.0  # later canaries of a round wait for the first, so only the first can be late
         self._show_gpus(before)
         return runs, cost
 

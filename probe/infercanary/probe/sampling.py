@@ -31,8 +31,8 @@ UTILIZATION_SECONDS = 1.2
 second.
 """
 
-_SETTLE_AT_MOST_SECONDS = 6.0  # longer than the deadline, after which a sampler hangs
-_DEADLINE_SECONDS = 5.0  # a slower sampler hangs; an unused GPU may need seconds to wake up
+_SETTLE_AT_MOST_SECONDS = 6.0  # longer than the deadline of a sampler
+_DEADLINE_SECONDS = 5.0  # a slower sampler counts as hanging; an unused GPU may need seconds to wake up
 
 
 class Guard:
@@ -86,7 +86,7 @@ class Guard:
             complaint, families = str(error), error.families
         except BaseException as error:
             complaint = one_line(error)
-        if not self._hangs:  # a sample after a hang is too old
+        if not self._hangs:  # discard the sample of a hanging sampler, because it is too old
             self._settle(families, complaint, level)
         self._begun, self._hangs = None, False
         return True

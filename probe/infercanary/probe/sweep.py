@@ -103,7 +103,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Sweeping(Background):
     """Sweeps one canary. Each :meth:`step` is one point, in a thread that ends after the point (or hangs).
 
-    A point hangs if it is still running the canary's timeout after its own deadline.
+    A point counts as hanging if it exceeds its deadline by the canary's timeout.
     """
 
     def __init__(self, canary: Canary, sweep: Sweep, interval: float, tally: Tally, memory: Memory) -> None:

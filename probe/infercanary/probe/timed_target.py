@@ -109,9 +109,9 @@ class TimedTarget:
             return self._worker.call(lambda: self._name_shortage(lambda: self._repeat(repeats)), self.timeout)
         except DeadlineExceeded:
             if self._turn is not None:
-                self._turn.cancel()  # a later turn would not be charged to the budget
+                self._turn.cancel()  # cancel, because a later turn would not be charged to the budget
             if self.pool is not None and self._entered is None:
-                # Let the thread finish: on a busy machine, the next round could otherwise count it as hanging.
+                # Let the thread finish. Otherwise, on a busy machine, the next round might count it as hanging.
                 with suppress(CancelledError, DeadlineExceeded):
                     self._worker.result(_LET_GO_SECONDS)
                 raise NoTurn(f"no turn in the server's pool within {self.timeout:g} s") from None
@@ -180,11 +180,12 @@ class TimedTarget:
                 return self._name_shortage(self._open_and_warm_up)
             return self._memory.open(self.name, lambda: self._name_shortage(self._open_and_warm_up))
         except BaseException as error:
-            clear_frames(error)  # an engine there would outlive the stream that it runs on
+            clear_frames(error)  # otherwise the frames keep an engine alive longer than its stream
             if self.target.device:  # without a device, there is no engine here
                 with suppress(BaseException):
                     self._unopened = _texts(self.target.environment())
-            with suppress(BaseException):  # half open, a target may hold memory until the next attempt
+            # close a half-open target, which may hold memory until the next attempt
+            with suppress(BaseException):
                 self.target.close()
             if isinstance(error, Failure) and error.reason == "out_of_memory":
                 give_back()
@@ -293,7 +294,7 @@ class TimedTarget:
         timing, result = self._call(self.target.clock.measure, self.target.run)
         if kind := pending(result):
             if isinstance(result, Coroutine):
-                result.close()  # prevents Python's warning that nobody awaited it
+                result.close()  # avoids Python's warning about a coroutine that was never awaited
             raise UsageError(
                 f"the result is {kind}, which is not computed yet; give a function that completes it and returns "
                 "the output"

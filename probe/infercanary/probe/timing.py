@@ -104,7 +104,7 @@ class _HostSpan:
 
 
 class _DeviceSpan(_HostSpan):
-    """A phase on the device: events on the stream at start and end, and the host's time to enqueue the work."""
+    """A phase on the device: an event at its start and at its end, and the host's time to enqueue its work."""
 
     __slots__ = ("start", "stop", "stream")
 

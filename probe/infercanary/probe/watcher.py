@@ -84,20 +84,20 @@ class Growth:
 
 
 class Memory:
-    """Memory of all canaries of a probe. Their targets are set up to ask here before they take memory."""
+    """Memory of all canaries of a probe. Their targets ask this object before they take memory."""
 
     def __init__(
         self, targets: Mapping[str, Target], host: HostMemory | None = None, device_reserve: int | None = None
     ) -> None:
         self.owns_process = False
-        """True if this process serves only the probe. Then it may restart itself, and its engines get a memory limit.
+        """True in the probe's own process, which may restart itself, and whose engines get a memory limit.
         """
         self.run_began: float | None = None
         """Monotonic start of the present run, which no look should disturb; None between runs."""
         self.closing: list[Ended] = []
         """Canaries that the probe's thread has to close because the server needs memory."""
         self.alarm = threading.Event()
-        """Set for a new entry in :attr:`closing`, and by :meth:`stop`."""
+        """Event that is set by a new entry in :attr:`closing`, and by :meth:`stop`."""
         self._host = host or HostMemory()
         self._device_reserve = device_reserve
         self._ended: dict[tuple[str, tuple[int, int] | None], Ended] = {}
@@ -106,7 +106,7 @@ class Memory:
         # operation.
         self._growing: list[Growth] = []
         self._points: dict[str, tuple[Load, int, int]] = {}  # canary → last load, host bytes, device bytes
-        self._passing = 0  # bytes of the last run's peak that were given back
+        self._passing = 0  # bytes that the last run took at its peak and gave back
         self._thread: threading.Thread | None = None
         self._start = threading.Lock()
         self._changed, self._stopping = threading.Event(), threading.Event()
@@ -229,7 +229,7 @@ class Memory:
             return _UNKNOWN_SECONDS
         large = [growth for growth in growing if max(growth.look(), growth.largest) >= _LEAST]
         if left is not None and left.size == 0 and large:
-            self._end(large, left)  # this releases memory after a short time
+            self._end(large, left)  # the memory is released a little later
         elif last.size == 0 and sizes and not self.closing:
             canary = max(sizes, key=lambda name: sizes[name])
             self._close(canary, sizes[canary], last)
@@ -276,8 +276,9 @@ class Memory:
             return
         ended = self._note_ended(
             canary,
-            f"canaries.{canary}: it was closed to give {readable(size)} back, with nothing left of {left.whose} but "
-            f"{readable(left.reserve)}; it is opened again in an hour; grant more memory",
+            f"canaries.{canary}: closed to free {readable(size)}, because only {readable(left.reserve)} of "
+            f"{left.whose} "
+            "were left; opened again in an hour; grant more memory",
         )
         self._start_anew()
         self._sizes.pop(canary, None)
@@ -329,8 +330,8 @@ def _too_much(growth: Growth, left: Left) -> str:
     if growth.load is not None:
         work, fix = f"canaries.{growth.canary}.sweep: the point", _FEWER_LOADS
     return (
-        f"{work} was ended when it had taken {readable(growth.largest)}, with nothing left of {left.whose} but "
-        f"the {readable(left.reserve)} in reserve; {fix}, or grant more memory"
+        f"{work} was ended after it took {readable(growth.largest)}, because only the reserve of "
+        f"{readable(left.reserve)} of {left.whose} was left; {fix}, or grant more memory"
     )
 
 

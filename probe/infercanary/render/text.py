@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from infercanary.contract.text import printable, shortened
 from infercanary.render.document import Document, Table
 
-_LABEL, _MOST_CELL = 11, 28  # columns: minimum width of a label, maximum width of a cell
+_LABEL, _MOST_CELL = 11, 28  # in columns: minimum width of a label, maximum width of a cell
 _TEXT = 2000  # maximum number of characters of one text
 _ASCII = str.maketrans(
     {"→": "->", "×": "x", "∞": "inf", "µ": "u", "μ": "u", "…": "...", "–": "-", "±": "+/-", "·": "-"}

@@ -119,7 +119,7 @@ def test_a_start_waits_for_its_sweep(reaper, monkeypatch):
 def test_a_side_that_dies_ends_it_in_one_line(host):
     with pytest.raises(UsageError) as error:
         experiment(host(), host(WORK_FAILS="exit"), restarts=3).run()
-    why = "it ended with exit code 7: no licence for this host"
+    why = "the probe ended with exit code 7: no licence for this host"
     assert str(error.value) == f"B, host ({sys.executable}): failed to start twice in a row: {why}"
 
 

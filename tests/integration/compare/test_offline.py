@@ -1,4 +1,4 @@
-"""``infercanary compare`` and ``scan`` as people and pipelines run them: in a process of their own."""
+"""``infercanary compare`` and ``scan`` in a separate process, as in a pipeline."""
 
 import os
 import random

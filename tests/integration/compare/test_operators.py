@@ -59,7 +59,7 @@ def check(found, trial):
     assert found["verdict"] == "regressed", sentence
     assert operators["state"] == trial.state, (sentence, operators)
     if trial.operator is None:
-        assert "no operator explains it" in sentence
+        assert "no operator explains the change" in sentence
         return
     first = operators["shifts"][0]
     assert (first["operator"], first["change"]) == (trial.operator, trial.change), operators

@@ -1,4 +1,4 @@
-"""The example server, with a model that hangs for ever in the canary's hands."""
+"""The example server with a model that hangs for ever in the canary."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A real exporter on a real socket, and real servers that play probes and Docker."""
+"""A real exporter on a real socket, with real servers in the role of probes and Docker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real probe and a real exporter, each a process that may be killed and started again."""
+"""A real probe and a real exporter as processes that can be killed and restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host's clock is set, forward and back, under probes and their exporter: libfaketime below real processes."""
+"""The host's clock is set forward and back while probes and exporter run (real processes with libfaketime)."""
 
 import random
 from functools import partial

@@ -1,4 +1,4 @@
-"""The command in a process of its own: it starts, says where, reloads, and stops."""
+"""The exporter's command in a separate process: start, printed address, reload, and stop."""
 
 import signal
 import socket

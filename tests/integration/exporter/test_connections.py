@@ -1,4 +1,4 @@
-"""Who is let in to the exporter, and for how long: real sockets against its own way of accepting them."""
+"""Connection limits of the exporter, tested with real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk is full at each single write: what the store then holds, and that it goes on."""
+"""The disk is full at each single write: the stored content, and the recovery."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Discovery with the real Docker SDK, against a server that speaks the five calls it may use, over a unix socket."""
+"""Discovery with the real Docker SDK, and a server with Docker's five allowed calls on a unix socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of a probe, through a real exporter and its store, to a verdict in the scrape, on the page and for a rollout."""
+"""From a probe's runs to a verdict in the scrape, on the status page and for a rollout, with a real exporter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the exporter answers besides the samples: the status page, health, formats, packing, and promtool's opinion."""
+"""Pages of the exporter: status, health, formats, compression, and a check by promtool."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Probes over real sockets: good ones, hostile ones, and each costs only itself."""
+"""Good and hostile probes over real sockets; a hostile probe affects no other probe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exporter over days, by a simulated clock: what it takes stays as it was."""
+"""An exporter over simulated days: its use of resources does not grow."""
 
 import subprocess
 import sys

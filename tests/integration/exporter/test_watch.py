@@ -1,4 +1,4 @@
-"""A thread or task of the exporter that ends: it is begun again and counted, and then ends the process."""
+"""A thread or task of the exporter that ends is restarted and counted; the second time, the process ends."""
 
 from contextlib import contextmanager
 

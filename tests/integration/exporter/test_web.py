@@ -1,4 +1,4 @@
-"""TLS and users: the command with a web config, asked by clients that may and that may not."""
+"""TLS and users: the command with a web config, and clients with and without permission."""
 
 from __future__ import annotations
 

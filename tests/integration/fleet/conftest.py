@@ -1,4 +1,4 @@
-"""PostgreSQL for the tests of a fleet: one server for all of a process."""
+"""PostgreSQL for the tests of a fleet: one server for each test process."""
 
 from contextlib import ExitStack
 

@@ -1,4 +1,4 @@
-"""What probes of 40 replicas on five hosts report, answer by answer, and judges in this process that are given it."""
+"""Reports of probes for 40 replicas on five hosts, and judges in this process that process them."""
 
 from __future__ import annotations
 

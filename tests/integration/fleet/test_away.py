@@ -1,4 +1,4 @@
-"""PostgreSQL refuses what it took before: nothing is lost, nothing is stored twice, and a metric says since when."""
+"""PostgreSQL refuses requests for a while: no run is lost or stored twice, and a metric shows the fault."""
 
 import shutil
 import time

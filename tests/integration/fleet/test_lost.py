@@ -1,4 +1,4 @@
-"""Exporters are killed, stopped and go on, and so does the database: each run is stored once, and one judge writes."""
+"""Exporters and the database are killed, stopped and resumed: each run is stored once, and only one judge writes."""
 
 import random
 import signal

@@ -1,4 +1,4 @@
-"""Exporters that share a database judge as one that has all runs in a file does, to the last digit."""
+"""Exporters that share a database give the same verdicts, to the last digit, as a single exporter with a file."""
 
 import random
 from contextlib import closing

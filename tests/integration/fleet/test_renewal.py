@@ -1,4 +1,4 @@
-"""A verdict is shown for as long as its lease is renewed, however long the judge's own work takes."""
+"""A verdict is shown as long as its lease is renewed, even during long work of the judge."""
 
 from contextlib import closing
 

@@ -1,4 +1,4 @@
-"""Simulated probes on real sockets, and real exporters, each a process, that share a database."""
+"""Simulated probes on real sockets, and real exporters in separate processes with a shared database."""
 
 from __future__ import annotations
 

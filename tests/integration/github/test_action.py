@@ -1,4 +1,4 @@
-"""action.yml: its steps are run as a runner runs them, with a server of ours in the place of GitHub's API."""
+"""action.yml: its steps run as on a runner, with a local server instead of GitHub's API."""
 
 from __future__ import annotations
 

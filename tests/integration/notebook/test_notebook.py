@@ -1,4 +1,4 @@
-"""The notebook of examples/ in a real kernel, the magics in a real IPython, and the bare install."""
+"""The example notebook in a real kernel, the magics in a real IPython, and an installation without extras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wheel joins both trees of the package: it is built, installed where nothing else is, and used."""
+"""The wheel joins both source trees: it is built, installed alone, and used."""
 
 import os
 import shutil

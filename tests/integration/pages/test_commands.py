@@ -1,4 +1,4 @@
-"""Every command of ours in the README and in docs/fleet.md does, as it stands there, what the page says."""
+"""Every InferCanary command in the README and in docs/fleet.md works as the page describes."""
 
 from __future__ import annotations
 

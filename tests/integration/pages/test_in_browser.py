@@ -1,4 +1,4 @@
-"""The pages in a real Chromium, at four widths, dark and printed: nothing cut off, faint, torn or without its text."""
+"""The pages in a real Chromium, at four widths, dark and printed: no cut, faint, broken or missing text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entrypoint, as a real process that becomes a real server, with a real probe."""
+"""The entrypoint as a real process that becomes a real server, with a real probe."""
 
 from __future__ import annotations
 

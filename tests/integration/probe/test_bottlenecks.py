@@ -1,4 +1,4 @@
-"""What makes a real process slower on a CPU is named: memory, compute, io or scheduling."""
+"""The cause of a slower process on a CPU is named: memory, compute, io or scheduling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The burst of runs after a start, in a real probe whose hour lasts ten seconds."""
+"""The burst of runs after a start, in a real probe whose hour lasts only ten seconds."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

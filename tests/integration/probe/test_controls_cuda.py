@@ -1,4 +1,4 @@
-"""The controls on a GPU: our real ctypes code over a libcuda.so.1 compiled here, which is as strict as the driver."""
+"""The controls on a GPU: the real ctypes code with a compiled libcuda.so.1 that is as strict as the driver."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""TensorRT and ONNX Runtime on a GPU: our real code and the real ctypes, over stand-ins of the engines and of CUDA."""
+"""TensorRT and ONNX Runtime on a GPU: the real code and ctypes, with stand-ins for the engines and for CUDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor in processes of its own: on this machine, and over the stand-ins for NVML, CUDA and CUPTI."""
+"""The doctor in separate processes: on this machine, and with stand-ins for NVML, CUDA and CUPTI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/proc` mounted with `hidepid=2`: processes of other users are not there for a probe."""
+"""`/proc` mounted with `hidepid=2`, which hides processes of other users from a probe."""
 
 import os
 import shutil

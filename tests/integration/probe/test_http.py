@@ -1,4 +1,4 @@
-"""The probe's door, by real sockets: what a caller may do, and what a hostile one cannot."""
+"""The probe's port with real sockets: permitted requests, and attacks of a hostile caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe in a server's own process: it never raises into the host, and it ends when it is asked to."""
+"""The probe in a server's own process: it never raises into the host, and ends on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run takes beside its time, by probes in processes of their own and in a server's, with real torch models."""
+"""Measures of a run, from probes in separate processes and in a server's process, with real torch models."""
 
 from __future__ import annotations
 

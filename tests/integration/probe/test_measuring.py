@@ -1,4 +1,4 @@
-"""What a run is reported as: on time or late, beside controls, with the same output, in a busy pool."""
+"""Reports of runs: on time or late, beside controls, with the same output, in a busy pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real limit on memory: what does not fit is refused, nobody is killed, and the other canary runs on."""
+"""A real memory limit: the probe refuses work that does not fit, and the other canary continues."""
 
 import re
 import signal
@@ -110,8 +110,8 @@ def test_what_grows_slowly_is_ended_before_the_kernel_has_to(group, tmp_path, in
         probe.goes_on("small", since=last)
     [logged] = probe.lines("cannot be opened")  # once: it was not tried again
     found = re.search(
-        r"canary grows: cannot be opened: canaries\.grows: opening it was ended when it had taken (\d+) MiB, with "
-        r"nothing left of the container's limit of 300 MiB but the 64 MiB in reserve; ", logged,
+        r"canary grows: cannot be opened: canaries\.grows: opening it was ended after it took (\d+) MiB, because "
+        r"only the reserve of 64 MiB of the container's limit of 300 MiB was left; ", logged,
     )  # fmt: skip
     assert found is not None and 100 < int(found[1]) < 240, logged
 
@@ -179,8 +179,8 @@ def test_what_a_server_takes_later_is_given_to_it(group, tmp_path, inside):
         probe.until(lambda seen: seen.state("large") == "out_of_memory", "it did not give way")
         last = probe.ran("small", first.runs("small", "ok") + 3 if inside else 1)
     assert (last.report.boot_id == first.report.boot_id) == inside
-    [logged] = probe.lines("it was closed")
+    [logged] = probe.lines("closed to free")
     assert re.search(
-        r"canaries\.large: it was closed to give \d+ MiB back, with nothing left of the container's limit of 300 MiB "
-        r"but 38 MiB; it is opened again in an hour; ", logged,
+        r"canaries\.large: closed to free \d+ MiB, because only 38 MiB of the container's limit of 300 MiB "
+        r"were left; opened again in an hour; ", logged,
     ), logged  # fmt: skip

@@ -1,4 +1,4 @@
-"""``infercanary probe --once``: the command as people run it, in a process of its own."""
+"""``infercanary probe --once`` as a command in a separate process."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""ONNX Runtime in a probe's own process, beside torch with the same model; and what docs/targets/onnx.md says."""
+"""ONNX Runtime in the probe's own process, compared with torch; and the statements of docs/targets/onnx.md."""
 
 import re
 import subprocess

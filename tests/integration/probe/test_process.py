@@ -1,4 +1,4 @@
-"""``infercanary probe`` as a process of its own: alone, beside a server, and how it ends."""
+"""``infercanary probe`` as a separate process: alone, beside a server, and its end."""
 
 import signal
 import subprocess

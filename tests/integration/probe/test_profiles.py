@@ -1,4 +1,4 @@
-"""Profiles of real engines: their parts are the whole; and the command."""
+"""Profiles of real engines, whose parts sum to the whole; and the command."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A root that nobody may write, no temporary folder and no home: probe and exporter need none of them."""
+"""A read-only root without a temporary folder and without a home: probe and exporter need none of these."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Against servers as people run them: MLServer, Triton, and Transformers' server with OpenAI's API, all on the CPU."""
+"""Real servers on the CPU: MLServer, Triton, and Transformers' server with OpenAI's API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server does wrong, at each target: every fault has its own reason, and an end."""
+"""Faults of a server, for each target: every fault has its own reason, and none blocks the probe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The targets that ask a server: what goes over the wire, connection by connection, and what must never show."""
+"""Targets for servers: the sent bytes, connection by connection, and secrets that must never be shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps by a probe in a process of its own and in a server's, of real torch models on the CPU and of a server."""
+"""Sweeps of real torch models on the CPU and of a server, by a separate probe and by a probe in a server's process."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_point_that_hangs_holds_up_neither_runs_nor_the_end(tmp_path):
         begin = time.monotonic()
         assert probe.end() == 0
         assert time.monotonic() - begin < 9.0
-    assert "canary c: its sweep still hangs" in probe.output()
+    assert "canary c: the sweep still hangs" in probe.output()
 
 
 @pytest.mark.campaign  # a minute of waiting for sweeps; tests/unit has the budget's arithmetic

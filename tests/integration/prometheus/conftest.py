@@ -1,4 +1,4 @@
-"""Prometheus' own programs judge the shipped configuration; skipped, in one line, where they are missing."""
+"""Prometheus' own programs check the shipped configuration. Tests are skipped if the programs are missing."""
 
 import os
 import shutil

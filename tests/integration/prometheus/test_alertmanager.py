@@ -1,4 +1,4 @@
-"""A real Alertmanager with the shipped configuration: who is notified, in which groups, and what is left out."""
+"""A real Alertmanager with the shipped configuration: receivers, groups, and inhibited alerts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The templates of deploy/ for controllers of rollouts: their schema, what they ask, and their PromQL by promtool."""
+"""Templates of deploy/ for rollout controllers: schema, queries, and PromQL checked by promtool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Prometheus whose target has labels of the exporter's names, as service monitors give them."""
+"""A real Prometheus whose target has the same label names as the exporter, as service monitors add them."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""A server without a probe, for a sidecar that asks it: each answer takes a set time."""
+"""A server without a probe, for a sidecar that sends requests: each answer takes a fixed time."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""A canary that takes a set time, and next to no CPU: many of them fit on a small machine."""
+"""A canary that takes a fixed time and hardly any CPU, so that many of them fit on a small machine."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What tests of single containers share."""
+"""Shared parts of tests with single containers."""
 
 import pytest
 from canaries import begun_in

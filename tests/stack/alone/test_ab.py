@@ -1,4 +1,4 @@
-"""`infercanary ab` as a person runs it, with real containers; it leaves nothing, however it ends."""
+"""`infercanary ab` with real containers, which are removed however the experiment ends."""
 
 from __future__ import annotations
 
@@ -244,11 +244,11 @@ def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(image
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ((BASE, "exit"), r"B, \S+: failed to start twice in a row: it ended with exit code 7: no licence"),
+        ((BASE, "exit"), r"B, \S+: failed to start twice in a row: the container ended with exit code 7: no licence"),
         ((BASE, f"{REPOSITORY}:none"), r"image \S+:none is not on this machine and cannot be pulled \("),
-        ((BASE, BASE, "--both", "volume=no-such-volume:/x"), "volume no-such-volume: no such volume; make it "),
+        ((BASE, BASE, "--both", "volume=no-such-volume:/x"), "volume no-such-volume: no such volume; create the "),
         ((BASE, BASE, "--both", "volume=/no/such:/x"), r"A, \S+: failed to start twice in a row: Docker: "),
-        ((BASE, BASE, "--canary", "play"), r"A, \S+: failed to start twice in a row: it has no canary `play`"),
+        ((BASE, BASE, "--canary", "play"), r"A, \S+: failed to start twice in a row: the probe has no canary `play`"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_started_is_one_line(images, settings, arguments, line):

@@ -1,4 +1,4 @@
-"""The exporter's image in Compose's limits is attacked by connections, beside 20 honest probes: ``make hostile``."""
+"""The exporter's image with Compose's limits under attacks, beside 20 honest probes: ``make hostile``."""
 
 from __future__ import annotations
 

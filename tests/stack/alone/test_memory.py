@@ -224,7 +224,7 @@ def test_an_input_that_is_too_large(scene, way):
 def test_a_factory_that_grows(scene, way):
     scene.begin(canary("models:growing"))
     scene.out_of_memory(
-        r"canaries\.big: opening it was ended when it had taken \d+ MiB, with nothing left of the container's"
+        r"canaries\.big: opening it was ended after it took \d+ MiB, because only the reserve"
     )
     scene.goes_on()
 
@@ -251,14 +251,12 @@ def test_memory_that_the_server_takes_later(scene, way):
         held = ("docker", "exec", NAME, "sh", "-c", "ls /tmp/patient || true")
         eventually("it holds memory", 60, lambda: run(*held))
         scene.take(300)
-        scene.out_of_memory(r"canaries\.big: opening it was ended when it had taken \d+ MiB")
+        scene.out_of_memory(r"canaries\.big: opening it was ended after it took \d+ MiB")
     else:
         scene.begin(canary("models:holding"), small=None)
         scene.ran("big")
         scene.take(300)
-        scene.out_of_memory(
-            r"canaries\.big: it was closed to give \d+ MiB back, with nothing left of the container's"
-        )
+        scene.out_of_memory(r"canaries\.big: closed to free \d+ MiB, because only \d+ MiB of the container's")
     scene.unharmed()
 
 

@@ -1,4 +1,4 @@
-"""Podman through its Docker-compatible socket: a container is found, ends, and comes back as another image."""
+"""Podman through its Docker-compatible socket: a container is found, ends, and returns with another image."""
 
 import os
 import shutil

@@ -1,5 +1,7 @@
-"""The exporter in Compose's limits beside as many probes as it plans for, each of which reports all that it may, or
-makes the judge find all that it can."""
+"""The exporter with Compose's limits and the largest planned number of probes.
+
+Each probe sends the largest permitted report, or gives the judge the most work.
+"""
 
 import os
 import re

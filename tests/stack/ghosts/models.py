@@ -1,4 +1,7 @@
-"""Models that behave well for a while, and then as their options say. Mounted into containers by test_ghosts.py."""
+"""Models that behave well for a while, and then fail as set by their options.
+
+Mounted into containers by test_ghosts.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Alertmanager notifies: every notification is a line of JSON on standard output. Mounted by test_ghosts.py."""
+"""Prints every notification of Alertmanager as a line of JSON. Mounted by test_ghosts.py."""
 
 import json
 import time

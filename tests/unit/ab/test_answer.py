@@ -210,9 +210,9 @@ def test_an_experiment_goes_on_until_the_claim_is_known():
 @pytest.mark.parametrize(
     ("found", "most", "ended", "action"),
     [
-        (pairs(2), 12, "budget", "at least 3 pairs of starts are needed: give it more time (--budget)"),
-        (pairs(4, 1.04, seed=2, scatter=0.03), 4, "budget", "if they continue like this (--restarts, --budget)"),
-        (pairs(4, 1.03), 4, "restarts", "more starts will hardly settle it: the shift is at the edge"),
+        (pairs(2), 12, "budget", "at least 3 pairs of starts are needed: give more time (--budget)"),
+        (pairs(4, 1.04, seed=2, scatter=0.03), 4, "budget", "would give a verdict (--restarts, --budget)"),
+        (pairs(4, 1.03), 4, "restarts", "more starts will hardly give a verdict: the shift is near a limit"),
     ],
 )  # fmt: skip
 def test_an_open_answer_says_what_would_settle_it(found, most, ended, action):
@@ -243,7 +243,7 @@ def test_a_canary_of_one_side_is_not_judged():
 
     names, notes = common(both(("c", "old"), ("c", "new")))
     assert names == ["c"] and notes == [
-        f"only in {x}, and so not judged: {y}" for x, y in (("A", "old"), ("B", "new"))
+        f"only in {x}, so not judged: {y}" for x, y in (("A", "old"), ("B", "new"))
     ]
     with pytest.raises(UsageError, match=r"no canary is in both images; A has old; B has new"):
         common(both(("old",), ("new",)))

@@ -1,4 +1,4 @@
-"""What an experiment left is distinguished from one that still runs; messages of Docker become one line."""
+"""Containers of ended and running experiments are distinguished; Docker's messages become one line."""
 
 from __future__ import annotations
 
@@ -140,9 +140,9 @@ def test_the_reaper_watches_a_container_until_docker_confirms_its_end(answer, is
         ({}, 9798),
         ({"infercanary.port": "80"}, 80),
         ({"infercanary.port": "80", "infercanary.socket": "unix:///x"}, 80),
-        *(({"infercanary.port": wrong}, "is not a port; have it listen on one")
+        *(({"infercanary.port": wrong}, "is not a port; set the label")
           for wrong in ("0", "65536", "http", "²")),
-        ({"infercanary.socket": "unix:///x"}, "answers on 'unix:///x'.*or give config="),
+        ({"infercanary.socket": "unix:///x"}, "is 'unix:///x'.*or give config="),
     ],
 )  # fmt: skip
 def test_the_port_of_an_image(labels, port):

@@ -1,4 +1,4 @@
-"""The statistics of an experiment: what they hold on simulated starts, where the truth is known."""
+"""Statistics of an experiment, tested on simulated starts with a known truth."""
 
 from __future__ import annotations
 

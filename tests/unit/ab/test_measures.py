@@ -1,4 +1,4 @@
-"""What is judged beside the latency, in ``ab``: from pairs of starts, as the latency is."""
+"""Verdicts of ``ab`` on measures other than latency, from pairs of starts."""
 
 import pytest
 from measured_starts import AT_8, CANARY, CHANGES, MOST, experiment

@@ -1,4 +1,4 @@
-"""Which runs count when other work on the host came and went."""
+"""Selection of counted runs if other work on the host came and went."""
 
 import pytest
 

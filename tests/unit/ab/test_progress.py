@@ -1,4 +1,4 @@
-"""Progress on a terminal, in a log, and where nothing can be written; and how an experiment is interrupted."""
+"""Progress on a terminal, in a log, and with a closed output; interruption of an experiment."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""The sides of an experiment: keys on the command line and in a file, and each mistake as one line before any start."""
+"""Sides of an experiment: keys on the command line and in a file; each mistake is one line before any start."""
 
 import sys
 from pathlib import Path
@@ -133,7 +133,7 @@ old new --colour                             | No such option '--colour'
 one --b cpu=1                                | --b: unknown key `cpu`; did you mean `cpus`? known keys: image, python
 one --b env.1=2                              | --b: unknown key `env.1`; did you mean `env.NAME`? known keys:
 one --b env=A=1                              | --b: unknown key `env`; known keys: image, python
-one --b env.NOT_SET_HERE                     | --b: env.NOT_SET_HERE: is not set here; give env.NOT_SET_HERE=VALUE
+one --b env.NOT_SET_HERE                     | --b: env.NOT_SET_HERE: is not set in this environment; give
 one --b cpus                                 | B: cpus=: give a number of CPUs, such as 2 or 0.5
 one --a cpus=nan                             | A: cpus=nan: give a number of CPUs, such as 2 or 0.5
 old new --both cpuset=all                    | A: cpuset=all: give numbers of CPUs, such as 0-3 or 0,2
@@ -144,13 +144,13 @@ old new --both command='open                 | A: command='open: give a command,
 old new --both config=none.yaml              | none.yaml: cannot be read (No such file or directory); check the path
 old new --both config=p --both command=x     | A: config and command: exclude each other; give one of them
 old new --both model=m:f                     | --both: unknown key `model`; known keys: image, python
-new --a python=PYTHON                        | A: python: needs config; give that too
+new --a python=PYTHON                        | A: python: needs config; give both
 old new --a python=PYTHON                    | A: image and python: exclude each other; give one of them
 new --a python=PYTHON --both config=p --both memory=1g | A: python and memory: exclude
 --experiment none.yaml                       | none.yaml: cannot be read (No such file or directory); check
 old new --experiment wrong.yaml              | A: cpus=0: give a number of CPUs, such as 2 or 0.5
 --experiment keys.yaml                       | keys.yaml: unknown key `c`; known keys: both, a, b
---experiment true.yaml                       | true.yaml: b: env.A: is `True` in YAML; put it in quotes
+--experiment true.yaml                       | true.yaml: b: env.A: means `True` in YAML; put the value in quotes
 old new                                      | Docker does not answer (
 old new --both config=empty.yaml | empty.yaml: has no canaries; add `canaries:` as for `infercanary probe`
 old new --both config=list.yaml | list.yaml: expected a mapping, got a list; leave the `-` out

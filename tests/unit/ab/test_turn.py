@@ -1,4 +1,4 @@
-"""Where the report of a start is read."""
+"""Addresses at which the report of a start is read."""
 
 import time
 from types import SimpleNamespace
@@ -99,5 +99,5 @@ def test_a_server_that_restarts_within_its_start_is_no_start(monkeypatch):
     start.arm.last_words.return_value = "out of memory"
     for _ in range(3):
         start._ask()
-    with pytest.raises(StartFailed, match=r"its server ended and was started again .*: out of memory"):
+    with pytest.raises(StartFailed, match=r"the server ended and restarted .*: out of memory"):
         start._ask()

@@ -1,4 +1,4 @@
-"""`make gpu`: what is held, refuted and not shown; a run goes on where it was killed, and ends well without a GPU."""
+"""`make gpu`: held, refuted and undecided claims; a run resumes after a kill, and ends well without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/gpu.md names every step and device that was seen; devices show metrics of the same names and kinds."""
+"""docs/gpu.md names every step and tested device; devices show metrics of the same names and kinds."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def test_a_report_with_a_bad_field_of_its_own_is_none(change):
         (
             encode(report(environment={"a": "2.13"})).replace(b"2.13", b"2\xff"),
             "malformed",
-            "that is not UTF-8",
+            "is not UTF-8",
         ),
         (b"<html>", "malformed", "report"),
         (b"[]", "malformed", "report"),

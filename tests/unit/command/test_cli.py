@@ -1,4 +1,4 @@
-"""The command line itself: its commands, help, version and exit codes."""
+"""The command line: commands, help, version and exit codes."""
 
 import importlib.metadata
 import shlex

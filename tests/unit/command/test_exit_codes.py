@@ -1,4 +1,4 @@
-"""One table of exit codes, which every command and every help text uses."""
+"""All commands and help texts use one table of exit codes."""
 
 import importlib
 from typing import get_args

@@ -1,4 +1,4 @@
-"""The package ``infercanary`` lies in two trees: it works from both in either order, and from each alone."""
+"""The package ``infercanary`` has two source trees: it works with both in either order, and with each alone."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Whatever cannot be read, written or found is one line, whichever option names it, for root and for others."""
+"""A file that cannot be read, written or found gives one line, for every option, for root and other users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings files: what is read, and how a mistake is reported. Whole files of mistakes are in probe/bad_config."""
+"""Settings files: reading, and reports of mistakes. Complete files with mistakes are in probe/bad_config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims: what holds, what is refuted, and what is not known."""
+"""Claims that hold, are refuted, or stay unknown."""
 
 import pytest
 

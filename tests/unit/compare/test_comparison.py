@@ -154,18 +154,24 @@ def test_what_a_journal_may_mix_up_is_said(journal):
     path = journal("a", [0.02, 0.02])
     journal("a", [0.02], torch="2.13.0", boot="b")
     both = read([path]).canaries["resnet18"]
-    with pytest.raises(UsageError, match="both sides hold the same starts; pick environments or boots"):
+    with pytest.raises(UsageError, match="both sides have the same starts; select environments or boots"):
         compare_runs("resnet18", both, both)
     other = read([journal("c", [0.02])]).canaries["resnet18"]
     facts = comparison_document(compare_runs("resnet18", both, other), both, other).facts
-    assert [fact.label for fact in facts if "not one image?" in fact.text] == ["baseline"]
+    assert [fact.label for fact in facts if "several images?" in fact.text] == ["baseline"]
 
 
 @pytest.mark.parametrize(
     ("log", "se", "restarts", "starts", "words"),
     [
         (0.0, 0.03, (0.0, 30.0), (1, 1), "about "),
-        (0.0, 0.001, (0.01, 4.0), (1, 1), "give each side more starts: more runs alone would not settle it"),
+        (
+            0.0,
+            0.001,
+            (0.01, 4.0),
+            (1, 1),
+            "give each side more starts: more runs alone would not give a verdict",
+        ),
         (0.05, 0.001, (0.01, 4.0), (1, 1), "more starts"),
         (0.0, math.inf, (0.01, 4.0), (0, 0), "give each side 16 runs or more of one start"),
     ],

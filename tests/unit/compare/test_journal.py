@@ -1,4 +1,4 @@
-"""Journals: which runs count, to which start each belongs, and what a crash may leave."""
+"""Journals: counted runs, their starts, and leftovers of a crash."""
 
 import gzip
 import json
@@ -38,7 +38,7 @@ def test_the_older_file_is_read_first_unless_it_was_named(journal):
     recording = read([path])
     whole = [sample.sequence for sample in recording.canaries["resnet18"].starts[0].samples]
     assert whole == list(range(whole[0], 60)) and len(whole) == len(lines(path)) + len(lines(older)) - 2
-    assert recording.notes == [f"{older}: read too, as the older part of {path}"]
+    assert recording.notes == [f"{older}: also read, as the older part of {path}"]
     alone = read([path], apart=[path, older])
     assert alone.canaries["resnet18"].runs == len(lines(path)) - 1 and not alone.notes
     Path(older).write_text("1\n2\n")
@@ -144,10 +144,10 @@ DAMAGES = r"""
 (?s).{40}\\Z         |                                  | 9  | : 1 truncated line left out
 (?s)(.*).{40}\\Z     | \\g<1>\n\x00\x00\x00\n\\g<1>     | 9  | : 3 truncated lines left out
 resnet18             | resnet1\xff                      | 9  | : 1 truncated line left out
-"started_at":[^,]*   | "started_at":1e300               | 9  | :2: a run that cannot be is left out (started_at is
-"compute":[^,}]*     | "compute":1e308                  | 9  | phases from 0.002 to 1e+308 s); 1 such run in all
+"started_at":[^,]*   | "started_at":1e300               | 9  | :2: an impossible run is left out (started_at is
+"compute":[^,}]*     | "compute":1e308                  | 9  | phases from 0.002 to 1e+308 s); 1 impossible run in all
 "latencies":.[^,]*   | "latencies":[-1.0                | 9  | (latencies from -1 to
-"latencies":.[^,]*   | "latencies":[0                   | 9  | (a latency of 0 s); 1 such run in all
+"latencies":.[^,]*   | "latencies":[0                   | 9  | (a latency of 0 s); 1 impossible run in all
 {"boot_id":          | \n{ "boot_id":                   | 10 |
 """
 
@@ -166,7 +166,7 @@ def test_lines_that_cannot_be_are_left_out_and_named(journal, pattern, replaceme
     ("kept", "added", "message"),
     [
         *((9, line, ":5: not a line of a journal (") for line in (b"0.5\n", b'{"latency": 1}\n', b"hello\n", b"[1]\n")),
-        (1, b"", ": a journal without a run; wait for some, or name another"),
+        (1, b"", ": a journal without a run; wait for runs, or choose another file"),
         (0, b'{"boot_id":"x","envi', ": a journal without a run"),
         (9, b" " * content.MAX_UNPACKED, "more than 64 MiB of text"),
     ],
@@ -183,13 +183,13 @@ def test_mistakes(journal, kept, added, message):
 def test_formats_are_not_mixed(journal, write):
     path, other = journal("a", [0.02], count=3), write("n", [1, 2])
     for paths, options, message in (
-        ([other, path], {}, f"{path}: a journal, but {other} holds numbers; give journals only, or"),
+        ([other, path], {}, f"{path}: a journal, but {other} has numbers; give only journals, or"),
         (
             [path],
             {"column": "x"},
-            "a journal, whose runs are judged by their latencies; leave --column",
+            "a journal has no columns; remove --column",
         ),
-        ([other], {"ids": ["x"]}, "holds numbers, without ids of boots or environments"),
+        ([other], {"ids": ["x"]}, "numbers have no ids of boots or environments"),
     ):
         with pytest.raises(UsageError, match=message):
             read(paths, **options)

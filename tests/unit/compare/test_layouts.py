@@ -1,4 +1,4 @@
-"""Files of load generators and benchmarks: single runs are read and judged, of summaries the option is named."""
+"""Files of load generators and benchmarks: single runs are read; for a summary, the option for single runs is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the answer in a notebook names as the cause."""
+"""The cause named by an answer in a notebook."""
 
 import dataclasses
 

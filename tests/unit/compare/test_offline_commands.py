@@ -1,4 +1,4 @@
-"""The commands: text, JSON, HTML, and what is wrong with what they were given."""
+"""The commands: text, JSON, HTML, and mistakes in their arguments."""
 
 import io
 import json
@@ -48,7 +48,7 @@ def test_milliseconds_against_seconds_are_asked_about(run, write, numbers):
     write("s", numbers())
     write("ms", numbers(level=20))
     for line in ("compare s ms", "compare ms s"):
-        assert "are both in one unit, such as ms? Convert one" in run(line, 2)
+        assert "are both in the same unit, such as ms? Convert one file" in run(line, 2)
     write("quick", [f"{number}ms" for number in numbers()])
     write("late", [f"{number}ms" for number in numbers(level=20)])
     assert run("compare quick late", 1).startswith("regressed ×")
@@ -113,7 +113,7 @@ def test_a_canary_that_never_ran_in_the_candidate_does_not_pass(run, journal, tm
     journal("old", [0.02, 0.0201, 0.02], canaries=("x", "y"))
     journal("new", [0.02, 0.0201, 0.02], canaries=("x", "z"))
     out = run("compare old new --html r.html", 3)
-    assert out.startswith("y: inconclusive") and "only here, and so not judged: z" in out
+    assert out.startswith("y: inconclusive") and "only in this file, so not judged: z" in out
     page = (tmp_path / "r.html").read_text()
     assert re.findall(r'<article class="(\w+)"', page) == ["inconclusive", "equivalent"], "the worst is first"
     answer = run("compare old new --json", 3)
@@ -144,7 +144,7 @@ def test_scan_as_text_and_json(run, write, numbers, journal, tmp_path):
 
 MISTAKES = """
 compare a none                        | none: cannot be read (No such file or directory)
-compare - -                           | compare: standard input (`-`) can be one file only; save the other
+compare - -                           | compare: standard input (`-`) can be only one file; save the other
 compare a j                           | j: holds canaries x, and a one series of numbers
 compare j k                           | k: holds canaries y, and j canaries x; give two files
 compare j a --canary x                | a: holds one series of numbers, and j canaries x
@@ -154,12 +154,12 @@ compare a a --restart-sd -1           | --restart-sd -1: give a percentage from 
 compare a a --restart-sd nan          | --restart-sd nan: give a percentage
 compare a a --smallest-effect nan     | --smallest-effect nan: give a percentage from 0.1 to 50
 compare a a --format junit            | Invalid value for '--format': 'junit' is not
-compare a a --baseline-id x           | a: holds numbers, without ids
+compare a a --baseline-id x           | a: numbers have no ids
 compare a a --html .                  | --html: `.` is a folder; name a file in it
 compare a a --html no/r               | --html: no folder `no`; make it
 compare a a --json --junit no/j       | --junit: no folder `no`; make it
 compare a a --expect 40%              | --expect 40%: give a shift of latency with its sign
-scan a --column x                     | a: no column `x`; give --column one of: none, leave it out
+scan a --column x                     | a: no column `x`; give --column one of: none, remove this option
 scan j --canary z                     | j: no canary `z`; there are: x
 compare p p --column p99              | p: one JSON object, without single runs
 """

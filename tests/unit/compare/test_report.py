@@ -244,11 +244,11 @@ def test_a_price_gives_the_cost_of_inferences(run, tmp_path, measures, rate, ene
 
 
 MISTAKES = """
-gpu.sqlite --price -1                | --price -1: give what an hour costs
-gpu.sqlite --price inf               | --price inf: give what an hour costs
-gpu.sqlite --price nan               | --price nan: give what an hour costs
-gpu.sqlite --price $2                | --price $2: give what an hour costs
-gpu.sqlite --price h=2               | --price h=2: give what an hour costs
+gpu.sqlite --price -1                | --price -1: give the price of an hour
+gpu.sqlite --price inf               | --price inf: give the price of an hour
+gpu.sqlite --price nan               | --price nan: give the price of an hour
+gpu.sqlite --price $2                | --price $2: give the price of an hour
+gpu.sqlite --price h=2               | --price h=2: give the price of an hour
 gpu.sqlite --runs                    | gpu.sqlite: each run is a row of a table; give --format csv or --json
 old.jsonl                            | old.jsonl: each run is a row of a table; give --format csv or --json
 old.jsonl --format csv --price 2     | old.jsonl: each run is a row of a table
@@ -262,7 +262,7 @@ a/gpu.sqlite gpu.sqlite              | gpu.sqlite: two files of the host `gpu`; 
 none.sqlite                          | none.sqlite: cannot be read (No such file
 empty.sqlite                         | empty.sqlite: no start of canary `*`, service `*`, has 8 steady runs
 postgresql://me@db/x?sslmode=require | report reads files, not PostgreSQL; give a store in SQLite
-older.sqlite                         | older.sqlite: not the judge's store, or one of 0.1.0, which can no longer be read
+older.sqlite                         | older.sqlite: not the judge's store, or a store of 0.1.0
 gpu.sqlite --html pipe               | --html: `pipe` is a device or a pipe; name a file
 """
 

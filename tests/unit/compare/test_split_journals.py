@@ -1,4 +1,4 @@
-"""A journal that is cut in two files is the same journal: what `compare` and `report` answer does not change."""
+"""Splitting a journal into two files does not change the answers of `compare` and `report`."""
 
 import json
 from itertools import pairwise

@@ -87,23 +87,23 @@ def test_a_truncated_last_line_of_objects_is_left_out(last):
 
 
 MISTAKES = r"""
-{"a": 1}\n{"a\n              |      | f:2: no JSON object; put one object on each line
-1,2\n3,4\n                   |      | f:1: `1, 2` is no header, and not one number
-12,5\n12,7\n                 |      | f:1: `12, 5` is no header, and not one number; give one number a line
-12.5ms?\n13ms\n              |      | f:1: `12.5ms?` is no header, and not one number
-a,b\n"22,077",1\n            | a    | f:2: `22,077` is not a number; write one, with a decimal point
-a,b\n,1\n                    | a    | f:2: `nothing` is not a number; write one
+{"a": 1}\n{"a\n              |      | f:2: not a JSON object; write one object on each line
+1,2\n3,4\n                   |      | f:1: `1, 2` is neither a header nor a number
+12,5\n12,7\n                 |      | f:1: `12, 5` is neither a header nor a number; write one number on each line
+12.5ms?\n13ms\n              |      | f:1: `12.5ms?` is neither a header nor a number
+a,b\n"22,077",1\n            | a    | f:2: `22,077` is not a number; write a number with a decimal point
+a,b\n,1\n                    | a    | f:2: `nothing` is not a number; write a number
 1\n2\nnan\n                  |      | f:3: `nan` is not a latency, which is a finite number
 # x\n\n0\n                   |      | f:3: `0` is not a latency
 1\n1.7e308\n                 |      | f:2: `1.7e308` is not a latency, which is a finite number
 1\n1e999\n                   |      | f:2: `1e999` is not a latency
 1\nx\n                       |      | f:2: `x` is not a number
-1\n1 2\n                     |      | f:2: `1 2` is not a number; write one
-1\n2\n                       | x    | f: no column `x`; give --column one of: none, leave it out
+1\n1 2\n                     |      | f:2: `1 2` is not a number; write a number
+1\n2\n                       | x    | f: no column `x`; give --column one of: none, remove this option
 a,b\n1,2\n                   |      | f: several columns; give --column one of: a, b
 a,b\n1,2\n                   | c    | f: no column `c`; give --column one of: a, b
 a,a\n1,2\n                   | a    | f:1: several columns `a`; rename all but one
-a,b\n1,2\n1\n                | a    | f:3: 1 columns, and the header has 2; fix the line
+a,b\n1,2\n1\n                | a    | f:3: 1 columns, but the header has 2; fix the line
 a,b\n\n# c\n1,2\n\nx,1\n     | a    | f:6: `x` is not a number
 a\n                          |      | f: a file of numbers without a run; give another
 [1, 2                        |      | f: not JSON (Expecting ',' delimiter: line 1 column
@@ -116,14 +116,14 @@ a\n                          |      | f: a file of numbers without a run; give a
 [1, [2]]                     |      | f: entry 2: `[2]` is not a number
 {"a": 1, "b": {"c": 2}}\n    |      | f: several columns; give --column one of: a, b.c
 {"a": 1, "b": {"c": 2}}\n    | b.d  | f: no column `b.d`; give --column one of: a, b.c
-{"a": 1}\n0.5\n              | a    | f:2: no JSON object
+{"a": 1}\n0.5\n              | a    | f:2: not a JSON object
 {"a": "x"}\n                 |      | f: entry 1: `x` is not a number
 {"a": ["\\ud800"], "error": ["\\udfff"]}\n{"a": "\\ud800", "error": null}\n | a    | f:2: `?` is not
 20ms\n21\n                   |      | f:2: `21` without a unit, unlike the numbers before
 21\n20ms\n                   |      | f:2: `20ms` has a unit, unlike the numbers before
 a;b\n1;12,5\n2;12.5\n        | b    | f:3: `12.5` has another decimal sign than the numbers before
 name;iterations;real_time;time_unit\nB;9;21,5;ms\nB;9;21.5;ms\n |      | f:3: `21.5` has another decimal sign
-name;iterations;real_time;time_unit\nB;9;21;bars\n |      | f:2: `21` is in `bars`, which is no unit of time
+name;iterations;real_time;time_unit\nB;9;21;bars\n |      | f:2: `21` is in `bars`, which is not a unit of time
 """
 LARGE = [
     ("[" * 100_000, "", "f: not JSON ("),
@@ -136,7 +136,7 @@ LARGE = [
     (
         'a\n"' + "1" * 200_000,
         "",
-        "f:2: no table follows (field larger than field limit (131072)); fix the line",
+        "f:2: not a row of a table (field larger than field limit (131072)); fix the line",
     ),
 ]
 
@@ -161,7 +161,7 @@ NO_TEXT = r"""
  \n\n                | is empty
 \x7fELF\x00\x00\x00  | a binary or packed file; give a journal, or numbers as text
 \x80\x81\n           | a file of numbers without a run
-\xff\xfe1            | damaged gzip or UTF-16; fetch it again, or save it as UTF-8
+\xff\xfe1            | damaged gzip or UTF-16; download the file again, or save
 PK\x03\x04\x14\x00   | a binary or packed file
 \x1f\x8bnonsense     | damaged gzip
 """
@@ -180,7 +180,7 @@ def test_files_that_hold_no_text(write, text, message):
     [("none", "No such file or directory"), (".", "Is a directory"), ("a\0b", "embedded null byte")],
 )
 def test_what_cannot_be_read(tmp_path, name, why):
-    with pytest.raises(UsageError, match=rf"cannot be read \({why}\); name a file that you may read"):
+    with pytest.raises(UsageError, match=rf"cannot be read \({why}\); choose a readable file"):
         read([str(tmp_path / name)])
 
 

@@ -1,4 +1,4 @@
-"""Addresses of both kinds: who a caller is counted as, and which address of several is asked."""
+"""Addresses of IPv4 and IPv6: counting of callers, and selection among several addresses."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Which resource a run's time went to."""
+"""Shares of the resources in a run's time."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Lists of CPUs, as a kernel or a person writes them."""
+"""CPU lists in the form of the kernel and of people."""
 
 import pytest
 from hypothesis import given
@@ -31,7 +31,7 @@ def test_lists(text, cpus):
     ],
 )
 def test_what_is_no_list_or_names_what_no_linux_has(text):
-    with pytest.raises(ValueError, match="is no CPU and no range of CPUs") as caught:
+    with pytest.raises(ValueError, match="is neither a CPU nor a range of CPUs") as caught:
         parse_cpus(text)
     assert len(str(caught.value)) < 100
 

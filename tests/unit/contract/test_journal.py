@@ -1,4 +1,4 @@
-"""The format of a journal: what a probe wrote is what compare reads."""
+"""Format of a journal: compare reads everything that a probe writes."""
 
 import json
 

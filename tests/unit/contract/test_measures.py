@@ -1,4 +1,4 @@
-"""Measures beside the latency: their names and what is known of each."""
+"""Measures other than latency: names and properties."""
 
 import pytest
 

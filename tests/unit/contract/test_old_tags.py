@@ -1,4 +1,4 @@
-"""Tags of 0.1.0 have today's names, wherever its runs are read: a journal, a report."""
+"""Tags of 0.1.0 get their current names in every reader: journals and reports."""
 
 from pathlib import Path
 

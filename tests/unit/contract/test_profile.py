@@ -1,4 +1,4 @@
-"""Profiles as they travel: names that stay the same, and bounds that a hostile probe cannot pass."""
+"""Profiles in transit: stable names, and bounds against hostile probes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of other people's code: nothing in it acts on a terminal."""
+"""Untrusted text has no effect on a terminal."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The words that probe and exporter share: neither side has one that the other does not know."""
+"""Vocabulary of probe and exporter: both sides know every name."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The demo's words: what it waits for, and how it ended."""
+"""Texts of the demo: progress and outcome."""
 
 import pytest
 from rich.console import Console

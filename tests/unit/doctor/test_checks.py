@@ -1,4 +1,4 @@
-"""The doctor's checks over recorded files, and how answers are shown. What drivers answer is in tests/integration."""
+"""The doctor's checks with recorded files, and the display of answers. tests/integration has checks of drivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts, runs, reports and collectors for the tests of the exporter: no network and no container behind them."""
+"""Builders of starts, runs, reports and collectors for tests of the exporter, without network and containers."""
 
 from __future__ import annotations
 

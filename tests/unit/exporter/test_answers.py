@@ -1,4 +1,4 @@
-"""Answers on earlier upgrades: one for each, the last; kept over restarts."""
+"""Verdicts on earlier upgrades: one for each upgrade, the last one, kept over restarts."""
 
 import msgspec
 

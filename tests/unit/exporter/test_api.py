@@ -1,4 +1,4 @@
-"""Verdict API and its description: answers are as described, whatever the judge found and whatever is asked."""
+"""Verdict API: all answers follow the schema, for any findings and any question."""
 
 import json
 import re

@@ -49,7 +49,7 @@ http://h/?a=b                                          | probes[0].url: 'http://
 http://h:9798/report                                   | 'http://h:9798/report' is not a probe's address
 http://h h                                             | probes[0].url: 'http://h h' is not a probe's address
 unix://run/probe.sock                                  | probes[0].url: 'unix://run/probe.sock' is not a probe's address
-probes: [{url: http://h, service: '', container: c}]   | probes[0].service: expected text with at least 1 in it
+probes: [{url: http://h, service: '', container: c}]   | probes[0].service: expected text of length 1 or more
 probes: [&a {url: http://h, service: s, container: c}, *a] | probes[1]: another entry has this service and container; give one of
 store: /no/such/folder/judge.sqlite                    | store: there is no folder /no/such/folder; make it
 store: /dev/null                                       | store: /dev/null: is a folder or a device

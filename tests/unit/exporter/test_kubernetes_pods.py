@@ -1,4 +1,4 @@
-"""From a pod to its containers with a probe. The recorded pods are of a real cluster, 1.35."""
+"""Conversion of pods to containers with a probe. The recorded pods are from a real cluster (1.35)."""
 
 from __future__ import annotations
 

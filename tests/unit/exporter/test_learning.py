@@ -1,4 +1,4 @@
-"""Priors are learned from all services, and kept: the same upgrade is judged by the same prior again."""
+"""Priors are learned from all services and stored; an upgrade is always judged with the same prior."""
 
 from infercanary.exporter.judging.findings import Finding
 from infercanary.exporter.judging.restart_prior import LEARN_SECONDS, RestartPrior

@@ -1,4 +1,4 @@
-"""What the log lets through of a flood, and of texts that a terminal would act on."""
+"""The log limits floods, and texts with an effect on a terminal."""
 
 import logging
 import subprocess

@@ -1,4 +1,4 @@
-"""The live judge names operators: from the runs that a probe sends to the store, the sentence and metrics."""
+"""The live judge names operators: from a probe's runs to the sentence and the metrics."""
 
 from __future__ import annotations
 

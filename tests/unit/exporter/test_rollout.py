@@ -1,4 +1,4 @@
-"""Answers to rollouts in every known race: the judge is real, on runs that are made up."""
+"""Answers to rollouts in every known race, from a real judge with simulated runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPUs and GPUs that containers share, from what their probes claim to what the exposition shows."""
+"""CPUs and GPUs shared by containers: from the probes' reports to the exposition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Status page: states, words, bounds. ``tests/integration/pages`` looks at it in a browser."""
+"""Status page: states, texts, limits. ``tests/integration/pages`` shows the page in a browser."""
 
 import asyncio
 import re

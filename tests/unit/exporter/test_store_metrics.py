@@ -1,4 +1,4 @@
-"""What a scrape says of a store that was lost."""
+"""Metrics of a store that was lost."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Queries of the boards about what is missing, twice there, or on one GPU: promtool answers them from a few series."""
+"""Dashboard queries for missing values, duplicate series, or one GPU: promtool evaluates them on a few series."""
 
 import shutil
 import subprocess

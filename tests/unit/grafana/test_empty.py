@@ -1,4 +1,4 @@
-"""The list of queries that may give nothing: each of them is there, and once."""
+"""Every entry in the list of queries that may be empty exists, and occurs once."""
 
 from collections import Counter
 

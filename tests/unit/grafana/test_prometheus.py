@@ -1,4 +1,4 @@
-"""Asking a Prometheus: what is no Prometheus, or refuses, is reported in one line."""
+"""Client of Prometheus: another server, or a refused query, is reported in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries take recorded rates of buckets, and the versions that are checked are the stack's and the README's."""
+"""Queries use recorded rates of buckets; the checked Grafana versions are those of the stack and the README."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Any legal records have a result: no exception, and no number that is none."""
+"""Any valid records give a result, without an exception and without NaN."""
 
 from __future__ import annotations
 

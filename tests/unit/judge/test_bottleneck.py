@@ -1,4 +1,4 @@
-"""Which resource a change went to."""
+"""Shares of the resources in a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of the scan: what must be found, what must not, and that its segmentation is the best one."""
+"""Properties of the scan: changes that must or must not be found, and its best segmentation."""
 
 import math
 

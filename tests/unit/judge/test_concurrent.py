@@ -1,4 +1,4 @@
-"""Replicas that stay on the old image beside an upgrade: a baseline of the same minutes."""
+"""Replicas that stay on the old image during an upgrade, as a concurrent baseline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host that others use: contended starts, CPU wait that each run measured itself, and a pace that varies."""
+"""A shared host: contended starts, measured CPU wait of runs, and a varying run interval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A drift without an upgrade, against a frozen baseline: its onset, and what host and restarts did."""
+"""Drift without an upgrade from a frozen baseline: onset, and the effect of host and restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An upgrade is a new image or a new model; other settings of a canary are neither, and end what can be compared."""
+"""A new image or a new model is an upgrade; other settings of a canary are not, and end the comparison."""
 
 from __future__ import annotations
 

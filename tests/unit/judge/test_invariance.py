@@ -1,4 +1,4 @@
-"""What must not change a verdict does not: the order of starts and replicas, the unit, another replica that agrees."""
+"""Changes that must not affect a verdict: order of starts and replicas, unit, and a replica with the same shift."""
 
 import numpy as np
 import pytest

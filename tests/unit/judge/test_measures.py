@@ -1,4 +1,4 @@
-"""Verdicts on memory, throughput, energy and spread: what is worse is found, and what a restart does is not called."""
+"""Verdicts on memory, throughput, energy and spread: regressions are found, and restarts are not called."""
 
 from __future__ import annotations
 

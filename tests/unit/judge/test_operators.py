@@ -1,4 +1,4 @@
-"""Operators that a shift went to: profiles whose change is known, and what is said of them."""
+"""Operators named for a shift, from profiles with a known change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an image came from: bounded words of its labels, and a link only to the web."""
+"""Origin of an image: limited text from labels, and links only to the web."""
 
 import pytest
 from hypothesis import given

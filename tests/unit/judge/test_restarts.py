@@ -1,4 +1,4 @@
-"""How much starts of one image differ: learned from a service's own restarts and, before any, from other services."""
+"""Restart variance: learned from a service's own restarts, or before the first restart from other services."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Looks in a row: an interval that holds at all of them together, what they amount to, and what they promise."""
+"""Consecutive looks: an interval that is valid for all looks together, and the resulting states."""
 
 import math
 import random

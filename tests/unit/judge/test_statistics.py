@@ -1,4 +1,4 @@
-"""Level, shift, verdict and restart variance: properties, simulations, and values at the edge."""
+"""Level, shift, verdict and restart variance: properties, simulations, and extreme values."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Verdict and cause of an upgrade, of made runs: one table, and what no row can say."""
+"""Verdict and cause of an upgrade with simulated runs: a table, and cases that need more than a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents of results: what the sentence leaves out is a fact, and numbers stay numbers."""
+"""Documents of results: facts beyond the sentence, and numbers that stay numbers."""
 
 import msgspec
 import pytest

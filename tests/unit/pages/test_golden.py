@@ -1,4 +1,4 @@
-"""What each renderer makes of one document. ``python -m tests.unit.pages.test_golden`` writes the files anew."""
+"""Output of each renderer for one document. ``python -m tests.unit.pages.test_golden`` rewrites the files."""
 
 from pathlib import Path
 

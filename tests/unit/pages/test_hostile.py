@@ -1,4 +1,4 @@
-"""Other people's words at each place of a document, through each renderer: they are shown, and do nothing."""
+"""Untrusted text at each place of a document, in each renderer: shown without an effect."""
 
 from __future__ import annotations
 

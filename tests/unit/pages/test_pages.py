@@ -1,4 +1,4 @@
-"""Charts, reports and files: what is drawn of which values, what a page may load, and what a failure leaves behind."""
+"""Charts, reports and files: drawn values, loaded resources of a page, and leftovers of a failure."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Mistakes in the arguments of a Probe in a server's own process: one line each; and the environment's last word."""
+"""Mistakes in a Probe's arguments give one line each; environment variables override arguments."""
 
 from __future__ import annotations
 

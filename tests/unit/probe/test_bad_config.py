@@ -1,4 +1,4 @@
-"""Every mistake in settings: one line on standard error that names the place and the remedy, and exit code 2."""
+"""Every mistake in settings gives one line on standard error with the place and the fix, and exit code 2."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""The burst of runs after a start: its pace, what it may cost, and how that is paid back. Time is passed in."""
+"""The burst of runs after a start: pace, cost, and repayment. The time is an argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU time of the probe's port: a bound for all callers together, and one for each address below it."""
+"""CPU time of the probe's port: a limit for all callers together, and a lower limit for each address."""
 
 import pytest
 

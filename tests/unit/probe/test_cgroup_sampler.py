@@ -1,4 +1,4 @@
-"""The sampler of the container's cgroup, on trees of files of both versions."""
+"""The sampler of the container's cgroup, with folders of files for both versions."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The controls on the CPU, for real: the machine code's results, what it counts, and that nothing is left behind."""
+"""The real controls on the CPU: results of machine code, counted work, and released resources."""
 
 from __future__ import annotations
 

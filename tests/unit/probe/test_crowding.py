@@ -1,4 +1,4 @@
-"""Who had the CPU that a canary waited for: a busy process and a busy thread beside it, on one real CPU."""
+"""Origin of a canary's CPU wait: a busy process and a busy thread beside the canary, on one real CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drawn for a model's inputs: the same numbers for ever, in whatever pieces, and without memory of its own."""
+"""Drawn inputs of a model: the same numbers for ever, in pieces of any size, without additional memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a canary's runs cost where they take turns with requests: the server's pool is real, its clock is not."""
+"""Cost of a canary's runs that take turns with requests: the server's pool is real, its clock is simulated."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""The processes of a container that hold a GPU, by a /proc that was made by hand."""
+"""Processes of a container that hold a GPU, with a simulated /proc."""
 
 import pytest
 

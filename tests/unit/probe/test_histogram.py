@@ -1,4 +1,4 @@
-"""What the probe counts."""
+"""Storage of the probe's metrics."""
 
 import math
 from itertools import pairwise

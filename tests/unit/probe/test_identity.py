@@ -1,4 +1,4 @@
-"""What a canary measures: the digest of its model and that of its settings, with real files and a real torch."""
+"""Identity of a canary's work: digests of its model and settings, with real files and a real torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal: lines that survive a crash, within their bytes."""
+"""The journal: complete lines after a crash, and the size limit."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Engines whose libraries do not fit: real packages with real shared libraries, and the words of the real loader."""
+"""Engines with incompatible libraries: real packages and shared libraries, and messages of the real loader."""
 
 import shutil
 import subprocess

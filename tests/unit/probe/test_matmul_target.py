@@ -1,4 +1,4 @@
-"""The matrix product: with a real torch on the CPU, and on a stand-in of a GPU whose speeds are given."""
+"""The matrix product with a real torch on the CPU, and with a stand-in for a GPU of given speeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read around a run, of a made folder in place of /proc/self and of scripted targets."""
+"""Readings around a run, with a simulated /proc/self and scripted targets."""
 
 from __future__ import annotations
 

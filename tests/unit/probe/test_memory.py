@@ -1,4 +1,4 @@
-"""What is left of host and device, by control groups made by hand; which errors mean a shortage; what starts anew."""
+"""Remaining memory of host and device with simulated control groups; errors that mean a shortage; self-restart."""
 
 from __future__ import annotations
 

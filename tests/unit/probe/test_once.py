@@ -1,4 +1,4 @@
-"""What ``infercanary probe --once`` and ``--profile`` show of reports and profiles that were made by hand."""
+"""Output of ``infercanary probe --once`` and ``--profile`` for prepared reports and profiles."""
 
 from __future__ import annotations
 

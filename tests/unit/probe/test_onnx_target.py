@@ -192,7 +192,7 @@ MISTAKES = """
 model: 5 | model: name an .onnx file
 model: "" | model: name an .onnx file
 inputs: x | inputs: expected a list or a mapping
-providers: [] | providers: expected a list with at least 1
+providers: [] | providers: expected a list of length 1 or more
 providers: 3 | providers: expected a list
 providers: [gpu] | providers: no provider `gpu`
 providers: [cuda, CUDAExecutionProvider] | names a provider twice

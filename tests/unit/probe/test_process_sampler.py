@@ -1,4 +1,4 @@
-"""The sampler of processes, on real ones."""
+"""The sampler of processes, with real processes."""
 
 import os
 import subprocess

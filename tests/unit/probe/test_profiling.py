@@ -1,4 +1,4 @@
-"""When a canary is profiled, what that may cost, and when not: real canaries whose engine is scripted."""
+"""Time and cost of a canary's profiles: real canaries with a scripted engine."""
 
 from __future__ import annotations
 

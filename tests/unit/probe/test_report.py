@@ -1,4 +1,4 @@
-"""The contract: the ladder, the round trip through JSON, and what is refused."""
+"""The contract: the bucket ladder, the round trip through JSON, and refused reports."""
 
 import importlib
 import math

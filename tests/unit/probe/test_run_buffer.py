@@ -1,4 +1,4 @@
-"""The ring of raw runs and its cursor."""
+"""The buffer of raw runs, and its cursor."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The guard about a sampler."""
+"""The guard of a sampler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When to run, with the time and the randomness passed in."""
+"""The schedule of runs; time and random numbers are arguments."""
 
 import pytest
 from hypothesis import given

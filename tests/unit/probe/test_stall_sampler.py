@@ -1,4 +1,4 @@
-"""The sampler of time in which the process stood still: here a thread really holds the interpreter."""
+"""The sampler of stalls; a thread really holds the interpreter."""
 
 import ctypes
 import time

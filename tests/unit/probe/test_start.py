@@ -1,4 +1,4 @@
-"""How long ago the container started: on real processes, in a PID namespace as a container has one."""
+"""Time since the container's start, with real processes in a PID namespace like a container's."""
 
 import subprocess
 import sys

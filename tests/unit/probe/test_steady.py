@@ -1,4 +1,4 @@
-"""When warm-up is over, on made series."""
+"""End of warm-up, on simulated series."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Sweeps: what is planned and when, and what a load gives, with real targets that are scripted."""
+"""Sweeps: plan, time, and result of a load, with scripted targets."""
 
 from __future__ import annotations
 

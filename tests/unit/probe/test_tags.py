@@ -1,4 +1,4 @@
-"""Rules of the tags: a table of made samples with the tags of each, and what a metric that is missing does to them."""
+"""Rules of tags: a table of samples with their tags, and the effect of missing metrics."""
 
 from __future__ import annotations
 

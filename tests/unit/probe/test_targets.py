@@ -1,4 +1,4 @@
-"""The registry of targets, and the optional abilities of one: what is found, and what finding it costs."""
+"""The registry of targets, and optional abilities of a target: results and cost of a look-up."""
 
 from __future__ import annotations
 

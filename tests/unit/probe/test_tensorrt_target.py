@@ -1,4 +1,4 @@
-"""What of the TensorRT target needs neither TensorRT nor a GPU: its options, and its words for what TensorRT logs."""
+"""Parts of the TensorRT target that need neither TensorRT nor a GPU: options, and explanations of messages."""
 
 import importlib.util
 import inspect

@@ -1,4 +1,4 @@
-"""Inputs that are matched to what an engine asks for, and drawn; outputs as numbers."""
+"""Inputs matched to an engine's declarations and drawn; outputs as numbers."""
 
 from __future__ import annotations
 

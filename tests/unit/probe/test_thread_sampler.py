@@ -1,4 +1,4 @@
-"""The sampler of the host process's threads, on this process and on made-up ones."""
+"""The sampler of the host process's threads, with this process and with simulated threads."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The thread that runs a canary, and the pools of threads that its engine has: of a real canary."""
+"""The thread that runs a real canary, and the thread pools of its engine."""
 
 from __future__ import annotations
 

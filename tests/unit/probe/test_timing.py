@@ -1,4 +1,4 @@
-"""The clocks. CUDA's is tested on a scripted device: a stream that does its work later than the host asks for it."""
+"""The clocks. CUDA's clock is tested with a scripted device, whose stream works later than the host enqueues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused before it is taken, and what is ended or closed at the reserve: control groups made by hand."""
+"""Work that is refused in advance, and work that is ended or closed at the reserve, with simulated control groups."""
 
 from __future__ import annotations
 
@@ -231,14 +231,14 @@ def test_what_grows_is_ended_where_the_reserve_is_touched(container, anew, is_gu
     assert found.closing == [], "what grows gives its memory back first"
     if is_guest:
         assert (
-            "taken 54 MiB" in a.why
+            "took 54 MiB" in a.why
             and why_not(a.check) == a.why
             and (bool(b.why), c.why, anew) == (True, "", [])
         )
     else:
         [ended] = anew
         assert [(each.canary, each.load) for each in ended] == [("a", (2, 1)), ("b", (8, 1))]
-        assert all("taken 54 MiB" in each.why for each in ended)
+        assert all("took 54 MiB" in each.why for each in ended)
 
 
 @pytest.mark.parametrize("is_guest", [False, True])
@@ -255,9 +255,7 @@ def test_what_others_take_closes_the_largest_at_the_last_64_mib(container, anew,
     found.run_began -= 2
     found.look()
     ended = found.closing if is_guest else anew[0]
-    assert [each.canary for each in ended] == ["b"] and "to give 30 MiB back, with nothing left" in ended[
-        0
-    ].why
+    assert [each.canary for each in ended] == ["b"] and "closed to free 30 MiB, because only" in ended[0].why
     if is_guest:
         found.look()
         assert len(ended) == 1 and found.alarm.is_set(), "one after the other"
@@ -340,7 +338,9 @@ def test_in_a_servers_process_an_opening_is_interrupted(container, late, stopped
     why = why_not(lambda: found.open("a", opening))
     for _ in range(1000):  # an error that is pending would be raised here
         pass
-    assert why.startswith("canaries.a: opening it was ended when it had taken 70 MiB, with nothing left of")
+    assert why.startswith(
+        "canaries.a: opening it was ended after it took 70 MiB, because only the reserve of"
+    )
     assert why_not(lambda: found.open("a", lambda: None)) == why
     assert not why_not(lambda: found.open("b", lambda: None))
     found.stop()

@@ -1,4 +1,4 @@
-"""Formats of the server targets: tensors, streams of events, JSON pointers; and readings and failures of any target."""
+"""Formats of server targets: tensors, event streams, JSON pointers; and readings and failures of any target."""
 
 from __future__ import annotations
 

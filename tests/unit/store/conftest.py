@@ -1,4 +1,4 @@
-"""Stores for the tests of the store: in memory, and in databases of one PostgreSQL for all of a process."""
+"""Stores for the tests of the store: in memory, and in databases of one PostgreSQL server for each test process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One damaged row costs itself: it is left out, counted, and what lies beside it is read."""
+"""A damaged row affects only itself: it is left out and counted, and rows beside it are read."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""The tables of a store: made once, upgraded as a whole or not at all, and refused where they are of another kind."""
+"""Tables of a store: created once, upgraded completely or not at all, and refused if they belong to another program."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Where a store is, and which files are taken for one: another program's are not touched, one of 0.1.0 is renamed."""
+"""Location of a store, and accepted files: another program's file is not changed, a file of 0.1.0 is renamed."""
 
 import gzip
 import re

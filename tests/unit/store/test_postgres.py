@@ -1,4 +1,4 @@
-"""What is of PostgreSQL alone: where it is, leases, reading what others wrote, and what goes wrong with it."""
+"""Properties of PostgreSQL alone: location, leases, data of other exporters, and faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the judge needs of a store is there days later: it replays its looks at each restart."""
+"""Days later, the store still has all rows that the judge replays at each restart."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The judge's store: each run once, thinned with age, whatever is delivered twice and whatever the clocks say."""
+"""The judge's store: each run once, thinned with age, for repeated deliveries and wrong clocks."""
 
 from __future__ import annotations
 

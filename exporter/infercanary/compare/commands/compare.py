@@ -20,8 +20,8 @@ from infercanary.judge.policy import FILES, Policy
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 _MOST_APART = 20.0
-"""Largest plausible ratio between two files of numbers. Above this ratio, the files probably have different units, such
-as ms and s. For comparison: a CPU-only wheel made a service 3.5 times slower (docs/causes.md).
+"""Largest plausible ratio between two files of numbers. Above this ratio, the files probably have different units,
+such as ms and s. For comparison: a CPU-only wheel made a service 3.5 times slower (docs/causes.md).
 """
 
 
@@ -31,7 +31,7 @@ as ms and s. For comparison: a CPU-only wheel made a service 3.5 times slower (d
         exit_codes.COMPARED,
         exit_codes.CLAIMED,
         exit_codes.SEVERAL,
-        "A canary is inconclusive if CANDIDATE has no run of it. It also is if clearly more of its runs failed than "
+        "A canary without a run in CANDIDATE is inconclusive. So is a canary with clearly more failed runs than "
         "before, unless it regressed.",
     ),
 )
@@ -59,7 +59,7 @@ as ms and s. For comparison: a CPU-only wheel made a service 3.5 times slower (d
     advice="give a percentage from 0 to 100, such as 1",
     convert=lambda percent: None if percent is None else percent / 100,
     metavar="PERCENT",
-    help="Restart SD of one image; 0 if nothing was restarted. Without this option, it is estimated from the starts.",
+    help="Restart SD of one image; 0 if nothing was restarted. By default, this SD is estimated from the starts.",
 )
 @options.policy(FILES)
 @options.expect
@@ -92,14 +92,14 @@ def command(
     is standard input.
 
     From a journal, the medians of steady runs are compared, with each start as one replicate. Starts of one image
-    differ, and a single start does not show by how much. So give several starts of each side, or --restart-sd.
-    Two files of numbers count as one series before and after a change, unless --restart-sd is given. With several files
-    of numbers on a side, each file is one start.
+    differ, and a single start does not show by how much. So give several starts of each side, or --restart-sd. Two
+    files of numbers count as one series before and after a change, unless --restart-sd is given. With several files of
+    numbers on a side, each file is one start.
     """
     sides = ((baseline, *more_baseline), (candidate, *more_candidate))
     every = [path for side in sides for path in side]
     if every.count(STANDARD_INPUT) > 1:
-        raise UsageError("compare: standard input (`-`) can be one file only; save the other")
+        raise UsageError("compare: standard input (`-`) can be only one file; save the other to disk")
     ids = (baseline_id, candidate_id)
     old, new = (
         read(paths, column=column, where=where, ids=picked, apart=every)
@@ -120,12 +120,12 @@ def command(
         if result.unit is None and not 1 / _MOST_APART <= 1 + (result.shift or 0.0) <= _MOST_APART:
             raise UsageError(
                 f"{new.places[0]}: median {result.candidate.median:g}, and {result.baseline.median:g} in "
-                f"{old.places[0]}: are both in one unit, such as ms? Convert one, or write the unit behind each number "
-                "(20ms)"
+                f"{old.places[0]}: are both in the same unit, such as ms? Convert one file, or write the unit "
+                "behind each number (20ms)"
             )
         documents.append(comparison_document(result, judged(before), judged(after), (old.places, new.places)))
     if not canary and (alone := [name for name in new.canaries if name not in old.canaries]):
-        notes.append(f"{' and '.join(new.places)}: only here, and so not judged: {listed(alone)}")
+        notes.append(f"{' and '.join(new.places)}: only in this file, so not judged: {listed(alone)}")
     title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"
     return Output(**output).show(documents, notes, title=title)
 
@@ -147,8 +147,8 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
             for side in (old, new)
         )
         raise UsageError(
-            f"{new.places[0]}: holds {here}, and {old.places[0]} {there}; give two files of one kind, with a canary in "
-            "common, or name one --column"
+            f"{new.places[0]}: holds {here}, and {old.places[0]} {there}; give two files of the same kind with a "
+            "common canary, or choose a --column"
         )
     # Canaries without a run on the new side come first, so that they are noticed before a deploy.
     order = sorted(before, key=lambda name: name in after)

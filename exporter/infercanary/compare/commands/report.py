@@ -59,9 +59,10 @@ def command(
     is read, so the exporter may keep running. From a journal, each run becomes a row (--json, --format csv). Name the
     hosts if there are several.
 
-    Tables include only steady runs, and only starts with 8 or more of them. SD is the standard deviation of the starts'
+    Tables include only steady runs of starts with 8 or more steady runs. SD is the standard deviation of the starts'
     medians: do not trust a difference that is not well above this SD. The cost of 1,000 inferences is for the best
-    known throughput: of a sweep, of the canary's own requests, or computed from the latency of one inference at a time.
+    known throughput: of a sweep, of the canary's own requests, or computed from the latency of one inference at a
+    time.
     """
     output = Output(**more)
     hosts: dict[str, str] = {}
@@ -88,7 +89,8 @@ def command(
     rows = overview(paths, canary, service, prices(given_prices, hosts))
     if not rows:
         raise UsageError(
-            f"{files[0]}: no start of canary `{canary}`, service `{service}`, has 8 steady runs; wait for them"
+            f"{files[0]}: no start of canary `{canary}`, service `{service}`, has 8 steady runs yet; wait for "
+            "more runs"
         )
     if output.form != "text":
         # Names before numbers.
@@ -123,7 +125,7 @@ def _runs(
     rows = [row for row in rows if fnmatchcase(str(row["canary"]), canary)]
     if not rows:
         first = next(iter(hosts.values()))
-        raise UsageError(f"{first}: no run of canary `{canary}`, service `{service}`; wait for some")
+        raise UsageError(f"{first}: no run of canary `{canary}`, service `{service}`; wait for runs")
     for note in notes:
         click.echo(f"infercanary: {note}", err=True)
     return rows

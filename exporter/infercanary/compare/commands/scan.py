@@ -23,7 +23,7 @@ from infercanary.judge.policy import FILES
         {
             ExitCode.FINE: "no change of level found, or the last level is less than "
             f"{100 * FILES.decide.smallest_effect:g} % slower than the first",
-            ExitCode.REGRESSED: "changes of level found, and the last level is slower than the first by that or more",
+            ExitCode.REGRESSED: "changes of level found, and the last level is slower than the first by this or more",
             ExitCode.INCONCLUSIVE: "series too short",
         },
         exit_codes.SEVERAL,

@@ -1,4 +1,4 @@
-"""Canaries that depend on one resource each: on their copies of memory, on a file, on a CPU."""
+"""Canaries that depend on one resource each: memory copies, a file, or a CPU."""
 
 from __future__ import annotations
 

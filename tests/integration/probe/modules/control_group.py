@@ -1,4 +1,4 @@
-"""A control group of the test's own with a limit of memory, of v1 or v2, below that of this process."""
+"""A control group (v1 or v2) with a memory limit below that of this process."""
 
 from __future__ import annotations
 

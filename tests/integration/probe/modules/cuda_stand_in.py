@@ -1,4 +1,4 @@
-"""Builds the stand-in for ``libcuda.so.1``, for tests that run the real ctypes code over it."""
+"""Builds a stand-in for ``libcuda.so.1``, for tests of the real ctypes code."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A small inference server that can do wrong: Open Inference Protocol, OpenAI's stream, and plain HTTP.
+"""A small inference server with configurable faults: Open Inference Protocol, OpenAI's stream, and plain HTTP.
 
-On raw sockets, since most faults are in what an HTTP library would not let out. As a program, it serves at a port.
+The server uses raw sockets, because an HTTP library would not send most faults. Run as a program, it serves at a port.
 """
 
 from __future__ import annotations

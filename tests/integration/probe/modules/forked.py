@@ -1,4 +1,4 @@
-"""Short processes without their imports, which are most of the time of each: each is a fork of one that has them."""
+"""Short processes without import time: each is forked from a process that has already imported the modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A target whose opening takes memory slowly, as a model's factory does: nobody knows beforehand how much."""
+"""A target whose opening takes memory slowly, so that its need is unknown in advance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that holds more memory, or takes more while it computes, by as many bytes as the environment says."""
+"""A model that holds, or takes during computing, the number of bytes given in the environment."""
 
 from __future__ import annotations
 

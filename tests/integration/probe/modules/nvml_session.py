@@ -1,4 +1,4 @@
-"""Takes one NVML sample for each order that comes and answers what came of it: pynvml loads its library once."""
+"""Takes an NVML sample for each command and prints the result, because pynvml loads its library only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``infercanary probe`` in a process of its own, with its settings file, its output and its report."""
+"""``infercanary probe`` in a separate process, with its settings file, output and report."""
 
 from __future__ import annotations
 

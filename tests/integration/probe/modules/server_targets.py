@@ -1,4 +1,4 @@
-"""Targets for servers, made of the options that differ from the defaults."""
+"""Makes targets for servers from the options that differ from the defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models whose larger batches do not go well, for sweeps of a real torch target."""
+"""Models that fail with larger batches, for sweeps of a real torch target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a probe's report over HTTP, and waits for what must show in it."""
+"""Reads a probe's report over HTTP, and waits for expected values."""
 
 from __future__ import annotations
 

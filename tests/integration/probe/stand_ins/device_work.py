@@ -1,4 +1,4 @@
-"""What an engine does on the GPU in the stand-ins here: copies memory by a real kernel launch on a given stream."""
+"""Work on the GPU in the stand-in engines: copies memory with a real kernel launch on a given stream."""
 
 import ctypes
 from ctypes import c_uint64, c_void_p

@@ -1,4 +1,4 @@
-"""A server with the probe in its own process, and the pace of production: an experiment has to set another."""
+"""A server with a probe in its own process at production pace, which an experiment must override."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A target of fixed work without an engine: it starts in a moment, and an image says how much work it is."""
+"""A target of fixed work without an engine: it starts quickly, and the image sets the amount of work."""
 
 from __future__ import annotations
 

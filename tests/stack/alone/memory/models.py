@@ -1,4 +1,4 @@
-"""Models that take memory in every way that a probe has to survive. Mounted into containers by test_memory.py."""
+"""Models that take memory in each way that a probe must survive. Mounted into containers by test_memory.py."""
 
 from __future__ import annotations
 
