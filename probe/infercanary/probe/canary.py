@@ -8,6 +8,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
 from time import perf_counter
 
 from infercanary.command.settings import UsageError
@@ -23,7 +24,6 @@ from infercanary.probe.deadline import (
 from infercanary.probe.histogram import Tally
 from infercanary.probe.memory import Ended
 from infercanary.probe.output import fingerprint
-from infercanary.probe.pool import NoTurn, Pool
 from infercanary.probe.result import Opened, RunResult
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place
@@ -31,7 +31,7 @@ from infercanary.probe.start import since_start
 from infercanary.probe.steady import WINDOW, is_steady
 from infercanary.probe.targets import Failure, NoCuda, Target, is_reason
 from infercanary.probe.targets.libraries import MISFITS, misfit
-from infercanary.probe.timed_target import TimedTarget
+from infercanary.probe.timed_target import NoTurn, TimedTarget
 from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
@@ -61,7 +61,7 @@ class Canary(TimedTarget):
         tally: Tally,
         timeout: float,
         open_timeout: float,
-        pool: Pool | None = None,
+        pool: Executor | None = None,
         container: ContainerCpu | None = None,
         sweep: object = None,
         memory: Memory | None = None,
@@ -144,7 +144,7 @@ class Canary(TimedTarget):
         try:
             if self._opening_since is None:
                 self._worker.begin(self._open)
-                self._opening_since, self._hang_reported = now, False
+                self._opening_since = now
             left = self._opening_since + self._open_timeout - now
             opened: Opened = self._worker.result(min(seconds, max(0.0, left)))
         except (Interrupted, StillBusy):
@@ -153,7 +153,6 @@ class Canary(TimedTarget):
             raise
         except DeadlineExceeded:
             if self._opening_since is not None and perf_counter() >= self._opening_since + self._open_timeout:
-                self._report_hang()
                 self._fail(f"not open after {self._open_timeout:g} s (open_timeout_seconds); still waiting")
             return
         except BaseException as error:

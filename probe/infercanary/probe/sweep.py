@@ -250,6 +250,3 @@ class Sweeping(Background):
             "judged: restart the process, and remove that point",
             self.canary,
         )
-        pool = self._canary.pool
-        if pool is not None and self._measurement is not None and self._measurement.give_up():
-            pool.lost_a_thread()

@@ -4,7 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import plan
 from tests.targets import Scripted, opened
 
@@ -45,7 +44,7 @@ def served(monkeypatch):
         monkeypatch.setattr(f"infercanary.probe.{module}.perf_counter", clock)
     with Server(clock) as server:
         target = Scripted(lambda: clock.work(TAKES) or "a result")
-        canary = opened(target, Pool(server, None))
+        canary = opened(target, server)
         yield canary, server, target
         canary.close(30)
 
