@@ -3,15 +3,13 @@
 import os
 import time
 
-from infercanary.probe.timing import HostClock
+from infercanary.probe import Target
 
 SECONDS = float(os.environ["WAIT_SECONDS"])
 
 
-class Wait:
+class Wait(Target):
     """Sleeps."""
-
-    clock = HostClock()
 
     def open(self):
         """Nothing to open."""
@@ -24,10 +22,3 @@ class Wait:
     def values(self, result):
         """Always the same."""
         return [1.0]
-
-    def environment(self):
-        """Nothing that an image may have changed."""
-        return {}
-
-    def close(self):
-        """Nothing to close."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from infercanary.probe.timing import HostClock
+from infercanary.probe import Target
 
 WELL_SECONDS = 15
 
@@ -30,10 +30,8 @@ def _fail():
 FAULTS: dict[str, Callable[[], None]] = {"none": lambda: None, "raises": _fail, "hangs": _hang}
 
 
-class Model:
+class Model(Target):
     """Sleeps or computes for ``seconds``; from a time after :meth:`open` on, the fault."""
-
-    clock = HostClock()
 
     def __init__(self, seconds=0.01, computes=False, fault="none"):
         self._seconds = seconds
@@ -53,9 +51,3 @@ class Model:
 
     def values(self, result):
         return [result, 1.0]
-
-    def environment(self):
-        return {}
-
-    def close(self):
-        pass

@@ -20,7 +20,6 @@ from infercanary.probe.targets.failures import (
     is_reason,
 )
 from infercanary.probe.targets.registry import (
-    adapt,
     attribute,
     make,
     names,
@@ -42,7 +41,6 @@ __all__ = [
     "Target",
     "Unprofiled",
     "Unsized",
-    "adapt",
     "attribute",
     "is_reason",
     "make",

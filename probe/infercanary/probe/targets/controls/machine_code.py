@@ -214,7 +214,7 @@ class MachineCode:
 
 
 Code: TypeAlias = MachineCode | None
-"""None if Python does the work."""
+"""None if this container refuses machine code."""
 
 
 class TimedCall:
