@@ -161,7 +161,7 @@ def measure(name: str, seconds: Seconds, most: Ceilings) -> Measured:
 
 def show_nvml() -> None:
     """Print the time that a run spends in NVML: a sample right before and right after work on the GPU."""
-    controls = available_controls("cuda")
+    controls, _ = available_controls("cuda")
     with closing(NvmlSampler()) as sampler, controls["gpu_fma"]() as work:
 
         def sample() -> float:

@@ -269,7 +269,7 @@ def _measured(change: Change, place: Place, around: Callable[[bool], AbstractCon
 
     torch = torch_module(place)
     sides = change.sides(torch, place)
-    available = available_controls(place.device)
+    available, _ = available_controls(place.device)
     control = available.get("gpu_fma", available.get("cpu_spin"))
     for side, target in enumerate(sides):
         with around(bool(side)):

@@ -26,7 +26,7 @@ _INTERVAL_SECONDS = 1.6
 @contextmanager
 def opened(place: Place) -> Iterator[Mapping[str, Seconds]]:
     """Open the device's controls, except those that time only a launch, which need not be repeatable."""
-    controls = available_controls(place.device)
+    controls, _ = available_controls(place.device)
     if not controls:
         raise NotRun(f"no controls of {place.device} here")
     with ExitStack() as stack:

@@ -20,7 +20,7 @@ NAMES = ("gpu_fma", "gpu_copy", "gpu_transfer", "gpu_launch")
 
 @contextmanager
 def opened(name):
-    with available_controls("cuda")[name]() as seconds:
+    with available_controls("cuda")[0][name]() as seconds:
         yield seconds
 
 

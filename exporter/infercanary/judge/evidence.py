@@ -19,7 +19,7 @@ from infercanary.contract.vocabulary import (
 )
 from infercanary.judge.align import replica_of
 from infercanary.judge.crowding import LATENCY, computing, crowding, level
-from infercanary.judge.model import Pair, Sample, Start, medians
+from infercanary.judge.model import Pair, Sample, Start, have_alike_controls, medians
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import NO_RESTART, Pooling, middle_of
 from infercanary.judge.shift import Shift
@@ -111,9 +111,10 @@ class Evidence:
     @cached_property
     def controls(self) -> dict[str, Shift]:
         """Shift by control, for controls with enough runs."""
+        names = sorted(CONTROLS) if have_alike_controls((*self.old, *self.new)) else ()
         return {
             name: shift
-            for name in sorted(CONTROLS)
+            for name in names
             if math.isfinite((shift := self.shift_of(self.compared, lambda s: s.controls.get(name))).se)  # noqa: B023
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -17,6 +17,7 @@ import numpy as np
 from infercanary.contract.bounds import Amount, Count, Finite, Moment, Seconds
 from infercanary.contract.report import Run
 from infercanary.contract.vocabulary import (
+    CONTROLS_MADE_OF,
     MODEL,
     NOT_JUDGED,
     SETTINGS,
@@ -207,6 +208,11 @@ def medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
         for name, value in mapping.items():
             values[name].append(value)
     return {name: median(several) for name, several in values.items()}
+
+
+def have_alike_controls(starts: Iterable[Start]) -> bool:
+    """Return True if all starts ran the same controls (the same machine code, or the same Python and libc)."""
+    return len({start.generation.environment.get(CONTROLS_MADE_OF) for start in starts}) == 1
 
 
 def _digest(components: dict[str, str]) -> str:

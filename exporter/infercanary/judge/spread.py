@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from infercanary.contract.vocabulary import CONTROLS
-from infercanary.judge.model import Pair, Start
+from infercanary.judge.model import Pair, Start, have_alike_controls
 from infercanary.judge.policy import Decide, Pool
 from infercanary.judge.resolution import Floats
 from infercanary.judge.shift import CHANGED, Shift, Verdict
@@ -98,7 +98,7 @@ def _spreads(pairs: Iterable[Pair], control: str = "") -> list[Spreads]:
     found = []
     for pair in pairs:
         old, new = ([x for start in side if (x := _stretches(start, control))] for side in pair[:2])
-        if old and new:
+        if old and new and (not control or have_alike_controls((*pair.before, *pair.after))):
             level = fmean(map(fmean, old))
             apart = [x - level for start in old for x in start]
             found.append(Spreads(level, fmean(map(fmean, new)) - level, apart, len(old)))

@@ -20,7 +20,7 @@ from infercanary.judge.causes import Attribution
 from infercanary.judge.crowding import LATENCY, level
 from infercanary.judge.finding import Finder, Finding
 from infercanary.judge.identity import image_name, redrawn
-from infercanary.judge.model import Pair, Sample, Start, Upgrade, medians
+from infercanary.judge.model import Pair, Sample, Start, Upgrade, have_alike_controls, medians
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.result import Causes, Doubts, Looks, Part, Result
 from infercanary.judge.shift import CHANGED, ratio
@@ -156,7 +156,7 @@ class Judge:
             candidate_image=image_name(running),
             origins=(replaced.origin, running.origin),
             doubts=Doubts(len(forms) > 1, redrawn(selection.starts)),
-            controls=_controls(before),
+            controls=_controls(before, (*old, *new)),
             looks=Looks(answer.runs, next_look, answer.needs_starts) if answer else Looks(0, next_look),
             concurrent=len({start.generation.container for start in stayed}),
             contended=finding.contended,
@@ -196,7 +196,7 @@ def _without_upgrade(result: Result, selection: Selection) -> Result:
         candidate_image=image_name(last.generation),
         runs=sum(sample.runs for sample in same),
         current=level(same, LATENCY) or None,
-        controls=_controls(same),
+        controls=_controls(same, starts),
     )
 
 
@@ -204,8 +204,10 @@ def _runs(starts: Iterable[Start]) -> list[Sample]:
     return sorted((sample for start in starts for sample in start.samples), key=attrgetter("started_at"))
 
 
-def _controls(runs: Sequence[Sample]) -> dict[str, float]:
-    """Return median seconds by control."""
+def _controls(runs: Sequence[Sample], starts: Iterable[Start]) -> dict[str, float]:
+    """Return median seconds by control; empty if the starts ran different controls."""
+    if not have_alike_controls(starts):
+        return {}
     return {name: x for name, x in medians([s.controls for s in _some(runs)]).items() if name in CONTROLS}
 
 

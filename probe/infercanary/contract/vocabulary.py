@@ -284,6 +284,10 @@ SETTINGS: Final = "settings"
 GPU_SHARED_WITH: Final = "gpu_shared_with"
 """Component added by the exporter: the other containers on the container's GPUs, or ``NOBODY``."""
 NOBODY: Final = "nobody"
+CONTROLS_MADE_OF: Final = "controls_made_of"
+"""Component with the versions of Python and libc, if the controls do not run as machine code; otherwise missing.
+Controls of starts with different values are not compared.
+"""
 
 
 def of_canary(component: str, canary: str) -> str:
@@ -328,6 +332,7 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("cpu_quota", "CPU quota", is_given=True),
         Component("cpuset_cpus", "CPUs", is_given=True),
         Component("memory_limit", "memory limit", is_given=True),
+        Component(CONTROLS_MADE_OF, "controls made of", is_first=False, is_given=True),
         Component("kserve_server", "inference server"),
         Component("kserve_instances", "server's instances", is_given=True),
         Component("kserve_max_batch_size", "server's largest batch", is_given=True),

@@ -50,6 +50,8 @@ class Controls:
         self._complaints: dict[tuple[str, str], str] = {}
         self._costs: dict[str, deque[float]] = {}
         self._interrupted = False
+        self.made_of = ""
+        """Versions of Python and libc if machine code is refused; empty for machine code."""
         self.took = 0.0
         """Seconds of the last measurement; 0 for a device's first measurement, which is warm-up."""
 
@@ -123,7 +125,7 @@ class Controls:
 
     def _measure(self, device: str) -> dict[str, float]:
         if device not in self._available:
-            self._available[device] = available_controls(device)
+            self._available[device], self.made_of = available_controls(device)
         medians = {}
         for name, control in self._available[device].items():
             which = device, name

@@ -32,7 +32,7 @@ from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
 from infercanary.probe.settings import Settings, burst_wanted, check_sweep, check_targets, make_settings
 from infercanary.probe.start import since_start
 from infercanary.probe.sweep import Sweep, Sweeping
-from infercanary.probe.targets import Target
+from infercanary.probe.targets import Target, adapt
 from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
@@ -74,6 +74,7 @@ class Probe:
             UsageError: An invalid argument.
         """
         check_targets(targets)
+        targets = {name: adapt(target) for name, target in targets.items()}
         if executor is not None and not callable(getattr(executor, "submit", None)):
             raise UsageError(
                 "executor: the object has no method `submit`; give the server's own pool, or no executor"
@@ -115,7 +116,9 @@ class Probe:
                 settings.samplers, compute_threads=self._compute_threads, places=self._places
             )
         self._sampling = Sampling(samplers, self._tally)
-        self._publisher = Publisher(self._tally, self._sampling, self._canaries, settings.journal)
+        self._publisher = Publisher(
+            self._tally, self._sampling, self._canaries, self._controls, settings.journal
+        )
         self._stopping = threading.Event()
         self._rounds = Rounds(
             self._canaries, self._between, self._controls, self._sampling, self._memory, self._tally,

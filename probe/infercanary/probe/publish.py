@@ -14,8 +14,10 @@ import msgspec
 from infercanary.command.paths import unwritable
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, encode, joined
+from infercanary.contract.vocabulary import CONTROLS_MADE_OF
 from infercanary.probe.access import Access
 from infercanary.probe.canary import Canary
+from infercanary.probe.controls import Controls
 from infercanary.probe.environment import ENVIRONMENT, fingerprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.journal import ERRORS as JOURNAL_ERRORS
@@ -49,6 +51,7 @@ class Publisher:
         tally: Metrics of the canaries and of the probe itself.
         sampling: Metrics of the samplers.
         canaries: Source of the environments and reference outputs.
+        controls: Source of one component of the environment; None without controls.
         journal: Path of the journal, with runs of earlier probes of this container; None without a journal.
 
     Raises:
@@ -60,6 +63,7 @@ class Publisher:
         tally: Tally,
         sampling: Sampling,
         canaries: Sequence[Canary],
+        controls: Controls | None,
         journal: str | None,
     ) -> None:
         self.address = ""
@@ -67,6 +71,7 @@ class Publisher:
         self._tally = tally
         self._sampling = sampling
         self._canaries = canaries
+        self._controls = controls
         self._boot_id = uuid.uuid4().hex
         self._started_at = time.time()
         self._journal: Journal | None = None
@@ -116,6 +121,8 @@ class Publisher:
             for component, value in canary.environment.items():
                 values.setdefault(component, set()).add(value)
         engines = {component: ", ".join(sorted(several)) for component, several in values.items()}
+        if self._controls is not None and self._controls.made_of:
+            engines[CONTROLS_MADE_OF] = self._controls.made_of
         if engines != self._engines or (final and not self._environment):
             self._engines, self._environment = engines, fingerprint(engines)
 

@@ -22,6 +22,8 @@ Interval = Annotated[float, Meta(ge=0.1, le=86_400)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Bytes = Annotated[int, Meta(ge=0)]
 
+_METHODS = ("open", "run", "values", "environment", "close")
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of a probe. Every setting has a safe default."""
@@ -87,7 +89,7 @@ def burst_wanted() -> bool | None:
     return wanted
 
 
-def check_targets(targets: Mapping[str, object]) -> None:
+def check_targets(targets: Mapping[str, Target]) -> None:
     """Refuse invalid names of canaries, and objects that are not targets.
 
     Raises:
@@ -102,9 +104,12 @@ def check_targets(targets: Mapping[str, object]) -> None:
             raise UsageError(
                 f"canaries: `{name}` is not a name of letters, digits, `_`, `.` and `-` (64 at most)"
             )
-        if not isinstance(target, Target):
+        lacking = [method for method in _METHODS if not callable(getattr(target, method, None))]
+        if lacking:
             fix = "wrap a model: TorchTarget(model, inputs)" if callable(target) else "derive it from Target"
-            raise UsageError(f"canaries.{name}: {type(target).__name__} is not a Target; {fix}")
+            raise UsageError(
+                f"canaries.{name}: {type(target).__name__} is not a target: {', '.join(lacking)} missing; {fix}"
+            )
 
 
 def check_sweep(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep:

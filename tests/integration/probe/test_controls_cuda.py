@@ -45,7 +45,7 @@ def alive():
     return {kind: n for kind in kinds if (n := count(kind))}
 
 def control(name):
-    return available_controls("cuda")[name]
+    return available_controls("cuda")[0][name]
 
 def once(control):
     with control() as seconds:
@@ -266,7 +266,7 @@ except RuntimeError as error:
 def test_no_gpu(run, line, device, error):
     found = run(
         "say(line)\n"
-        "for name, one in available_controls(device).items():\n"
+        "for name, one in available_controls(device)[0].items():\n"
         "    found[name] = raised(lambda: once(one))\n"
         "found['alive'] = alive()\n",
         line=line,
@@ -284,7 +284,7 @@ def test_a_driver_that_is_too_old(tmp_path):
 
 def test_no_driver_at_all(tmp_path):
     body = (
-        "found['names'] = list(available_controls('cuda'))\nfound['library'] = lib is not None\n"
+        "found['names'] = list(available_controls('cuda')[0])\nfound['library'] = lib is not None\n"
         "found['error'] = raised(lambda: once(cuda_controls(0, code)['gpu_fma']))"
     )
     found = run_forked(tmp_path, PRELUDE + body)

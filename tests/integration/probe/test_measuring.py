@@ -80,7 +80,9 @@ def test_a_batch_is_timed_per_inference():
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_controls_follow_each_run(started, monkeypatch, is_refused):
+def test_controls_follow_each_run_and_the_environment_says_where_they_are_no_machine_code(
+    started, monkeypatch, is_refused
+):
     from infercanary.probe.targets import controls
     from infercanary.probe.targets.controls.machine_code import Refused
 
@@ -89,15 +91,16 @@ def test_controls_follow_each_run(started, monkeypatch, is_refused):
 
     if is_refused:
         monkeypatch.setattr(controls, "mapped_code", refuse)
-    expected = set() if is_refused else CPU_CONTROLS
     probe = started({"a": Scripted(), "b": Scripted()}, controls=True)
     ran(probe.address)
     seen = ran(probe.address, canary="b")
     for run in ok(seen):
-        assert {*run.controls} == expected
+        assert {*run.controls} == CPU_CONTROLS
         assert all(0 < seconds < 1 for seconds in run.controls.values())
-    for name in expected:
+    for name in CPU_CONTROLS:
         assert 0 < (seen.value("infercanary_control_seconds", "cpu", name) or 0) < 1
+    made_of = controls.python_and_libc() if is_refused else None
+    assert seen.report.environment.get("controls_made_of") == made_of
     probe.stop()
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("infercanary")])
 
@@ -110,8 +113,8 @@ def test_a_control_that_fails_costs_only_itself(started, monkeypatch, caplog):
         raise ValueError("broken on purpose")
         yield time.perf_counter
 
-    made = {"broken": broken, **controls.available_controls("cpu")}  # type: ignore[attr-defined]
-    monkeypatch.setattr(controls, "available_controls", lambda device: made if device == "cpu" else {})
+    made = {"broken": broken, **controls.available_controls("cpu")[0]}  # type: ignore[attr-defined]
+    monkeypatch.setattr(controls, "available_controls", lambda device: (made if device == "cpu" else {}, ""))
     seen = ran(started({"a": Scripted()}, controls=True).address, 3)
     assert seen.value("infercanary_control_seconds", "cpu", "broken") is None
     assert {*ok(seen)[-1].controls} == CPU_CONTROLS

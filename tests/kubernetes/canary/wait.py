@@ -3,13 +3,15 @@
 import os
 import time
 
-from infercanary.probe import Target
+from infercanary.probe.timing import HostClock
 
 SECONDS = float(os.environ["WAIT_SECONDS"])
 
 
-class Wait(Target):
+class Wait:
     """Sleeps."""
+
+    clock = HostClock()
 
     def open(self):
         """Nothing to open."""
@@ -22,3 +24,10 @@ class Wait(Target):
     def values(self, result):
         """Always the same."""
         return [1.0]
+
+    def environment(self):
+        """Nothing that an image may have changed."""
+        return {}
+
+    def close(self):
+        """Nothing to close."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from infercanary.probe import Target
+from infercanary.probe.timing import HostClock
 
 WELL_SECONDS = 15
 
@@ -30,8 +30,10 @@ def _fail():
 FAULTS: dict[str, Callable[[], None]] = {"none": lambda: None, "raises": _fail, "hangs": _hang}
 
 
-class Model(Target):
+class Model:
     """Sleeps or computes for ``seconds``; from a time after :meth:`open` on, the fault."""
+
+    clock = HostClock()
 
     def __init__(self, seconds=0.01, computes=False, fault="none"):
         self._seconds = seconds
@@ -51,3 +53,9 @@ class Model(Target):
 
     def values(self, result):
         return [result, 1.0]
+
+    def environment(self):
+        return {}
+
+    def close(self):
+        pass

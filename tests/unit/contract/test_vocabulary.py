@@ -20,6 +20,7 @@ from infercanary.contract.vocabulary import (
     COMPONENTS,
     COMPUTE_THREADS,
     CONTROLS,
+    CONTROLS_MADE_OF,
     DEVICE_COMPONENTS,
     GPU_SHARED_WITH,
     MODEL,
@@ -64,15 +65,16 @@ def test_tags_have_a_row_each_in_the_docs():
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == [*TAGS]
 
 
-def test_every_control_has_its_classification():
+def test_every_control_has_its_classification_whatever_it_is_made_of():
     assert [*cpu_controls(mapped_code()), *cuda_controls(0, mapped_code())] == [*CONTROLS]
+    assert [*cpu_controls(None), *cuda_controls(0, None)] == [*CONTROLS]
     limits = [kind.bottleneck for kind in CONTROLS.values()]
     assert limits == 2 * ["compute", "memory", "io", "scheduling"]
 
 
 def test_components_are_those_of_the_targets():
     names = {text for path in (CODE / "probe").rglob("*.py") for text in _texts(path)}
-    assert COMPONENTS.keys() <= names | {MODEL, SETTINGS, GPU_SHARED_WITH}, (
+    assert COMPONENTS.keys() <= names | {MODEL, SETTINGS, GPU_SHARED_WITH, CONTROLS_MADE_OF}, (
         "each canary's, the exporter's, and the probe's own"
     )
     engine = environment(torch, torch.device("cpu"), "compile", "default", "bfloat16").keys()

@@ -244,6 +244,9 @@ def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it():
     """What keeps the rows above from passing for another reason than that of the host."""
     starts = shaken(1.0, "since")
     assert spread_of([changed(s, controls={}) for s in starts], 192).state == "regressed"
+    flipped = {"controls_made_of": "CPython 3.12.1"}
+    other = [s.reporting(environment=flipped if s.generation.image_id == "new" else {}) for s in starts]
+    assert spread_of(other, 192).state == "regressed", "controls of other work show nothing"
 
 
 def test_a_users_numbers_hold_for_the_spread():

@@ -36,6 +36,8 @@ a control moved by all of it       | | seconds=.023 control=.00046 | | regressed
 a control moved by half of it      | | seconds=.0253 control=.00044 | | regressed both
 restarts hide what the rest is     | levels=.93,1.07,1.035,.95 | seconds=.0284 control=.000515 | | regressed unknown
 no control ran                     | control=0 | seconds=.023 control=0 | 1 | regressed image
+other controls under the same name | python=3.11 | seconds=.0225 control=.00048 python=3.12 | | regressed unknown
+the first controls of machine code | | seconds=.0225 control=.00048 python=3.12 | | regressed unknown
 
 siblings felt it                   | | seconds=.023 | 1.15 1.15 | regressed host
 one sibling felt it                | | seconds=.023 | 1.15 | regressed unknown
@@ -131,7 +133,7 @@ SHORT = {
 }
 """Of the lines above."""
 ROWS = [[part.strip() for part in line.split("|")] for line in TABLE.splitlines() if line]
-ENVIRONMENT = {"threads": "torch_intra_op_threads", "quota": "cpu_quota"}
+ENVIRONMENT = {"threads": "torch_intra_op_threads", "quota": "cpu_quota", "python": "controls_made_of"}
 
 
 def parsed(text):
@@ -229,6 +231,10 @@ def test_the_parts_of_a_shift_have_their_sizes():
     assert causes.controls == {"cpu_spin": pytest.approx(0.1, abs=0.01)}
     loop = judged("waited=0", "crowded=.02 inside=.5 tags=cpu_wait_inside").causes
     assert loop.inside == (0.0, 0.5)
+    flipped = judged("", "seconds=.0225 control=.00048 python=3.12")
+    assert not flipped.causes.has_controls and not flipped.controls, (
+        "there is no level to draw the new ones against"
+    )
 
 
 @given(

@@ -59,8 +59,8 @@ def test_a_mistake_is_one_line(monkeypatch, argument, words):
 
 
 NO_CANARIES: list[tuple[Any, str]] = [
-    ({"a": model}, "canaries.a: function is not a Target; .*TorchTarget"),
-    ({"a": 1}, "canaries.a: int is not a Target; derive it from Target"),
+    ({"a": model}, "canaries.a: function is not a target: open, .*TorchTarget"),
+    ({"a": 1}, "canaries.a: int is not a target: open, run, values, environment, close missing"),
     ({}, "canaries: give at least one canary"),
     (TARGET, "canaries: give at least one canary"),
     ({1: TARGET}, "canaries: `1` is not a name"),

@@ -24,7 +24,7 @@ from infercanary.probe import controls
 from infercanary.probe.controls import Controls
 from infercanary.probe.histogram import Tally
 from infercanary.probe.tags import values
-from infercanary.probe.targets.controls import cpu, machine_code
+from infercanary.probe.targets.controls import cpu, machine_code, python_and_libc
 from infercanary.probe.targets.controls.cpu import Calls, cpu_controls
 from infercanary.probe.targets.controls.machine_code import (
     ARCHITECTURES,
@@ -42,7 +42,10 @@ except Refused as refused:
     CODE, REFUSED = None, str(refused)
 
 NAMES = ("cpu_spin", "memory_copy", "page_io", "thread_wake")
+PYTHON = f"{platform.python_implementation()} {platform.python_version()}"
 needs_code = pytest.mark.skipif(CODE is None, reason=f"no machine code here: {REFUSED}")
+KINDS: list[MachineCode | None] = [CODE, None] if CODE else [None]
+each_kind = pytest.mark.parametrize("made_of", KINDS, ids=lambda code: "machine_code" if code else "python")
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -62,10 +65,10 @@ def script(text, **environment):
 
 
 @each
-@needs_code
-def test_a_repeat_has_its_time_and_nothing_is_left_behind(name, code):
+@each_kind
+def test_a_repeat_has_its_time_and_nothing_is_left_behind(name, made_of):
     """Filling the buffers takes no second one of Python's."""
-    control = cpu_controls(code)[name]
+    control = cpu_controls(made_of)[name]
 
     def left():
         maps = Path("/proc/self/maps").read_text().count("\n")
@@ -120,8 +123,8 @@ def test_copy_copies_all_and_no_more(code, size):
 
 
 @pytest.mark.parametrize("name", ["memory_copy", "page_io"])
-@needs_code
-def test_what_was_copied_arrived(name, code, monkeypatch):
+@each_kind
+def test_what_was_copied_arrived(name, made_of, monkeypatch):
     buffers, memory = list[mmap.mmap](), cpu._memory
 
     @contextmanager
@@ -131,7 +134,7 @@ def test_what_was_copied_arrived(name, code, monkeypatch):
             yield buffer
 
     monkeypatch.setattr(cpu, "_memory", recorded)
-    with cpu_controls(code)[name]() as seconds:
+    with cpu_controls(made_of)[name]() as seconds:
         source, target = buffers
         target[:] = bytes(len(target))
         seconds()
@@ -165,7 +168,7 @@ def test_signals_do_not_end_a_system_call():
     before = signal.signal(signal.SIGALRM, lambda number, _: seen.append(number))
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     try:
-        with cpu_controls(mapped_code())["thread_wake"]() as seconds:
+        with cpu_controls(CODE)["thread_wake"]() as seconds:
             deadline = time.monotonic() + 20
             while len(seen) < 50:
                 seconds()
@@ -244,21 +247,22 @@ from infercanary.probe.targets.controls import available_controls
 libc = ctypes.CDLL(None, use_errno=True)
 """
 RUN_ALL = """
-controls = available_controls("cpu")
+controls, made_of = available_controls("cpu")
 for control in controls.values():
     with control() as seconds:
         assert seconds() > 0
-print(*controls, sep="|")
+print(made_of or "machine code", *controls, sep="|")
 """
 
 
 def test_they_are_those_of_the_contract_and_import_nothing_of_the_image():
     found = script(f"{PRCTL}{RUN_ALL}print({{'torch', 'numpy'}} & {{*sys.modules}})")
-    assert found.splitlines() == ["|".join(NAMES if CODE else ()), "set()"]
+    made_of = "machine code" if CODE else python_and_libc()
+    assert found.splitlines() == ["|".join((made_of, *NAMES)), "set()"]
     assert tuple(name for name in contract.CONTROLS if not name.startswith("gpu_")) == NAMES
 
 
-def test_where_the_kernel_maps_nothing_as_executable_there_are_none():
+def test_where_the_kernel_maps_nothing_as_executable_python_does_it():
     """A seccomp filter, as a hardened container may have: mmap with PROT_EXEC fails."""
     mmap_number = {"x86_64": 9, "aarch64": 222}.get(platform.machine())
     if mmap_number is None:
@@ -277,7 +281,7 @@ if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, filter, 0, 0):
     )
     if found == "no seccomp":
         pytest.skip("this machine has no seccomp filters")
-    assert found == ""
+    assert found.startswith(PYTHON) and found.endswith("|".join(NAMES))
 
 
 @needs_code
@@ -285,22 +289,22 @@ def test_where_nothing_writable_may_become_executable_machine_code_runs():
     found = script(PRCTL + "if libc.prctl(65, 1, 0, 0, 0): sys.exit(print('no MDWE'))\n" + RUN_ALL)
     if found == "no MDWE":
         pytest.skip("PR_SET_MDWE needs Linux 6.3")
-    assert found == "|".join(NAMES)
+    assert found == "|".join(("machine code", *NAMES))
 
 
-def test_without_files_in_memory_there_are_none(monkeypatch, caplog):
+def test_without_files_in_memory_there_is_no_page_io(monkeypatch, caplog):
     def refuse(name):
         raise OSError(errno.EPERM, "memfd_create: Operation not permitted")
 
-    caplog.set_level("INFO")
     mapped_code.cache_clear()
-    monkeypatch.setattr(machine_code, "memory_file", refuse)
+    for module in (machine_code, cpu):
+        monkeypatch.setattr(module, "memory_file", refuse)
+    with pytest.raises(Refused, match=r"may not run machine code .*memfd_create: Operation not permitted"):
+        mapped_code()
     measured = Controls(Tally())
     for _ in range(3):
-        assert measured.measure("cpu") == {}
-    assert (
-        caplog.text.count("may not run machine code ([Errno 1] memfd_create: Operation not permitted)") == 1
-    )
+        assert {*measured.measure("cpu")} == {*NAMES} - {"page_io"}
+    assert measured.made_of.startswith(PYTHON) and caplog.text.count("control page_io on cpu: ") == 1
     assert measured.close(10)
     mapped_code.cache_clear()
 
@@ -310,20 +314,20 @@ def test_a_control_that_cannot_be_opened_holds_nothing(monkeypatch):
     files = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr(cpu, "memory_file", lambda name: os.open("/dev/null", os.O_RDONLY))
-        with pytest.raises(OSError, match="gave -9"), cpu_controls(mapped_code())["page_io"]() as seconds:
+        with pytest.raises(OSError, match="gave -9"), cpu_controls(CODE)["page_io"]() as seconds:
             seconds()
     assert len(os.listdir("/proc/self/fd")) == files
 
 
-@needs_code
-def test_its_thread_ends_also_where_a_child_holds_its_pipes():
+@each_kind
+def test_its_thread_ends_also_where_a_child_holds_its_pipes(made_of):
     assert (
-        script("""
+        script(f"""
 import os, threading, time, warnings
 warnings.simplefilter("ignore")
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.machine_code import mapped_code
-with cpu_controls(mapped_code())["thread_wake"]() as seconds:
+with cpu_controls(mapped_code() if {made_of is not None} else None)["thread_wake"]() as seconds:
     out, into = os.pipe()
     if not (child := os.fork()):
         os.close(into)

@@ -10,16 +10,17 @@ import pytest
 
 import infercanary.probe.targets
 from infercanary.command.settings import UsageError
-from infercanary.probe import Target
-from infercanary.probe.targets import make, names, registered, registry
+from infercanary.probe import HostClock, Target
+from infercanary.probe.targets import adapt, make, names, registered, registry
 from infercanary.probe.targets.engines.environment import reported
 
-ONE_FILE = """
-from infercanary.probe import Phase
-from infercanary.probe.targets import Target, register
+ONE_FILE = """  # by the recipe of 0.1.0: a class without a base
+from infercanary.probe import HostClock, Phase
+from infercanary.probe.targets import register
 
 @register("newcomer")
-class NewcomerTarget(Target):
+class NewcomerTarget:
+    clock = HostClock()
     def __init__(self, size: int = 1) -> None:
         self.size = size
     def open(self) -> None: ...
@@ -28,6 +29,9 @@ class NewcomerTarget(Target):
             return self.size
     def values(self, result: int) -> list[float]:
         return [float(result)]
+    def environment(self) -> dict[str, str]:
+        return {}
+    def close(self) -> None: ...
 """
 
 
@@ -100,6 +104,64 @@ def test_a_target_needs_three_methods_and_one_that_lacks_any_is_refused_with_its
     factory: Any = type("Lacking", (Target,), {"open": Least.open, "values": Least.values})
     with pytest.raises(TypeError, match="run"):
         factory()
+
+
+class Old:
+    """A target by the recipe of 0.1.0, with what else that recipe named; `settings` and `memory` are its own."""
+
+    clock = HostClock()
+    device = "cuda:1"
+    reasons = ("not_ready",)
+    samples = 2
+    cuda_missing = ""
+    ask_for_memory: Any = None
+    memory = settings = "attributes of its own"
+    is_prepared = False
+
+    def open(self):
+        self.ask_for_memory([])
+        self.cuda_missing = "no_device"
+
+    def run(self, phase): ...
+
+    def values(self, result):
+        return [1.0]
+
+    def environment(self):
+        return {"old": "1"}
+
+    def close(self): ...
+
+    def model_identity(self):
+        return "file-sha256:1"
+
+    def measured_settings(self):
+        return {"seed": 3}
+
+    def is_busy(self):
+        return True
+
+    def prepare(self):
+        self.is_prepared = True
+
+
+def test_a_target_of_0_1_0_still_works():
+    old = Old()
+    target = adapt(old)
+    asked: list[object] = []
+    target.ask_for_memory = asked.append
+    assert target.device_memory_left() is None
+    target.open()
+    assert (asked, target.cuda_missing, target.device) == ([[]], "no_device", "cuda:1")
+    assert (target.kind, target.samples, target.reasons) == ("Old", 2, ("not_ready",))
+    assert target.environment() == {"old": "1"} and target.memory() is None
+    assert (target.identity(), target.settings(), target.is_busy()) == ("file-sha256:1", {"seed": 3}, True)
+    target.prepare()
+    target.check(None)
+    target.reset_memory_peak()
+    assert old.is_prepared and target.readings() == ()
+    assert (target.profiler, target.is_sweepable) == ("none", False)
+    assert adapt(target) is target
 
 
 SUBCLASS = """

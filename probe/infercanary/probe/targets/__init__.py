@@ -20,6 +20,7 @@ from infercanary.probe.targets.failures import (
     is_reason,
 )
 from infercanary.probe.targets.registry import (
+    adapt,
     attribute,
     make,
     names,
@@ -41,6 +42,7 @@ __all__ = [
     "Target",
     "Unprofiled",
     "Unsized",
+    "adapt",
     "attribute",
     "is_reason",
     "make",

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
-from infercanary.probe import Phase, Target
+from infercanary.probe import HostClock, Phase
 
 MIB = 1 << 20
 
 
-class Growing(Target):
+class Growing:
     """Takes ``mib`` MiB at ``rate`` MiB a second, and keeps it."""
 
     def __init__(self, mib: int, rate: float = 150.0) -> None:
         self._mib, self._rate = mib, rate
         self._held: list[bytearray] = []
+        self.clock: Any = HostClock()
 
     def open(self) -> None:
         begin = time.perf_counter()
@@ -29,6 +31,9 @@ class Growing(Target):
 
     def values(self, result: float) -> list[float]:
         return [result]
+
+    def environment(self) -> dict[str, str]:
+        return {}
 
     def close(self) -> None:
         self._held.clear()

@@ -6,17 +6,20 @@ import hashlib
 import os
 import sys
 import time
+from typing import Any
 
+from infercanary.probe import HostClock
 from infercanary.probe.targets import Target
 
 
-class Work(Target):
+class Work:
     """Hashes WORK_BYTES (default 8,000,000) in its compute phase, and holds WORK_HOLDS_BYTES beside them.
 
     WORK_FAILS says how it goes wrong: exit, raise.
     """
 
     def __init__(self):
+        self.clock: Any = HostClock()
         self._bytes = b"\0" * int(float(os.environ.get("WORK_BYTES", "8e6")))
         self._held = b"\1" * int(float(os.environ.get("WORK_HOLDS_BYTES", "0")))
         self._fails = os.environ.get("WORK_FAILS", "")
@@ -39,8 +42,11 @@ class Work(Target):
     def environment(self):
         return {"work_bytes": str(len(self._bytes))}
 
+    def close(self):
+        pass
 
-class Batched(Work):
+
+class Batched(Work, Target):
     """The same work for each sample of a batch."""
 
     is_sweepable = True

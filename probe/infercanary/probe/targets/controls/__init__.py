@@ -8,6 +8,7 @@ table there, and its entry in :mod:`infercanary.contract.vocabulary`.
 from __future__ import annotations
 
 import logging
+import platform
 
 from infercanary.probe.gpu.cuda_driver import cuda_library
 from infercanary.probe.targets.controls.control import Control, Seconds
@@ -15,25 +16,34 @@ from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
 from infercanary.probe.targets.controls.machine_code import Code, Refused, mapped_code
 
-__all__ = ["Control", "Seconds", "available_controls"]
+__all__ = ["Control", "Seconds", "available_controls", "python_and_libc"]
 
 log = logging.getLogger("infercanary.probe")
 
 
-def available_controls(device: str) -> dict[str, Control]:
+def available_controls(device: str) -> tuple[dict[str, Control], str]:
     """Make the controls of a device; a control takes no resources until it is opened.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
 
     Returns:
-        Name → control; none for CUDA without a driver, and none of those of machine code if the container refuses it.
+        Name → control, empty for CUDA without a driver; and the software that does the work, empty for machine code.
     """
     code: Code = None
+    made_of = ""
     try:
         code = mapped_code()
     except Refused as refused:
-        log.info("controls: no machine code: %s", refused)
-    if device == "cpu":
-        return cpu_controls(code) if code is not None else {}
-    return cuda_controls(int(device.partition(":")[2] or 0), code) if cuda_library() is not None else {}
+        made_of = python_and_libc()
+        log.info("controls: no machine code: %s; %s instead", refused, made_of)
+    kind, _, ordinal = device.partition(":")
+    if kind != "cuda":
+        return cpu_controls(code), made_of
+    return cuda_controls(int(ordinal or 0), code) if cuda_library() is not None else {}, made_of
+
+
+def python_and_libc() -> str:
+    """Return the versions of Python and libc, on which the controls depend if Python does their work."""
+    libc = "-".join(platform.libc_ver()).strip("-") or "unknown libc"
+    return f"{platform.python_implementation()} {platform.python_version()}, {libc}"

@@ -2,6 +2,11 @@
 
 The controls are machine code (``machine_code.py``) and use nothing of the image. They still run in the image's
 process: they share its allowed CPUs, its cgroup, and its cache and memory traffic.
+
+If machine code is refused, Python does the work under the same name. That is different work: the environment then has
+the component ``controls_made_of``, and starts that differ in this component are not compared by their controls. In
+Python, ``cpu_spin`` depends fully on CPython's version and build; ``memory_copy`` on libc's ``memcpy``; ``page_io``
+on two calls from Python, under 1 %; ``thread_wake`` on CPython, and on the GIL that a waking thread needs.
 """
 
 from __future__ import annotations
@@ -14,14 +19,16 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from time import perf_counter
 from typing import NamedTuple
 
 from infercanary.probe.targets.controls.control import Control, Seconds
-from infercanary.probe.targets.controls.machine_code import MachineCode, int64s, memory_file
+from infercanary.probe.targets.controls.machine_code import Code, MachineCode, int64s, memory_file
 
 # Each control takes 0.2 to 1 ms on a server's CPU: long compared with a reading of the clock, short compared with the
 # canary's run.
 _SPINS, _SPIN_CHAINS = 100_000, 16
+_PYTHON_SPINS = 10_000
 # Larger than a core's private caches, and smaller than the shared last-level cache of most servers.
 _COPY_BYTES = 8 << 20
 _FILE_BYTES, _FILE_TIMES = 1 << 20, 2
@@ -32,8 +39,15 @@ _STOP_SECONDS = 1.0
 _FACTOR, _SUMMAND = 1.0, 3.0
 
 
-def cpu_controls(code: MachineCode) -> dict[str, Control]:
-    """Make the controls of the CPU: name → control."""
+def cpu_controls(code: Code) -> dict[str, Control]:
+    """Make the controls of the CPU.
+
+    Args:
+        code: Routines of this machine; None lets Python do the work.
+
+    Returns:
+        Name → control.
+    """
     return {
         "cpu_spin": partial(_spin, code),
         "memory_copy": partial(_copy, code),
@@ -42,23 +56,44 @@ def cpu_controls(code: MachineCode) -> dict[str, Control]:
     }
 
 
+def _timed(call: Callable[[], object]) -> Seconds:
+    """Time a call that has no clock of its own; the time includes waiting for the GIL."""
+
+    def seconds() -> float:
+        begin = perf_counter()
+        call()
+        return perf_counter() - begin
+
+    return seconds
+
+
 @contextmanager
-def _spin(code: MachineCode) -> Iterator[Seconds]:
+def _spin(code: Code) -> Iterator[Seconds]:
     """Multiply and add in 8 independent chains of pairs; more chains would not be faster."""
+    if code is None:
+        yield _timed(_spin_in_python)
+        return
     given = _doubles([*range(_SPIN_CHAINS), _FACTOR, _FACTOR, _SUMMAND, _SUMMAND])
     out = _doubles([0.0] * _SPIN_CHAINS)
     yield code.timed("spin", _SPINS, ctypes.addressof(given), ctypes.addressof(out))
 
 
+def _spin_in_python() -> None:
+    x = 0.0
+    for _ in range(_PYTHON_SPINS):
+        x = x * _FACTOR + _SUMMAND
+
+
 @contextmanager
-def _copy(code: MachineCode) -> Iterator[Seconds]:
+def _copy(code: Code) -> Iterator[Seconds]:
     """Copy with instructions of every CPU; libc's ``memcpy`` depends on the CPU and on libc's version."""
     with _memory(_COPY_BYTES) as source, _memory(_COPY_BYTES) as target:
-        yield code.timed("copy", _address(target), _address(source), _COPY_BYTES)
+        arguments = _address(target), _address(source), _COPY_BYTES
+        yield code.timed("copy", *arguments) if code else _timed(partial(ctypes.memmove, *arguments))
 
 
 @contextmanager
-def _file(code: MachineCode) -> Iterator[Seconds]:
+def _file(code: Code) -> Iterator[Seconds]:
     """Write and read a file in memory: the kernel's path to its page cache and back, without a disk."""
     with (
         _memory(_FILE_BYTES) as source,
@@ -66,6 +101,15 @@ def _file(code: MachineCode) -> Iterator[Seconds]:
         os.fdopen(memory_file("infercanary-page-io"), "r+b", 0) as opened,
     ):
         file = opened.fileno()
+
+        def write_and_read() -> None:
+            for _ in range(_FILE_TIMES):
+                if os.pwrite(file, source, 0) + os.preadv(file, [target], 0) != 2 * _FILE_BYTES:
+                    raise OSError("a file in memory was only partly written or read")
+
+        if code is None:
+            yield _timed(write_and_read)
+            return
         yield Calls(
             code,
             _FILE_TIMES,
@@ -75,8 +119,12 @@ def _file(code: MachineCode) -> Iterator[Seconds]:
 
 
 @contextmanager
-def _wake(code: MachineCode) -> Iterator[Seconds]:
+def _wake(code: Code) -> Iterator[Seconds]:
     """Let two threads wake each other in turn, each blocked in ``read`` on its own pipe; machine code needs no GIL."""
+    if code is None:
+        with _echoing(_echo_in_python) as pipes:
+            yield _timed(partial(_ask_in_python, pipes))
+        return
     read, write, size = code.numbers.read, code.numbers.write, _MESSAGE_BYTES
     message, echoed = int64s(1), int64s(0)
     here, there = ctypes.addressof(message), ctypes.addressof(echoed)
@@ -97,6 +145,17 @@ def _wake(code: MachineCode) -> Iterator[Seconds]:
             (write, pipes.ask_in, here, size, 0, size),
             (read, pipes.answer_out, here, size, 0, size),
         )
+
+
+def _echo_in_python(pipes: Pipes) -> None:
+    while len(received := os.read(pipes.ask_out, _MESSAGE_BYTES)) == _MESSAGE_BYTES:
+        os.write(pipes.answer_in, received)
+
+
+def _ask_in_python(pipes: Pipes) -> None:
+    for _ in range(_WAKES):
+        os.write(pipes.ask_in, bytes(_MESSAGE_BYTES))
+        os.read(pipes.answer_out, _MESSAGE_BYTES)
 
 
 class Calls:

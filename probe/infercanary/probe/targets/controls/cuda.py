@@ -125,14 +125,12 @@ def cuda_controls(ordinal: int, code: Code) -> dict[str, Control]:
 
     Args:
         ordinal: CUDA's number of the GPU.
-        code: Routines of this machine; with None, Python launches the kernels, and ``gpu_launch`` is missing.
+        code: Routines of this machine; None lets Python launch the kernels, which affects only empty kernels.
 
     Returns:
         Name → control.
     """
-    prepared = {"gpu_fma": _fma, "gpu_copy": _copy, "gpu_transfer": _transfer}
-    if code is not None:
-        prepared["gpu_launch"] = _launch
+    prepared = {"gpu_fma": _fma, "gpu_copy": _copy, "gpu_transfer": _transfer, "gpu_launch": _launch}
     return {name: partial(_batches, ordinal, code, prepare) for name, prepare in prepared.items()}
 
 

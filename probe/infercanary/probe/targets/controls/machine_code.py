@@ -214,7 +214,7 @@ class MachineCode:
 
 
 Code: TypeAlias = MachineCode | None
-"""None if this container refuses machine code."""
+"""None if Python does the work."""
 
 
 class TimedCall:
