@@ -3,8 +3,6 @@
 See docs/testing.md.
 """
 
-from __future__ import annotations
-
 import fcntl
 import re
 import resource
@@ -112,7 +110,7 @@ def pytest_collection(session):
 
 def pytest_collection_modifyitems(items):
     """The shared stack first, then the longest files; quiet tests last, for these wait for all others."""
-    seconds: dict[PurePosixPath, float] = {}
+    seconds = {}
     for item in items:
         if mark := item.get_closest_marker("takes"):
             seconds[_path(item.nodeid)] = mark.args[0]

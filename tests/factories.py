@@ -1,11 +1,8 @@
 """Builders of starts for several test modules."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -45,7 +42,7 @@ def start(
         fields: Of the generation, or of each sample; what is callable takes the number of the run.
     """
     facts = {name: fields.pop(name) for name in [*fields] if name in Generation.__struct_fields__}
-    known: dict[str, Any] = {"service": "s", "container": container, "boot_id": f"{container}-{at}"}
+    known = {"service": "s", "container": container, "boot_id": f"{container}-{at}"}
     generation = Generation(**known | {"image_id": image, "started_at": at} | facts)
     rng = random.Random(f"{generation.service} {container} {image} {at} {seed}")
     medians = [*seconds] if isinstance(seconds, Iterable) else None
@@ -54,7 +51,7 @@ def start(
         time = at + every * i
         spin = rng.lognormvariate(0, noise) * _level(control, time)
         median = medians[i] if medians is not None else rng.lognormvariate(0, noise) * _level(seconds, time)
-        run: dict[str, Any] = {
+        run = {
             "sequence": i,
             "canary": "c",
             "started_at": time,
@@ -103,7 +100,7 @@ def history(containers="ab", before=4, runs=60, **new):
 
 def sibling(service, at, factor, **fields):
     """One start of another service, an hour before ``at`` and an hour after, that takes so many times as long since."""
-    usual: dict[str, Any] = {"service": service, "runs": int(2 * HOUR / fields.get("every", 10.0))}
+    usual = {"service": service, "runs": int(2 * HOUR / fields.get("every", 10.0))}
     return start("x", "same", at - HOUR, since(at, factor), **usual | fields)
 
 

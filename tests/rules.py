@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
@@ -15,12 +15,11 @@ RULE_FILES = sorted((ROOT / "prometheus/rules").glob("*.yml"))
 
 @cache
 def load(path):
-    document: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
-    return document
+    return yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
 
 
-GROUPS: list[dict[str, Any]] = [group for path in RULE_FILES for group in load(path)["groups"]]
-RULES: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules"]]
+GROUPS = [group for path in RULE_FILES for group in load(path)["groups"]]
+RULES = [rule for group in GROUPS for rule in group["rules"]]
 ALERTS = [rule for rule in RULES if "alert" in rule]
 RECORDS = {rule["record"]: rule for rule in RULES if "record" in rule}
 

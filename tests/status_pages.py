@@ -22,7 +22,7 @@ from infercanary.pages.sentence import sentence
 
 URL = "http://127.0.0.1:9798"
 TABLES = yaml.safe_load((Path(__file__).parent / "golden/status_pages.yaml").read_text("utf-8"))
-LONG: str = TABLES[".long"]
+LONG = TABLES[".long"]
 
 
 def page(probes, **others):

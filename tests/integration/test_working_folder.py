@@ -1,7 +1,5 @@
 """Modules of an app in the working folder have the same names as standard modules and dependencies."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -10,7 +8,6 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -33,7 +30,7 @@ class Quick:
     def environment(self): return {}
     def close(self): pass
 """
-SETTINGS: dict[str, Any] = {
+SETTINGS = {
     "canaries": {"quick": {"target": "quick:Quick"}}, "controls": False, "samplers": {"nvml": False},
 }  # fmt: skip
 
@@ -73,8 +70,7 @@ def report(url):
     while time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(f"{url}/report", timeout=5) as answer:
-                text: str = answer.read().decode()
-                return text
+                return answer.read().decode()
         except OSError:
             time.sleep(0.1)
     pytest.fail("no probe answers")

@@ -1,7 +1,5 @@
 """The chart on a real cluster: permissions of its pods, and Prometheus' view of its objects."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -16,8 +14,7 @@ def exporter(installed, cluster):
     """One of its pods."""
     pods = cluster.pods(NAMESPACE, SELECTOR)
     assert {pod["spec"]["nodeName"] for pod in pods} == {*cluster.nodes}
-    name: str = pods[0]["metadata"]["name"]
-    return name
+    return pods[0]["metadata"]["name"]
 
 
 def test_its_process_has_no_rights_on_the_node(cluster, exporter):

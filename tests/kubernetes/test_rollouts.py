@@ -7,11 +7,11 @@ itself; with the exporter down nothing is promoted.
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import pytest
 import yaml
-from cluster import GIVEN, NODE_LABEL, SCRIPT, Cluster, Object
+from cluster import GIVEN, NODE_LABEL, SCRIPT, Cluster
 from harness import ROOT, eventually, get, run
 from node_images import EXPORTER
 from prometheus_client.parser import text_string_to_metric_families
@@ -144,8 +144,7 @@ class Controller:
 
 
 def _template(path, exporter):
-    found: Object = yaml.safe_load((ROOT / path).read_text().replace(SHIPPED, exporter.url))
-    return found
+    return yaml.safe_load((ROOT / path).read_text().replace(SHIPPED, exporter.url))
 
 
 class Argo(Controller):
@@ -157,7 +156,7 @@ class Argo(Controller):
         template = _template("deploy/argo-rollouts/analysis-template.yaml", self.exporter)
         template["metadata"]["namespace"] = self.name
         image = "spec.template.spec.containers[0].image"
-        arguments: list[Any] = [
+        arguments = [
             {"name": "service", "value": name},
             {"name": "namespace", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
             {"name": "image", "valueFrom": {"fieldRef": {"fieldPath": image}}},
@@ -215,7 +214,7 @@ class Flagger(Controller):
 
 @pytest.fixture(scope="module", params=[Argo, Flagger])
 def controller(request, cluster, exporter):
-    made: Controller = request.param(exporter)
+    made = request.param(exporter)
     # Flagger asks whether there is a Prometheus, which nothing here needs.
     run(SCRIPT, "start", made.name, PROMETHEUS="http://127.0.0.1:9")
     cluster.apply(namespace(made.name))

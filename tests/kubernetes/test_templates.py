@@ -1,9 +1,6 @@
 """The API server accepts the templates of `deploy/` for rollout controllers, with every key."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import Any
 
 import pytest
 import yaml
@@ -21,9 +18,7 @@ def test_each_is_by_its_schema(cluster, name):
     if "no kinds of" in added.stderr:
         pytest.skip(added.stderr.strip())
     assert added.returncode == 0, added.stderr
-    objects: list[Any] = [
-        yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy" / name).iterdir())
-    ]
+    objects = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy" / name).iterdir())]
     assert len(objects) == 2
     for each in objects:
         each["metadata"]["namespace"] = "default"

@@ -173,7 +173,7 @@ def check(cluster, prometheus, name, row):
             cluster.kubectl("delete", "pod", "--namespace", row.namespace, "--selector", f"app={row.service}")
         return len(found) == 1 and found <= row.verdicts
 
-    asked: list[str] = []
+    asked = []
     patient_until = time.monotonic() + 60
     try:
         eventually(f"{name}: one of {row.verdicts}", 180, is_as_expected)

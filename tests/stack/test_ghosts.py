@@ -3,8 +3,6 @@
 What is asserted is the text that the webhook received. All troubles run side by side, each on a CPU of its own choice.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 
@@ -162,8 +160,7 @@ def upgrades(troubles, request):
     """When `classify` was upgraded, on a machine that has nothing else to compute."""
     remove(*(f"{PROJECT}-{name}" for name in TROUBLES))  # their alerts were received
     # Not an argument: a fixture of the session would come before those of the module.
-    since: float = request.getfixturevalue("upgrade")
-    return since
+    return request.getfixturevalue("upgrade")
 
 
 def test_a_slower_image(ghosts, upgrades, request):

@@ -1,13 +1,10 @@
 """Stopped, restarted or replaced parts recover without affecting other parts, and are counted once."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
 import subprocess
 import time
-from typing import Any
 
 import pytest
 from harness import EXPORTER, OWN_LABEL, PORTS, PROJECT, build, compose, eventually, get, remove, run
@@ -101,7 +98,7 @@ def test_everything_comes_back_and_nothing_is_counted_twice(stack):
     """The exporter, Prometheus and the Docker daemon restart at once."""
 
     def counts(report):
-        families: Any = report["families"]
+        families = report["families"]
         latency = next((f for f in families if f["name"] == "infercanary_latency_seconds"), None)
         return sum(sum(point[1][0]) for point in latency["points"]) if latency else 0
 

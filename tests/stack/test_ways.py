@@ -4,12 +4,9 @@ The first, in the server's own process, is what the Compose stack itself runs. H
 socket. Settings and commands are that page's own; only the device and the pace differ.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import yaml
@@ -33,7 +30,7 @@ Start = Callable[..., str]
 @pytest.fixture
 def start(stack):
     """Starts containers on the networks of the stack; all are gone afterwards, and what they logged is printed."""
-    started: list[str] = []
+    started = []
 
     def begin(short, *options, image=IMAGE, command=(), network=""):
         name = f"{PROJECT}-{short}"
@@ -62,7 +59,7 @@ def settings(tmp_path):
             for b in (ROOT / "docs/probe.md").read_text().split("```")
             if b.startswith("yaml\n# probe.yaml\n")
         ]
-        config: dict[str, Any] = yaml.safe_load(block.removeprefix("yaml\n"))
+        config = yaml.safe_load(block.removeprefix("yaml\n"))
         config["canaries"]["resnet18"]["options"]["device"] = "cpu"
         path = tmp_path / "probe.yaml"
         path.write_text(yaml.safe_dump({**config, "interval_seconds": 1, "duty_cap": 0.5, **changes}))
@@ -98,8 +95,7 @@ def logs(name):
 
 def inspect(name):
     [found] = json.loads(run("docker", "inspect", name))
-    container: dict[str, Any] = found
-    return container
+    return found
 
 
 def comes_up(stack, name):
@@ -123,8 +119,7 @@ def runs_go_on(stack, name, image=IMAGE, canary="resnet18"):
 def stop(name):
     """The exit code after `docker stop`; 137 where Docker killed it, after 10 s."""
     run("docker", "stop", name)
-    code: int = inspect(name)["State"]["ExitCode"]
-    return code
+    return inspect(name)["State"]["ExitCode"]
 
 
 ANY = (ROOT / "docs/other-ways.md").read_text()
@@ -211,7 +206,7 @@ def test_a_sidecar_and_the_upgrade_of_what_it_watches(stack, start, settings, si
     serve = ("python", "-m", "http.server", "8000")
     agrees = ("--label", f"infercanary.watched-by={PROJECT}-search-probe")
     server = start("search", *inside, *agrees, image=PLAIN, command=serve)
-    config: dict[str, Any] = yaml.safe_load(block("yaml"))
+    config = yaml.safe_load(block("yaml"))
     config["canaries"]["search"]["options"]["url"] = f"http://{server}:8000/"
     mount = settings(canaries=config["canaries"])
     labels = ("--label", "infercanary.service=search", "--label", f"infercanary.watches={server}")

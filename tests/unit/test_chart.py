@@ -1,7 +1,5 @@
 """The Helm chart: current copies, one-line errors, and manifests with everything that a cluster needs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -123,8 +121,7 @@ def test_lint():
 
 
 def pod(objects):
-    found: Object = objects["DaemonSet/infercanary"]["spec"]["template"]
-    return found
+    return objects["DaemonSet/infercanary"]["spec"]["template"]
 
 
 def test_selectors_and_ports_are_those_of_the_pods(everything):

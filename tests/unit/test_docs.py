@@ -19,8 +19,8 @@ from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[2]
 GENERATOR = runpy.run_path(str(ROOT / "docs/generate.py"))
-METRICS: list[Metric] = GENERATOR["declared"]()
-VALUES: dict[tuple[str, str], tuple[str, ...]] = GENERATOR["VALUES"]
+METRICS = GENERATOR["declared"]()
+VALUES = GENERATOR["VALUES"]
 PAGES = sorted(
     [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
 )
@@ -79,7 +79,7 @@ def test_every_metric_is_found():
 
 def test_an_exporter_takes_every_metric_of_the_probe():
     """None has a name or a label that the exporter refuses, such as `container`, which it sets itself."""
-    declared: list[Metric] = GENERATOR["declared"]([infercanary.probe])
+    declared = GENERATOR["declared"]([infercanary.probe])
     families = tuple(metric.family({}) for metric in declared)
     report = Report(1, "boot", 0.0, "", 0, families, {}, ())
     accepted, rejected = accept(report, {base_name(metric.name, metric.kind) for metric in EXPORTERS_METRICS})

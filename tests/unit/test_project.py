@@ -1,10 +1,7 @@
 """The project's own files: configured paths exist, and machine-readable files can be read."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -15,8 +12,7 @@ PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 
 
 def workflow():
-    loaded: dict[str, Any] = yaml.safe_load(WORKFLOW.read_text())
-    return loaded
+    return yaml.safe_load(WORKFLOW.read_text())
 
 
 def test_ci_calls_targets_of_the_makefile():

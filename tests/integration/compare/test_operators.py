@@ -4,11 +4,8 @@ Real engines, changed in ways whose operator is known (tests/tools/operator_tria
 each in `make campaign`.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -46,7 +43,7 @@ def compared(old, new):
     )
     assert done.exception is None, done.output
     page = html.read_text()
-    found: dict[str, Any] = json.loads(done.output)
+    found = json.loads(done.output)
     operators = found["causes"]["operators"]
     assert operators is not None, found["sentence"]
     for shift in operators["shifts"]:

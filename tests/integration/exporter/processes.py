@@ -15,7 +15,6 @@ from http.client import HTTPException
 from ports import free_port
 
 from infercanary.contract.journal import decode
-from infercanary.contract.report import Report
 from infercanary.contract.report import decode as report_in
 from infercanary.judge.model import ServiceKey
 from infercanary.store.store import open_store
@@ -126,7 +125,7 @@ class Process:
         """What it answers; nothing where it does not."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=10) as response:
-                body: bytes = response.read()
+                body = response.read()
         except (OSError, HTTPException):  # also where it is killed in the middle of an answer
             return b""
         return body
@@ -167,7 +166,7 @@ class ProbeProcess(Process):
         found: dict[str, list[int]] = {}
         cursor = ""
         while body := self.get(f"/report?since={cursor}"):
-            report: Report = report_in(body)
+            report = report_in(body)
             if not report.runs:
                 break
             for run in report.runs:

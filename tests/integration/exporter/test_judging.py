@@ -1,7 +1,5 @@
 """From a probe's runs to a verdict in the scrape, on the status page and for a rollout, with a real exporter."""
 
-from __future__ import annotations
-
 import json
 import random
 import time
@@ -49,7 +47,7 @@ async def test_an_upgrade_is_judged_shown_and_remembered(watch, good_probe, tmp_
         await up.becomes(1000, "infercanary_stored_runs_total")
         await up.becomes(1, "infercanary_verdict", verdict="regressed", **of_latency)
         changed = {"component": "torch", "old": "2.7.0", "new": "2.13.0"}
-        ranges: dict[str, tuple[dict[str, str], float, float]] = {
+        ranges = {
             "shift_ratio": ({"measure": "latency"}, 0.12, 0.14),
             "shift_low_ratio": ({"measure": "latency"}, 0.03, 0.13),
             "shift_high_ratio": ({"measure": "latency"}, 0.13, 0.5),

@@ -9,7 +9,6 @@ import asyncio
 import json
 import shutil
 import ssl
-from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
@@ -141,13 +140,10 @@ async def api(tmp_path):
     await served.server.close()
 
 
-Follow = Callable[[], Awaitable[Follower]]
-
-
 @pytest_asyncio.fixture
 async def follow(api):
     """Begins to follow, and waits for the first watch."""
-    started: list[Follower] = []
+    started = []
 
     async def begin():
         started.append(Follower(api))

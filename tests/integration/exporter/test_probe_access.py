@@ -1,7 +1,5 @@
 """TLS and a token between exporter and probe: the probe's real server, and the exporter's real polls."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import socket
@@ -43,7 +41,7 @@ def server_tls(files, name="probe"):
 
 @pytest.fixture
 def serves():
-    servers: list[ReportServer] = []
+    servers = []
 
     def begin(access):
         servers.append(ReportServer("127.0.0.1:0", Honest(1).report, access))

@@ -1,7 +1,5 @@
 """Good and hostile probes over real sockets; a hostile probe affects no other probe."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 
@@ -45,7 +43,7 @@ def whole(body):
 
 # Many headers at a time: on a busy machine the limit of their number must come before the time-out.
 HEADERS = (b"X-More: " + b"x" * 4000 + b"\r\n") * 50
-HOSTILE: dict[str, tuple[Handler, str]] = {
+HOSTILE = {
     "hanging": (raw(pause=60), "timeout"),
     "dripping": (raw(OK, b"Content-Length: 1000000\r\n\r\n", again=b" ", pause=0.02), "timeout"),
     "endless": (raw(OK, b"\r\n", again=b"[" * 65536), "too_large"),

@@ -1,7 +1,5 @@
 """TLS and users: the command with a web config, and clients with and without permission."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import os
@@ -11,7 +9,6 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from contextlib import contextmanager, suppress
 
 import bcrypt
@@ -242,8 +239,8 @@ async def test_a_user_who_is_not_there_takes_as_long_and_a_good_password_is_chec
 ):
     path = tmp_path / "web.yml"
     path.write_text(users(prometheus=HASH, other=OTHER))
-    checked: list[str] = []
-    real: Callable[[bytes, bytes], bool] = bcrypt.checkpw
+    checked = []
+    real = bcrypt.checkpw
 
     def noted(password, hashed):
         checked.append(hashed.decode())

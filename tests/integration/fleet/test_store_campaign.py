@@ -267,7 +267,7 @@ def begun(row, kind, folder):
 @contextmanager
 def watched(scene):
     """Note when two exporters published at one moment, on the monotonic clock."""
-    twice: list[float] = []
+    twice = []
     ended = threading.Event()
 
     def watch():

@@ -6,7 +6,7 @@ A new panel, and a new metric, is in it by being there.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cache
 from itertools import product, starmap
@@ -24,7 +24,7 @@ from grafana.situations.worlds import END, SITUATIONS, Situation
 pytestmark = pytest.mark.takes(90)
 
 _REGRESSED = 'infercanary_verdict{measure="latency", verdict="regressed"} == 1'
-THERE: Mapping[str, Sequence[str]] = {
+THERE = {
     "fresh": ["infercanary_build_info"],
     "one-image": [
         'infercanary_verdict{measure="latency", verdict="no_baseline"} == 1',
@@ -61,7 +61,7 @@ THERE: Mapping[str, Sequence[str]] = {
     ],
 }  # fmt: skip
 """Situation → what must be so in it; of one on a GPU also that the GPU is up."""
-ALERTS: Mapping[str, set[str]] = {
+ALERTS = {
     "fresh": set(),
     "one-image": set(),
     "upgraded": {"ImageRegressed", "MeasureRegressed"},

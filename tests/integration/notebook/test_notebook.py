@@ -1,7 +1,5 @@
 """The example notebook in a real kernel, the magics in a real IPython, and an installation without extras."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -134,7 +132,7 @@ def test_a_result_is_saved_once_and_a_file_that_is_no_journal_is_one_line(tmp_pa
 def test_an_array_is_one_argument_and_text_is_none():
     """As of a torch model: `time(f, array)` does not call f with each of its rows."""
     numpy = pytest.importorskip("numpy")
-    shapes: list[object] = []
+    shapes = []
     infercanary.time(lambda x: shapes.append(x.shape), numpy.zeros((3, 2)), runs=1)
     assert set(shapes) == {(3, 2)}
     with pytest.raises(UsageError) as caught:

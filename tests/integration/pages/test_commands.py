@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -140,7 +139,7 @@ def scan(world, arguments):
     assert done.returncode == 1 and "60" in done.stdout, done
 
 
-DOES: dict[str, Callable[[World, list[str]], None]] = {
+DOES = {
     "infercanary ab": ab,
     "infercanary beside": beside,
     "infercanary compare": compare,

@@ -1,7 +1,5 @@
 """The pages in a real Chromium, at four widths, dark and printed: no cut, faint, broken or missing text."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from pathlib import Path
@@ -49,8 +47,7 @@ def report():
 
 async def faults(browser, html, **how):
     await browser.show(html, **how)
-    found: list[str] = await browser.run(FAULTS)
-    return found
+    return await browser.run(FAULTS)
 
 
 async def tabbed(browser, html):

@@ -1,7 +1,5 @@
 """The entrypoint as a real process that becomes a real server, with a real probe."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -52,7 +50,7 @@ def url(tmp_path):
 @pytest.fixture
 def beside(tmp_path):
     """Starts the entrypoint with a server's command; nothing of it is left afterwards."""
-    started: list[subprocess.Popen[str]] = []
+    started = []
 
     def start(*server):
         command = [sys.executable, "-m", "infercanary", "beside", "--", *server]

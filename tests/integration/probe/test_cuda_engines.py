@@ -1,7 +1,5 @@
 """TensorRT and ONNX Runtime on a GPU: the real code and ctypes, with stand-ins for the engines and for CUDA."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -118,15 +116,15 @@ def written(engine, declared):
     return b"ftrt" + bytes(20) + version + json.dumps({"tensors": tensors, **given}).encode()
 
 
-X: dict[str, Any] = {"name": "x", "shape": [2, 1024]}
-ONNX_X: dict[str, Any] = {"name": "x", "shape": ["N", 1024], "type": "tensor(float)"}
+X = {"name": "x", "shape": [2, 1024]}
+ONNX_X = {"name": "x", "shape": ["N", 1024], "type": "tensor(float)"}
 TENSORS = {"tensorrt": [X, {**X, "name": "y", "mode": "OUTPUT"}], "onnx": [ONNX_X, {**ONNX_X, "name": "y"}]}
 TARGETS = {
     "tensorrt": "from tensorrt import dropped\nkind = TensorRtTarget\n",
     "onnx": "from onnxruntime import dropped\nkind = OnnxTarget\n",
 }
-ON_CUDA: dict[str, Any] = {"providers": "cuda", "inputs": [{"shape": [2, 1024]}]}
-OPTIONS: dict[str, dict[str, Any]] = {"tensorrt": {}, "onnx": ON_CUDA}
+ON_CUDA = {"providers": "cuda", "inputs": [{"shape": [2, 1024]}]}
+OPTIONS = {"tensorrt": {}, "onnx": ON_CUDA}
 LINES = ("h2d 70", "copy 400", "d2h 210")
 each_engine = pytest.mark.parametrize("engine", TARGETS)
 

@@ -1,12 +1,9 @@
 """The doctor in separate processes: on this machine, and with stand-ins for NVML, CUDA and CUPTI."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cuda_stand_in import build, build_cupti, build_nvml, needs_cc
@@ -48,7 +45,7 @@ def test_without_a_gpu_each_of_its_sections_says_so_in_one_line():
     sections = [f"--only={section}" for section in ("host", "container", *GPU_SECTIONS)]
     done = subprocess.run([*command, *sections], capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-    found: list[dict[str, Any]] = json.loads(done.stdout)["checks"]
+    found = json.loads(done.stdout)["checks"]
     states = [(check["section"], check["state"]) for check in found if check["section"] in GPU_SECTIONS]
     if states[0] != ("driver", "absent"):
         pytest.skip("this machine has a GPU: see tests/gpu")

@@ -1,7 +1,5 @@
 """The probe's port with real sockets: permitted requests, and attacks of a hostile caller."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -62,8 +60,7 @@ def connect(server, source="127.0.0.1"):
 
 def get(server, path="/report", at=""):
     with urllib.request.urlopen((at or server.address) + path, timeout=30) as response:
-        body: bytes = response.read()
-    return body
+        return response.read()
 
 
 def is_closed(client):

@@ -1,7 +1,5 @@
 """Measures of a run, from probes in separate processes and in a server's process, with real torch models."""
 
-from __future__ import annotations
-
 import resource
 import shlex
 import shutil
@@ -29,7 +27,7 @@ MEMORY, RATE = "infercanary_run_memory_peak_bytes", "infercanary_run_samples_per
 def test_more_memory_is_reported_as_that_and_throughput_is_of_all_samples(tmp_path):
     """Of three starts: one that keeps 100 MB more, and one that gives as much back after each inference."""
     canary = "{c: {target: torch, options: {model: 'holding:model', inputs: [{shape: [4, 256]}]}}}"
-    variants: dict[str, dict[str, str]] = {
+    variants = {
         "plain": {},
         "held": {"HELD": "100000000"},
         "taken": {"TAKES": "100000000"},

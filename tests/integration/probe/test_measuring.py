@@ -37,7 +37,7 @@ def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(starte
     """Against an independent clock: the target's own, by CLOCK_MONOTONIC_RAW around each wait."""
     waits = {"h2d": 0.010, "compute": 0.040, "d2h": 0.020}
     independent: dict[str, list[float]] = {name: [] for name in waits}
-    begun: list[int] = []  # how many repeats there were before each run
+    begun = []  # how many repeats there were before each run
 
     class Waiting(Scripted):
         def prepare(self):
@@ -219,7 +219,7 @@ def shared(started, monkeypatch):
     """A probe that has run, its target, and the devices whose controls were asked for."""
     from infercanary.probe.controls import Controls
 
-    asked: list[str] = []
+    asked = []
     measure = Controls.measure
 
     def record(self, device):

@@ -5,8 +5,6 @@ The golden files hold what two scripted machines show. After a change that is me
     UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/integration/probe/test_nvml.py -k golden; git diff tests/golden
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -60,8 +58,7 @@ def session(folder, script):
     def ask(lines="", **more):
         named = re.sub(r"\b[A-Z_]{4,}(64)?\b", lambda word: str(CODES.get(word[0], word[0])), lines)
         pipe.send({"lines": re.split("; *|\n", named), **more})
-        answer: dict[str, Any] = pipe.recv()
-        return answer
+        return pipe.recv()
 
     try:
         yield ask

@@ -16,7 +16,7 @@ from ports import free_port
 from probe_process import run_probe
 from real_servers import environment, serving
 from server_targets import kserve_target, measured, openai_target, opened, values_of
-from watching import Seen, fetch, until
+from watching import fetch, until
 
 import infercanary
 from infercanary.probe.targets import Failure, make, parameters, registered
@@ -213,7 +213,7 @@ def test_a_canary_of_each_in_a_probe(server, started, mlserver, triton, transfor
         seen = fetch(probe.address)
         return seen if all(seen.runs(canary, "ok") >= 3 for canary in canaries) else None
 
-    seen: Seen = until(settled, seconds=120)
+    seen = until(settled, seconds=120)
     for canary in canaries:
         assert seen.value("infercanary_run_median_seconds", canary)
         assert seen.value("infercanary_output_error_ratio", canary) in (0.0, None)

@@ -1,7 +1,5 @@
 """Faults of a server, for each target: every fault has its own reason, and none blocks the probe."""
 
-from __future__ import annotations
-
 import math
 import re
 import signal
@@ -9,19 +7,18 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
 
 import pytest
 from faulty import GOOD, MAX_BYTES, Faulty, full_backlog
 from ports import free_port
 from server_targets import http_target, kserve_target, openai_target, opened, values_of
-from watching import MODULES, Seen, fetch, in_state, until
+from watching import MODULES, fetch, in_state, until
 
 from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.targets import Failure
 from infercanary.probe.targets.wire.server_target import REASONS
 
-QUICK: dict[str, Any] = {"timeout_seconds": 0.6, "ready_seconds": 0, "max_response_bytes": MAX_BYTES}
+QUICK = {"timeout_seconds": 0.6, "ready_seconds": 0, "max_response_bytes": MAX_BYTES}
 
 
 def made(kind, server, **options):
@@ -266,8 +263,7 @@ def failures(seen):
 
 def watch(probe, condition):
     """The first report for which the condition holds."""
-    seen: Seen = until(lambda: condition(s := fetch(probe.address)) and s)
-    return seen
+    return until(lambda: condition(s := fetch(probe.address)) and s)
 
 
 COUNTED = {

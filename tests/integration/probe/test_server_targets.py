@@ -23,7 +23,7 @@ from infercanary.probe.targets.wire.connection import Connection
 from infercanary.probe.targets.wire.events import Event
 from infercanary.probe.targets.wire.server import Server, ServerOptions
 
-QUICK: dict[str, Any] = {"timeout_seconds": 5, "ready_seconds": 0}
+QUICK = {"timeout_seconds": 5, "ready_seconds": 0}
 
 
 def kserve(server, **options):

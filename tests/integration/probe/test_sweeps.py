@@ -1,13 +1,11 @@
 """Sweeps of real torch models on the CPU and of a server, by a separate probe and by a probe in a server's process."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
 from probe_process import ProbeProcess, run_probe
 from scripted import Scripted
-from watching import Seen, fetch, until
+from watching import fetch, until
 
 from infercanary.contract.measures import HOST_MEMORY, THROUGHPUT, throughput_of
 from infercanary.probe import Sweep, TorchTarget
@@ -43,8 +41,7 @@ def has_swept(seen):
 
 
 def swept(probe):
-    seen: Seen = until(lambda: has_swept(s := fetch(probe.address)) and s)
-    return seen
+    return until(lambda: has_swept(s := fetch(probe.address)) and s)
 
 
 def test_throughput_against_latency(tmp_path):
@@ -121,7 +118,7 @@ def test_no_sweep_beside_a_canary_that_opens(started):
         open_timeout_seconds=1,
     )
     # Due every two seconds, and runs have gone on for more than three.
-    seen: Seen = until(lambda: (s := fetch(probe.address)).runs("c", "ok") >= 32 and s)
+    seen = until(lambda: (s := fetch(probe.address)).runs("c", "ok") >= 32 and s)
     assert not has_swept(seen)
     assert all("beside_canary" in run.tags for run in seen.report.runs if run.canary == "c")
     slow.go_on.set()

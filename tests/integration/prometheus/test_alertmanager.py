@@ -1,12 +1,9 @@
 """A real Alertmanager with the shipped configuration: receivers, groups, and inhibited alerts."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import time
 from collections import Counter
-from typing import Any
 
 import pytest
 import yaml
@@ -15,8 +12,8 @@ from harness import ROOT, eventually
 
 from tests.scenarios import scenarios
 
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-SHIPPED: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SHIPPED = yaml.safe_load(CONFIG.read_text())
 
 
 def test_secrets_are_in_files():
@@ -178,7 +175,7 @@ CanaryStale container canary=other
 
 
 def test_what_another_alert_explains_is_left_out(alertmanager):
-    expected: dict[frozenset[tuple[str, str]], str] = {}
+    expected = {}
 
     def send(scene, why, silenced, sent):
         silenced = [*silenced]

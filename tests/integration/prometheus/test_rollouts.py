@@ -1,7 +1,5 @@
 """Templates of deploy/ for rollout controllers: schema, queries, and PromQL checked by promtool."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -141,7 +139,7 @@ def service(verdicts, candidate, *images):
     return found
 
 
-CASES: dict[str, tuple[list[dict[str, str]], float | None, float]] = {
+CASES = {
     "nothing is known": ([], None, 0),
     **{
         f"one canary is {state}": (

@@ -4,7 +4,7 @@ alert says what a person needs at night."""
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -25,9 +25,9 @@ LAYERS = {"image", "host", "canary", "stack"}
 # What Prometheus and the exporter add to every series.
 COMMON = {"instance", "job", "service", "namespace", "pod", "container", "le"}
 
-SCENARIOS: list[dict[str, Any]] = [test for path in TEST_FILES for test in load(path)["tests"]]
-CASES: list[dict[str, Any]] = [case for test in SCENARIOS for case in test.get("alert_rule_test", ())]
-QUERIES: list[dict[str, Any]] = [case for test in SCENARIOS for case in test.get("promql_expr_test", ())]
+SCENARIOS = [test for path in TEST_FILES for test in load(path)["tests"]]
+CASES = [case for test in SCENARIOS for case in test.get("alert_rule_test", ())]
+QUERIES = [case for test in SCENARIOS for case in test.get("promql_expr_test", ())]
 
 
 def name_of(alert):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -44,8 +44,7 @@ class Ended(NamedTuple):
 
     @property
     def json(self):
-        result: dict[str, Any] = json.loads(self.out)
-        return result
+        return json.loads(self.out)
 
 
 @pytest.fixture(scope="session")
@@ -125,7 +124,7 @@ def ab(*arguments):
 @pytest.fixture
 def begun():
     """Starts the command, and returns when its first container runs."""
-    made: set[str] = set()
+    made = set()
     with ExitStack() as stack:
 
         def begin(*arguments):

@@ -87,8 +87,7 @@ def seen_by(canary, disturb):
 def idle_since(before):
     """The share of the machine's CPU time that nobody used since then (psutil.cpu_times())."""
     spent = [now - then for now, then in zip(psutil.cpu_times(), before, strict=True)]
-    share: float = spent[before._fields.index("idle")] / sum(spent)
-    return share
+    return spent[before._fields.index("idle")] / sum(spent)
 
 
 def assert_only(cause, seen):

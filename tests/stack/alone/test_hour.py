@@ -38,7 +38,7 @@ SLOW, WHEEL = ("classify", "InferCanaryImageRegressed"), ("broken-wheel", "Infer
 QUOTA = ("moderate", "InferCanaryCpuThrottled")
 LESS = ("docker", "update", "--cpus", "0.1", f"{PROJECT}-moderate-1")
 STOP = ("docker", "stop", f"{PROJECT}-exporter-1")
-TROUBLES: tuple[Trouble, ...] = (
+TROUBLES = (
     Trouble("none"),
     Trouble("slow image", ("broken-upgrade",), sent={SLOW}),
     Trouble("CPU-only wheel", ("broken-wheel",), sent={WHEEL}),

@@ -14,7 +14,7 @@ import sys
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import yaml
@@ -35,7 +35,7 @@ PROBE = ("infercanary", "probe", "--config", "/app/probe.yaml")
 
 Way = Literal["background", "beside", "exec", "inside", "alone"]
 """`probe & exec server`, `infercanary beside`, `docker exec … probe --once`, `Probe.start()`, another container."""
-WAYS: tuple[Way, ...] = ("background", "beside", "exec", "inside", "alone")
+WAYS = ("background", "beside", "exec", "inside", "alone")
 EACH_WAY = pytest.mark.parametrize("way", WAYS)
 
 SMALL = {"target": "torch", "options": {"model": "models:relu", "inputs": [{"shape": [8]}]}}
@@ -72,7 +72,7 @@ class Scene:
             self._export(port := free_port())
             published = f"--publish=127.0.0.1:{port}:9798"
         here = [] if self._way in ("exec", "alone") else [published]
-        command: dict[Way, tuple[str, ...]] = {
+        command = {
             "background": ("sh", "-c", f"{' '.join(PROBE)} & exec {' '.join(SERVER)}"),
             "beside": ("infercanary", "beside", *PROBE[2:], "--", *SERVER),
         }
@@ -101,8 +101,7 @@ class Scene:
 
     def server(self):
         """What it says of itself."""
-        found: dict[str, Any] = json.loads(get(self._url))
-        return found
+        return json.loads(get(self._url))
 
     def take(self, mib, rate=100):
         """Let the server take more; back when it has."""

@@ -3,10 +3,7 @@
 Mounted into containers by test_ghosts.py.
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
 
 from infercanary.probe.timing import HostClock
 
@@ -27,7 +24,7 @@ def _fail():
     raise RuntimeError("the weights are gone")
 
 
-FAULTS: dict[str, Callable[[], None]] = {"none": lambda: None, "raises": _fail, "hangs": _hang}
+FAULTS = {"none": lambda: None, "raises": _fail, "hangs": _hang}
 
 
 class Model:

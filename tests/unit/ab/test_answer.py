@@ -1,13 +1,10 @@
 """The answer of an experiment, as a document and as every format of the command."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jsonschema import validate
@@ -194,7 +191,7 @@ def test_a_claim_decides_the_exit_code(capsys, shift, claimed, state, code):
     judge = ExperimentJudge(12, claimed=claimed)
     found = pairs(6, shift, seed=7)
     assert judge.decisions(found)["c"].clear
-    answer: Any = answered(found, judge=judge)
+    answer = answered(found, judge=judge)
     assert ((answer.claim and answer.claim.state), answer.exit_code) == (state, code)
     assert shown(capsys, found, judge=judge)[0] == code
 

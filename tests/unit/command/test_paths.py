@@ -1,7 +1,5 @@
 """A file that cannot be read, written or found gives one line, for every option, for root and other users."""
 
-from __future__ import annotations
-
 import os
 import re
 
@@ -78,7 +76,7 @@ def test_what_cannot_be_written(said, command):
 def test_every_option_that_names_a_path_is_in_the_tables():
     # The first two go on, and say it in the log and in metrics; the page of the last is written as that of compare.
     known = f"{READ}{WRITTEN}beside --config PATH\nexporter --store PATH\nreport --html PATH\n"
-    missing: list[tuple[str, str]] = []
+    missing = []
     for name in cli.COMMANDS:
         command = cli.cli.get_command(click.Context(cli.cli), name)
         assert command is not None

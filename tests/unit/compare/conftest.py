@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import random
-from typing import Any
 
 import pytest
 
@@ -60,7 +57,7 @@ def journal(tmp_path):
             for i in range(count):
                 for canary in canaries:
                     median = level * rng.lognormvariate(0, 0.005)
-                    run: dict[str, Any] = {
+                    run = {
                         "sequence": i, "canary": canary, "scheduled_at": 0.0,
                         "started_at": 1.7e9 + 1e5 * number + 10 * i, "outcome": "ok",
                         "latencies": (0.99 * median, median, 1.5 * median),

@@ -1,7 +1,5 @@
 """One model across images and hosts, from real stores."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -192,7 +190,7 @@ def test_a_journal_has_a_row_for_each_run(run, journal, tmp_path):
         file.write(b'{"boot_id":"torn')
     rows = table(run("old.jsonl", "--format", "csv", note="old.jsonl: 1 truncated line left out"))
     assert [row["boot_id"] for row in rows] == ["old.jsonl-0"] * 3 + ["old.jsonl-1"] * 3
-    expected: dict[str, str] = dict(scenarios(JOURNAL_ROW))
+    expected = dict(scenarios(JOURNAL_ROW))
     assert expected == {name: rows[0][name] for name in expected}
     assert rows[0]["environment_id"] == environment_id({"torch": "2.7.0", "python": "3.11"})
     median = float(rows[0]["latency_median_seconds"])

@@ -1,9 +1,5 @@
 """Profiles in transit: stable names, and bounds against hostile probes."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import yaml
 from hypothesis import given
@@ -65,7 +61,7 @@ def changed(whole, fields):
     )
 
 
-WRONG: list[dict[str, Any]] = yaml.safe_load(r"""
+WRONG = yaml.safe_load(r"""
 - {wall: []}
 - {wall: [0.2, 0.3, 0.4]}
 - {wall: [0.2, .nan]}
@@ -75,7 +71,7 @@ WRONG: list[dict[str, Any]] = yaml.safe_load(r"""
 - {engine: ""}
 - {engine: "torch\n"}
 """)
-WRONG_ROWS: list[dict[str, Any]] = yaml.safe_load(r"""
+WRONG_ROWS = yaml.safe_load(r"""
 - {device: "\e[2J"}
 - {shapes: "\u202e"}
 - {calls: .inf}

@@ -1,11 +1,8 @@
 """The doctor's checks with recorded files, and the display of answers. tests/integration has checks of drivers."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pynvml
 import pytest
@@ -55,7 +52,7 @@ V2 = {
 PSI = "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"
 
 
-FILES: dict[str, dict[str, str]] = {
+FILES = {
     "nothing": {},
     "balancing": {"proc/sys/kernel/numa_balancing": "1\n"},
     "no balancing": {"proc/sys/kernel/numa_balancing": "0\n"},
@@ -184,7 +181,7 @@ def test_json_follows_its_schema(monkeypatch):
     monkeypatch.setattr("infercanary.doctor.command.ask", lambda table, machine: iter(found))
     result = CliRunner().invoke(cli, ["doctor", "--json"])
     assert result.exit_code == 0
-    printed: dict[str, Any] = json.loads(result.output)
+    printed = json.loads(result.output)
     stored = json.loads((ROOT / "docs/schemas/doctor.v1.json").read_text())
     assert stored == schema()
     validate(printed, stored)

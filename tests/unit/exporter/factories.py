@@ -1,9 +1,5 @@
 """Builders of starts, runs, reports and collectors for tests of the exporter, without network and containers."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import msgspec
 
 from infercanary.contract.report import SCHEMA_VERSION, Metric, Report, Run, encode
@@ -22,7 +18,7 @@ COLD_START = Metric(COLD_START_METRIC, "gauge", "Cold start.", ("canary", "step"
 
 
 def generation(boot="b1", image="sha256:1", container="a", **fields):
-    known: dict[str, Any] = {"service": "s", "started_at": 0.0, "image_id": image}
+    known = {"service": "s", "started_at": 0.0, "image_id": image}
     return Generation(container=container, boot_id=boot, **known | fields)
 
 

@@ -111,7 +111,7 @@ def test_what_an_image_brings_beside_labels_of_ours():
 
 def test_of_thousands_of_names_few_are_said():
     """Whoever writes them would take the time of all."""
-    many: dict[str, Any] = {f"{number}{'x' * 200}": "" for number in range(10_000)}
+    many = {f"{number}{'x' * 200}": "" for number in range(10_000)}
     [found] = containers([listed(service="x" * 999, **many)])
     assert len(found.notes) == 8 and found.service == "x" * 256
     [found] = containers([listed(sevice="search", colour="red")])
@@ -131,7 +131,7 @@ def test_odd_entries_and_events_cost_no_other_container():
 
     def odd(field, value):
         plain = {"Names": ["/odd"], "Labels": {"a": "b"}, "Ports": [], "Created": 1, "Mounts": []}
-        entry: Any = listed(7, given=plain)
+        entry = listed(7, given=plain)
         *folders, last = field.split(".")
         reduce(getitem, folders, entry)[last] = value
         return dict(entry)

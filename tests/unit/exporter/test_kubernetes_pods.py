@@ -50,7 +50,7 @@ def document(*statuses, init=(), ports=(), address="10.244.1.2", owner="", **met
     """
     kind, _, name = owner.partition(" ")
     owners = [{"kind": "Other", "name": "other"}, {"kind": kind, "name": name, "controller": True}]
-    known: dict[str, Any] = {
+    known = {
         "name": "search-0", "namespace": "prod", "creationTimestamp": "2026-11-24T23:09:16Z",
         "ownerReferences": owners if owner else owners[:1], "annotations": ENABLED,
     }  # fmt: skip

@@ -1,12 +1,9 @@
 """Answers to rollouts in every known race, from a real judge with simulated runs."""
 
-from __future__ import annotations
-
 import random
 import re
 from datetime import datetime, timezone
 from functools import cache
-from typing import Any
 
 import msgspec
 import pytest
@@ -193,7 +190,7 @@ unknown images | a? b? x?      |       |               | regressed   |
 def test_races(race):
     findings, running, silent, asked, verdict, words = race
     name, _, value = asked.partition("=")
-    question: dict[str, Any] = {name: value} if name else {}
+    question = {name: value} if name else {}
     given = says(findings, running, silent.split(), **question)
     assert given.verdict == verdict and words in given.sentence, given.sentence
     assert verdict != "unknown" or given.shift is None

@@ -1,7 +1,5 @@
 """Client of Prometheus: another server, or a refused query, is reported in one line."""
 
-from __future__ import annotations
-
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -16,7 +14,7 @@ def serve():
     servers = []
 
     def start(status, body):
-        asked: list[str] = []
+        asked = []
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):

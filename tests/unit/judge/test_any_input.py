@@ -1,10 +1,7 @@
 """Any valid records give a result, without an exception and without NaN."""
 
-from __future__ import annotations
-
 import math
 import random
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -46,7 +43,7 @@ OPTIONS = {
     "set_back": (0.0, 0.0, 7200.0),  # by which the clock is set back on the way
     "every": (2.0, 10.0, 10.0, 300.0),  # seconds from run to run
 }
-GENERATIONS: dict[str, tuple[Any, ...]] = {
+GENERATIONS = {
     "host": ("", "", "a", "b"),
     "model": ("", "", "m", "n"),
     "settings": ("", "", "s", "t"),

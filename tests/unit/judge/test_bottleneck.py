@@ -1,12 +1,9 @@
 """Shares of the resources in a change."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 
-from infercanary.contract.bottleneck import Limit
 from infercanary.judge.bottleneck import bottlenecks
 from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Pair, Sample
@@ -75,7 +72,7 @@ def test_what_grew(before, after, controls, shares):
         ratio, error = f"{value}/.002".split("/")[:2]
         shifts[name] = Shift(math.log(float(ratio)), float(error), 20.0)
     clock, least = shifts.pop("clock", None), LIVE.decide.log_effect
-    found: dict[Limit, float] = bottlenecks(
+    found = bottlenecks(
         samples(before), samples(after), shifts, clock,
         lambda shift: abs(shift.log) >= max(least, LIVE.attribute.moved_sigmas * shift.se),
     )  # fmt: skip

@@ -1,11 +1,8 @@
 """Replicas that stay on the old image during an upgrade, as a concurrent baseline."""
 
-from __future__ import annotations
-
 import functools
 import math
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -158,7 +155,7 @@ def starts_of(text):
     else:
         named = [(f"{name}{i}", float(at) + i) for i in numbers]
         found = [made(*each, int(runs), service=each[0] if name == "s" else "s", **values) for each in named]
-    felt: dict[str, Any] = {"tags": (tags,)} if tags else {}
+    felt = {"tags": (tags,)} if tags else {}
     there = [s.generation.container != "r0" or not tags for s in found]
     found = restless(found, sd) if sd else found
     found = [

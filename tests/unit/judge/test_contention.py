@@ -1,7 +1,5 @@
 """A shared host: contended starts, measured CPU wait of runs, and a varying run interval."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 
@@ -24,7 +22,7 @@ CROWDED = """
 11 45 4 45 2 391 320 139 92 117 70 50 7 47 3 46 3 86 40 54 9 89 40 79 34
 """
 NUMBERS = [*map(float, CROWDED.split())]
-BASELINE: Points = [*zip(NUMBERS[::2], NUMBERS[1::2], strict=True)]
+BASELINE = [*zip(NUMBERS[::2], NUMBERS[1::2], strict=True)]
 
 
 def start(image, number, points, threads="1"):

@@ -1,9 +1,5 @@
 """Drift without an upgrade from a frozen baseline: onset, and the effect of host and restarts."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from infercanary.contract.profile import Profile, ProfileRow
@@ -76,9 +72,7 @@ Another start (;) may move the level a little. An hour before a pause (&) is too
 
 def described(text):
     days, *words = text.split()
-    fields: dict[str, Any] = {
-        name: float(value) for name, _, value in (word.partition("=") for word in words if "=" in word)
-    }
+    fields = {name: float(value) for name, _, value in (word.partition("=") for word in words if "=" in word)}
     level = next((step(*map(float, word.split("@"))) for word in words if "@" in word), None)
     level = creep(fields.pop("creep")) if "creep" in fields else level
     return start(float(days), level, **fields)

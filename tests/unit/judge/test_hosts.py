@@ -1,9 +1,5 @@
 """Replicas on several hosts: hardware is compared by class."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 import pytest
 
 from infercanary.judge.align import Alignment
@@ -13,7 +9,7 @@ from tests.factories import start
 
 judge = Judge().verdict
 
-CLASSES: Mapping[str, Mapping[str, str]] = {
+CLASSES = {
     "L4": {"cpu_model": "Xeon", "torch_cuda_device": "L4", "torch_device": "cuda:0"},
     "A100": {"cpu_model": "Xeon", "torch_cuda_device": "A100", "torch_device": "cuda:0"},
     "unknown": {},

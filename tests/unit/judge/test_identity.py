@@ -1,7 +1,5 @@
 """A new image or a new model is an upgrade; other settings of a canary are not, and end the comparison."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 
@@ -9,7 +7,7 @@ from infercanary.exporter.judging.findings import judge_canary
 from infercanary.exporter.rollout import is_named
 from infercanary.judge.causes import Attribution
 from infercanary.judge.identity import identified, image_name, redrawn
-from infercanary.judge.model import ImageForm, Pair
+from infercanary.judge.model import Pair
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.result import Change, Doubts
@@ -21,7 +19,7 @@ from tests.factories import HOUR
 
 judge, trials = Judge().verdict, Judge().trials
 
-FORMS: dict[str, ImageForm] = {"r": "registry", "d": "docker", "c": "config"}
+FORMS = {"r": "registry", "d": "docker", "c": "config"}
 
 
 def start(text, at=0.0, seconds=0.020, environment=None):

@@ -1,9 +1,6 @@
 """Verdicts on memory, throughput, energy and spread: regressions are found, and restarts are not called."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +19,6 @@ from infercanary.exporter.judging.findings import judge_canary
 from infercanary.exporter.judging.schedule import Due
 from infercanary.judge.measures import Measures, MeasureVerdict, measured
 from infercanary.judge.policy import FILES, LIVE
-from infercanary.judge.resolution import Floats
 from infercanary.judge.restarts import Prior
 from infercanary.judge.shift import CHANGED
 from infercanary.judge.spread import spread
@@ -46,7 +42,7 @@ def start(order, values, *, slower=1.0, **fields):
         return {name: each[i] for name, each in values.items() if i < len(each)}
 
     image, runs = "old" if order < 0 else "new", max(map(len, values.values()))
-    usual: dict[str, Any] = {"container": "a", "control": 0.001 * slower, "measures": of_run}
+    usual = {"container": "a", "control": 0.001 * slower, "measures": of_run}
     return factories.start(image=image, at=T + 1e6 * order, seconds=0.01, runs=runs, **usual | fields)
 
 
@@ -186,7 +182,7 @@ def shaken(scale, neighbour="", siblings=0, earlier=3, seed=0):
     rng = np.random.default_rng(seed)
 
     def one(service, replica, at, count):
-        times: Floats = at + 10.0 * np.arange(count, dtype=np.float64)
+        times = at + 10.0 * np.arange(count, dtype=np.float64)
         is_there = {"comes": times // 600 % 2 > 0, "since": times >= T}.get(neighbour, times < 0)
         own = 0.01 * (scale if service == "s" and at >= T else 1.0)
         level, felt = rng.normal(0, 0.01), [np.where(is_there, rng.normal(0, 0.02, count), 0.0) for _ in "mc"]

@@ -1,11 +1,8 @@
 """Operators named for a shift, from profiles with a known change."""
 
-from __future__ import annotations
-
 import random
 import re
 from statistics import median
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -29,9 +26,7 @@ def row(text):
     assert match is not None
     kind, ms = match["kind"], float(match["ms"])
     made = KNOWN.get(kind) or ProfileRow(kind, kind, "cpu", "", 1.0, ())
-    own: dict[str, Any] = {
-        name: match[name] for name in ("name", "device", "shapes") if match[name] is not None
-    }
+    own = {name: match[name] for name in ("name", "device", "shapes") if match[name] is not None}
     own |= {"calls": float(match["calls"])} if match["calls"] else {}
     own |= {"shapes": own["shapes"].replace("_", " ")} if "shapes" in own else {}
     return replace(made, seconds=(ms / 1e3,) * REPEATS, **own)

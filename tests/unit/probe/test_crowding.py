@@ -1,7 +1,5 @@
 """Origin of a canary's CPU wait: a busy process and a busy thread beside the canary, on one real CPU."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import os
@@ -16,7 +14,6 @@ from time import process_time
 import pytest
 
 from infercanary.probe.contention import Helped, explain_repeats, off_cpu
-from infercanary.probe.result import RunResult
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.network import RECEIVED, NetworkSampler
@@ -84,7 +81,7 @@ def busy_thread():
 def round_of(container, phase="compute"):
     """One round of a canary in ``container``."""
     canary = opened(Scripted(spin, phase=phase), None, container)
-    done: RunResult = canary.round(REPEATS)
+    done = canary.round(REPEATS)
     assert done.outcome == "ok" and canary.close(10.0)
     return done
 

@@ -1,12 +1,9 @@
 """Calls with a deadline, in real threads."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import time
 import weakref
-from typing import Any
 
 import pytest
 from watching import until
@@ -32,7 +29,7 @@ def test_calls_have_one_thread_until_a_rest(worker):
     first.join(LONG)
     assert not first.is_alive() and worker.call(threading.current_thread, LONG) is not first
     worker.rest()
-    order: list[str] = []
+    order = []
     assert worker.stop(LONG, lambda: order.append("last")) and order == ["last"]
 
 
@@ -94,7 +91,7 @@ def test_a_failed_call_keeps_no_memory(worker):
     class Tensor:
         pass
 
-    alive: list[weakref.ref[Any]] = []
+    alive = []
 
     def fail():
         tensor = Tensor()
@@ -124,7 +121,7 @@ class Broken(Exception):
         raise RuntimeError("no text")
 
 
-LINES: list[tuple[Exception, str]] = [
+LINES = [
     (ValueError("first\nsecond"), "ValueError: first"),
     (ValueError(), "ValueError"),
     (ValueError("a\x00b\udc80c"), "ValueError: a b c"),
@@ -139,7 +136,7 @@ def test_one_line(error, line):
 
 
 def test_parts_share_the_time_to_close_and_each_gets_some():
-    given: list[float] = []
+    given = []
 
     def close(seconds, ended=True):
         given.append(seconds)

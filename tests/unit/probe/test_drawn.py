@@ -1,7 +1,5 @@
 """Drawn inputs of a model: the same numbers for ever, in pieces of any size, without additional memory."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -19,7 +17,7 @@ from infercanary.probe.targets.wire import tensors as wire
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
-SHAPES: tuple[tuple[int, ...], ...] = (
+SHAPES = (
     (), (0,), (1,), (15,), (16,), (17,), (3, 5, 7), (4, 0, 2), (31, 33), (65_536,), (65_537,), (65_551,),
     (65_552,), (3, 257, 1031),
 )  # fmt: skip

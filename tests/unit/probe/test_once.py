@@ -1,7 +1,5 @@
 """Output of ``infercanary probe --once`` and ``--profile`` for prepared reports and profiles."""
 
-from __future__ import annotations
-
 import re
 
 import msgspec
@@ -33,7 +31,7 @@ def report(text):
         first, others, count = fields.pop("latencies", (0.0, 0.0, 0))
         latencies = (first, *(others,) * (count - 1))[:count]
         runs.append(Run(1, fields.pop("canary"), AT, AT, fields.pop("outcome", "ok"), latencies, **fields))
-    outputs: dict[str, tuple[float, ...]] = {"frozen clock": (), "resnet18": (1.0,)}
+    outputs = {"frozen clock": (), "resnet18": (1.0,)}
     environment = {name: str(value) for name, value in known.get("environment", {}).items()}
     made = Report(
         SCHEMA_VERSION, "boot", AT, "boot.1", 0, tuple(families), environment, tuple(runs), outputs=outputs

@@ -1,7 +1,5 @@
 """The ONNX Runtime target, with a real ONNX Runtime and tiny models."""
 
-from __future__ import annotations
-
 import gc
 import math
 import os
@@ -57,8 +55,7 @@ def opened(model="model.onnx", inputs=ONE, **options):
 
 
 def values_of(target):
-    found: list[float] = target.values(target.clock.measure(target.run)[1])
-    return found
+    return target.values(target.clock.measure(target.run)[1])
 
 
 def test_a_model_computes_what_numpy_does():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from typing import Any
 
 import pytest
 from watching import until
@@ -66,7 +65,7 @@ class Guarded:
 
 def values(families):
     """Name → label values → value, or the one value of a metric without labels."""
-    found: dict[str, Any] = tags.values(families)  # type: ignore[assignment]
+    found = tags.values(families)
     return {name: points.get((), points) for name, points in found.items()}
 
 

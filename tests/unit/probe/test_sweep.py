@@ -9,7 +9,6 @@ import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -130,7 +129,7 @@ class Sized(Scripted):
         super().run(phase)
 
 
-WRONG: list[tuple[Any, Any, str]] = [
+WRONG = [
     (Sized(), {"b": Sweep(batches=(1,))}, "sweeps: no canary `b`; there are a"),
     (Sized(), {"a": {"batches": [1]}}, r"canaries\.a\.sweep: give a Sweep"),
     (Scripted(), {"a": Sweep(batches=(1,))}, "Scripted cannot be swept"),
@@ -269,7 +268,7 @@ class Swept:
 
 @pytest.fixture
 def swept():
-    made: list[Swept] = []
+    made = []
 
     def make(target, pool=None, timeout=30.0, **sweep):
         made.append(Swept(target, Sweep(**sweep), pool, timeout))
@@ -300,7 +299,7 @@ def test_a_sweep_goes_point_by_point_and_gives_each_throughput_once(swept):
 
 
 def test_out_of_memory_is_reported_once_and_not_tried_again(swept, caplog):
-    tried: list[int] = []
+    tried = []
 
     def full():
         tried.append(4)

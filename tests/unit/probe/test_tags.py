@@ -6,7 +6,6 @@ import importlib
 import inspect
 import pkgutil
 import re
-from typing import Any
 
 import pytest
 
@@ -46,7 +45,7 @@ def window(row):
 
     Nothing happened before the run, unless that is given.
     """
-    values: dict[str, Any] = {"waited": "0", "busy": "0.1"}
+    values = {"waited": "0", "busy": "0.1"}
     samples: dict[str, dict[str, dict[tuple[str, ...], float]]] = {"before": {}, "after": {}}
     for word in row.split():
         key, _, text = word.partition("=")
@@ -176,11 +175,11 @@ def test_a_metric_that_is_missing_gives_no_tag(row):
     """In all samples, in those before the run, and in the one after it: a sampler may fail at any time."""
     run = window(row)
     for metric in {*run.before, *run.after}:
-        without: dict[str, Any] = {
+        without = {
             field: {name: points for name, points in getattr(run, field).items() if name != metric}
             for field in SAMPLES
         }
-        after: dict[str, Any] = {"after": without.pop("after")}
+        after = {"after": without.pop("after")}
         assert tags(run._replace(**without, **after)) == ()
         if metric not in (
             NAMES["clock"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -101,7 +100,7 @@ def test_a_target_needs_three_methods_and_one_that_lacks_any_is_refused_with_its
     assert timing.phases.keys() == {"compute"} and target.values(result) == [3.0]
     assert (target.kind, target.samples, target.memory(), target.settings()) == ("Least", 1, None, None)
     assert make(f"{__name__}:Least", {}).environment() == {}
-    factory: Any = type("Lacking", (Target,), {"open": Least.open, "values": Least.values})
+    factory = type("Lacking", (Target,), {"open": Least.open, "values": Least.values})
     with pytest.raises(TypeError, match="run"):
         factory()
 
@@ -186,7 +185,7 @@ def test_a_target_derived_from_one_of_ours_takes_the_same_options(tmp_path, monk
 
 
 def test_what_an_engine_does_not_know_is_left_out():
-    components: dict[str, object] = {
+    components = {
         "text": lambda: "1.2", "number": lambda: 0, "switch": lambda: True, "plain": "1", "nothing": None,
         "empty": lambda: "", "refused": lambda: 1 / 0,
     }  # fmt: skip

@@ -11,7 +11,6 @@ import json
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
@@ -38,7 +37,7 @@ class Event:
             setattr(self, method, lambda value=value: value)
 
     def later(self, shift):
-        given: Any = self.given | {"begin": self.given["begin"] + shift}
+        given = self.given | {"begin": self.given["begin"] + shift}
         return Event(**given | {key: given[key] + shift for key in ("id", "linked") if given.get(key)})
 
 

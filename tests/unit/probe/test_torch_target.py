@@ -1,14 +1,11 @@
 """The PyTorch target, with a real torch and tiny models."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil
 import sys
 import warnings
 import weakref
-from typing import Any
 
 import pytest
 
@@ -120,7 +117,7 @@ def test_a_compiled_model_gives_what_eager_gives_and_its_mode_is_a_component(mon
         return compiled(model, mode=mode)
 
     monkeypatch.setattr(torch, "compile", compile_)
-    options: list[dict[str, str]] = [
+    options = [
         {},
         {"mode": "compile"},
         {"mode": "compile", "compile_mode": "reduce-overhead"},
@@ -160,7 +157,7 @@ def test_by_leave_it_runs_on_the_cpu_but_a_graph_does_not():
     target = opened(device="cuda", cpu_fallback=True)
     assert target.cuda_missing and target.environment()["torch_device"] == "cpu"
     for options in ({"mode": "graph", "cpu_fallback": True}, {}):
-        refused: Any = TorchTarget(LINEAR, ONE, device="cuda:1", **options)  # type: ignore[arg-type]
+        refused = TorchTarget(LINEAR, ONE, device="cuda:1", **options)  # type: ignore[arg-type]
         with pytest.raises(NoCuda, match=r"device: `cuda:1` was asked for, but .*or set `device: cpu`"):
             refused.open()
         assert refused.cuda_missing == target.cuda_missing

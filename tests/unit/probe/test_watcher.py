@@ -1,7 +1,5 @@
 """Work that is refused in advance, and work that is ended or closed at the reserve, with simulated control groups."""
 
-from __future__ import annotations
-
 import re
 import sys
 import threading
@@ -67,7 +65,7 @@ def container(tmp_path, monkeypatch):
 @pytest.fixture
 def anew(monkeypatch):
     """What each new process would know."""
-    found: list[list[Ended]] = []
+    found = []
     monkeypatch.setattr(memory, "start_anew", lambda ended: found.append(list(ended)))
     return found
 

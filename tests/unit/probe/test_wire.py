@@ -48,8 +48,7 @@ def reason_of(work):
 
 
 def in_json(tensor):
-    found: list[Any] = json.loads(b"[%b]" % b"".join(encoded(tensor, False)))
-    return found
+    return json.loads(b"[%b]" % b"".join(encoded(tensor, False)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])

@@ -1,11 +1,8 @@
 """Stores for the tests of the store: in memory, and in databases of one PostgreSQL server for each test process."""
 
-from __future__ import annotations
-
 import pytest
 import stores
-from postgres import Postgres, running
-from stores import Opens
+from postgres import running
 
 
 @pytest.fixture(scope="session")
@@ -26,8 +23,7 @@ def in_postgres(postgres):
 
 @pytest.fixture(scope="session", params=["in_memory", "in_postgres"])
 def opened(request):
-    opens: Opens = request.getfixturevalue(request.param)
-    return opens
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
@@ -40,5 +36,5 @@ def location(request, tmp_path):
     """Where an empty store is that outlives its process."""
     if request.param == "file":
         return str(tmp_path / "store.db")
-    server: Postgres = request.getfixturevalue("postgres")
+    server = request.getfixturevalue("postgres")
     return server.database()

@@ -1,10 +1,8 @@
 """Properties of PostgreSQL alone: location, leases, data of other exporters, and faults."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing
 from functools import partial
 
 import pytest
@@ -103,7 +101,7 @@ def test_a_connection_that_broke_is_opened_again_and_nothing_is_kept_in_part(ser
         store.take(generation(), samples(5, 7))
 
     store.take(generation(), samples(1, 3))
-    transaction: AbstractContextManager[object] = store.session.transaction() if within else ExitStack()
+    transaction = store.session.transaction() if within else ExitStack()
     with pytest.raises(StoreAway), transaction:
         breaks()
     assert store.take(generation(), samples(1, 5)) == (2 if within else 0)
@@ -180,7 +178,7 @@ def test_one_that_waited_for_another_which_took_the_lease_does_not_take_it(serve
         third.hold({SEARCH})
         third.give_back({SEARCH})
     server.stores[1].canaries()
-    held: list[set[ServiceKey]] = []
+    held = []
     waiting = threading.Thread(target=lambda: held.append(second.hold({SEARCH})))
     with server.stores[0].session.transaction():
         assert first.hold({SEARCH}) == {SEARCH}

@@ -35,7 +35,7 @@ from infercanary.contract.report import Run
 from infercanary.exporter.judging import intake
 from infercanary.exporter.judging.queue import StartReport
 from infercanary.exporter.judging.store_metrics import LEFT_OUT, STORE_ERRORS, STORED
-from infercanary.judge.model import Sample, ServiceKey, merge
+from infercanary.judge.model import ServiceKey, merge
 from infercanary.judge.origin import Origin
 from infercanary.judge.policy import LIVE
 from infercanary.judge.profiles import pack, unpacked
@@ -381,7 +381,7 @@ def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store):
 def test_whatever_a_container_goes_through(in_memory, starts, seconds, steps):
     """Any upgrades, rollbacks and restarts at any pace, with clocks that are set: what must stay, stays."""
     store, clock = in_memory(SMALL), T
-    history: list[tuple[int, list[Sample]]] = []
+    history = []
     for number, (image, length) in enumerate(starts):
         clock += steps[number % 10]
         runs = [sample(n, started_at=clock + n * seconds) for n in range(1, length + 1)]
@@ -526,7 +526,7 @@ def test_documents(location):
 
 def test_the_first_and_the_last_profiles_of_a_start_stay(store):
     """Also where an exporter adds some later, or was started since and knows none."""
-    taken: list[list[float]] = [[1], [1, 2], [], [3], [4, 5, 6, 7]]
+    taken = [[1], [1, 2], [], [3], [4, 5, 6, 7]]
     for sequence, times in enumerate(taken):
         profiles = [Profile(at, "torch", "ok", (0.1,), (0.1,), (0.0,), ()) for at in times]
         packed = {CANARY: (*map(pack, profiles),)} if times else {}
