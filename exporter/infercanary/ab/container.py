@@ -90,7 +90,7 @@ class Container:
                 entrypoint=["infercanary"] if side.probe else None,
                 name=self._name,
                 environment=side.variables,
-                # An exporter on this host ignores the container.
+                # The label makes an exporter on this host ignore the container.
                 labels={**labels(self._budget), ENABLE_LABEL: "false"},
                 # A health check would run every few seconds and slow the canary.
                 healthcheck={"test": ["NONE"]},

@@ -65,7 +65,7 @@ class Host:
 
     def last_words(self) -> str:
         """Return the last line of the probe's log; empty if the log is empty."""
-        file = self._log.fileno()  # pread, because the child and this process share one file offset
+        file = self._log.fileno()  # pread, because the child and this process share the file offset
         begin = max(0, os.fstat(file).st_size - _LOG_BYTES)
         return last_line(os.pread(file, _LOG_BYTES, begin))
 

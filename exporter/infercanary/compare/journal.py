@@ -122,8 +122,7 @@ def recording(
             described += len(entry.components) * (entry.environment not in components)
             components[entry.environment] = entry.components
             at_most(_MAX_COMPONENTS, described, where, "components of environments")
-            # Updated instead of replaced: the first entries of a boot lack outputs, and may come last, because files
-            # may come in any order.
+            # Update instead of replacing: the first entries of a boot lack outputs, and may be read last.
             boot.outputs.update(entry.outputs)
         if run is None:
             continue
@@ -140,7 +139,7 @@ def recording(
         sample = kept(run)
         runs[run.sequence] = sample, entry.environment
         if sample.failed and run.detail:
-            failures[run.canary] = shown(run.detail, 400)  # equals the probe's own limit
+            failures[run.canary] = shown(run.detail, 400)  # equal to the probe's own limit
     place = " and ".join(places)
     notes += summarized(unsound)
     if not samples:

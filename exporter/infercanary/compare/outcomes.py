@@ -57,14 +57,14 @@ def signs(cells: Outcomes) -> int:
         kind, cell = outcome_kind(name), cell.strip().lower()
         is_failed = False
         if kind == "success":
-            if cell in WORDS["yes"]:  # this column decides, because a tool may expect a 404
+            if cell in WORDS["yes"]:  # this column decides, because the tool may expect a 404
                 return found & (HTTP | GOOD)
             is_failed = cell in WORDS["no"]
         elif kind == "status":
             found |= 0 if found & FAILED else _status(name, cell)
         elif kind == "said":  # other texts may be the result that the run computed
             is_failed = set() < words_of(cell) <= WORDS["bad"]
-        elif kind == "ended":  # a timeout of 1 is a time limit
+        elif kind == "ended":  # a number in a column `timeout` is a time limit
             is_failed = cell in ("true", "yes") or (cell == "1" and "timeout" not in words_of(name))
         elif cell not in WORDS["nothing"]:
             number = plain_number(cell)

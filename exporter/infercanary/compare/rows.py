@@ -115,7 +115,8 @@ def read_rows(
         if any(as_text(row.get(name)).strip() not in values for name, values in wanted.items()):
             continue
         for name in watched:
-            if (text := as_text(row.get(name))) and len(kinds[name]) < 12:  # enough for a message
+            # number of texts that a message shows
+            if (text := as_text(row.get(name))) and len(kinds[name]) < 12:
                 kinds[name][text] = None
         told = outcomes(row)
         found = signs(told)
@@ -125,11 +126,11 @@ def read_rows(
         if found & FAILED:
             reason = f"{at}: {shown(', '.join([f'{name} {text}' for name, text in told if text]), 200)}"
         for name, points in columns.items():
-            value = math.nan  # stands for a failed run
+            value = math.nan  # placeholder for a failed run
             if found & FAILED:
                 pass
             elif name not in row:
-                value = math.inf  # stands for a row that is not a run
+                value = math.inf  # placeholder for a row that is not a run
             elif records and as_text(row[name]) == "":
                 reason = f"{at}: no `{shown(name)}`"
             else:
@@ -165,7 +166,7 @@ def read_rows(
     is_failure = signed & failures(seen) != 0
     runs = {}
     for name, points in columns.items():
-        # Without a latency, a word such as `started` does not mean that a run ended.
+        # Without a latency, a word such as `started` is no proof that a run ended.
         is_run = ~np.isinf(points) | (is_failure & (signed & WORD == 0))
         seconds = np.array(points)[is_run]
         failed = is_failure[is_run] | np.isnan(seconds)

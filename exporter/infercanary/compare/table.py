@@ -69,7 +69,7 @@ def _of_json(file: File, text: bytes, first: bytes) -> dict[str, RecordedRuns]:
         return _of_objects(file, _json_lines(file, text))
     # Decoded numbers take 32 times their size in the text.
     at_most(MAX_POINTS, text.count(b","), file.place, "numbers")
-    if document:  # a tool that appends its results to one file
+    if document:  # some tools append their results to one file
         results = [
             each
             for _, each in _json_lines(file, text)

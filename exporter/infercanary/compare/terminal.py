@@ -46,7 +46,7 @@ def say(text: str) -> None:
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     try:
         click.echo(text, nl=False, color=False if is_plain else None)
-    except BrokenPipeError:  # the reader of the pipe stopped, but the exit code still gives the answer
+    except BrokenPipeError:  # the reader of the pipe ended, but the exit code still gives the answer
         _discard()
     except OSError as error:
         _discard()

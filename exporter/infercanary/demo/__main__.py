@@ -50,7 +50,7 @@ def command() -> None:
     \b
       infercanary demo
 
-    Starts the server with its probe, and the exporter. In a terminal they go on after the verdict, until Ctrl-C.
+    Starts the server with its probe, and the exporter. In a terminal, they continue after the verdict until Ctrl-C.
     Listens on 127.0.0.1 only, and leaves nothing running.
     """
     interruption = Interruption()
@@ -122,7 +122,7 @@ class Demo:
             PORT=str(self._server),
             PROBE_LISTEN=f"127.0.0.1:{self._probe}",
             PROBE_INTERVAL_SECONDS="2",
-            PROBE_DUTY_CAP="1",  # the machine has nothing else to do
+            PROBE_DUTY_CAP="1",  # no other work is expected on the machine
             **environment,
         )
         while True:

@@ -107,7 +107,7 @@ async def serve(exporter: Exporter, sock: socket.socket, secured: Secured | None
         app.middlewares.append(secured.middleware)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    # An immediate exit loses no runs: the next process asks the probes again for runs that were not stored.
+    # An immediate exit loses no runs, because the next process asks the probes again for runs that were not stored.
     WATCH.gave_up = partial(os._exit, ExitCode.FAULT)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)

@@ -68,7 +68,8 @@ RELOAD_OK = Metric(
     "infercanary_config_last_reload_successful",
     "gauge",
     "1 if the last load of the config worked, else 0.",
-    reading="0 is an alert: the old config stays, and a restart would fail. The exporter's log names the line.",
+    reading="0 is an alert: the old config stays in use, and a restart would fail. The exporter's log names the "
+    "faulty line.",
 )
 METRICS = (
     BUILD,
@@ -156,7 +157,7 @@ class Exporter:
         self.exposition.replace(_SELF, [expose.write(family, {}) for family in self._families()])
         yield from self.exposition.families(in_openmetrics=in_openmetrics)
         write_process = openmetrics.generate_latest if in_openmetrics else generate_latest
-        yield write_process(self._process)  # OpenMetrics ends with its end mark
+        yield write_process(self._process)  # OpenMetrics has an end mark
 
     def service_state(self, service: ServiceKey) -> ServiceState:
         """Return the state of a service that a rollout needs.
@@ -217,7 +218,7 @@ class Exporter:
         if refused := len(self.collector.shares.refused):
             yield (f"{refused} containers are not polled: give the exporter more memory. The log names them.")
         if not self._config_ok:
-            yield "Changed settings were refused: the old settings still apply, and the log names the line."
+            yield "Changed settings were refused: the old settings still apply, and the log names the faulty line."
         if not self.judging.up:
             yield "The judge's store fails: verdicts are not updated, and the log says why."
         if self.judging.set_aside_at is not None:
@@ -268,7 +269,7 @@ class Exporter:
 
 
 async def _healthy(_request: web.Request) -> web.Response:
-    return web.Response(text="healthy\n")  # an answer shows that the event loop runs
+    return web.Response(text="healthy\n")  # the event loop answered, so it runs
 
 
 async def _show_runbooks(_request: web.Request) -> web.Response:

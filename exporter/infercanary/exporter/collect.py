@@ -114,7 +114,7 @@ class Collector:
         for key, container in wanted.items():
             probe = self.probes.get(key) or PolledProbe(container)
             if container.watched_id and key in gone:
-                probe.since = now  # the new server may have been created while the old server still answered
+                probe.since = now  # the new server may have started while the old server still answered
             if key not in self.probes or probe.container.url != container.url:
                 self._start_polling(probe, container)
             self.probes[key], probe.container = probe, container
@@ -245,7 +245,7 @@ class Collector:
         spend("bytes", len(body), now)
         spend("cpu_seconds", answer.cpu_seconds, now)
         facts = answer.facts
-        if facts.gpus is None:  # a driver that does not answer does not mean that the GPUs changed
+        if facts.gpus is None:  # keep the known GPUs if the driver does not answer
             facts = replace(facts, gpus=probe.reported.gpus)
         probe.reported, probe.reported_at = facts, now
         self._take_runs(probe, answer, now)
@@ -330,8 +330,8 @@ class Collector:
             )
         probe.failures[reason] += 1
         probe.up, probe.trouble = False, f"{reason}: {detail}"
-        self._exposition.replace(probe.key, [])  # half a report would mislead
-        with suppress(Exception):  # writing this family may be what failed
+        self._exposition.replace(probe.key, [])  # clear the report, because half of it would mislead
+        with suppress(Exception):  # this family itself may be the cause of the failure
             self._exposition.replace(probe.key, [write(UP.family(0.0), probe.identity)])
 
     def _stop_polling(self, key: Key) -> None:

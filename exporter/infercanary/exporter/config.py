@@ -101,4 +101,4 @@ def check(path: str | os.PathLike[str] | None, **options: object) -> ExporterCon
 def _check_store(location: str | None) -> None:
     stores.check(location)
     if location and not stores.is_shared(location) and not (folder := Path(location).parent).is_dir():
-        raise ValueError(f"there is no folder {folder}; make it")
+        raise ValueError(f"there is no folder {folder}; create it")

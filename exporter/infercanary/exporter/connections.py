@@ -124,7 +124,8 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
         return response
 
     def _end(self, reason: Reason | None) -> None:
-        if self.transport is None:  # the TLS handshake just ended, or the client left and the handler hangs
+        # the TLS handshake just ended, or the client is gone and the handler hangs
+        if self.transport is None:
             self._connections.open.pop(self, None)
             return
         if reason is not None:
@@ -176,7 +177,8 @@ class Connections:
         except ConnectionError as error:
             if connection.transport is not None and not connection.transport.is_closing():
                 raise
-            error.__traceback__ = None  # the client left; aiohttp would log this as an exporter error
+            # the client closed the connection; aiohttp would log an exporter error
+            error.__traceback__ = None
             return web.Response()
         finally:
             connection.handles = False
@@ -203,7 +205,7 @@ class Connections:
         while True:
             try:
                 accepted, peer = await loop.sock_accept(sock)
-            except OSError as error:  # too many open files, or a client that left
+            except OSError as error:  # too many open files, or the client closed the connection
                 log.warning("a connection was not accepted", error=str(error))
                 await asyncio.sleep(0.1)
                 continue
@@ -222,7 +224,7 @@ class Connections:
                 task = asyncio.create_task(self._connect(server, accepted, address, context))
                 connecting.add(task)
                 task.add_done_callback(connecting.discard)
-            # Let the new connection be counted, and open connections continue, before the next one is accepted.
+            # Give the loop a turn, in which the new connection is counted and open connections continue.
             await asyncio.sleep(0)
 
     async def _connect(self, server: web.Server, sock: socket.socket, address: str, context: Context) -> None:
@@ -234,7 +236,7 @@ class Connections:
                 lambda: connection, sock, ssl=tls, ssl_handshake_timeout=HEADER_SECONDS if tls else None
             )
         except OSError as error:  # the client does not speak TLS, or does not trust this certificate
-            is_late = isinstance(error, ConnectionAbortedError)  # asyncio raises it for a handshake timeout
+            is_late = isinstance(error, ConnectionAbortedError)  # asyncio's error for a handshake time-out
             self.count("no_request" if is_late else "malformed", address)
             error.__traceback__ = None  # the traceback keeps TLS buffers in a reference cycle
         finally:

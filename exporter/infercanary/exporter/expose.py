@@ -147,8 +147,7 @@ class Exposition:
     def families(self, *, in_openmetrics: bool) -> Iterator[bytes]:
         """Yield the exposition, family by family, without OpenMetrics' ``# EOF``.
 
-        Each part is made at the moment the reader asks for it. Otherwise a slow reader would keep old lines in
-        memory.
+        Each part is made only when the reader asks for it. Otherwise a slow reader would keep old lines in memory.
 
         Args:
             in_openmetrics: True for OpenMetrics, False for the text format.

@@ -63,7 +63,7 @@ class History(dict[str, deque[RunSummary]]):
         """Add ``runs`` of any canaries, in order of time."""
         for run in runs:
             summaries = self.pop(run.canary, None) or deque(maxlen=_RUNS)
-            if summaries and summaries[-1].detail:  # only the last run shows its reason
+            if summaries and summaries[-1].detail:  # only the last run's reason is shown
                 summaries[-1] = msgspec.structs.replace(summaries[-1], detail="")
             summaries.append(summarise(run))
             self[run.canary] = summaries

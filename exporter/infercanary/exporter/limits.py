@@ -77,7 +77,7 @@ SHOWN_BYTES = 80_000_000
 _SERIES_BYTES = 200  # smallest counted size; 400,000 series fit, less than Prometheus' sample_limit
 _FAMILY_BYTES = 512 << 10  # size of one family; each slow reader may keep an old copy of a family
 _LONGEST_WAIT = 60.0
-_DEBT = -1e-6  # a smaller debt is a rounding error
+_DEBT = -1e-6  # a smaller debt is due to rounding
 _LOGGED = 20  # largest number of refused containers that one log line names
 _REMEMBERED = 1_500  # number of remembered hashes, several times that of an honest probe
 
@@ -134,7 +134,7 @@ class Account:
         if not self.spend(budget, len(new), now):
             return False
         if new and len(self._known) > _REMEMBERED:
-            del self._known[:]  # known names are counted once more later
+            del self._known[:]  # known names are counted again later
         self._known.extend(new)
         return True
 

@@ -32,7 +32,7 @@ AGE = Metric(
     "infercanary_report_age_seconds",
     "gauge",
     "Time from the last valid report of the container's probe to the last poll.",
-    reading="Healthy is 0. It increases while polls fail.",
+    reading="Healthy is 0. The age increases while polls fail.",
 )
 INFO = Metric(
     "infercanary_container_info",
@@ -61,8 +61,8 @@ REJECTED = Metric(
     "counter",
     "Parts of valid reports that were left out (families, runs, environment entries), by reason.",
     ("reason",),
-    reading="Healthy is no increase. `too_many`: the report is too large. Other reasons: the probe has another "
-    "version, or your config has unusual names.",
+    reading="Healthy is no increase. `too_many`: the report is too large. For other reasons, compare the versions "
+    "of probe and exporter, and look for unusual names in your config.",
 )
 RUNS_COLLECTED = Metric(
     "infercanary_runs_collected_total",
@@ -81,7 +81,8 @@ WAITING = Metric(
     "gauge",
     "Share of the canary's latency over 10 minutes that was CPU wait caused by other processes on the host.",
     ("canary",),
-    reading="A large share is an alert: requests wait, too. Wait caused by the container or its quota does not count.",
+    reading="A large share is an alert: requests wait, too. CPU wait caused by the container or its quota does "
+    "not count.",
 )
 METRICS = (
     WAITING,
@@ -263,7 +264,7 @@ class PolledProbe:
             RUNS_COLLECTED.family(self.runs_collected),
             RUNS_LOST.family(self.runs_lost),
         ]
-        if self.up:  # these values come from the report
+        if self.up:  # values from the report
             shares = self.shared_gpus.items()
             families += [
                 WAITING.family({(canary,): waiting_share(runs) for canary, runs in self.history.items()}),

@@ -59,7 +59,7 @@ def read_facts(families: Iterable[Family]) -> ReportFacts:
     by_name = {family.name: family for family in families}
     cold_starts: dict[str, dict[str, float]] = {}
     for (canary, step), seconds in _values(by_name, COLD_START_METRIC, "canary", "step").items():
-        if step in COLD_START and seconds > 0:  # used as a divisor later
+        if step in COLD_START and seconds > 0:  # zero is excluded, because the value is a divisor later
             cold_starts.setdefault(canary, {})[step] = seconds
     return ReportFacts(
         _by_canary(by_name, "infercanary_canary_state", "state"),

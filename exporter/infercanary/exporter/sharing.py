@@ -36,8 +36,7 @@ UNKNOWN_PROCESSES = Metric(
     "gauge",
     "Processes on the GPU or MIG instance that are in no container with a probe.",
     ("gpu", "uuid"),
-    reading="Above 0, another process uses the GPU. 0 proves nothing if the driver hides processes of other "
-    "containers.",
+    reading="Above 0, another process uses the GPU. 0 is no proof if the driver hides processes of other containers.",
 )
 
 _NAMES = 3
@@ -79,7 +78,8 @@ def shared_gpus(gpus: Mapping[Key, Iterable[SeenGpu]]) -> dict[Key, dict[tuple[s
     shares: defaultdict[Key, dict[tuple[str, str], GpuShare]] = defaultdict(dict)
     for uuid, sharers in users.items():
         others = len(sharers) - 1
-        first = sorted(sharers, key=lambda key: key[::-1])[: _NAMES + 1]  # there may be many sharers
+        # limited, because many containers may share the GPU
+        first = sorted(sharers, key=lambda key: key[::-1])[: _NAMES + 1]
         known = sum(gpu.own for gpu in sharers.values())
         for key, gpu in sharers.items():
             names = [_name(other) for other in first if other != key][:_NAMES]

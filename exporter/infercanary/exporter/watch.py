@@ -86,7 +86,7 @@ class Watch:
 
     def _note(self, name: str, error: BaseException, ending: str) -> None:
         self._failures[name,] += 1
-        with suppress(Exception):  # an error of the log must not end the worker, too
+        with suppress(Exception):  # an error of the log must not end the worker
             log.error(
                 "a worker ended because of a bug in the exporter", worker=name, then=ending, exc_info=error
             )
@@ -105,7 +105,7 @@ class _OwnThreads(ThreadPoolExecutor):
     def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         """Run a function in a new thread."""
         done: Future[Any] = Future()
-        done.set_running_or_notify_cancel()  # a caller that gives up does not cancel the call
+        done.set_running_or_notify_cancel()  # the call continues after its caller gives up
 
         def run() -> None:
             try:

@@ -166,7 +166,7 @@ def _context(tls: Tls | None, path: Path) -> ssl.SSLContext | None:
     certificate, key, *authorities = files = tls.files(path.parent)
     try:
         for file in files:
-            file.stat()  # unlike ssl's error, this one names the file
+            file.stat()  # opened first, because this error names the file, unlike ssl's
         # An empty password, because otherwise OpenSSL would ask for the password on the terminal.
         context.load_cert_chain(certificate, key, password="")
         for file in authorities:

@@ -93,7 +93,7 @@ class Alignment:
         near = ran_on[: self._pool.concurrent_starts]
         stays = [ran for ran in near if len(ran.during.samples) >= self._pool.concurrent_runs]
         until = max(start.times[-1] for start in after)
-        # Do not wait for a start whose run interval is above 30 s.
+        # Do not wait for starts with a run interval above 30 s.
         if not stays and any(ran.ends >= until and ran.before.pace <= 30 for ran in near):
             return None
         own = {start.boot for start in baseline}

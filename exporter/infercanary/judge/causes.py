@@ -95,8 +95,8 @@ class Attribution:
         blame = self._blame(seen, changed) if shift.log and not awaits else {}
         tags = seen.risen
         if blame.get("cause") in ("image", "both") and (users := seen.gpu_users):
-            # A GPU gives each process a time slice that is longer than a control's repeat. So controls that did not
-            # move do not prove that the image caused the shift (docs/adr/0026). Controls that moved still count.
+            # A GPU gives each process a time slice longer than a control's repeat. So unchanged controls are no proof
+            # that the image caused the shift (docs/adr/0026). Changed controls still count.
             blame, tags = {}, tags | {GPU_BUSY: users}
         return msgspec.structs.replace(
             known,

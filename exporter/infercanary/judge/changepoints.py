@@ -184,7 +184,7 @@ def segmented(logs: Floats, scale: float) -> Iterator[list[int]]:
         best = costs.argmin(axis=1)
         costs -= costs[rows, best, None]
         before[step] = since[rows, best]
-        np.copyto(since, step, where=costs >= most)  # a change to this level costs less
+        np.copyto(since, step, where=costs >= most)  # a change to this level is cheaper than staying
         np.minimum(costs, most, out=costs)
         costs += loss
     for row, step in enumerate(since[rows, costs.argmin(axis=1)]):

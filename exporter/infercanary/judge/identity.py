@@ -67,7 +67,7 @@ def redrawn(starts: Sequence[Start]) -> int:
     Returns:
         0 if two starts have the same weights, or if there are too few starts.
     """
-    fewest = 4  # fewer starts may each have been a real upgrade with new weights
+    fewest = 4  # with fewer starts, each may be a real upgrade with new weights
     models = [start.model for start in starts if start.model.startswith(_WEIGHTS)]
     return len(models) if len({*models}) == len(models) >= fewest else 0
 

@@ -159,7 +159,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _OF_RUN = [name for name in Sample.__struct_fields__ if name in Run.__struct_fields__]
 _of_run = attrgetter(*_OF_RUN)
-_NUMBERS = ("median", "sm_clock", "waited", "crowded", "inside", "received")  # these fields may be None
+_NUMBERS = ("median", "sm_clock", "waited", "crowded", "inside", "received")  # fields that may be None
 _BY_NAME = ("phases", "controls", "off_cpu", "measures")
 
 
@@ -339,9 +339,9 @@ class Concurrent(NamedTuple):
     """A start of the old image that continued to run beside the new image: a concurrent baseline."""
 
     before: Start
-    """Its runs before the first new start."""
+    """Runs of the start before the first new start."""
     during: Start
-    """Its runs during the new starts."""
+    """Runs of the start during the new starts."""
     ends: float
     """Unix time until which the start is known to run."""
 

@@ -56,7 +56,8 @@ class OperatorShift(msgspec.Struct, frozen=True):
     change: Kind
     detail: str = ""
     """Changes of the operator other than its time: device, kernel or library, shapes or types, number of calls. Such
-    as ``mkldnn_convolution → _slow_conv2d_forward``, ``cuda:0 → cpu``, ``8x256 float → 8x256 double``, ``5 → 9 calls``.
+    as ``mkldnn_convolution → _slow_conv2d_forward``, ``cuda:0 → cpu``, ``8x256 float → 8x256 double``, ``5 → 9
+    calls``.
     """
     shapes: str = ""
     """Shapes of the row that changed most; empty if unknown."""
@@ -92,7 +93,8 @@ def compare_operators(
     if old is None or new is None:
         return None
     whole, felt = median(new.wall) - median(old.wall), timed[1] - timed[0]
-    if abs(whole - 1.25 * felt) >= 0.75 * abs(felt):  # less than half of the timed change, or more than twice
+    # profiles show less than half or more than twice of the timed change
+    if abs(whole - 1.25 * felt) >= 0.75 * abs(felt):
         return Operators("unexplained")
     names = old_names(old, new)
     kinds = {row.kind: row.kind for row in new.rows + old.rows} | names

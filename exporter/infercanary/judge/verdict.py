@@ -188,7 +188,7 @@ def _without_upgrade(result: Result, selection: Selection) -> Result:
     if not selection.live:
         return result
     last = selection.live[-1]
-    # Leave out runs of a rolled-back image.
+    # Leave out the runs of a rolled-back image.
     starts = [start for start in selection.starts if start.identity == last.identity]
     same = _runs(starts)
     return replace(

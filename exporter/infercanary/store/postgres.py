@@ -79,7 +79,7 @@ class PostgresDatabase(Database):
         )
         text = self.explained(str(cause) or type(cause).__name__, getattr(cause, "sqlstate", None) or "")
         if connection is not None and not is_refused:
-            connection.invalidate()  # its state is unknown, so the next work reconnects
+            connection.invalidate()  # the connection's state is unknown, so the next work reconnects
         return (StoreError if is_refused else StoreAway)(text)
 
     @cached_property
@@ -131,12 +131,14 @@ class PostgresDatabase(Database):
             return
         if version is not None and not self.upgrades:
             raise StoreError(
-                f"{self.shown}: the tables are of an older InferCanary (schema {version}); upgrade them as their owner "
+                f"{self.shown}: the tables are of an older InferCanary (schema {version}); upgrade them as their "
+                "owner "
                 "with `python -m infercanary.store.migrate LOCATION`"
             )
         self.begin(connection)
         connection.execute(select(func.pg_advisory_xact_lock(_TABLES_LOCK)))
-        if migrate.read_version(connection, self.shown) == version:  # no other exporter did this meanwhile
+        # check again, because another exporter may have created the tables meanwhile
+        if migrate.read_version(connection, self.shown) == version:
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             migrate.update(connection, version)
         connection.commit()

@@ -72,7 +72,8 @@ class SqliteDatabase(Database):
         self._path = path
         self.engine = create_engine(
             URL.create("sqlite", database=str(path or ":memory:")),
-            paramstyle="named",  # as for psycopg, so that Session.fast passes parameters to the driver unchanged
+            # same style as psycopg, so that Session.fast passes parameters to the driver unchanged
+            paramstyle="named",
             # Only explicit statements begin and end transactions.
             connect_args={"timeout": _LOCK_SECONDS, "isolation_level": None, "check_same_thread": False},
             poolclass=NullPool,

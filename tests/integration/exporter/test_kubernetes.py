@@ -271,7 +271,7 @@ async def test_only_a_server_whose_certificate_is_trusted_gets_the_token(tmp_pat
 def test_where_it_runs_is_known_or_one_line(monkeypatch):
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "NODE_NAME"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UsageError, match="this is no pod"):
+    with pytest.raises(UsageError, match="not in a pod"):
         source()
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")

@@ -1,4 +1,4 @@
-"""Containers with a probe, their request to be polled, and following the source that finds them."""
+"""Containers with a probe, their request for polling, and the discovery that follows their source."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class DockerSource:
         self._read_until = time.time()
         """Unix time of the last event, by Docker's clock."""
         self._taken: deque[int] = deque(maxlen=256)
-        """Hashes of the last events, as many as Docker keeps: it sends them again after its clock was set back."""
+        """Hashes of the last events, as many as Docker keeps. Docker sends them again after its clock was set back."""
         self._listed: dict[str, Container] = {}
         self._listed_before: dict[str, Container] = {}
         self._ends: dict[str, _Event] = {}
@@ -124,7 +124,7 @@ class DockerSource:
         return [*filter(None, convert_each(entries, listing.container, self._failed))]
 
     async def _follow_events(self, client: docker.APIClient, changed: asyncio.Event) -> None:
-        """Process each event once. Docker keeps its last 256 events, so no event is lost between two streams."""
+        """Process each event once. Docker keeps its last 256 events, so no event between two streams is lost."""
         try:
             while True:
                 events = await asyncio.to_thread(self._open_events, client)
@@ -133,7 +133,7 @@ class DockerSource:
                         if self._take(line):
                             changed.set()
                 finally:
-                    with suppress(OSError, AttributeError):  # the stream may just be ending by itself
+                    with suppress(OSError, AttributeError):  # the stream may be ending anyway
                         events.close()
                 await asyncio.sleep(_SETTLE_SECONDS)
         finally:
@@ -189,4 +189,4 @@ def _read(path: str) -> str:
     try:
         return Path(path).read_text()
     except OSError:
-        return ""  # without procfs, this is not a container
+        return ""  # a system without procfs is not a container

@@ -229,7 +229,8 @@ class Listing:
             if writers := self._writers(path.removeprefix("unix://"), listed):
                 several = label_text(", ".join(sorted(writers)))
                 raise _UnpolledError(
-                    f"the volume of its socket is also writable for {several}; use a separate volume for each container"
+                    f"the volume of its socket is also writable for {several}; use a separate volume for each "
+                    "container"
                 )
             return path
         port = listed.labels.get(PORT_LABEL, str(DEFAULT_PORT))
@@ -242,7 +243,7 @@ class Listing:
     def _writers(self, path: str, listed: ListedContainer) -> set[str]:
         """Return the other containers that may create a socket at this path.
 
-        The first of them to create it would pass for the container.
+        The first container to create the socket could pretend to be this container.
 
         Mounts of folders above the shared folder are ignored: access to Docker's own folders means control of the
         host.

@@ -185,9 +185,9 @@ def source() -> KubernetesPods:
     """
     host, node = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("NODE_NAME")
     if not host:
-        raise UsageError("discovery: this is no pod: KUBERNETES_SERVICE_HOST is not set")
+        raise UsageError("discovery: not in a pod, because KUBERNETES_SERVICE_HOST is not set")
     if not node:
         raise UsageError(
-            "discovery: the node's name is not known; set NODE_NAME from the field spec.nodeName of the pod"
+            "discovery: the node's name is unknown; set NODE_NAME from the field spec.nodeName of the pod"
         )
     return KubernetesPods(f"https://{in_url(host)}:{os.environ.get('KUBERNETES_SERVICE_PORT') or 443}", node)

@@ -192,7 +192,7 @@ def _ports(pod: Pod) -> tuple[dict[str, int], str]:
     names = [name for name, port in ports if port.container_port == number]
     mistake = ""
     if not names:
-        # A sidecar that watches a server is a different container from the server.
+        # The sidecar and the watched server are different containers.
         names = [each.name for each in pod.spec.containers if each.name != pod.given.get(WATCHES)]
         if len(names) > 1:
             mistake = f"the pod has several containers, and none has a port named {PORT_NAME}; give the port this name"
