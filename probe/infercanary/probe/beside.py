@@ -14,7 +14,6 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -89,9 +88,6 @@ def _supervise(path: str, server: int) -> NoReturn:
         except OSError as error:  # too few processes or too little memory; the server comes first
             why = f"the probe cannot be started ({error.strerror})"
         else:
-            with suppress(OSError):
-                # If memory runs out, the kernel ends the probe, and not the server: proc(5), oom_score_adj.
-                Path(f"/proc/{probe.pid}/oom_score_adj").write_text("1000")
             code = probe.wait()
             why = f"the probe ended with exit code {code if code >= 0 else 128 - code}"
         if code == -signal.SIGKILL:

@@ -93,6 +93,7 @@ _VARIABLES = (
     "TORCH_CUDNN_V8_API_DISABLED",
 )
 
+_CPUS = Path("/proc/cpuinfo")
 _MAX_BYTES = 200  # bytes of a value: the exporter accepts labels of 256
 
 
@@ -141,10 +142,10 @@ def _os_name() -> str:
         return "unknown"
 
 
-def _cpu_model(file: Path = Path("/proc/cpuinfo")) -> str:
+def _cpu_model() -> str:
     """Return the CPU model's name. On AArch64, the kernel gives only numbers: return those of each kind of core."""
     try:
-        lines = [line.partition(":") for line in file.read_text(errors="replace").splitlines()]
+        lines = [line.partition(":") for line in _CPUS.read_text(errors="replace").splitlines()]
     except OSError:
         return "unknown"
     values: dict[str, list[str]] = {}

@@ -104,10 +104,9 @@ class Taking:
     Args:
         target: Gives its samples, its engine's memory, and the address of the server that it calls.
         container: The container of this process.
-        proc: The process's folder in ``/proc``.
     """
 
-    def __init__(self, target: Target, container: ContainerCpu, proc: Path = _PROC) -> None:
+    def __init__(self, target: Target, container: ContainerCpu) -> None:
         self.is_guest = False
         """True if the process is a server's: then its memory peaks are not reset."""
         self.seconds = 0.0
@@ -115,7 +114,6 @@ class Taking:
         self._target = target
         self._is_beside: bool | None = None  # server in this container; None before the first good run
         self._container = container
-        self._proc = proc
         self._has_peak = False
 
     def begin(self) -> None:
@@ -124,7 +122,7 @@ class Taking:
         self._has_peak = False
         if not self.is_guest:
             with suppress(OSError):  # a kernel without CONFIG_PROC_PAGE_MONITOR
-                reset_peak(self._proc)
+                reset_peak()
                 self._has_peak = True
             with suppress(Exception):  # the target may be the user's code
                 self._target.reset_memory_peak()
@@ -167,34 +165,23 @@ class Taking:
         return self._container.resident() if self._is_beside else None
 
     def _of_process(self) -> int:
-        return peak(self._proc) if self._has_peak else resident(self._proc)
+        return peak() if self._has_peak else resident()
 
 
-def reset_peak(proc: Path = _PROC) -> None:
+def reset_peak() -> None:
     """Reset the peak of the process's resident memory.
-
-    Args:
-        proc: The process's folder in ``/proc``.
 
     Raises an OSError on a kernel without CONFIG_PROC_PAGE_MONITOR.
     """
-    (proc / "clear_refs").write_bytes(_RESET_PEAK)
+    (_PROC / "clear_refs").write_bytes(_RESET_PEAK)
 
 
-def peak(proc: Path = _PROC) -> int:
-    """Return the peak of resident bytes since the last reset.
-
-    Args:
-        proc: See :func:`reset_peak`.
-    """
-    _, _, rest = (proc / "status").read_bytes().partition(b"\nVmHWM:")
+def peak() -> int:
+    """Return the peak of resident bytes since the last reset."""
+    _, _, rest = (_PROC / "status").read_bytes().partition(b"\nVmHWM:")
     return int(rest.split(maxsplit=1)[0]) << 10
 
 
-def resident(proc: Path = _PROC) -> int:
-    """Return the present resident bytes.
-
-    Args:
-        proc: See :func:`reset_peak`.
-    """
-    return int((proc / "statm").read_bytes().split()[1]) * _PAGE
+def resident() -> int:
+    """Return the present resident bytes."""
+    return int((_PROC / "statm").read_bytes().split()[1]) * _PAGE

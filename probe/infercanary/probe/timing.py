@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -97,9 +96,7 @@ class _HostSpan:
     def __enter__(self) -> None:
         self.begin = perf_counter_ns()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end = perf_counter_ns()
 
 
@@ -116,11 +113,9 @@ class _DeviceSpan(_HostSpan):
         super().__enter__()
         self.start.record(self.stream)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop.record(self.stream)
-        super().__exit__(kind, error, trace)
+        super().__exit__()
 
 
 class CudaClock:

@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers import Unavailable, cgroup
 from infercanary.probe.samplers.cgroup import CgroupSampler, ContainerCpu, granted_cpus, limits
 
 
@@ -26,10 +27,22 @@ def moved(text, folder, to=""):
     return "\n".join(folder + line.replace("/x/", to or "/x/", 1) for line in text.strip().splitlines())
 
 
+def here(root, proc):
+    """As if cgroups were mounted at ``root``, and the process's folder were ``proc``."""
+    return patch.multiple(cgroup, _ROOT=root, _PROC=proc)
+
+
+def granted(root, proc):
+    with here(root, proc):
+        return granted_cpus()
+
+
 def found(root, proc):
     """The names' distinctive parts, with the label's value after a dot, and values, sorted."""
     values = {}
-    for family in CgroupSampler(root, proc).sample():
+    with here(root, proc):
+        families = list(CgroupSampler().sample())
+    for family in families:
         assert family.points
         for point in family.points:
             name = family.name.removeprefix("infercanary_cgroup_").removesuffix("_total")
@@ -152,12 +165,12 @@ SCENARIOS = {
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_what_is_found(tmp_path, name):
-    own, files, expected, granted, given = SCENARIOS[name]
+    own, files, expected, cpus, given = SCENARIOS[name]
     root, proc = tmp_path / "a/b", tmp_path / "proc"
     tree(proc, parsed(f"cgroup = {own}"))
     tree(tmp_path, {"elsewhere/cpu.max": "1 100\n"})
     tree(root, parsed(files) | ({"cgroup.controllers": "cpu memory\n"} if name.startswith("v2") else {}))
-    assert (found(root, proc), granted_cpus(root, proc)) == (expected, granted)
+    assert (found(root, proc), granted(root, proc)) == (expected, cpus)
     if given is not None:
         assert ", ".join(f"{name} {limit}" for name, limit in limits(root, proc).items()) == given
 
@@ -166,8 +179,8 @@ def test_no_cgroup_is_unavailable_and_not_an_error(tmp_path):
     for files, why in (({}, "cannot be read"), ({"cgroup": "0::/\n"}, "no cgroup is mounted at")):
         tree(tmp_path / "proc", files)
         with pytest.raises(Unavailable, match=why):
-            list(CgroupSampler(tmp_path / "sys", tmp_path / "proc").sample())
-    assert granted_cpus(tmp_path / "sys", tmp_path / "proc") is None
+            found(tmp_path / "sys", tmp_path / "proc")
+    assert granted(tmp_path / "sys", tmp_path / "proc") is None
 
 
 @pytest.mark.parametrize("own", ["", "0::/", OWN_V1])
@@ -175,7 +188,8 @@ def test_limits_that_could_not_be_seen_are_unknown(tmp_path, own):
     """What the process's list names need not be mounted where it runs, and no limit is another thing."""
     tree(tmp_path, {"proc/cgroup": own.replace("; ", "\n")})
     assert limits(tmp_path / "sys", tmp_path / "proc") == {"cpu_quota": "unknown", "memory_limit": "unknown"}
-    of_none = ContainerCpu(tmp_path / "none", tmp_path / "proc")
+    with here(tmp_path / "none", tmp_path / "proc"):
+        of_none = ContainerCpu()
     assert (of_none.seconds(), of_none.resident()) == (None, None)
 
 
@@ -198,7 +212,8 @@ CONTAINERS = [
 def test_what_all_processes_of_a_container_take(tmp_path, own, files, seconds, resident):
     tree(tmp_path, parsed(f"proc/cgroup = 0::{own}; 1:cpuacct:/; 2:memory:/"))
     tree(tmp_path / "sys", parsed(files))
-    container = ContainerCpu(tmp_path / "sys", tmp_path / "proc")
+    with here(tmp_path / "sys", tmp_path / "proc"):
+        container = ContainerCpu()
     assert (container.seconds(), container.resident()) == (seconds, resident)
 
 
@@ -222,9 +237,9 @@ def test_garbage_leaves_metrics_out_and_never_fails(tmp_path, content, own, file
             (root / name).write_bytes(content) if content is not None else (root / name).mkdir()
     if is_cpuset:
         assert "cpuset" not in found(root, proc) and "memory_limit_hits=3" in found(root, proc)
-        assert granted_cpus(root, proc) == 1.5
+        assert granted(root, proc) == 1.5
     else:
-        assert found(root, proc) == "cpuset_cpus=5 cpuset_info.0-3,8=1" and granted_cpus(root, proc) == 5
+        assert found(root, proc) == "cpuset_cpus=5 cpuset_info.0-3,8=1" and granted(root, proc) == 5
 
 
 GOLDEN = Path(__file__).parents[2] / "golden/cgroup_v2"

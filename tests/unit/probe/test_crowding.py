@@ -14,7 +14,7 @@ from time import process_time
 import pytest
 
 from infercanary.probe.contention import Helped, explain_repeats, off_cpu
-from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers import Unavailable, cgroup, network
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.network import RECEIVED, NetworkSampler
 from infercanary.probe.samplers.threads import ThreadUsage
@@ -120,9 +120,10 @@ def test_a_busy_thread_of_the_own_process_crowds_it():
 
 
 @pytest.mark.parametrize("phase", ["wait", "compute"])
-def test_where_the_container_is_not_the_canarys_nothing_is_known(tmp_path, phase):
+def test_where_the_container_is_not_the_canarys_nothing_is_known(tmp_path, monkeypatch, phase):
     """A canary that calls a server, which may be in another container; and a process that is in no container."""
-    container = Container() if phase == "wait" else ContainerCpu(tmp_path, tmp_path)
+    monkeypatch.setattr(cgroup, "_PROC", tmp_path)
+    container = Container() if phase == "wait" else ContainerCpu()
     with busy_process():
         done = round_of(container, phase)
     assert done.inside is None and done.crowded is None
@@ -136,11 +137,15 @@ SNMP = "Ip: A B\nIp: 1 2\nTcp: ActiveOpens InSegs OutSegs\nTcp: 3 6468811 7\nUdp
 @pytest.mark.parametrize(
     ("interfaces", "known"), [(["lo", "eth0"], True), (["lo", "eth0/device"], False), ([], False)]
 )
-def test_what_it_receives_is_known_of_a_container_with_its_own_network(tmp_path, interfaces, known):
+def test_what_it_receives_is_known_of_a_container_with_its_own_network(
+    tmp_path, monkeypatch, interfaces, known
+):
     (tmp_path / "snmp").write_text(SNMP)
     for name in interfaces:
         (tmp_path / "net" / name).mkdir(parents=True)
-    sampler = NetworkSampler(tmp_path / "snmp", tmp_path / "net")
+    monkeypatch.setattr(network, "_SNMP", tmp_path / "snmp")
+    monkeypatch.setattr(network, "_INTERFACES", tmp_path / "net")
+    sampler = NetworkSampler()
     if known:
         assert values(sampler.sample()) == {RECEIVED.name: {(): 6468811.0}}
     else:

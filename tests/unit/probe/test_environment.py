@@ -60,12 +60,14 @@ CPUS = {
 
 
 @pytest.mark.parametrize(("cpuinfo", "model"), CPUS.items())
-def test_the_cpu_has_a_name_on_each_architecture(tmp_path, cpuinfo, model):
+def test_the_cpu_has_a_name_on_each_architecture(tmp_path, monkeypatch, cpuinfo, model):
     (tmp_path / "cpuinfo").write_text(cpuinfo)
-    assert environment._cpu_model(tmp_path / "cpuinfo") == model
+    monkeypatch.setattr(environment, "_CPUS", tmp_path / "cpuinfo")
+    assert environment._cpu_model() == model
 
 
-def test_the_cpus_of_a_grace_compute_in_bfloat16(tmp_path):
+def test_the_cpus_of_a_grace_compute_in_bfloat16(tmp_path, monkeypatch):
     (tmp_path / "cpuinfo").write_text(GRACE)
     torch = SimpleNamespace(backends=SimpleNamespace(mkldnn=SimpleNamespace(is_available=lambda: True)))
-    assert matmul.has_native_bfloat16(torch, {}, tmp_path / "cpuinfo")
+    monkeypatch.setattr(matmul, "_CPUS", tmp_path / "cpuinfo")
+    assert matmul.has_native_bfloat16(torch)

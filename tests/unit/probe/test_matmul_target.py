@@ -92,10 +92,13 @@ FEATURES = r"""
 
 
 @pytest.mark.parametrize(("text", "variables", "native"), typed(FEATURES))
-def test_where_bfloat16_is_native(tmp_path, text, variables, native):
+def test_where_bfloat16_is_native(tmp_path, monkeypatch, text, variables, native):
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
-    assert has_native_bfloat16(torch, variables, tmp_path / "cpuinfo") == native
+    monkeypatch.setattr(module, "_CPUS", tmp_path / "cpuinfo")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert has_native_bfloat16(torch) == native
 
 
 MISTAKES = """

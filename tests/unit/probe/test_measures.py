@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -16,6 +17,7 @@ from infercanary.contract.measures import (
     MEASURES,
     THROUGHPUT,
 )
+from infercanary.probe import measures
 from infercanary.probe.canary_metrics import CanaryMetrics
 from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import RATE, SHOWN, Taking, of_gpu
@@ -71,10 +73,11 @@ class Counting(Scripted):
 
 
 def taken(target, proc, is_guest=False, calls_a_server=False):
-    taking = Taking(target, Container(), proc)
+    taking = Taking(target, Container())
     taking.is_guest = is_guest
-    taking.begin()
-    return taking.end(TIMINGS, calls_a_server)
+    with patch.object(measures, "_PROC", proc):
+        taking.begin()
+        return taking.end(TIMINGS, calls_a_server)
 
 
 def test_the_peak_is_that_of_the_run_and_a_guest_resets_nothing(proc):
@@ -98,7 +101,7 @@ def test_the_memory_of_a_server_is_not_that_of_its_client(proc, monkeypatch):
     assert taken(Scripted(), proc, calls_a_server=True) == {THROUGHPUT: 5.0}, "it does not say which"
     assert taken(Calling(), proc, calls_a_server=True) == {THROUGHPUT: 5.0, HOST_MEMORY: 7000}
     is_here = False
-    taking = Taking(Calling(), Container(), proc)
+    taking = Taking(Calling(), Container())
     for _ in range(3):
         taking.begin()
         assert taking.end(TIMINGS, calls_a_server=True) == {THROUGHPUT: 5.0}
@@ -119,13 +122,14 @@ no such name.invalid | true  | /           | false
 @pytest.mark.parametrize(("host", "in_container", "cgroup", "is_here"), typed(SERVERS))
 def test_a_server_in_the_same_container(tmp_path, monkeypatch, host, in_container, cgroup, is_here):
     monkeypatch.setattr(listener, "in_container", lambda: in_container)
+    monkeypatch.setattr(listener, "_PROC", tmp_path)
     for process, own in (("self", "/"), (str(os.getpid()), cgroup)):
         (tmp_path / process).mkdir()
         (tmp_path / process / "cgroup").write_text(f"0::{own}\n")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert listener.listens_here(host, port, tmp_path) is is_here
-    assert not listener.listens_here(host, port, tmp_path), "nothing listens there any more"
+        assert listener.listens_here(host, port) is is_here
+    assert not listener.listens_here(host, port), "nothing listens there any more"
 
 
 @pytest.mark.parametrize("odd", [ValueError("broken"), None, "much", 0, -1, float("inf"), float("nan")])

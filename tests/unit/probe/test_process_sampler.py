@@ -17,11 +17,6 @@ CPU, MEMORY = "infercanary_cpu_seconds_total", "infercanary_resident_memory_byte
 WORK = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
 
 
-def sampler():
-    """As in a container, of whatever runs here."""
-    return ProcessSampler(lambda: True)
-
-
 def sampled(of):
     """Name → command, which is empty for this process → value."""
     return {
@@ -44,19 +39,21 @@ def worker(folder, name):
 
 @pytest.fixture(autouse=True)
 def every_process(monkeypatch):
-    """However many run here, each is read."""
+    """As in a container, of whatever runs here; however many run, each is read."""
+    monkeypatch.setattr(processes, "in_container", lambda: True)
     monkeypatch.setattr(processes, "MOST", 100_000)
 
 
-def test_outside_of_a_container_it_shows_its_own_memory_alone():
-    found = sampled(ProcessSampler(lambda: False))
+def test_outside_of_a_container_it_shows_its_own_memory_alone(monkeypatch):
+    monkeypatch.setattr(processes, "in_container", lambda: False)
+    found = sampled(ProcessSampler())
     assert found == {MEMORY: {"": pytest.approx(psutil.Process().memory_info().rss, rel=0.2)}}
 
 
 def test_what_runs_beside_it_is_summed_by_command(tmp_path, monkeypatch):
     """Only the first commands have a name."""
     monkeypatch.setattr(processes, "COMMANDS", 100_000)
-    of, others = sampler(), sampler()
+    of, others = ProcessSampler(), ProcessSampler()
     before, known = sampled(of), len(sampled(others)[CPU])
     with worker(tmp_path, "infer-worker") as one, worker(tmp_path, "infer-worker") as other:
         with monkeypatch.context() as patch:
@@ -80,7 +77,7 @@ def test_it_is_not_one_of_the_others_and_a_sample_reads_a_bounded_number(monkeyp
     read = {process.pid for process in processes._others()}
     assert os.getpid() not in read and os.getppid() in read
     monkeypatch.setattr(processes, "MOST", 1)
-    assert len(sampled(sampler())[MEMORY]) == 2, "this process, and one other"
+    assert len(sampled(ProcessSampler())[MEMORY]) == 2, "this process, and one other"
 
 
 def test_an_id_that_is_used_again_is_another_process(monkeypatch):
@@ -88,7 +85,7 @@ def test_an_id_that_is_used_again_is_another_process(monkeypatch):
     monkeypatch.setattr(
         processes, "_others", lambda: iter([processes._Read(os.getpid(), "python", next(seconds), 1)])
     )
-    of = sampler()
+    of = ProcessSampler()
     assert [sampled(of)[CPU]["python"] for _ in range(4)] == [3.0, 5.0, 6.0, 6.5]
 
 

@@ -171,7 +171,8 @@ def moved(sampler):
 
 @pytest.mark.usefixtures("one_mask")
 def test_counters_keep_the_share_of_threads_that_ended(tmp_path, monkeypatch):
-    sampler = ThreadSampler(tmp_path)
+    monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(tmp_path / "task"))
+    sampler = ThreadSampler()
     # The last: the id of the second is used again by a thread that has moved twice.
     for threads, moves in {"1 10, 2 5": 15, "1 12, 2 9": 21, "1 12": 21, "1 13, 2 2": 24}.items():
         live(tmp_path, threads)
@@ -190,7 +191,8 @@ def test_counters_keep_the_share_of_threads_that_ended(tmp_path, monkeypatch):
 def test_of_many_threads_some_are_looked_at_in_each_sample_and_all_in_turn(tmp_path, monkeypatch):
     """Nothing is lost, but it is late; new threads come first."""
     monkeypatch.setattr("infercanary.probe.samplers.threads.DETAILED", 40)
-    sampler = ThreadSampler(tmp_path)
+    monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(tmp_path / "task"))
+    sampler = ThreadSampler()
     for threads, moves in (
         ("1-100 1", [40, 80, 100, 100]), ("1-100 3", [180, 260, 300, 300]), ("1-2 3", [300]),
         ("1-2 4, 101-140 1", [340, 342]),
@@ -201,16 +203,18 @@ def test_of_many_threads_some_are_looked_at_in_each_sample_and_all_in_turn(tmp_p
 
 @pytest.mark.usefixtures("one_mask")
 @pytest.mark.parametrize("text", ["", "0 0 0\n", "garbage\n", "1 2\n", "-1 x 3\n", "\0\0\0"], ids=repr)
-def test_a_kernel_that_does_not_count(tmp_path, text):
+def test_a_kernel_that_does_not_count(tmp_path, monkeypatch, text):
     live(tmp_path, "0-1 0, 17 0")
-    sampler = ThreadSampler(tmp_path, local_cpus=lambda: {"0": frozenset({0}), "1": frozenset({1})})
+    monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(tmp_path / "task"))
+    sampler = ThreadSampler(local_cpus=lambda: {"0": frozenset({0}), "1": frozenset({1})})
     assert sampled(sampler)["off_node_threads"] == 1, "the last CPU is found behind any name"
     for file in (tmp_path / "task").glob("*/*"):
         file.write_text(text)
-    found = sampled(ThreadSampler(tmp_path, local_cpus=lambda: {"0": frozenset({0})}))
+    found = sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset({0})}))
     assert not found.keys() & {"migrations", "run_queue_seconds"} and found["off_node_threads"] == 0
+    monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(tmp_path / "none/task"))
     with pytest.raises(Unavailable, match="task cannot be read"):
-        list(ThreadSampler(tmp_path / "none").sample())
+        list(ThreadSampler().sample())
 
 
 # A thread's own usage ----------------------------------------------------------------------------------------
@@ -233,10 +237,11 @@ def test_usage_is_that_of_the_calling_thread():
     assert (thread_usage() - begin).cpu_seconds < worked.cpu_seconds
 
 
-def test_usage_adds_up_and_what_is_not_known_stays_so(tmp_path):
+def test_usage_adds_up_and_what_is_not_known_stays_so(monkeypatch):
     total = ThreadUsage() + (ThreadUsage(3.0, 0.5, 20, 4, 7) - ThreadUsage(1.0, 0.25, 15, 3, 5))
     assert total[:5] == (2.0, 0.25, 5, 1, 2) and (total + total)[:5] == (4.0, 0.5, 10, 2, 4)
-    untold = thread_usage(str(tmp_path))
+    monkeypatch.setattr("infercanary.probe.samplers.threads._read", lambda path: b"")
+    untold = thread_usage()
     assert (untold - total)[1] is (total + untold)[4] is untold.migrations is None
     # Waiting for others is less what the own threads computed.
     for queued, waited in {0.5: 0.2, 0.2: 0.0, None: None}.items():
@@ -246,7 +251,7 @@ def test_usage_adds_up_and_what_is_not_known_stays_so(tmp_path):
 
 @needs_two_cpus
 @pytest.mark.parametrize("cpu", [min(CPUS), max(CPUS)])
-def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu, tmp_path):
+def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu, monkeypatch):
     tids, here = list[int](), threading.get_native_id()
 
     def pin():
@@ -259,7 +264,8 @@ def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu, tmp_path):
     deadline = time.monotonic() + 10  # the kernel's part of it ends after Python's
     while thread_place(tids[0]) != Place(None, None):
         assert time.monotonic() < deadline, "it ended"
-    assert thread_place(here, str(tmp_path)) == Place(frozenset(CPUS), None), "as far as it is known"
+    monkeypatch.setattr("infercanary.probe.samplers.threads._read", lambda path: b"")
+    assert thread_place(here) == Place(frozenset(CPUS), None), "as far as it is known"
 
 
 NODES = {"0": frozenset({0, 1}), "1": frozenset({2, 3})}

@@ -16,29 +16,20 @@ RECEIVED = Metric(
     "image.",
 )
 
+_SNMP, _INTERFACES = Path("/proc/self/net/snmp"), Path("/sys/class/net")
+
 
 @register
 class NetworkSampler(Sampler):
-    """Reads the counters of this process's network namespace.
-
-    Args:
-        snmp: The kernel's counters of TCP.
-        interfaces: The folder with an entry for each interface.
-    """
+    """Reads the counters of this process's network namespace."""
 
     name = "network"
 
-    def __init__(
-        self, snmp: Path = Path("/proc/self/net/snmp"), interfaces: Path = Path("/sys/class/net")
-    ) -> None:
-        self._snmp = snmp
-        self._interfaces = interfaces
-
     def sample(self) -> Iterable[Family]:
         # Only the host's namespace has hardware interfaces; a container has one end of a virtual pair.
-        names = list(self._interfaces.glob("*"))
+        names = list(_INTERFACES.glob("*"))
         if not names or any((name / "device").exists() for name in names):
             raise Unavailable("the container shares the host's network, so its requests cannot be counted")
-        lines = [line.split() for line in self._snmp.read_text().splitlines() if line.startswith("Tcp:")]
+        lines = [line.split() for line in _SNMP.read_text().splitlines() if line.startswith("Tcp:")]
         counters = dict(zip(*lines, strict=True))
         yield RECEIVED.family(int(counters["InSegs"]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -37,16 +37,11 @@ class _Read(NamedTuple):
 
 @register
 class ProcessSampler(Sampler):
-    """Reads processes by psutil.
-
-    Args:
-        is_contained: True if the visible processes are those of a container.
-    """
+    """Reads processes by psutil."""
 
     name = "processes"
 
-    def __init__(self, is_contained: Callable[[], bool] = in_container) -> None:
-        self._is_contained = is_contained
+    def __init__(self) -> None:
         self._last: dict[int, float] = {}  # process → CPU seconds at its last reading
         self._seconds: dict[str, float] = defaultdict(
             float
@@ -55,7 +50,7 @@ class ProcessSampler(Sampler):
     def sample(self) -> Iterable[Family]:
         # Not cached: a server may fork, and the probe then runs in the child.
         own: dict[tuple[str, ...], float] = {(scopes.PROCESS, ""): psutil.Process().memory_info().rss}
-        if not self._is_contained():
+        if not in_container():
             yield scopes.RESIDENT.family(own)
             return
         alive, memory = {*psutil.pids()}, defaultdict[str, float](float)

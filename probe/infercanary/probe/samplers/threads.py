@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from operator import add, sub
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercanary.contract.report import Family, Metric
@@ -48,6 +47,7 @@ OVERSUBSCRIPTION = Metric(
 )
 
 DETAILED = 128
+_TASK = "/proc/self/task"
 
 _MOVES = re.compile(rb"\n\S*nr_migrations\s*:\s*(\d+)")  # skips the first line, which has the thread's name
 _LAST_CPU = 36  # field 39 of stat (proc_pid_stat(5)), counted from the field after the name
@@ -91,11 +91,10 @@ class ThreadUsage(NamedTuple):
         return ThreadUsage._make(None if None in pair else operation(*pair) for pair in pairs)
 
 
-def thread_usage(proc: str = "/proc/thread-self", *, before: bool = False) -> ThreadUsage:
+def thread_usage(*, before: bool = False) -> ThreadUsage:
     """Return the use of the calling thread since its start; never raises. Takes about 12 µs.
 
     Args:
-        proc: The thread's folder in ``/proc``.
         before: True for a reading before the measured work, False for a reading after the work.
     """
     # Reading a CPU clock may cause CPU wait: the scheduler then updates its counts and may end the time slice
@@ -103,7 +102,7 @@ def thread_usage(proc: str = "/proc/thread-self", *, before: bool = False) -> Th
     if before:
         computed, of_process = time.thread_time(), time.process_time()
     usage = resource.getrusage(resource.RUSAGE_THREAD)
-    moves, queued = _moves(f"{proc}/sched"), _queued(f"{proc}/schedstat")
+    moves, queued = _moves("/proc/thread-self/sched"), _queued("/proc/thread-self/schedstat")
     # rusage is up to 4 ms old (the scheduler's last tick).
     if not before:
         of_process, computed = time.process_time(), time.thread_time()
@@ -134,12 +133,12 @@ def threads_beside() -> dict[str, OnCpu]:
     """
     own = str(threading.get_native_id())
     try:
-        tids = [tid for tid in os.listdir("/proc/self/task") if tid != own]
+        tids = [tid for tid in os.listdir(_TASK) if tid != own]
     except OSError:
         return {}
     # Read the newest threads: an engine starts its worker threads when the canary's thread first calls the engine.
     tids.sort(key=int)
-    found = {tid: _SCHEDSTAT.fullmatch(_read(f"/proc/self/task/{tid}/schedstat")) for tid in tids[-DETAILED:]}
+    found = {tid: _SCHEDSTAT.fullmatch(_read(f"{_TASK}/{tid}/schedstat")) for tid in tids[-DETAILED:]}
     return {tid: OnCpu(int(on[1]) / 1e9, int(on[2]) / 1e9) for tid, on in found.items() if on}
 
 
@@ -152,17 +151,16 @@ class Place(NamedTuple):
     """NVML's indexes of the GPUs that the thread used; empty on the CPU."""
 
 
-def thread_place(tid: int, proc: str = "/proc/self") -> Place:
+def thread_place(tid: int) -> Place:
     """Return the place of a thread of this process; never raises. Takes about 6 µs.
 
     Args:
         tid: The kernel's number of the thread.
-        proc: The process's folder in ``/proc``.
 
     Returns:
         Fields are None if the thread has ended.
     """
-    return Place(_affinity(tid), _last_cpu(f"{proc}/task/{tid}/stat"))
+    return Place(_affinity(tid), _last_cpu(f"{_TASK}/{tid}/stat"))
 
 
 class _Seen(NamedTuple):
@@ -182,7 +180,6 @@ class ThreadSampler(Sampler):
 
     def __init__(
         self,
-        proc: Path = Path("/proc/self"),
         *,
         local_cpus: Callable[[], Mapping[str, frozenset[int]]] = dict,
         compute_threads: Callable[[], int | None] = lambda: None,
@@ -190,13 +187,11 @@ class ThreadSampler(Sampler):
         cgroup_cpus: Callable[[], float | None] = granted_cpus,
     ) -> None:
         """Args:
-        proc: The process's folder in /proc.
         local_cpus: Function that returns the CPUs on each GPU's NUMA node, as far as known.
         compute_threads: Function that returns the compute threads of the canary's engine; None while unknown.
         places: Function that returns the known place of each canary's thread in its last run.
         cgroup_cpus: Function that returns the cores that the cgroup grants; None without a limit.
         """
-        self._task = f"{proc}/task"
         self._local_cpus = local_cpus
         self._compute_threads = compute_threads
         self._places = places
@@ -208,9 +203,9 @@ class ThreadSampler(Sampler):
 
     def sample(self) -> Iterable[Family]:
         try:
-            tids = os.listdir(self._task)
+            tids = os.listdir(_TASK)
         except OSError as error:
-            raise Unavailable(f"{self._task} cannot be read ({error.strerror})") from None
+            raise Unavailable(f"{_TASK} cannot be read ({error.strerror})") from None
         by_gpu = self._local_cpus()
         local = _union(by_gpu.values())
         self._look(tids, with_last_cpu=bool(local))
@@ -267,7 +262,7 @@ class ThreadSampler(Sampler):
         masks = {thread.cpus: thread.cpus for thread in known.values()}
         for tid in [*(alive - known.keys()), *known][:DETAILED]:
             before = known.pop(tid, _Seen())
-            now = _one(f"{self._task}/{tid}", tid, before, with_last_cpu=with_last_cpu)
+            now = _one(f"{_TASK}/{tid}", tid, before, with_last_cpu=with_last_cpu)
             self._queued += _increase(before.queued, now.queued)
             self._moves += _increase(before.moves, now.moves)
             # Most threads have the same mask: share one object.

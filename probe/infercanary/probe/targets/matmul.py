@@ -56,6 +56,7 @@ _FASTER = 1.2
 # Values of oneDNN's limit on instructions that exclude bfloat16, and CPU features (Linux, x86-64 and AArch64) that
 # include bfloat16: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
 _WITHOUT_BFLOAT16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")
+_CPUS = Path("/proc/cpuinfo")
 _BFLOAT16_FEATURES = {"amx_bf16", "avx512_bf16", "bf16"}
 
 
@@ -242,9 +243,7 @@ class MatmulTarget(TorchDeviceTarget):
         return out
 
 
-def has_native_bfloat16(
-    torch: Any, variables: Mapping[str, str] = os.environ, cpus: Path = Path("/proc/cpuinfo")
-) -> bool:
+def has_native_bfloat16(torch: Any) -> bool:
     """True if the CPU has bfloat16 instructions and torch uses them. Emulation is slower by orders of magnitude.
 
     An image can disable the instructions, by an environment variable or by a torch without oneDNN. Timing a product
@@ -252,14 +251,12 @@ def has_native_bfloat16(
 
     Args:
         torch: The module.
-        variables: Environment variables.
-        cpus: File with the kernel's description of the CPUs.
     """
-    allowed = variables.get("ONEDNN_MAX_CPU_ISA", variables.get("DNNL_MAX_CPU_ISA", "")).upper()
+    allowed = os.environ.get("ONEDNN_MAX_CPU_ISA", os.environ.get("DNNL_MAX_CPU_ISA", "")).upper()
     if allowed in _WITHOUT_BFLOAT16 or not torch.backends.mkldnn.is_available():
         return False
     try:
-        found = re.search(r"^(?:flags|Features)\s*:(.*)$", cpus.read_text(errors="replace"), re.MULTILINE)
+        found = re.search(r"^(?:flags|Features)\s*:(.*)$", _CPUS.read_text(errors="replace"), re.MULTILINE)
     except OSError:
         return False
     return found is not None and not _BFLOAT16_FEATURES.isdisjoint(found[1].split())

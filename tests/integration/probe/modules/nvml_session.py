@@ -6,13 +6,15 @@ import logging
 import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 from infercanary.probe import sampling
 from infercanary.probe.histogram import Tally
-from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus
+from infercanary.probe.samplers import nvml
+from infercanary.probe.samplers.nvml import NvmlSampler, slow, visible_gpus
 from infercanary.probe.sampling import Guard
 
 
@@ -38,9 +40,9 @@ def serve(pipe: Connection, script: Path) -> None:
     said, tally, minutes = Said(), Tally(), 0
     logging.getLogger().addHandler(said)
     logging.getLogger().setLevel("INFO")
-    sampler = NvmlSampler(
-        sysfs=script.parent / "sys", proc=script.parent / "proc", monotonic=lambda: 60.0 * minutes
-    )
+    slow._SYSFS, slow._PROC = script.parent / "sys", script.parent / "proc"
+    vars(nvml)["time"] = SimpleNamespace(monotonic=lambda: 60.0 * minutes)
+    sampler = NvmlSampler()
     guard = Guard(sampler, tally)
 
     def sample(lines: list[str]) -> dict[str, Any]:

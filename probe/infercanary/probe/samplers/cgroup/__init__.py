@@ -25,21 +25,12 @@ _MAX_LABEL = 256  # longest label that the exporter accepts; a longer list would
 
 @register
 class CgroupSampler(Sampler):
-    """Reads this process's cgroup. Each sample finds the cgroup again, because a container may be moved.
-
-    Args:
-        root: Mount point of cgroups.
-        proc: The process's folder in ``/proc``.
-    """
+    """Reads this process's cgroup. Each sample finds the cgroup again, because a container may be moved."""
 
     name = "cgroup"
 
-    def __init__(self, root: Path = _ROOT, proc: Path = _PROC) -> None:
-        self._root = root
-        self._proc = proc
-
     def sample(self) -> Iterable[Family]:
-        cgroup = own_cgroup(self._root, self._proc)
+        cgroup = own_cgroup(_ROOT, _PROC)
         yield from (metric.family(value) for metric, value in cgroup.facts().items() if value is not None)
         text, cpus = cgroup.cpuset()
         if cpus:
@@ -52,16 +43,11 @@ class CgroupSampler(Sampler):
 
 
 class ContainerCpu:
-    """CPU time and memory of this process's cgroup, for frequent calls: the cgroup is found only once.
+    """CPU time and memory of this process's cgroup. The cgroup is found once."""
 
-    Args:
-        root: Mount point of cgroups.
-        proc: The process's folder in ``/proc``.
-    """
-
-    def __init__(self, root: Path = _ROOT, proc: Path = _PROC) -> None:
+    def __init__(self) -> None:
         try:
-            self._cgroup: Cgroup | None = own_cgroup(root, proc)
+            self._cgroup: Cgroup | None = own_cgroup(_ROOT, _PROC)
         except Unavailable:
             self._cgroup = None
 
@@ -74,15 +60,10 @@ class ContainerCpu:
         return None if self._cgroup is None else self._cgroup.resident()
 
 
-def granted_cpus(root: Path = _ROOT, proc: Path = _PROC) -> float | None:
-    """Return the cores that quota and cpuset grant, such as 1.5; None without a visible limit.
-
-    Args:
-        root: Mount point of cgroups.
-        proc: The process's folder in ``/proc``.
-    """
+def granted_cpus() -> float | None:
+    """Return the cores that quota and cpuset grant, such as 1.5; None without a visible limit."""
     try:
-        cgroup = own_cgroup(root, proc)
+        cgroup = own_cgroup(_ROOT, _PROC)
     except Unavailable:
         return None
     _, cpus = cgroup.cpuset()

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TypeVar
 
 import pynvml
@@ -50,28 +49,15 @@ class NvmlSampler(Sampler):
 
     A host without a driver is no failure; the state metric shows this. If there is a driver and no GPU answers, the
     sample fails; its families are the state, the GPUs that are down, and the XIDs, which often show why.
-
-    Args:
-        sysfs: Mount point of sysfs.
-        proc: Mount point of procfs.
-        monotonic: Clock in seconds, for the slow values.
     """
 
     name = "nvml"
     is_slow = True  # an unused GPU may take seconds to wake up
     hanging = (state("hanging"),)
 
-    def __init__(
-        self,
-        *,
-        sysfs: Path = Path("/sys"),
-        proc: Path = Path("/proc"),
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self) -> None:
         self.local_cpus: dict[str, frozenset[int]] = {}
         """GPU → CPUs on its NUMA node, at the last reading."""
-        self._sysfs, self._proc = sysfs, proc
-        self._monotonic = monotonic
         self._nvml = Nvml()
         self._totals = Totals(fast.MOST_PER_SECOND | slow.MOST_PER_SECOND)
         self._xids = Xids()
@@ -137,9 +123,9 @@ class NvmlSampler(Sampler):
     def _refresh(self) -> None:
         """Once a minute, forget slow values and handles, because MIG devices come and go."""
         count = self._nvml.nvmlDeviceGetCount()
-        if count != self._count or self._monotonic() >= self._known_until:
+        if count != self._count or time.monotonic() >= self._known_until:
             self._known, self._count = {}, count
-            self._known_until = self._monotonic() + _SLOW_SECONDS
+            self._known_until = time.monotonic() + _SLOW_SECONDS
             self._common = slow.versions(self._nvml)
             self._events = fast.event_fields(self._common.driver)
 
@@ -173,7 +159,7 @@ class NvmlSampler(Sampler):
             near = {}
             for gpu in gpus(self._nvml, index):
                 try:
-                    known.append((gpu, slow.sample(self._nvml, gpu, self._common, self._sysfs, self._proc)))
+                    known.append((gpu, slow.sample(self._nvml, gpu, self._common)))
                 except pynvml.NVMLError:
                     if not gpu.is_mig:
                         raise

@@ -15,6 +15,7 @@ from infercanary.probe.samplers.nvml.calls import Found, Gpu, Nvml, read, text, 
 from infercanary.probe.samplers.nvml.gpus import numa_node
 from infercanary.probe.samplers.nvml.totals import ERRORS_PER_SECOND
 
+_SYSFS, _PROC = Path("/sys"), Path("/proc")
 _GPU = ("gpu",)
 INFO = Metric(
     "infercanary_gpu_info",
@@ -117,15 +118,13 @@ def versions(nvml: Nvml) -> Versions:
     return Versions(driver, f"{number // 1000}.{number % 1000 // 10}")
 
 
-def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path, proc: Path) -> Found:
+def sample(nvml: Nvml, gpu: Gpu, common: Versions) -> Found:
     """Return the values of one GPU, in the base units of their metrics.
 
     Args:
         nvml: An initialised NVML.
         gpu: GPU or MIG device.
         common: Versions of the driver.
-        sysfs: Usually ``/sys``.
-        proc: Usually ``/proc``.
 
     Raises:
         pynvml.NVMLError: The GPU is gone.
@@ -138,8 +137,8 @@ def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path, proc: Path) -> F
     found[INFO] = {(gpu.label, name, uuid, bus_id, common.driver, common.cuda, vbios): 1.0}
     if not gpu.is_split:  # processes on a GPU in MIG mode run on its MIG devices
         with suppress(pynvml.NVMLError):
-            found |= users.sample(nvml, gpu, proc)
-    if not gpu.is_mig and (node := numa_node(bus_id, sysfs)) is not None:
+            found |= users.sample(nvml, gpu, _PROC)
+    if not gpu.is_mig and (node := numa_node(bus_id, _SYSFS)) is not None:
         found[NUMA_NODE] = {(gpu.label,): node}
     return found
 

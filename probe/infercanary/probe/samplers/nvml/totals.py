@@ -9,7 +9,7 @@ possible. A value that decreases or jumps is accepted only if the next value con
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from infercanary.contract.report import Metric
@@ -39,17 +39,10 @@ class Totals:
 
     Args:
         most: Metric → largest possible increase per second; other metrics are unchanged.
-        clock: Seconds since the host booted.
     """
 
-    def __init__(
-        self,
-        most: Mapping[Metric, float],
-        # Includes time in suspend. No total of the driver is older than the host's boot.
-        clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
-    ) -> None:
+    def __init__(self, most: Mapping[Metric, float]) -> None:
         self._most = most
-        self._clock = clock
         self._known: dict[tuple[Metric, tuple[str, ...]], _Known] = {}
 
     def keep(self, found: Found) -> Found:
@@ -60,7 +53,7 @@ class Totals:
         Args:
             found: One reading; metrics without a limit are unchanged.
         """
-        now = self._clock()
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)  # includes suspend; no total is older than the boot
         for metric in self._most.keys() & found.keys():
             for labels, value in found[metric].items():
                 found[metric][labels] = self._total(metric, labels, value, now)

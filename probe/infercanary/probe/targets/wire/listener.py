@@ -13,7 +13,7 @@ from infercanary.probe.start import in_container
 _PROC = Path("/proc")
 
 
-def listens_here(host: str, port: int, proc: Path = _PROC) -> bool:
+def listens_here(host: str, port: int) -> bool:
     """True if a process in this process's container listens at this host and port, a loopback address.
 
     The containers of a pod share addresses but not memory, so the listening process must be visible and in the same
@@ -22,7 +22,6 @@ def listens_here(host: str, port: int, proc: Path = _PROC) -> bool:
     Args:
         host: Name or address.
         port: TCP port.
-        proc: Mount point of procfs.
 
     Returns:
         False also if the process is not visible.
@@ -33,10 +32,10 @@ def listens_here(host: str, port: int, proc: Path = _PROC) -> bool:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         if not all(ipaddress.ip_address(address[0]).is_loopback for *_, address in addresses):
             return False
-        container = (proc / "self/cgroup").read_bytes()
+        container = (_PROC / "self/cgroup").read_bytes()
         connections = psutil.net_connections("tcp")
         listening = [c for c in connections if c.status == psutil.CONN_LISTEN and c.laddr[1:2] == (port,)]
-        groups = {(proc / str(c.pid) / "cgroup").read_bytes() for c in listening if c.pid is not None}
+        groups = {(_PROC / str(c.pid) / "cgroup").read_bytes() for c in listening if c.pid is not None}
         return groups == {container}
     except (OSError, ValueError, psutil.Error, RuntimeError):
         return False
