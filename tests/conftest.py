@@ -59,7 +59,6 @@ ORDER = {
         "test_templates",
         "test_install",
         "test_verdicts",
-        "test_kubelet",
         "test_removal",
         "test_history",
         "test_rollouts",
