@@ -62,10 +62,10 @@ def copies() -> dict[Path, str]:
 
 
 def described(text: str) -> Iterator[tuple[str, str, str]]:
-    """The values of a values.yaml that have a description.
+    """Yield the values of a values.yaml that have a description.
 
     Args:
-        text: Of the file.
+        text: Content of the file.
 
     Yields:
         Dotted key, default as JSON or empty for a section, and description.
@@ -98,7 +98,7 @@ def _default(node: yaml.Node) -> str:
 
 
 def readme() -> str:
-    """The chart's README.
+    """Return the chart's README.
 
     Returns:
         Markdown.
@@ -110,16 +110,16 @@ def readme() -> str:
 
 
 def render(*options: str) -> str:
-    """The chart as `helm template` renders it, in the namespace `infercanary` and under that name.
+    """Render the chart with `helm template`, in the namespace `infercanary` and under this name.
 
     Args:
-        options: More of Helm's.
+        options: Further options of Helm.
 
     Returns:
         YAML.
 
     Raises:
-        subprocess.CalledProcessError: Helm refuses; its `stderr` says why.
+        subprocess.CalledProcessError: Helm refuses; its `stderr` has the reason.
     """
     command = ["helm", "template", "infercanary", str(CHART), "--namespace", "infercanary", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)  # noqa: S603
@@ -127,7 +127,9 @@ def render(*options: str) -> str:
 
 
 def plain() -> dict[Path, str]:
-    """The manifests for a cluster without Helm. Dashboards are no part of them: kubectl makes ConfigMaps of the files.
+    """Return the manifests for a cluster without Helm.
+
+    Dashboards are not included, because kubectl makes ConfigMaps of the files.
 
     Returns:
         Path → YAML.
@@ -150,7 +152,7 @@ def _without_helm(text: str) -> str:
 
 
 def main() -> None:
-    """Write them all, and remove copies of what is gone."""
+    """Write all files, and remove copies of files that no longer exist."""
     wanted = copies()
     for folder in COPIES:
         for path in (CHART / folder).glob("*"):
@@ -158,7 +160,7 @@ def main() -> None:
                 path.unlink()
     _write(wanted | {CHART / "README.md": readme()})
     if shutil.which("helm"):
-        _write(plain())  # rendered from what was written just now
+        _write(plain())  # rendered from the files that were just written
     else:
         print("no program helm, so deploy/kubernetes stays as it is: .ci/helm installs it", file=sys.stderr)
 

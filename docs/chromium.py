@@ -1,7 +1,7 @@
-"""A headless Chromium, driven by its own DevTools protocol: for pictures of pages and for tests of them.
+"""A headless Chromium, controlled through its DevTools protocol, for pictures and tests of pages.
 
-https://chromedevtools.github.io/devtools-protocol/ has the methods. aiohttp speaks it, so nothing has to be installed
-besides Chromium (apt-get install chromium).
+https://chromedevtools.github.io/devtools-protocol/ lists the methods. aiohttp implements the transport, so only
+Chromium must be installed (apt-get install chromium).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Tab:
     """One page.
 
     Args:
-        socket: A WebSocket to it.
+        socket: A WebSocket to the page.
     """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
@@ -35,14 +35,14 @@ class Tab:
         """Call a method of the protocol, and wait for its answer.
 
         Args:
-            method: Such as ``Page.navigate``.
-            parameters: As the protocol names them.
+            method: Name, such as ``Page.navigate``.
+            parameters: Parameters by the protocol's names.
 
         Returns:
             The answer.
 
         Raises:
-            RuntimeError: Chromium refuses it.
+            RuntimeError: Chromium refuses the call.
         """
         number = next(self._numbers)
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
@@ -61,10 +61,10 @@ class Tab:
             script: An expression; a promise is awaited.
 
         Returns:
-            Its value, as JSON has it.
+            Value as in JSON.
 
         Raises:
-            RuntimeError: It throws.
+            RuntimeError: The script throws an error.
         """
         answer = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
@@ -76,8 +76,8 @@ class Tab:
 
         Args:
             html: The document.
-            width: Of the window, in CSS pixels; its height is 900.
-            dark: Whether the reader prefers a dark page.
+            width: Width of the window in CSS pixels; the height is 900.
+            dark: True if the reader prefers a dark page.
             media: ``screen`` or ``print``.
         """
         await self.call(
@@ -89,7 +89,7 @@ class Tab:
         await self.call("Page.setDocumentContent", frameId=frame, html=html)
 
     async def picture(self, height: int) -> bytes:
-        """Draw what is shown.
+        """Return a picture of the page.
 
         Args:
             height: Pixels from the top.
@@ -105,10 +105,10 @@ class Tab:
 
 @asynccontextmanager
 async def tab() -> AsyncIterator[Tab]:
-    """Start a Chromium with an empty page; it ends with the context.
+    """Start a Chromium with an empty page, which ends with the context.
 
     Raises:
-        FileNotFoundError: It is not installed.
+        FileNotFoundError: Chromium is not installed.
     """
     program = shutil.which("chromium")
     if program is None:
@@ -132,9 +132,9 @@ async def tab() -> AsyncIterator[Tab]:
 
 
 async def _address(child: asyncio.subprocess.Process) -> str:
-    """Where DevTools listen, which Chromium prints."""
+    """Return the address of DevTools, which Chromium prints."""
     assert child.stderr is not None
     async for line in child.stderr:
         if b"DevTools listening on ws://" in line:
             return line.decode().partition("ws://")[2].partition("/")[0]
-    raise FileNotFoundError("chromium ended before it could be asked")
+    raise FileNotFoundError("chromium ended before its address was known")

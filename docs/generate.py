@@ -155,7 +155,7 @@ def declared(
             for value in vars(importlib.import_module(module.name)).values():
                 for metric in value if isinstance(value, tuple) else (value,):
                     if isinstance(metric, Metric) and found.setdefault(metric.name, metric) != metric:
-                        raise ValueError(f"{metric.name} is declared twice, and not alike")
+                        raise ValueError(f"{metric.name} is declared twice with differences")
     return [found[name] for name in sorted(found)]
 
 
@@ -196,7 +196,7 @@ _METRICS = re.compile(r"(<!-- metrics: made by `make docs` .*-->\n).*", re.DOTAL
 
 
 def render(metrics: Iterable[Metric]) -> str:
-    """Return what is made of the page of metrics."""
+    """Return the generated part of the page of metrics."""
     parts: dict[str, list[Metric]] = {title: [] for title in PARTS}
     for metric in metrics:
         parts[_part(metric)].append(metric)

@@ -1,4 +1,4 @@
-"""``make pictures``: docs/img, each page of ours in a real Chromium, narrow and wide, light and dark."""
+"""``make pictures``: draws docs/img, each InferCanary page in a real Chromium, narrow and wide, light and dark."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SITUATION = "upgraded"
 HEIGHT = 760
 WIDTHS = {"status": (400, 1200), "report": (800, 1200), "runbooks": (400, 1200)}
 README = (1000, "status.png")
-"""The picture that the README has: the two containers that were upgraded."""
+"""Picture for the README: the two upgraded containers."""
 
 
 async def status_page() -> str:
-    """The status page at the end of the situation.
+    """Return the status page at the end of the situation.
 
     Returns:
         HTML.
@@ -44,7 +44,7 @@ async def status_page() -> str:
 
 
 def report() -> str:
-    """The report of ``compare --html`` on made-up runs that are 20 % slower.
+    """Return the report of ``compare --html`` on simulated runs that are 20 % slower.
 
     Returns:
         HTML.
@@ -78,7 +78,7 @@ async def draw() -> dict[Path, bytes]:
 
 
 def main() -> None:
-    """Draw them; exit with 2 where Chromium is missing."""
+    """Draw all pages; exit with 2 if Chromium is missing."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
         drawn = asyncio.run(draw())

@@ -1,7 +1,7 @@
 """Colours by Okabe and Ito, which people with any colour vision can distinguish.
 
-Blue means good, vermillion means trouble, orange means doubt. A word or a number always says the same. Fixed names
-have the same colour on every panel; services and replicas get a colour from :mod:`.names`.
+Blue means good, vermillion means trouble, orange means doubt. A word or a number always repeats the meaning. Fixed
+names have the same colour on every panel; services and replicas get a colour from :mod:`.names`.
 """
 
 from __future__ import annotations

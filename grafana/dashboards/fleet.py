@@ -73,8 +73,9 @@ def _tiles() -> list[Panel]:
         tiles(
             About(
                 "Verdicts",
-                "Services and canaries by the verdict on their last image. Fine is equivalent or improved. Not judged "
-                "is a first image, or one that is warming up. Unconfirmed and inconclusive need more runs.",
+                "Services and canaries by the verdict on their last image. Fine is equivalent or improved. Not "
+                "judged is a first image, or an image that is warming up. Unconfirmed and inconclusive need more "
+                "runs.",
                 "Click a count: the table below shows these services.",
                 "none",
                 height=4,
@@ -122,7 +123,8 @@ def _services() -> Panel:
     return rows(
         About(
             "Services: last upgrade",
-            "Change is the new latency divided by the old one, minus 1: +5 % is slower. Services that need a look are "
+            "Change is the new latency divided by the old latency, minus 1: +5 % is slower. Services that need a "
+            "look are "
             "first. If several exporters judge a service, each for its hosts, the worst of their verdicts is shown.",
             "Click the service: *Service* has the judge's sentence, the evidence, and what to do.",
             "none",
@@ -166,7 +168,7 @@ def _alerts() -> Panel:
         About(
             "Firing alerts",
             "InferCanary's alerts for these services, and its alerts about itself. Critical ones are first.",
-            "The runbook of an alert says what it means and what to do.",
+            "The runbook of an alert explains the alert, and has the actions.",
             "none",
             width=24,
             height=18,
@@ -235,7 +237,7 @@ def _inventory() -> Panel:
     return rows(
         About(
             "Inventory",
-            "Replicas that should run and those that answer, their hosts, and their hardware. An image tag without a "
+            "Replicas that should run, replicas that answer, their hosts, and their hardware. An image tag without a "
             "version or a digest may be another image after a restart.",
             "A service on two kinds of hardware has two latencies. Give an unpinned image a version or a digest.",
             "none",

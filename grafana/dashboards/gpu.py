@@ -42,7 +42,7 @@ def panels() -> list[Panel]:
         ),
         plot(
             "Throttling by reason",
-            "Share of the time in which the driver held the clocks back; reasons without any time are left out. The "
+            "Share of the time in which the driver limited the clocks; reasons without any time are left out. The "
             "power cap is common under full load.",
             "Heat or power brake: check cooling and power supply. Power cap: raise it, or accept this clock.",
             "percentunit",
@@ -72,7 +72,8 @@ def panels() -> list[Panel]:
             "GPU use and memory",
             "Share of the driver's last window in which a kernel ran, read around a run; and share of the GPU memory "
             "that all processes together use.",
-            "High use while the canary is slow: see *Neighbours on the GPU*. Memory near 100 %: use a smaller batch or "
+            "High use while the canary is slow: see *Neighbours on the GPU*. Memory near 100 %: use a smaller "
+            "batch or "
             "cache; growth at constant load is a leak.",
             "percentunit",
             (_of_gpu("infercanary_gpu_utilization_ratio{CONTAINERS}"), "{{id}} use"),
@@ -105,7 +106,7 @@ def panels() -> list[Panel]:
             "Neighbours on the GPU",
             "Other monitored containers on the same GPU or MIG instance, and processes there that are in no monitored "
             "container.",
-            "The canary waits while they compute: move one of them, or give each a MIG instance.",
+            "The canary waits while these processes compute: move some of them, or give each a MIG instance.",
             "none",
             (_of_gpu("infercanary_gpu_shared{CONTAINERS}"), "{{id}} containers"),
             (_of_gpu("infercanary_gpu_unknown_processes{CONTAINERS}"), "{{id}} other processes"),
@@ -161,8 +162,8 @@ def _errors() -> Panel:
     return rows(
         About(
             "GPU errors",
-            "Totals: XIDs since the probe started with the most frequent one, ECC errors and PCIe replays since the "
-            "driver was loaded, remapped rows over the GPU's life; and the action that the driver asks for.",
+            "Totals: XIDs since the probe started and the most frequent XID, ECC errors and PCIe replays since the "
+            "driver was loaded, remapped rows over the GPU's life; and the action that the driver recommends.",
             "Remap pending: reset the GPU when it is idle. Remap failed, or uncorrected ECC errors: replace the GPU. "
             "XIDs: NVIDIA's list has the cause.",
             "none",

@@ -72,7 +72,8 @@ def _first_screen() -> list[Panel]:
             "Reference work",
             "Change of the reference work's time from before the last upgrade, the mean of the replicas: 0 is as "
             "before. It is the same work in every image.",
-            "cpu_spin and gpu_fma follow the clock. memory_copy, gpu_copy, gpu_transfer and page_io follow memory, bus "
+            "cpu_spin and gpu_fma follow the clock. memory_copy, gpu_copy, gpu_transfer and page_io follow "
+            "memory, bus "
             "and kernel, which a neighbour may use too.",
             "percentunit",
             (f"avg by (control) ({work})", "{{control}}"),
@@ -94,7 +95,7 @@ def _first_screen() -> list[Panel]:
         ),
         plot(
             "CPU used of the limit",
-            "CPU time of the probe's process and of those beside it, divided by the CPUs granted.",
+            "CPU time of the probe's process and of the container's other processes, divided by the granted CPUs.",
             "Near 100 %, the container needs more CPU: raise the limit, or reduce the load.",
             "percentunit",
             (f"{used} / on (CONTAINER) infercanary_process_granted_cpus{{CONTAINERS}}", _REPLICA),
@@ -141,9 +142,11 @@ def _cpu_and_memory() -> list[Panel]:
         ),
         plot(
             "Major faults, limit hits, OOM kills",
-            "Page faults that waited for a disk, moments at the memory limit, and processes that the kernel killed, in "
+            "Page faults that waited for a disk, moments at the memory limit, and processes that the kernel "
+            "killed, in "
             "all containers. While serving there should be none.",
-            "Raise the limit, or look for a leak. Faults alone: the model is read from disk again, so lock or warm it.",
+            "Raise the limit, or look for a leak. Faults alone: the model is read from disk again, so lock or "
+            "warm it.",
             "/min",
             (events.format("major_page_faults"), "major faults", colours.BLUE),
             (events.format("memory_limit_hits"), "limit hits", colours.ORANGE),
@@ -166,7 +169,7 @@ def _threads() -> list[Panel]:
         ),
         plot(
             "Stalls and garbage collection",
-            "Share of the time in which the process stood still (paused, frozen, or one thread held the interpreter), "
+            "Share of the time in which the process did not run (paused, frozen, or one thread held the interpreter), "
             "and in which Python collected garbage, for the worst container.",
             "Stalled: a debugger, a frozen cgroup, or C code that keeps the interpreter's lock. Garbage: gc.freeze() "
             "after loading.",
@@ -198,7 +201,8 @@ def _affinity() -> Panel:
     return rows(
         About(
             "Thread affinity",
-            "CPUs on which the process may run, and those that another container may use too; threads that are pinned "
+            "CPUs on which the process may run, and how many of them another container may use too; threads that "
+            "are pinned "
             "to some of them; threads that last ran off the GPU's NUMA node. Over five minutes: moves to another CPU, "
             "preemptions by other threads, and the mean number of threads that wait for a CPU.",
             "Fewer CPUs than granted, or pinned threads: the image sets an affinity. Threads off the node: give the "

@@ -63,7 +63,7 @@ def _problems() -> Panel:
             "Number of exporters that Prometheus does not reach; of probes that do not answer; of hosts whose Docker "
             "API or Kubernetes does not answer, whose store fails, or whose config was refused; of containers above "
             "the limit of an exporter; and of workers that an exporter restarted after a fault.",
-            "The tables below say which. The exporter's log and status page say why.",
+            "The tables below list them. The exporter's log and status page have the reason.",
             "none",
             width=24,
             height=4,
@@ -117,10 +117,11 @@ def _probes() -> Panel:
     return rows(
         About(
             "Probes",
-            "All probes; those that are down, or whose exporter is down, are first. Age of the last report, delay of "
+            "All probes; probes that are down, or whose exporter is down, are first. Age of the last report, delay of "
             "the last round (healthy is milliseconds), time between runs, rounds missed over the last five minutes, "
             "and failing samplers.",
-            "Down: the status page has the reason. Late or missed rounds: too little CPU, see *Host*. A long interval: "
+            "Down: the status page has the reason. Late or missed rounds: too little CPU, see *Host*. A long "
+            "interval: "
             "raise duty_cap, or use a smaller input. A failing sampler: the probe's log.",
             "none",
             width=14,
@@ -186,7 +187,8 @@ def _events() -> list[Panel]:
             "Runs collected from probes, and runs stored by the judge. Lost: a probe dropped the runs before an "
             "exporter collected them. Left out: the exporter did not see their start, so their image is unknown. "
             "Dropped: the store failed.",
-            "Lost or left out: the exporter was away. Dropped: its log says why. Verdicts rest on fewer runs.",
+            "Lost or left out: the exporter was down. Dropped: the exporter's log has the reason. Verdicts rest "
+            "on fewer runs.",
             "runs/min",
             (f"({_kinds(runs)}) > 0", "{{kind}}"),
             minimum=0,
@@ -207,7 +209,8 @@ def _cost() -> list[Panel]:
     return [
         plot(
             "Probe time against its cap",
-            "Time of runs and reference work as a share of duty_cap, and the CPU of the probe itself. Near 100 % is by "
+            "Time of runs and reference work as a share of duty_cap, and the CPU of the probe itself. Near 100 % "
+            "is by "
             "design, because repeats fill the cap. After a start, the share may be up to 400 % for 15 minutes, within "
             "the budget of the first hour.",
             "If it costs too much, lower duty_cap. CPU above a few percent: a sampler of your own is slow.",

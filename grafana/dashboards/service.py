@@ -162,7 +162,7 @@ _VERDICT = [
             "In words",
             "The old image → the new image, with the first digits of their ids; then the judge's sentence: change, "
             "cause, components that changed, and where the time grew.",
-            "If the new image is not the one that was to be deployed, its tag was moved.",
+            "If the new image is not the image that you deployed, its tag was moved.",
             "none",
             width=14,
             height=9,
@@ -462,7 +462,7 @@ _LATENCY_IN_DETAIL = [
             "Jitter within a run",
             "Interquartile range of a run's repeats divided by their median.",
             "If it rises, something slows some of the repeats: throttling, preemption, garbage collection, other "
-            "work on the GPU. The contended runs say which.",
+            "work on the GPU. The contended runs show the reason.",
             "percentunit",
             height=13,
         ),
@@ -538,8 +538,8 @@ _RESOURCES = [
     rows(
         About(
             "Cold start",
-            "Each step of the last start with the new image, as the median over the replicas. If a step became clearly "
-            "slower, also its time with the old image, and the change.",
+            "Each step of the last start with the new image, as the median over the replicas. For a clearly "
+            "slower step, the panel also shows the time with the old image, and the change.",
             "load: a larger model or a slower disk. first run, warm up: compiling and autotuning, so put their "
             "cache into the image. A rollout should wait until the container is steady.",
             "s",

@@ -59,7 +59,7 @@ def instance(*matchers: str, multi: bool = True) -> Variable:
         multi: True if several values can be chosen.
     """
     selector = _up(UP, *matchers) if matchers else "instance_job:up:max"
-    return _labels("instance", "Host", "The exporter of a host, as Prometheus names it.", selector, multi)
+    return _labels("instance", "Host", "The exporter of a host, by its name in Prometheus.", selector, multi)
 
 
 def service(*matchers: str, multi: bool = True) -> Variable:
@@ -89,7 +89,7 @@ def canary(*matchers: str, multi: bool = True) -> Variable:
     Args:
         multi: True if several values can be chosen.
     """
-    text = "The fixed inference, as the probe's settings name it."
+    text = "The fixed inference, by its name in the probe's settings."
     return _labels("canary", "Canary", text, _up("infercanary_canary_state", *matchers, SERVICES), multi)
 
 
@@ -99,7 +99,7 @@ def verdict() -> Variable:
     return (
         builders.CustomVariable("verdict")
         .label("Verdict")
-        .description("Which services the table shows. A click on a count chooses one.")
+        .description("Verdicts shown in the table. A click on a count chooses a verdict.")
         .values(",".join(names))
         .multi(True)
         .include_all(True)

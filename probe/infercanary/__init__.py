@@ -1,19 +1,9 @@
-"""Knows for every inference container whether its latency changed after an upgrade, by how much, and why.
+"""InferCanary: did an upgrade change the latency of an inference container, by how much, and why?
 
-The parts of this package lie in two trees of the repository: ``probe/infercanary`` (what goes into other people's
-images) and ``exporter/infercanary``. A wheel joins them; an editable install and a checkout on ``PYTHONPATH`` have both
-on ``sys.path``, where ``extend_path`` finds the second. Names are imported when they are first used (PEP 562), so
-``import infercanary`` costs nothing and works with either part alone::
-
-    import infercanary
-
-    infercanary.__version__
-    infercanary.judge.compare(before, after).verdict  # needs the extra `exporter`
-    infercanary.Probe({"resnet18": target}).start()
-    infercanary.time(model, inputs)  # as a canary is timed, here and now
-    infercanary.read("journal.jsonl").to_pandas()
-
-In IPython, ``%load_ext infercanary`` has the magics ``%canary`` and ``%%canary``.
+This package has two source trees: ``probe/infercanary`` (for images of inference servers) and
+``exporter/infercanary``. A wheel joins them; an editable install and a checkout on ``PYTHONPATH`` have both on
+``sys.path``, where ``extend_path`` finds the second. Names are imported at first use (PEP 562), so ``import
+infercanary`` is cheap and works with either tree alone::
 """
 
 from __future__ import annotations
@@ -32,7 +22,7 @@ if TYPE_CHECKING:
 
 __path__ = extend_path(__path__, __name__)
 
-_UNKNOWN_VERSION = "0+unknown"  # of a checkout that is not installed; a valid version by PEP 440
+_UNKNOWN_VERSION = "0+unknown"  # version of a checkout that is not installed; valid by PEP 440
 _PARTS = ("judge", "probe")
 _LAZY = {
     "Probe": ("infercanary.probe", "Probe"),

@@ -33,7 +33,7 @@ _NUMBERS = [
         show_default=True, metavar=unit.split()[-1].upper(), help=text,
     )
     for name, low, high, default, unit, text in (
-        ("--restarts", 3, FILES.pool.history, 12, "a number", "Starts of each side; a late change adds one."),
+        ("--restarts", 3, FILES.pool.history, 12, "a number", "Starts of each side, or one more after a late change."),
         ("--runs", EXPERIMENT.pool.fewest_runs, 200, 12, "a number", "Runs of each start."),
         ("--budget", 10, 86_400, 1800.0, "seconds", "Time limit of the experiment."),
         ("--start-timeout", 1, 86_400, 300.0, "seconds", "Time limit for the first steady run of a start."),

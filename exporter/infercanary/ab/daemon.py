@@ -45,7 +45,7 @@ def open_daemon() -> docker.APIClient:
         overdue = remove_overdue(client)
     except UNREACHED as error:
         raise UsageError(
-            f"Docker does not answer ({one_line(error)}); start it, or set DOCKER_HOST"
+            f"Docker does not answer ({one_line(error)}); start Docker, or set DOCKER_HOST"
         ) from None
     if overdue:
         show_progress(f"removed {overdue} container(s) left by an earlier experiment")
@@ -82,8 +82,8 @@ def find_image(
         return image, pull
     except UNREACHED as error:
         raise UsageError(
-            f"image {name} is not on this machine and cannot be pulled ({one_line(error)}); build it, fix its name, "
-            "log in (`docker login`), or check that this machine can reach its registry"
+            f"image {name} is not on this machine and cannot be pulled ({one_line(error)}); build the image, fix "
+            "its name, log in (`docker login`), or check the network to its registry"
         ) from None
 
 

@@ -42,7 +42,7 @@ def counted(pairs: StartPairs) -> tuple[StartPairs, Sequence[str]]:
         pairs: One or more pairs.
     """
     if len(pairs) < 2:
-        return pairs, ()  # one pair does not show whether the sides differ
+        return pairs, ()  # a single pair cannot show a difference between the sides
     quiet = [(_quiet(a), _quiet(b)) for a, b in pairs]
     shares = [
         [1 - len(kept.samples) / len(start.samples) for start, kept in zip(*both, strict=True)]

@@ -25,7 +25,7 @@ _VARIABLE = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
 _DEVICES = re.compile(r"device=([\w:/.-]+(?:,[\w:/.-]+)*)")
 _MOUNT = re.compile(r"([^:]+):(/[^:]*(?::r[ow])?)")
 _ALTERNATIVES = {"image": "python", "python": "image", "config": "command", "command": "config"}
-"""Pairs of keys that exclude each other: if a side gives the second key, the first one of both sides is dropped."""
+"""Pairs of keys that exclude each other: if a side gives the second key, the first key of `both` is dropped."""
 _CONFLICTS = (
     *_ALTERNATIVES.items(),
     *(("python", key) for key in ("cpus", "memory", "volume")),

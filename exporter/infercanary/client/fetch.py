@@ -90,7 +90,7 @@ async def fetch(
         text = getattr(error, "strerror", None) or str(error)
         # The error contains one errno for each address of the host name.
         if {*_ERRNO.findall(str(error))} == {str(errno.ECONNREFUSED)}:
-            text = "connection refused: nothing listens there"
+            text = "connection refused: no server listens at this address"
         raise PollError("unreachable", text) from None
 
 

@@ -33,7 +33,7 @@ _Runs: TypeAlias = "dict[int, tuple[Sample, str]]"
 
 
 class _Boot(msgspec.Struct):
-    """Facts about one start that hold for all its canaries."""
+    """Facts about one start, the same for all its canaries."""
 
     outputs: dict[str, tuple[float, ...]] = {}
     profiles: Packed = {}
@@ -106,7 +106,7 @@ def recording(
     Raises:
         UsageError: There is no run, or no run with these ids.
     """
-    samples: defaultdict[str, dict[str, _Runs]] = defaultdict(dict)  # by canary and boot
+    samples: defaultdict[str, dict[str, _Runs]] = defaultdict(dict)  # starts by canary and boot
     boots: defaultdict[str, _Boot] = defaultdict(_Boot)
     components: dict[str, dict[str, str]] = {}
     failures: defaultdict[str, str] = defaultdict(str)

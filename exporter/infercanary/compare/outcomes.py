@@ -85,7 +85,7 @@ def _status(name: str, cell: str) -> int:
         return FAILED * (number != 0)
     if number == 101 or 200 <= number < 600:
         return HTTP | FAILED * (number >= 400)
-    return ZERO if number == 0 else FAILED * (-256 <= number < 200)  # for example 137, a killed process
+    return ZERO if number == 0 else FAILED * (-256 <= number < 200)  # such as 137 for a killed process
 
 
 def failures(seen: int) -> int:

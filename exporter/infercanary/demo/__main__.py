@@ -116,7 +116,7 @@ class Demo:
             "server",
             [sys.executable, "server.py"],
             cwd=example(),
-            OMP_NUM_THREADS="1",  # as in the Compose file: synchronization between threads is noise
+            OMP_NUM_THREADS="1",  # same as in the Compose file: synchronization between threads is noise
             IMAGE_SIZE="160",  # shorter runs suffer less from other work on the machine
             HOST="127.0.0.1",
             PORT=str(self._server),

@@ -49,7 +49,7 @@ async def _answer(memory: Memory, passes: Collection[Verdict], request: web.Requ
     except UsageError as error:
         return web.Response(status=400, text=f"{error}\n")
     found = answer(question, memory(ServiceKey(question.namespace, question.service)))
-    plain = all_printable(msgspec.to_builtins(found, enc_hook=float))  # converts numpy's numbers
+    plain = all_printable(msgspec.to_builtins(found, enc_hook=float))  # needed for numpy's numbers
     status = 412 if passes and found.verdict not in passes else 200
     return web.Response(status=status, body=msgspec.json.encode(plain), content_type="application/json")
 

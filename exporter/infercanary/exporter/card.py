@@ -22,7 +22,7 @@ from infercanary.render.document import Chart, Document, Series
 from infercanary.render.units import count, percent
 
 Ended = tuple[int, float, str]
-"""Memory kills of a container: their number, Unix time of the last kill, and the image at that time."""
+"""Memory kills of a container: number, Unix time of the last kill, and image at that time."""
 MOST_CANARIES = 16
 """Maximum number of canaries on a card; equals the number of canaries with a history."""
 _NOT_JUDGED = Finding(result=Result(state="no_baseline"), sentence="")

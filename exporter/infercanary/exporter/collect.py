@@ -154,7 +154,7 @@ class Collector:
         """
         self.kills.count(kill)
         probe = self.probes.get(kill.container.key)
-        # A killed sidecar says nothing about the server that the sidecar watches.
+        # A killed sidecar is no evidence about the watched server.
         if probe is not None and probe.container.server_id == kill.id:
             probe.kills += (kill.at,)
             self._end(probe, memory_kills=probe.kills)
@@ -296,8 +296,8 @@ class Collector:
     async def _watch(self, probe: PolledProbe, delay: float) -> None:
         """Poll while the container is followed."""
         failed = 0
-        # A cancellation may be lost if a timeout fires at the same moment. So check that this task is still the
-        # current one.
+        # A cancellation may be lost if a timeout fires at the same moment. So check that this is still the current
+        # task.
         while self._tasks.get(probe.key) is asyncio.current_task():
             await asyncio.sleep(delay)
             await self._poll(probe)

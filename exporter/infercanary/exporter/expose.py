@@ -105,7 +105,7 @@ class Exposition:
     """
 
     def __init__(self) -> None:
-        self._families: dict[str, _Family] = {}  # by base name
+        self._families: dict[str, _Family] = {}  # families by base name
         self._names: dict[Key, tuple[str, ...]] = {}  # base names of the families of each container
 
     def replace(self, key: Key, lines: Iterable[Lines]) -> int:

@@ -133,7 +133,7 @@ class PolledProbe:
         self.history = History()
         # Other containers on the same CPUs and GPUs.
         self.shared_cpus = math.nan
-        self.shared_gpus: Mapping[tuple[str, str], GpuShare] = {}  # by label and uuid
+        self.shared_gpus: Mapping[tuple[str, str], GpuShare] = {}  # other users by label and uuid
         self.neighbours = ""
         self._settled: set[str] = set()
         self._moving: dict[str, float] = {}  # time of the change, by neighbour that came or left
@@ -142,7 +142,7 @@ class PolledProbe:
         self.cursor = ""
         self.sequences: dict[str, int] = {}  # sequence number of the last collected run, by boot id
         self.since = container.watched_since  # runs before this Unix time belong to an earlier server
-        self.generations: dict[str, Generation] = {}  # by boot id
+        self.generations: dict[str, Generation] = {}  # starts by boot id
         self.kills: tuple[float, ...] = ()  # memory kills since the previous start, Unix times
         # Rendered families of the report, of the judge, and of the exporter.
         self.lines: list[Lines] = []

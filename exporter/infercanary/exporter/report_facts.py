@@ -15,7 +15,7 @@ from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC
 
 FAILING = ("failing", "out_of_memory")
 """States in which a canary does not run."""
-_MAX_CANARIES = 16  # as many as the exporter keeps a history of (history.py)
+_MAX_CANARIES = 16  # number of canaries with a history (history.py)
 _MAX_POINTS = 128  # for one family: 16 canaries in 8 states, or a host's GPUs with their MIG instances
 _MAX_PROCESSES = 1e6
 

@@ -141,12 +141,12 @@ def _why_not(question: Question, finding: Finding, state: ServiceState, upgraded
     running = {(start.container, start.boot_id): start for start in state.running}
     new = [running[boot] for boot in sides.new & running.keys()]
     if image and new and not any(start.is_known for start in new):
-        return "the image of its containers is unknown; ask without image="
+        return "the image of the service's containers is unknown; ask without image="
     if not new or (image and not any(is_named(start, image) for start in new)):
         return f"no container that reports now is known to run {image or 'it'}"
     if question.since is not None:
         if upgraded_at < question.since.timestamp():
-            return "that upgrade is older than since="
+            return "the last upgrade is older than since="
     elif not sides.old & running.keys():
         return (
             "no container of the old image reports now, so no rollout is in progress; "

@@ -22,7 +22,7 @@ def negotiate(accept: str) -> str:
     """Return prometheus_client's content type for an Accept header; the text format if the header is malformed."""
     try:
         return choose_encoder(accept)[1]
-    except (TypeError, ValueError):  # a malformed header, such as one with version=x
+    except (TypeError, ValueError):  # a malformed header, for example with version=x
         return CONTENT_TYPE_PLAIN_0_0_4
 
 

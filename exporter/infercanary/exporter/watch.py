@@ -29,7 +29,7 @@ FAILURES = Metric(
     "code 70.",
 )
 
-_ENDINGS = ("it is started again", "the exporter ends")
+_ENDINGS = ("the worker is started again", "the exporter ends")
 
 
 class Watch:

@@ -51,7 +51,8 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> li
     """Leave out contended starts, which distort the restart variance and the baseline.
 
     A start is contended if it waited longer than other starts of the same container and image. If the new image's
-    starts are contended, the baseline is the old starts that waited about as long, or all old starts if there are none.
+    starts are contended, the baseline is the old starts that waited about as long, or all old starts if there are
+    none.
 
     Args:
         starts: Starts of one service, in order of time.

@@ -166,10 +166,10 @@ class Evidence:
 
     @property
     def gpu_users(self) -> tuple[float, float] | None:
-        """Return the share of runs beside other GPU users before and after; None if these users cannot be the cause.
+        """Return the share of runs with other GPU users, before and after; None if these users cannot be the cause.
 
-        They may be the cause if more runs met them and latency rose, or fewer runs met them and latency fell. The
-        change of this share in replicas on the old image is subtracted.
+        They may be the cause if their share rose and latency rose, or if their share fell and latency fell. The change
+        of this share in replicas on the old image is subtracted.
         """
         stayed = [ran.before for ran in self._concurrent], [ran.during for ran in self._concurrent]
         old, new, earlier, meanwhile = (_tags(s)[GPU_BUSY] for s in (self.old, self.new, *stayed))

@@ -136,7 +136,7 @@ class Measures:
     def _derived(
         self, measure: Measure, starts: Iterable[Start], sides: Iterable[Iterable[Start]]
     ) -> list[Start]:
-        """Return the starts with the measure as their value. Memory counts up to the age that both sides reached."""
+        """Return the starts with the measure as their value. Memory is compared up to the age that both sides have."""
         age = math.inf
         if measure.unit == "bytes":
             age = min(max((np.ptp(s.times) for s in side if s.samples), default=0.0) for side in sides)

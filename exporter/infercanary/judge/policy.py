@@ -65,8 +65,7 @@ class Pool:
     """Limits that select starts and runs, and priors for pooling shifts. Users set ``history``."""
 
     history: int = 8
-    """Number of baseline starts that count for each container, the latest ones. Eight are enough to learn the restart
-    variance.
+    """Number of latest baseline starts that count for each container. Eight are enough to learn the restart variance.
     """
 
     fewest_runs: int = 8
@@ -89,9 +88,9 @@ class Pool:
     """
 
     concurrent_starts: int = 16
-    """Largest number of replicas on the old image that a new start is compared with. Those with the most runs during
-    the new start are taken. The standard error of their median shift is a third of that of a single replica. With
-    150 replicas a judgement took 11 s.
+    """Largest number of replicas on the old image that a new start is compared with. Replicas with the most runs
+    during the new start are taken. The standard error of their median shift is a third of a single replica's. With 150
+    replicas a judgement took 11 s.
     """
 
     noise_df: float = 5.0
@@ -112,7 +111,7 @@ class Pool:
     """Number of the stored prior of the restart variance, learned from all services; 0 for the assumed prior."""
 
     baseline_runs: int = 240
-    """Number of runs of a start that are its baseline, the latest ones."""
+    """Number of latest runs of a start that are its baseline."""
 
     reads_clock: bool = True
     """True if equal values are attributed to a coarse clock. False for memory, because memory values are exact."""
@@ -134,9 +133,9 @@ class Pool:
     """
 
     contended: float = 0.1
-    """Ratio. A start is contended if CPU wait caused by other processes on the host made its runs longer than those
-    of the image's other starts by more than this. A contended start is no baseline and is not used to learn the
-    restart variance.
+    """Ratio. A start is contended if CPU wait caused by other processes on the host made its runs longer than those of
+    the image's other starts by more than this. A contended start is neither a baseline nor used to learn the restart
+    variance.
     """
 
     gone_seconds: float = 600.0

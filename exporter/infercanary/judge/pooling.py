@@ -154,7 +154,7 @@ class Pooling:
         runs = between(before, after)
         log, df = runs.log, runs.df
         if beside:
-            # A staying replica may have changed for its own reason. So their median is taken, without larger weights
+            # Staying replicas may have changed for their own reasons. So their median is taken, without larger weights
             # for replicas with little noise, and its error grows if the replicas disagree.
             shifts = [between(a.known, self._level(b, [a])) for a, b in beside]
             others = middle_of(shifts)

@@ -48,7 +48,7 @@ class Shape(NamedTuple):
     level: float
     """Median of the means of all pairs of points, including a point with itself (Hodges and Lehmann)."""
     scatter: float
-    """Winsorized SD. Outliers hardly change it, and equal values or a second mode do not make it zero."""
+    """Winsorized SD, which outliers hardly change, and which is not zero for equal values or a second mode."""
     alike: float
     """Autocorrelation of neighbouring points (first order), corrected for bias and between 0 and 0.97."""
 

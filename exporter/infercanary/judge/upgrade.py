@@ -58,7 +58,7 @@ def select(starts: Sequence[Start]) -> Selection:
         return selection
     new = judged[places[-1]].identity
     places = [*takewhile(lambda place: judged[place].identity == new, reversed(places))]
-    # The old image is the one that most containers ran. If one container tried another image in between, this image
+    # The old image is the image that most containers ran. If one container tried another image in between, that image
     # is not the old image.
     containers = Counter(replaced[place] for place in places)
     old = max(

@@ -161,7 +161,7 @@ def shares(causes: Causes) -> list[Phrase]:
     parts = (f"{limit} {100 * min(share, 1):.0f} %" for limit, share in resources.items() if share > 0)
     bottleneck = f"{', '.join(parts)} of the change" if known >= LIVE.attribute.phase_share else ""
     if bottleneck and phase == "compute":
-        phase = ""  # on a CPU, the only phase says less than the resource
+        phase = ""  # leave out the phase on a CPU, because the resource is more informative
     words = next(iter(resources)) if known >= LIVE.attribute.whole_share else bottleneck
     operator = operators_words(causes.operators)
     return [

@@ -30,7 +30,7 @@ def unwritable(path: str | os.PathLike[str]) -> str:
     if os.path.isdir(path):
         return f"`{path}` is a folder; name a file in it"
     if not os.path.isdir(folder):
-        return f"no folder `{folder}`; make it, or mount a volume there"
+        return f"no folder `{folder}`; create the folder, or mount a volume there"
     try:
         there = bool(os.stat(path))
     except FileNotFoundError:

@@ -183,7 +183,7 @@ def _name_entry(document: object, kind: object, where: str, message: str) -> str
     """Return ``where`` with its first ``[...]`` replaced by a key, because msgspec does not name the entry of a
     mapping.
 
-    To find the key, the document is converted with one entry of the mapping at a time, until the same message comes.
+    To find the key, the document is converted with one entry of the mapping at a time, until the same error occurs.
     """
     before, _, after = where.partition("[...]")
     steps = [int(step[1:-1]) if step[0] == "[" else step for step in re.findall(r"\[\d+]|[^.\[\]]+", before)]

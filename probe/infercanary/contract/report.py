@@ -29,8 +29,10 @@ LADDER: tuple[float, ...] = tuple(float(f"{50e-6 * 2 ** (k / 4):.6g}") for k in 
 
 
 class HistogramValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Histogram of all observations so far. ``counts`` has the number in each bucket of :data:`LADDER` and in one
-    above it, not cumulative. ``sum`` is in seconds.
+    """Histogram of all observations so far.
+
+    ``counts`` has the number in each bucket of :data:`LADDER` and in an overflow bucket, not cumulative. ``sum`` is in
+    seconds.
     """
 
     counts: tuple[int, ...]

@@ -354,7 +354,7 @@ COMPUTE_THREADS: tuple[str, ...] = ("torch_intra_op_threads", "onnx_intra_op_thr
 
 
 def known_component(name: str) -> Component | None:
-    """Return the properties of a component; None if nothing but its name is known."""
+    """Return the properties of a component; None for a component with only a name."""
     return COMPONENTS.get(name) or COMPONENTS.get(name.partition(":")[0])
 
 

@@ -50,10 +50,10 @@ def _pressure(machine: Machine) -> Ability:
     cgroup = own_cgroup(machine.sysfs / "fs/cgroup", machine.proc / "self")
     waiting = cgroup.pressure().get(WAITING)
     if waiting:
-        return ok(f"of the container: {', '.join(resource for (resource,) in waiting)}")
+        return ok(f"pressure of the container: {', '.join(resource for (resource,) in waiting)}")
     if text(machine.proc / "pressure/cpu"):
         return limited(
-            "for the host only",
+            "pressure of the host only",
             "this cgroup has no pressure files (cgroup v1, or the root cgroup), so the container's own "
             "waiting is unknown",
             "for cgroup v2, add systemd.unified_cgroup_hierarchy=1 to the kernel's command line",

@@ -108,7 +108,7 @@ def _threads(machine: Machine) -> Ability:
     if text(folder / "schedstat").endswith(" 0"):
         return limited(
             "",
-            "the kernel does not count how long threads wait for a CPU",
+            "the kernel does not measure the CPU wait of threads",
             "on the host: sysctl kernel.task_delayacct=1, or delayacct on the kernel's command line",
         )
     return ok("CPU wait and migrations are counted")

@@ -26,7 +26,7 @@ def load(shell: Any) -> None:
         try:
             return _timed(shell, line, cell)
         except UsageError as error:
-            print(f"infercanary: {error}")  # one line, in place of a traceback
+            print(f"infercanary: {error}")  # one line instead of a traceback
             return None
 
     shell.register_magic_function(canary, "line_cell", "canary")

@@ -172,7 +172,7 @@ class TimingResult:
     def _repr_html_(self) -> str | None:
         try:
             from infercanary.pages.html import environment
-        except ModuleNotFoundError:  # without the extra `exporter`, the notebook shows text
+        except ModuleNotFoundError:  # the notebook shows text if the extra `exporter` is missing
             return None
         parts: Any = environment().get_template("document.html").module
         return str(parts.document(self.document))

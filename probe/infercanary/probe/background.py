@@ -42,7 +42,7 @@ class Background:
         return self._worker.is_busy
 
     def start(self, now: float) -> None:
-        """Start to count time at ``now``, the end of warm-up."""
+        """Begin the first pause at ``now``, the end of warm-up."""
 
     def put_off(self, now: float) -> None:
         """Postpone the work by a minute, because the host keeps the device busy or memory does not suffice."""

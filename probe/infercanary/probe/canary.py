@@ -131,7 +131,7 @@ class Canary(TimedTarget):
         return self._opening_since is not None
 
     def open(self, seconds: float) -> None:
-        """Open the target in its thread, or continue to wait for that, for at most ``seconds``.
+        """Open the target in its thread, or continue waiting for that, for at most ``seconds``.
 
         Afterwards the canary is open, ``failing``, ``out_of_memory``, or still ``opening``. After a failure, the next
         attempt waits for at least a minute; calls before that do nothing. An attempt that exceeds its deadline still
@@ -149,7 +149,10 @@ class Canary(TimedTarget):
             opened: Opened = self._worker.result(min(seconds, max(0.0, left)))
         except (Interrupted, StillBusy):
             return
-        except (KeyboardInterrupt, SystemExit):  # from the user: a target's own become Failures
+        except (
+            KeyboardInterrupt,
+            SystemExit,
+        ):  # only from the user; the target's own exceptions become Failures
             raise
         except DeadlineExceeded:
             if self._opening_since is not None and perf_counter() >= self._opening_since + self._open_timeout:
@@ -220,7 +223,10 @@ class Canary(TimedTarget):
             result = self._check(self._run(repeats))
         except Interrupted:
             return None
-        except (KeyboardInterrupt, SystemExit):  # from the user: a target's own become Failures
+        except (
+            KeyboardInterrupt,
+            SystemExit,
+        ):  # only from the user; the target's own exceptions become Failures
             raise
         except (StillBusy, NoTurn) as error:  # these runs take no time
             result = _describe(error)
@@ -263,7 +269,8 @@ class Canary(TimedTarget):
         if isinstance(error, NoCuda):
             reason = self.cuda_missing if is_reason(self.cuda_missing) else None
         elif not isinstance(error, Failure) and (unfit := misfit(result.detail)) is not None:
-            # Incompatible libraries are a failure, no mistake in the settings, even if a model's module imports them.
+            # Incompatible libraries are a failure, and not a mistake in the settings, even if a model's module imports
+            # them.
             reason = unfit.reason
             result = result._replace(detail=f"{result.detail}; {unfit.fix}")
         elif isinstance(error, UsageError):

@@ -21,7 +21,7 @@ RUNS = Metric(
     "counter",
     "Runs by outcome: ok, raised, timed_out, not_finite (NaN or infinity), busy (no turn on the device).",
     ("canary", "outcome"),
-    reading="Only `ok` is healthy; the probe's log has the reason. If nothing grows, see "
+    reading="Only `ok` is healthy; the probe's log has the reason of others. If no counter grows, see "
     "`infercanary_canary_state`.",
 )
 TAGGED = Metric(

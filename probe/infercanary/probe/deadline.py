@@ -107,9 +107,9 @@ class Worker:
     def rest(self) -> None:
         """Let the thread end. A thread with a hanging call stays.
 
-        A thread that ran OpenMP code keeps a pool of threads for its whole life. If pools have more threads than
-        there are CPUs, libgomp hardly spins any more in the whole process: with a canary's idle pool beside the
-        server's pool, a ResNet-18 on two CPUs took 62 ms instead of 35 ms (docs/adr/0006-threads-of-a-canary.md).
+        A thread that ran OpenMP code keeps a pool of threads for its whole life. With more pool threads than CPUs,
+        libgomp hardly spins in the whole process: with a canary's idle pool in addition to the server's pool, a
+        ResNet-18 on two CPUs took 62 ms instead of 35 ms (docs/adr/0006-threads-of-a-canary.md).
         """
         if self._thread is not None and not self.is_busy:
             self._calls.put(None)

@@ -51,7 +51,7 @@ PAID_WITHIN = 3600.0
 
 PAID_BACK = 0.5
 """Share of the duty cap that repays the debt of a burst. During repayment, a canary runs half as often as the cap
-allows. A larger share would make the burst longer, and leave almost no runs in the time after it.
+allows. A larger share would make the burst longer, and leave almost no runs for the time after the burst.
 """
 
 RESTARTS = 2

@@ -54,7 +54,7 @@ _LIBRARIES = (
     "xformers",
 )
 
-# Only names that are known to affect speed, because environment variables also hold secrets.
+# Only names that are known to affect speed, because environment variables also contain secrets.
 _VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
@@ -126,7 +126,7 @@ def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
     found |= {f"env_{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
     found |= limits()
     found |= engines
-    # Variables and versions may hold any text, and one invalid character would lose the whole family of metrics.
+    # Variables and versions may contain any text, and one invalid character would lose the whole family of metrics.
     return {name: _label(str(value)) for name, value in sorted(found.items())}
 
 

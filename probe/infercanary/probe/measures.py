@@ -30,8 +30,8 @@ MEMORY = Metric(
     "gauge",
     "Most memory of the last run: host (resident memory of the process) and device (allocated by the engine).",
     ("canary", "where"),
-    reading="Another level since an upgrade comes from the image. In a server's process it is the memory in use after "
-    "the run.",
+    reading="A new level since an upgrade is due to the image. In a server's process, this is the memory in use "
+    "after the run.",
 )
 RATE = Metric(
     "infercanary_run_samples_per_second",

@@ -46,7 +46,8 @@ _WORDS = (
     "out of memory", "outofmemory", "not enough memory", "can't allocate memory", "cannot allocate memory",
     "failed to allocate memory", "alloc_failed", "resource_exhausted", "bad_alloc",
 )  # fmt: skip
-_OTHER_MEANING = "static tls block"  # glibc's "cannot allocate memory in …" comes from the order of libraries
+# except glibc's "cannot allocate memory in …", which is due to the order of libraries
+_OTHER_MEANING = "static tls block"
 _HOST_WORDS = ("defaultcpuallocator", "alloc_cpu", "cumemhostalloc", "cannot allocate memory", "bad_alloc")
 _DEVICE_WORDS = ("cuda", "cublas", "cudnn", "gpu", "device")
 _LONG = 4000  # characters of an error that are searched
@@ -163,7 +164,7 @@ def _place_of_one(error: BaseException, device: str) -> Place | None:
         return None if error.name != "CUDA_ERROR_OUT_OF_MEMORY" else "host" if is_host else "device"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return "host"
-    if type(error).__name__ == "OutOfMemoryError":  # from torch, for accelerators only
+    if type(error).__name__ == "OutOfMemoryError":  # torch raises this error only for accelerators
         return "device"
     try:
         text = str(error)[:_LONG].lower()
@@ -258,4 +259,4 @@ def start_anew(ended: Iterable[Ended]) -> NoReturn:
 def be_ended_first() -> None:
     """Make the kernel end this process before the server, by ``oom_score_adj``; raising it needs no privilege."""
     with suppress(OSError):
-        (_PROC / "self/oom_score_adj").write_text("1000")  # the highest value
+        (_PROC / "self/oom_score_adj").write_text("1000")  # highest value of oom_score_adj

@@ -50,7 +50,7 @@ _NO_CUPTI = (
 _PARTS: Sequence[tuple[str, Metric, str, float]] = (
     ("cold start", canary_metrics.COLD_START, "s", 1),
     ("bottleneck", canary_metrics.BOTTLENECK, "ratio", 1),
-    ("server", SERVER, "s", 1),  # by the server's own clock, part of the phase wait
+    ("server", SERVER, "s", 1),  # measured by the server's clock, part of the phase `wait`
     ("first token", FIRST_TOKEN, "s", 1),
     ("between tokens", BETWEEN_TOKENS, "s", 1),
     ("product", matmul.FLOPS, "GFLOP/s", 1e-9),
@@ -87,7 +87,7 @@ def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
         runs = last_runs(report)
         is_good = all(name in runs and runs[name].outcome == "ok" for name in _states(_points(report)))
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # not every container's encoding has a µ
+        sys.stdout.reconfigure(errors="replace")  # some containers have an encoding without µ
     width = min(_MOST_WIDTH, max(_LEAST_WIDTH, shutil.get_terminal_size().columns))
     click.echo(render_texts(documents, width=width), nl=False)
     if mistake is not None:

@@ -42,13 +42,13 @@ class RunResult(NamedTuple):
     inside: Inside | None = None
     """CPU time of others inside the container during the repeats; None if unknown."""
     helpers: bool = False
-    """True if the engine computes with more threads than the one that runs the repeats."""
+    """True if the engine uses more compute threads than the thread that runs the repeats."""
     controls: Mapping[str, float] = {}
     """Median seconds of each control that ran after the repeats."""
     reason: Reason | None = None
     """Reason of the failure, if the target gave a reason."""
     readings: Sequence[Reading] = ()
-    """Numbers of the target besides its timing."""
+    """Additional numbers reported by the target."""
     inferences: int = 0
     """Inferences of all repeats together."""
     measures: Mapping[str, float] = {}

@@ -157,7 +157,7 @@ class Rounds:
         return runs, cost
 
     def work_between(self) -> bool:
-        """Run a point of a sweep, or a profile, that is due; the longest overdue is first. True if one ran.
+        """Run a due sweep point or profile, the most overdue first. True if work was done.
 
         Call this right after a round, when the next round is farthest away. Nothing runs while a canary opens.
         """

@@ -72,6 +72,6 @@ RESIDENT = Metric(
     "gauge",
     "Resident memory of the probe's process and, by command, of the container's other processes.",
     ("scope", "command"),
-    reading="Endless growth is a leak. Another level since an upgrade comes from the image. The largest `command` "
-    "takes the container's memory.",
+    reading="Endless growth is a leak. A new level since an upgrade is due to the image. The largest `command` "
+    "uses most of the container's memory.",
 )

@@ -59,7 +59,8 @@ INTERVAL = Metric(
     "gauge",
     "Time between sweeps: as configured, or longer if sweeps would use more than half of the duty cap.",
     ("canary",),
-    reading="`infercanary ab` waits for a sweep that is due. Fewer `sweep.seconds` or a higher `duty_cap` shorten it.",
+    reading="`infercanary ab` waits for a sweep that is due. Fewer `sweep.seconds` or a higher `duty_cap` shorten "
+    "the interval.",
 )
 TIMESTAMP = Metric(
     "infercanary_sweep_timestamp_seconds",

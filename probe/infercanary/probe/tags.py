@@ -186,7 +186,7 @@ def clock_reason(window: Window) -> str:
         The driver's name of the reason; ``low_clock`` if the clock was low and the driver counted no reason; empty
         without a limit.
     """
-    longest = max(_CLOCK_REASONS, key=partial(_held_down, window))  # if equal, the first
+    longest = max(_CLOCK_REASONS, key=partial(_held_down, window))  # the first of equal reasons
     if _held_down(window, longest) > 0:
         return longest
     return LOW_CLOCK if _is_clock_low(window) else ""

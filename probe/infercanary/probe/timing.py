@@ -1,6 +1,6 @@
 """The two clocks: the host's, and the GPU's by CUDA events. Both time one repeat of a target, phase by phase.
 
-GPU time and host time are kept apart. With a device, ``h2d``, ``compute`` and ``d2h`` are the device's time.
+GPU time and host time are separate. With a device, ``h2d``, ``compute`` and ``d2h`` are the device's time.
 ``launch`` is the host's time to enqueue them, and ``queue`` is the wait of the work before and between them. A slow
 launch with a normal GPU time is a real and common fault.
 """

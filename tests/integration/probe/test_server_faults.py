@@ -42,7 +42,7 @@ FAULTS = """
 kserve openai: error error_answer 500 Status
 kserve openai: limited rate_limited 429 Status
 kserve openai: overloaded error_answer 503 Status
-kserve openai: redirect error_answer 307 Moved: it leads to http://elsewhere/v2;
+kserve openai: redirect error_answer 307 Moved: redirect to http://elsewhere/v2,
 kserve openai: slow timed_out 0.6 s (timeout_seconds)
 kserve openai: reset unreachable Connection reset by peer
 kserve openai: compressed malformed (gzip)
@@ -115,7 +115,7 @@ length and chunked | kept | $ok~$json~Content-Length: 9999~$chunked~~18~$body~0~
 limited | rate_limited 429 Too Many Requests | HTTP/1.1 429 Too Many Requests~Retry-After: 30~#~~
 overloaded | rate_limited 503 | HTTP/1.1 503 Busy~Retry-After: 5~#~~
 unavailable | error_answer 503 Busy | HTTP/1.1 503 Busy~#~~
-moved | error_answer to /b; | HTTP/1.1 307 Moved~Location: /b~#~~
+moved | error_answer to /b, | HTTP/1.1 307 Moved~Location: /b~#~~
 no content | error_answer 204 No Content | HTTP/1.1 204 No Content~~
 byte order mark | kept | $ok~#~~\xef\xbb\xbf$body
 folded | kept | $ok~$json~X-A: 1~  2~$length~~$body

@@ -114,7 +114,9 @@ def test_tls_with_a_certificate_that_is_trusted_or_is_not(server, tmp_path):
         assert trusted.connections == 1
         fresh = opened(http_target(trusted.url, ca_file=pem, keep_alive=False, **QUICK))
         assert "connect" in measured(fresh)[0].phases
-        with pytest.raises(Failure, match=r"its certificate is not trusted \(.*; ca_file\)") as failure:
+        with pytest.raises(
+            Failure, match=r"the server's certificate is not trusted \(.*; ca_file\)"
+        ) as failure:
             http_target(trusted.url, **QUICK).open()
         assert failure.value.reason == "unreachable"
     with pytest.raises(UsageError, match=r"ca_file: `/no/such\.pem` cannot be read"):

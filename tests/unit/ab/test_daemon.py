@@ -62,7 +62,7 @@ def test_a_pull_that_fails_says_why_and_what_to_do():
     client: Any = Registry({"error": answer})
     with pytest.raises(UsageError) as error:
         find_image(client, "h/i:1", Interruption())
-    assert f"cannot be pulled ({answer}); build it, fix its name, log in" in str(error.value)
+    assert f"cannot be pulled ({answer}); build the image, fix its name, log in" in str(error.value)
 
 
 def test_only_a_missing_image_is_pulled(capsys):

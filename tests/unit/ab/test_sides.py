@@ -128,7 +128,7 @@ old new --budget nan                         | --budget nan: give seconds from 1
 old new --start-timeout 0                    | --start-timeout 0: give seconds from 1 to 86400
 old new --smallest-effect 0                  | --smallest-effect 0: give a percentage from 0.1 to 50, such as 3
 old new --expect 40%                         | --expect 40%: give a shift of latency with its sign: -40% is 40 % faster
-old new --html /no/such/folder/a.html        | --html: no folder `/no/such/folder`; make it, or mount a volume
+old new --html /no/such/folder/a.html        | --html: no folder `/no/such/folder`; create the folder, or mount a volume
 old new --colour                             | No such option '--colour'
 one --b cpu=1                                | --b: unknown key `cpu`; did you mean `cpus`? known keys: image, python
 one --b env.1=2                              | --b: unknown key `env.1`; did you mean `env.NAME`? known keys:

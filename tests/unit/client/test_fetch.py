@@ -88,7 +88,7 @@ async def test_the_next_address_of_a_name_is_asked(monkeypatch):
             for name in ("two.test", f"two-{'a' * 58}", "two.bücher.test"):
                 assert await fetch(f"http://{name}:{port}", "", 5) == WHOLE
         addresses[0] = "127.0.0.3"
-        with pytest.raises(PollError, match="connection refused: nothing listens there"):
+        with pytest.raises(PollError, match="connection refused: no server listens at this address"):
             await fetch(f"http://two.test:{port}", "", 5)
 
 

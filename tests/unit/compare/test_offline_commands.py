@@ -156,8 +156,8 @@ compare a a --smallest-effect nan     | --smallest-effect nan: give a percentage
 compare a a --format junit            | Invalid value for '--format': 'junit' is not
 compare a a --baseline-id x           | a: numbers have no ids
 compare a a --html .                  | --html: `.` is a folder; name a file in it
-compare a a --html no/r               | --html: no folder `no`; make it
-compare a a --json --junit no/j       | --junit: no folder `no`; make it
+compare a a --html no/r               | --html: no folder `no`; create the folder
+compare a a --json --junit no/j       | --junit: no folder `no`; create the folder
 compare a a --expect 40%              | --expect 40%: give a shift of latency with its sign
 scan a --column x                     | a: no column `x`; give --column one of: none, remove this option
 scan j --canary z                     | j: no canary `z`; there are: x

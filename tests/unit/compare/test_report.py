@@ -256,7 +256,7 @@ none.jsonl --format csv              | none.jsonl: cannot be read (No such file
 empty.jsonl --format csv             | empty.jsonl: is empty; give a journal, or numbers
 words.txt                            | words.txt: not the judge's store; give the file that the exporter's --store names
 broken.jsonl --format csv            | broken.jsonl:2: not a line of a journal
-a/gpu.sqlite gpu.sqlite              | gpu.sqlite: two files of the host `gpu`; name them, HOST=FILE
+a/gpu.sqlite gpu.sqlite              | gpu.sqlite: two files of the host `gpu`; give each a host name, HOST=FILE
 none.sqlite                          | none.sqlite: cannot be read (No such file
 empty.sqlite                         | empty.sqlite: no start of canary `*`, service `*`, has 8 steady runs
 postgresql://me@db/x?sslmode=require | report reads files, not PostgreSQL; give a store in SQLite

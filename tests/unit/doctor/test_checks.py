@@ -87,14 +87,14 @@ host | NUMA nodes | nothing | limited | sys/devices/system/node cannot be read.*
 host | NUMA balancing | balancing | limited | moves memory pages
 host | NUMA balancing | no balancing | OK | off
 host | threads | status | limited | schedstat, sched cannot be read
-host | threads | schedule | limited | does not count.*task_delayacct=1
+host | threads | schedule | limited | does not measure.*task_delayacct=1
 container | cgroup | nothing | refused | proc/self/cgroup cannot be read
 container | cgroup | v1 unmounted | refused | no cgroup is mounted.*mount
 container | cgroup | v2 | limited | version 2: cpu_quota 0.5, memory_limit 256 MiB, cpuset_cpus 4; its files lack .*throttled.*oom_kills
 container | cgroup | v2 whole | OK | cpuset_cpus 4; ; $
 container | pressure (PSI) | v2 | refused | psi=1
-container | pressure (PSI) | v2, host's PSI | limited | for the host only
-container | pressure (PSI) | v2, own PSI | OK | of the container: cpu
+container | pressure (PSI) | v2, host's PSI | limited | pressure of the host only
+container | pressure (PSI) | v2, own PSI | OK | pressure of the container: cpu
 container | memory peak | nothing | limited | may not write /proc/self/clear_refs
 container | who ends first | nothing | limited | the kernel may kill the server first
 driver | device files | nothing | limited | lacks nvidia0, nvidiactl, nvidia-uvm

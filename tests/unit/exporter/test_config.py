@@ -51,7 +51,7 @@ http://h h                                             | probes[0].url: 'http://
 unix://run/probe.sock                                  | probes[0].url: 'unix://run/probe.sock' is not a probe's address
 probes: [{url: http://h, service: '', container: c}]   | probes[0].service: expected text of length 1 or more
 probes: [&a {url: http://h, service: s, container: c}, *a] | probes[1]: another entry has this service and container; give one of
-store: /no/such/folder/judge.sqlite                    | store: there is no folder /no/such/folder; make it
+store: /no/such/folder/judge.sqlite                    | store: there is no folder /no/such/folder; create it
 store: /dev/null                                       | store: /dev/null: is a folder or a device
 store: nosuch://host/db                                | a URL that begins with postgresql://
 judge: {smallest: 0.02}                                | did you mean `smallest_effect`? known keys: smallest_effect, false_calls

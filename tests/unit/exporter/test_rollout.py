@@ -160,7 +160,7 @@ again          | a b           | y     | image={V2}    | unknown     |
 # After a rollout.
 all slow       | a2 b2         |       | image={V2}    | unknown     | add since=
 all slow       | a2 b2         |       | since=14399   | regressed   |
-all slow       | a2 b2         |       | since=14401   | unknown     | that upgrade is older than since=
+all slow       | a2 b2         |       | since=14401   | unknown     | the last upgrade is older than since=
 # New weights in the same image; at first their container is silent.
 all fast       | aw bw         | x     | image={V2}    | unknown     |
 weights        | aw bw xw      |       | image={V2}    | regressed   |

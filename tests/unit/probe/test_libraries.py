@@ -53,7 +53,7 @@ def refused(name):
 # are), the reason and words of the line.
 MISFITS = """
 lacking  | libfitless.so.11.0  |                  |                       |          | no_libraries     | (libfitless.so.11.0: cannot open shared object file: No such file or directory); install
-upgraded | libcudart.so.11.0   |                  | libcudart.so.13       | $        | version_mismatch | ; it needs version 11.0, and there is 13 (in $): | install
+upgraded | libcudart.so.11.0   |                  | libcudart.so.13       | $        | version_mismatch | ; the engine needs version 11.0, but $ has 13: | install
 misled   | libmisled.so.9      |                  | libmisled.so.9        | /nowhere | no_libraries     | the library is in $, where | (LD_LIBRARY_PATH is /nowhere)
 mixed    | libc.so.6           | ncclCommRegister |                       |          | version_mismatch | _C.so: undefined symbol: ncclCommRegister); one
 """  # noqa: E501

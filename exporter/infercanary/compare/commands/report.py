@@ -74,7 +74,7 @@ def command(
         name, is_named, path = file.partition("=")
         host = name if is_named else Path(file).stem
         if host in hosts:
-            raise UsageError(f"{file}: two files of the host `{host}`; name them, HOST=FILE")
+            raise UsageError(f"{file}: two files of the host `{host}`; give each a host name, HOST=FILE")
         hosts[host] = path if is_named else file
     journals = {host: _journal(path) for host, path in hosts.items() if not stores.is_store(path)}
     if journals or each_run:

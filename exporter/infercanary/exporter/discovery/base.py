@@ -88,9 +88,9 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     url_missing: str = ""
     """Reason for a missing URL, and how to fix it."""
     notes: tuple[str, ...] = ()
-    """Mistakes in labels that do not prevent polling: the ignored label, and what to write."""
+    """Mistakes in labels that do not prevent polling: the ignored label, and its fix."""
     is_asked: bool = True
-    """False if the label that asks for polling is missing although another of our labels is there; usually a mistake.
+    """False if the container has InferCanary labels, but not the label that requests polling; usually a mistake.
     """
     failure: Unpolled = "no_address"
     """Reason in the metric of failed polls if there is no URL."""

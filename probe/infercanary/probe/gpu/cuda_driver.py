@@ -168,7 +168,7 @@ class Device:
             if error.code == _INVALID_DEVICE:
                 raise NoSuchGpu(f"no GPU {ordinal} here ({error})") from None
             raise
-        self._held = ExitStack()  # to be released inside the context
+        self._held = ExitStack()  # released inside the context
         self._closed = False
         self._in_use = threading.Lock()
         self.name = self.driver.text("cuDeviceGetName", self._device)

@@ -106,7 +106,7 @@ class _ModelConfig(msgspec.Struct):
 
 
 class KserveOptions(ServerOptions, frozen=True, kw_only=True):
-    """Options of ``target: kserve``; ``url`` is the part before ``/v2`` of the server's addresses."""
+    """Options of ``target: kserve``; ``url`` is the server's address without ``/v2``."""
 
     model: Name
     """Name of the model."""
@@ -193,7 +193,8 @@ class KserveTarget(ServerTarget):
         after = self._stats() if self._totals else None
         if not after:
             return super().readings()
-        growth = after - self._totals  # after a server restart nothing is left: Counter drops negatives
+        # Counter drops negative numbers, so no reading is left after a server restart
+        growth = after - self._totals
         return [
             Reading(SERVER, growth[part, "ns"] / count / 1e9, (part,))
             for part in PARTS

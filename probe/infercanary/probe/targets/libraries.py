@@ -132,7 +132,8 @@ def _missing(stem: str, version: str) -> Found:
         if version and have[:1].isdigit() and have.split(".")[0] != version.split(".")[1]:
             return Found(
                 "version_mismatch",
-                f"it needs version {version[1:]}, and there is {have} (in {path.parent}): install the one that it was "
+                f"the engine needs version {version[1:]}, but {path.parent} has {have}: install the version for "
+                "which the engine was "
                 "built for",
             )
     return Found("no_libraries", f"install the libraries for which the engine was built{_searched()}")

@@ -167,7 +167,7 @@ class MatmulTarget(TorchDeviceTarget):
             self._measure_precisions()
 
     def readings(self) -> list[Reading]:
-        """Return the rates of all precisions and, on a GPU with Tensor Cores, whether Tensor Cores seem unused."""
+        """Return the rates of all precisions and, with Tensor Cores, 1 if the Tensor Cores seem unused (else 0)."""
         self._measure_precisions()
         seconds = {name: median(recent) for name, recent in self._seconds.items()}
         flops = 2.0 * self.size**3

@@ -139,7 +139,10 @@ class OpenaiTarget(ServerTarget):
         return completion
 
     def values(self, result: Completion) -> list[float]:
-        """Return numbers that change with the text and its token count; if salted, those of the plain prompt."""
+        """Return numbers that change with the text and its token count.
+
+        With salted prompts, use the plain prompt's completion.
+        """
         result = self._plain or result
         return list(map(float, sha256(f"{result.tokens} {result.text}".encode()).digest()))
 

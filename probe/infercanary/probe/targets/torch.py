@@ -37,7 +37,7 @@ class TorchTarget(TorchDeviceTarget):
 
     profiler = "same_model"
     is_sweepable = True
-    _loaded: Any  # as loaded: it holds the weights; a graph holds only their addresses
+    _loaded: Any  # the loaded model, which holds the weights; a graph holds only their addresses
     _model: Any
     _device_inputs: list[Any]
     _host_inputs: list[Any]

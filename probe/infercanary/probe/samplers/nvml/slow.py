@@ -22,7 +22,8 @@ INFO = Metric(
     "gauge",
     "A GPU's identity; always 1.",
     ("gpu", "name", "uuid", "pci_bus_id", "driver_version", "cuda_version", "vbios_version"),
-    reading="Join it for names and versions. A changed driver, VBIOS or model may change latency as much as a new "
+    reading="Join this series to get names and versions. A changed driver, VBIOS or model may change latency as "
+    "much as a new "
     "image.",
 )
 SM_CLOCK_MAX = Metric(
@@ -44,8 +45,8 @@ POWER_LIMIT = Metric(
     "gauge",
     "Power limit that the driver enforces for the GPU now.",
     _GPU,
-    reading="If it is lower than on other GPUs of the model, `sw_power_cap` comes earlier and latency under "
-    "load is higher.",
+    reading="If it is lower than on other GPUs of the model, `sw_power_cap` begins earlier and latency under load "
+    "is higher.",
 )
 ECC_ERRORS = Metric(
     "infercanary_gpu_ecc_errors_total",

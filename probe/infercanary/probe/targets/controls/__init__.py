@@ -36,7 +36,7 @@ def available_controls(device: str) -> tuple[dict[str, Control], str]:
         code = mapped_code()
     except Refused as refused:
         made_of = python_and_libc()
-        log.info("controls: no machine code: %s; %s instead", refused, made_of)
+        log.info("controls: no machine code (%s); %s does the work instead", refused, made_of)
     kind, _, ordinal = device.partition(":")
     if kind != "cuda":
         return cpu_controls(code), made_of

@@ -168,7 +168,7 @@ _Function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 
 
 class Refused(Exception):
-    """Machine code cannot run: there is none for this CPU, or the container does not allow it."""
+    """Machine code cannot run: this CPU has no routines here, or the container does not allow them."""
 
 
 class MachineCode:
@@ -260,7 +260,7 @@ def mapped_code() -> MachineCode:
 
 
 def assembled(lines: str) -> bytes:
-    """Return the bytes of ``bytes | assembly``, which stand before the bars in hexadecimal."""
+    """Return the bytes in lines of ``bytes | assembly``; bytes are hexadecimal, before the bar."""
     return bytes.fromhex("".join(line.partition("|")[0] for line in lines.splitlines()))
 
 

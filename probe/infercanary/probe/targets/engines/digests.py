@@ -62,7 +62,7 @@ def piece_begins(size: int, pieces: int) -> Iterator[int]:
 
 
 def onnx_files(path: Path) -> list[Path]:
-    """Return an ONNX model and the files with its weights, which lie in its folder or below.
+    """Return an ONNX model and the files with its weights, which are in its folder or below.
 
     The model's bytes are searched, not parsed: a false match costs only a check whether that file exists.
 

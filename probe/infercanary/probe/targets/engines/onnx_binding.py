@@ -79,7 +79,7 @@ class DeviceBinding:
         seed: int,
         ask_for_memory: Callable[[Sequence[Need]], None],
     ) -> None:
-        """Draw the inputs and bind them; a first run finds out the sizes of the outputs.
+        """Draw the inputs and bind them; a first run gives the sizes of the outputs.
 
         Args:
             ort: The module ``onnxruntime``.

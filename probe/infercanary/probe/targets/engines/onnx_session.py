@@ -90,7 +90,7 @@ class OnnxSession:
         if faulty:
             fit = [provider for provider in providers if provider not in faulty]
             if self.gpu is not None and not any(provider in ON_CUDA for provider in fit):
-                self.gpu.close()  # also drops the session
+                self.gpu.close()  # this also releases the session
                 self.gpu = None
             self._load(fit)
         if self.gpu is not None:
@@ -106,8 +106,8 @@ class OnnxSession:
         for provider, options in self.session.get_provider_options().items() if self.gpu else ():
             if provider in ON_CUDA and options.get("has_user_compute_stream") != "1":
                 raise UsageError(
-                    f"providers: onnxruntime {ort.__version__} does not say that {provider} runs on the stream "
-                    "that it was given (user_compute_stream); install onnxruntime-gpu 1.18 or newer"
+                    f"providers: onnxruntime {ort.__version__} does not confirm that {provider} runs on the given "
+                    "stream (user_compute_stream); install onnxruntime-gpu 1.18 or newer"
                 )
 
     def load_again(self, options: Any) -> Any:
@@ -161,7 +161,7 @@ class OnnxSession:
         elif is_installed("onnxruntime-gpu"):
             # Both wheels write to one folder: the wheel that was installed last overwrites the other.
             reason = "provider_missing"
-            fix = "onnxruntime-gpu is installed too, and covered by another wheel: uninstall both, and install it alone"
+            fix = "onnxruntime-gpu is installed too, and covered by another wheel: uninstall both, and reinstall it"
         has = ", ".join(available)
         version = self._ort.__version__
         self._miss(

@@ -54,7 +54,7 @@ class _Span(NamedTuple):
     shapes: str
     kernels: list[_Kernel]
     inner: list[_Span]
-    """Events inside this one, outermost first."""
+    """Events inside this event, outermost first."""
 
     @property
     def own_seconds(self) -> float:
@@ -198,8 +198,8 @@ def _add_operators(spans: list[_Span], add: _Add, on_device: bool) -> None:
             _add_operator(span, add)
             continue
         if span.name.startswith(_COMPILED) and not on_device:
-            # On the CPU the profiler lists no fused loops, only the operators called between them. A compiled
-            # region around another one is not a call of its own.
+            # On the CPU the profiler lists no fused loops, only the operators called between them. A compiled region
+            # around another region is not a separate call.
             regions = sum(part.name.startswith(_COMPILED) for part in span.parts())
             add(Operator(_COMPILED_ROW, "cpu"), _COMPILED_ROW, span.own_seconds, calls=float(regions == 1))
         _add_operators(span.inner, add, on_device)

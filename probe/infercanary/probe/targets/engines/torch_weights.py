@@ -10,7 +10,7 @@ from typing import Any
 from infercanary.probe.targets.engines.digests import PIECE, WHOLE_BYTES, name_digest, piece_begins
 
 _LAYOUT_DIGITS = 8
-_PIECES = 16  # for each tensor, if the model is too large to be digested as a whole
+_PIECES = 16  # pieces of each tensor, if the model is too large for a complete digest
 _COMPILED = "_orig_mod."  # `torch.compile` adds this to the names in a module; the weights are the same
 
 

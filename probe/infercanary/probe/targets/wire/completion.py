@@ -18,13 +18,13 @@ from infercanary.probe.targets.wire.server import Server, document
 
 _ENDS = (
     "stop", "length", "tool_calls", "function_call", "content_filter",  # OpenAI's own
-    "eos_token", "stop_sequence", "model_length", "limit",  # of TGI, Mistral and llama.cpp
+    "eos_token", "stop_sequence", "model_length", "limit",  # used by TGI, Mistral and llama.cpp
 )  # fmt: skip
 """Values of ``finish_reason`` that mean a complete answer."""
 _NO_REASONS = (None, "", "null")
 
 
-_Count = Annotated[float, Meta(ge=0, multiple_of=1)]  # some servers write 8.0
+_Count = Annotated[float, Meta(ge=0, multiple_of=1)]  # some servers send a float such as 8.0
 
 
 class _Details(msgspec.Struct):

@@ -251,7 +251,7 @@ def explain(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "time-out (timeout_seconds)"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({error.verify_message}; ca_file)"
+        return f"the server's certificate is not trusted ({error.verify_message}; ca_file)"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return one_line(error)

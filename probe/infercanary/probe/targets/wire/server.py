@@ -192,13 +192,15 @@ class Server(Connection):
         text = f"{what}: {answer.status} {answer.phrase}"
         if 300 <= answer.status < 400:
             where = answer.headers.get("location", "nowhere").encode()
-            said = f"it leads to {self.excerpt(where, 200)}; redirects are not followed: put the right address in url"
+            said = (
+                f"redirect to {self.excerpt(where, 200)}, which is not followed: put the final address in url"
+            )
         else:
             said = f"(compressed, {answer.encoding})" if answer.encoding else self.excerpt(body, 200)
         raise Failure(reason, f"{text}: {said}" if said else text, wait)
 
     def require(self, what: str, answer: Response, body: bytes, status: int = 200) -> None:
-        """Refuse an answer with another status, and a compressed answer, because nothing here decompresses bodies."""
+        """Refuse an answer with another status, and a compressed answer, because bodies are not decompressed here."""
         if answer.status != status:
             self.refuse(what, answer, body)
         if answer.encoding:
@@ -262,7 +264,9 @@ def _parse_url(url: str) -> tuple[str, int, bool, str]:
     except ValueError:
         parts, port = urlsplit(""), 0
     if "@" in parts.netloc:  # the address is not shown because it may contain a password
-        raise UsageError("url: it holds a user or a password; put that into headers, from a file")
+        raise UsageError(
+            "url: the address contains a user or a password; put these into headers, from a file"
+        )
     is_tls = parts.scheme == "https"
     is_known = is_tls or parts.scheme == "http"
     if not is_known or not parts.hostname or port == 0 or not re.fullmatch(r"[\x21-\x7e]+", url):

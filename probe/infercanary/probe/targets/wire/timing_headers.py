@@ -18,7 +18,7 @@ from infercanary.probe.targets import Reading
 SERVER = Metric(
     "infercanary_server_seconds",
     "gauge",
-    "Time of one inference during the last run as the server itself measured it, by part.",
+    "Time of one inference during the last run, measured by the server itself, by part.",
     ("canary", "part"),
     reading="Within the phase `wait`. If only `queue` grows, the cause is load; `compute_infer` or "
     "`inference` is the model.",
