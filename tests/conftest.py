@@ -59,6 +59,7 @@ ORDER = {
         "test_templates",
         "test_install",
         "test_verdicts",
+        "test_kubelet",
         "test_removal",
         "test_history",
         "test_rollouts",

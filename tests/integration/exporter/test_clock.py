@@ -13,6 +13,7 @@ STEPS = (60, -60, 3_600, -3_600, DAY, -2 * DAY, 400 * DAY, -399 * DAY, -10 * 365
 
 
 @pytest.mark.campaign
+@pytest.mark.store
 @needs_faketime
 @pytest.mark.parametrize("back", STEPS, ids=lambda seconds: f"{seconds:+d}s")
 def test_verdicts_and_cursors_stay_sound(tmp_path, back):

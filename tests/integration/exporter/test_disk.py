@@ -9,7 +9,7 @@ import pytest
 from disk import FakeDisk, needs_cc
 from full_disk import REPORTS, Trial
 
-pytestmark = needs_cc
+pytestmark = [needs_cc, pytest.mark.store]
 
 
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.campaign)])

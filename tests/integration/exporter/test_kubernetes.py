@@ -1,6 +1,6 @@
 """The Kubernetes discovery and an API server that misbehaves on command.
 
-A real one is asked in tests/kubernetes.
+A real one is asked in tests/kubernetes, and stopped in its test_kubelet.py.
 """
 
 from __future__ import annotations

@@ -100,6 +100,7 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path, kills, crashes):
 
 
 @pytest.mark.campaign
+@pytest.mark.store
 def test_one_that_was_stopped_for_longer_than_its_lease_writes_and_shows_nothing_more(tmp_path, postgres):
     url = audited(postgres)
     at = location(postgres, url, tmp_path, lease_seconds=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -170,6 +171,21 @@ def test_a_slower_image_ends_with_1_and_says_why(images, settings, tmp_path):
     assert '<article class="regressed">' in page.read_text()
 
 
+@pytest.mark.campaign  # the same as the step of action.yml runs it; tests/integration/github has the other steps
+def test_the_step_of_the_action_answers_for_a_slower_image(images, settings, tmp_path):
+    options = ["--both " + settings, " ".join(LONG), "--both cpus=1"]
+    found = {name: tmp_path / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    environment = {
+        "COMMAND": "ab", "BASELINE": BASE, "CANDIDATE": images("slower", SLOWER), "OPTIONS": "\n".join(options),
+        "NAME": "Latency", "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        "RUNNER_TEMP": str(tmp_path), **{name: str(path) for name, path in found.items()},
+    }  # fmt: skip
+    subprocess.run([ROOT / "deploy/github/compare"], env=environment, cwd=HERE, timeout=900, check=True)
+    outputs = dict(line.split("=", 1) for line in found["GITHUB_OUTPUT"].read_text().splitlines())
+    assert outputs["code"] == "1" and "regressed" in Path(outputs["report"]).read_text()
+    assert "regressed +" in found["GITHUB_STEP_SUMMARY"].read_text()
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("limit", ["cpuset=0", "cpus=0.5"])
 @pytest.mark.parametrize("trial", range(1, 4))
@@ -200,6 +216,19 @@ def test_a_neighbour_of_both_images_is_neithers(images, trial):
     assert ended.json["verdict"] in OPEN
 
 
+@pytest.mark.campaign  # a minute and a half; tests/unit/ab has settings and claims, and a slower image ends as here
+def test_one_image_under_two_settings_is_compared_and_a_claim_checked(images, settings):
+    """Four times the work: the claim that it takes a fifth longer at most is refuted, on a busy machine too."""
+    own = ("--both", "cpus=1", "--b", "cpus=0.9", "--b", "env.WORK_BYTES=32e6", "--expect", "+20%")
+    ended = ab(BASE, "--both", settings, *LONG, *own, "--json")
+    assert ended.code == 1, ended
+    result = ended.json
+    assert result["a"]["image_id"] == result["b"]["image_id"]
+    assert result["a"]["settings"] == {"cpus": "1"}
+    assert result["b"]["settings"] == {"cpus": "0.9", "env.WORK_BYTES": "32e6"}
+    assert result["claim"]["state"] == "refuted"
+
+
 @pytest.mark.campaign
 def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(images, begun):
     """It runs every 30 s at 1 % by its own settings: one start's 8 runs would take 4 minutes."""
@@ -208,6 +237,26 @@ def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(image
     assert child.stderr is not None
     assert any("start 2 of " in line for line in child.stderr), "it ended before"
     assert time.monotonic() - begin < 60
+
+
+@pytest.mark.campaign  # tests/integration/ab has a side that dies, without Docker
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((BASE, "exit"), r"B, \S+: failed to start twice in a row: the container ended with exit code 7: no licence"),
+        ((BASE, f"{REPOSITORY}:none"), r"image \S+:none is not on this machine and cannot be pulled \("),
+        ((BASE, BASE, "--both", "volume=no-such-volume:/x"), "volume no-such-volume: no such volume; create the "),
+        ((BASE, BASE, "--both", "volume=/no/such:/x"), r"A, \S+: failed to start twice in a row: Docker: "),
+        ((BASE, BASE, "--canary", "play"), r"A, \S+: failed to start twice in a row: the probe has no canary `play`"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_started_is_one_line(images, settings, arguments, line):
+    failing = images("exit", "ENV WORK_FAILS=exit")
+    given = [failing if word == "exit" else word for word in arguments]
+    ended = ab(*given, "--both", settings, *QUICK)
+    assert (ended.code, ended.out) == (2, ""), ended
+    assert re.match(f"infercanary: {line}", ended.err.splitlines()[-1]), ended.err
+    assert "no-such-volume" not in run("docker", "volume", "ls", "--quiet").split()
 
 
 @pytest.mark.campaign

@@ -1,6 +1,7 @@
 """A shared host: contended starts, measured CPU wait of runs, and a varying run interval."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -9,6 +10,9 @@ from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import taught_by
 from infercanary.judge.verdict import Judge
 from tests import factories
+
+Points = Sequence[tuple[float, float | None]]
+"""Milliseconds of a run, and how much of it was waiting (None: not known)."""
 
 # (median, waited) in ms: the first 72 runs of a ResNet-18 whose one core others took again and again, of a stack test.
 CROWDED = """

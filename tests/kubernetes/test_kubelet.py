@@ -1,0 +1,82 @@
+"""A node whose kubelet is stopped, and a stopped API server: containers continue, and are still polled."""
+
+import time
+
+import pytest
+from cluster import GIVEN, SCRIPT
+from harness import eventually, run
+from workloads import container, deployment, pod
+
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.skipif(bool(GIVEN), reason="whose parts may be stopped is not known of a given cluster"),
+]
+NODE, STEADY = "node-2", '{service="steady"}'
+OUTAGE_SECONDS = 180
+"""Longer than an exporter waits for a sign of a watch."""
+
+
+class Steady:
+    """A service on the node, as Prometheus has it."""
+
+    def __init__(self, prometheus):
+        self.prometheus = prometheus
+
+    def identity(self):
+        found = self.prometheus.query("infercanary_container_info" + STEADY)
+        return {str(sorted(labels.items())) for labels, _ in found}
+
+    def runs(self):
+        return sum(count for _, count in self.prometheus.query("infercanary_runs_collected_total" + STEADY))
+
+    def is_polled_on(self):
+        before = self.runs()
+        eventually("that it is polled on", 30, lambda: self.runs() > before)
+
+    def discovery(self):
+        [(_, up)] = self.prometheus.query(f'infercanary_discovery_up{{instance="{NODE}"}}')
+        return up
+
+
+@pytest.fixture
+def steady(cluster, installed):
+    """It is there, and is the same container afterwards."""
+    cluster.apply(deployment("steady", pod(container(), nodes=(2,))))
+    service = Steady(installed)
+    eventually("runs", 60, service.runs)
+    before = service.identity()
+    yield service
+    assert service.identity() == before
+
+
+def ready(found):
+    """The condition of a node or of a pod."""
+    [state] = [each["status"] for each in found["status"]["conditions"] if each["type"] == "Ready"]
+    return str(state)
+
+
+def test_a_kubelet_that_is_stopped(cluster, steady):
+    run(SCRIPT, "stop", "kubelet-2")
+    try:
+        eventually("the node is not ready", 120, lambda: ready(cluster.get("node", NODE)) == "Unknown")
+        of_pod = lambda: ready(cluster.pods("ml", "app=steady")[0])  # noqa: E731
+        eventually("that its pod is said not to be ready", 30, lambda: of_pod() != "True")
+        steady.is_polled_on()
+        assert steady.discovery() == 1
+    finally:
+        run(SCRIPT, "start", "kubelet-2")
+    eventually("the node", 60, lambda: ready(cluster.get("node", NODE)) == "True")
+
+
+def test_an_api_server_that_is_stopped(cluster, steady):
+    run(SCRIPT, "stop", "kube-apiserver")
+    try:
+        eventually("that it is known", 60, lambda: steady.discovery() == 0)
+        time.sleep(OUTAGE_SECONDS)  # the outage itself
+        steady.is_polled_on()
+    finally:
+        run(SCRIPT, "start", "apiserver")
+    eventually("the API server again", 90, lambda: steady.discovery() == 1)
+    cluster.apply(deployment("later", pod(container(), nodes=(2,))))
+    later = 'infercanary_up{service="later"} == 1'
+    eventually("a pod that came later", 90, lambda: steady.prometheus.query(later))

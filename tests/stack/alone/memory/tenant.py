@@ -1,0 +1,77 @@
+"""A server that holds memory, and takes more when it is asked to. Mounted into containers by test_memory.py.
+
+``GET /`` answers what it has, and allocates something for that; ``POST /take?mib=300&rate=100`` takes more, at so many
+MiB/s. It begins with HOLDS MiB. With PROBE set, the probe of ``/app/probe.yaml`` runs in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+MIB = 1 << 20
+PIECE = 4  # MiB
+
+held: list[bytes] = []
+state = {"pid": os.getpid(), "started": time.time(), "failed": 0, "held": 0}
+
+
+def take(mib, rate=float("inf")):
+    """Take memory, and write to it."""
+    begin, taken = time.monotonic(), 0
+    while taken < mib:
+        try:
+            held.append(b"\1" * (PIECE * MIB))
+        except MemoryError:
+            state["failed"] += 1
+            return
+        taken += PIECE
+        state["held"] += PIECE
+        time.sleep(max(0.0, begin + taken / rate - time.monotonic()))
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One client at a time needs no more."""
+
+    def do_GET(self):
+        """Say what it has."""
+        try:
+            bytes(b"\1" * (8 * MIB))
+        except MemoryError:
+            state["failed"] += 1
+        self.answer()
+
+    def do_POST(self):
+        """Take more, and then answer."""
+        asked = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query))
+        take(int(asked["mib"]), float(asked["rate"]))
+        self.answer()
+
+    def answer(self):
+        """What it has, as JSON."""
+        body = json.dumps(state).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Nothing: the log is the probe's."""
+
+
+def main():
+    """Take what it holds, start the probe if it is to have one, and serve."""
+    take(int(os.environ.get("HOLDS", "700")))
+    if os.environ.get("PROBE"):
+        from infercanary.probe.config import read
+
+        logging.basicConfig(level="INFO")
+        read("/app/probe.yaml").start()
+    ThreadingHTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
+
+
+main()
