@@ -93,15 +93,6 @@ RUNNING = series(UP, INSTANCE, SERVICES)
 """Containers on the chosen hosts."""
 
 
-def on_hosts(expression: str) -> str:
-    """Return only values of services that run on the chosen hosts.
-
-    Args:
-        expression: Expression with the labels of a service.
-    """
-    return f"{expression} and on (namespace, service) {RUNNING}"
-
-
 def level(*matchers: str) -> str:
     """Return the judge's level of latency before the last upgrade; without an upgrade, the level of the only image.
 
