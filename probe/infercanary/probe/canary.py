@@ -25,7 +25,6 @@ from infercanary.probe.histogram import Tally
 from infercanary.probe.memory import Ended
 from infercanary.probe.output import fingerprint
 from infercanary.probe.result import Opened, RunResult
-from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.start import since_start
 from infercanary.probe.steady import WINDOW, is_steady
@@ -62,11 +61,10 @@ class Canary(TimedTarget):
         timeout: float,
         open_timeout: float,
         pool: Executor | None = None,
-        container: ContainerCpu | None = None,
         sweep: object = None,
         memory: Memory | None = None,
     ) -> None:
-        super().__init__(name, target, timeout, pool, container, sweep, memory)
+        super().__init__(name, target, timeout, pool, sweep, memory)
         self.state: CanaryState = "opening"
         self.is_open = False
         self.environment: dict[str, str] = {}

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from infercanary.probe.memory import Ended, HostMemory
 from infercanary.probe.profiling import SHARE, Profiling, profile_each
 from infercanary.probe.publish import Publisher
 from infercanary.probe.rounds import Rounds
-from infercanary.probe.samplers import Sampler, make_samplers
+from infercanary.probe.samplers import make_samplers
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
@@ -56,7 +56,6 @@ class Probe:
         settings: Settings | None = None,
         *,
         sweeps: Mapping[str, Sweep] | None = None,
-        samplers: Mapping[str, bool] | Iterable[Sampler] | None = None,
         executor: Executor | None = None,
         **changes: Any,
     ) -> None:
@@ -65,7 +64,6 @@ class Probe:
         Args:
             targets: Name → target to run and time. The names become the label ``canary``.
             sweeps: Name → sweep of that canary, within the duty cap.
-            samplers: The setting ``samplers``, or samplers that replace the built-in ones.
             executor: The server's own pool, if the server runs its model in a pool: each repeat then waits for a turn
                 there, and runs on the threads that serve. Otherwise canaries run in a thread of the probe.
             changes: Settings by name, as in :class:`~infercanary.probe.settings.Settings`.
@@ -79,10 +77,6 @@ class Probe:
             raise UsageError(
                 "executor: the object has no method `submit`; give the server's own pool, or no executor"
             )
-        if isinstance(samplers, Mapping):
-            changes["samplers"], samplers = samplers, None
-        elif samplers is not None and any(isinstance(sampler, str) for sampler in samplers):
-            raise UsageError('samplers: give a mapping, such as {"nvml": False}')
         self.settings = settings = make_settings(settings or Settings(), changes)
         burst = burst_wanted()
         self._burst = False if burst is None and executor is not None else burst
@@ -111,10 +105,9 @@ class Probe:
         self._between += [Profiling(canaries[name], share / len(profiled), self._memory) for name in profiled]
         self._runs_cap = settings.duty_cap - kept - share
         self._controls = Controls(self._tally) if settings.controls else None
-        if samplers is None:
-            samplers = make_samplers(
-                settings.samplers, compute_threads=self._compute_threads, places=self._places
-            )
+        samplers = make_samplers(
+            settings.samplers, compute_threads=self._compute_threads, places=self._places
+        )
         self._sampling = Sampling(samplers, self._tally)
         self._publisher = Publisher(
             self._tally, self._sampling, self._canaries, self._controls, settings.journal

@@ -92,10 +92,10 @@ def tightest(bounds: Iterable[Bound], reserve: int | None, least: int, share: fl
 class HostMemory:
     """Memory that this process may take from its container and from the host, apart from a reserve (bytes)."""
 
-    def __init__(self, reserve: int | None = None, root: Path = _ROOT, proc: Path = _PROC) -> None:
+    _root, _proc = _ROOT, _PROC
+
+    def __init__(self, reserve: int | None = None) -> None:
         self._reserve = reserve
-        self._root = root
-        self._proc = proc
 
     def bounds(self) -> list[Bound]:
         """Read the limits of this control group, of the visible groups above it, and of the host."""
@@ -179,12 +179,12 @@ def _place_of_one(error: BaseException, device: str) -> Place | None:
     return "device" if on_device else "host"
 
 
-def describe_shortage(error: BaseException, place: Place, device: str, host: HostMemory | None = None) -> str:
+def describe_shortage(error: BaseException, place: Place, device: str) -> str:
     """Describe in one line the memory that ran out and its use. Call this before any memory is released."""
     fact = ""
     with suppress(Exception):  # this query may fail for lack of memory, too
         if place == "host":
-            bound = min((host or HostMemory()).bounds(), key=lambda bound: bound.limit - bound.used)
+            bound = min(HostMemory().bounds(), key=lambda bound: bound.limit - bound.used)
             fact = f"{readable(bound.used)} in use of {bound.whose}; "
         elif memory := device_memory(ordinal(device)):
             fact = f"{readable(memory[0])} of {readable(memory[1])} in use on cuda:{ordinal(device)}; "

@@ -34,12 +34,11 @@ class RunBuffer:
         """Add the newest runs, in order. A full buffer drops its oldest runs."""
         self._runs.extend(runs)
 
-    def since(self, cursor: str, most: int = PAGE) -> tuple[tuple[Run, ...], str, int]:
+    def since(self, cursor: str) -> tuple[tuple[Run, ...], str, int]:
         """Find the runs after a cursor.
 
         Args:
             cursor: Cursor of the last answer; any other text begins with the oldest run.
-            most: Maximum number of runs, oldest first; the next cursor continues after them.
 
         Returns:
             The runs, the next cursor, and the number of runs after ``cursor`` that were dropped.
@@ -56,7 +55,7 @@ class RunBuffer:
             start = newer[0] if newer else known[-1] + 1 if known else 0
             runs, lost = [*self._earlier[start:], *self._runs], 0
         newest = self._runs[-1].sequence if self._runs else 0
-        if len(runs) > most:
-            newest, boot_id = runs[most - 1].sequence, runs[most - 1].boot_id
-            return tuple(runs[:most]), f"{boot_id or self._boot_id}.{newest}", lost
+        if len(runs) > PAGE:
+            newest, boot_id = runs[PAGE - 1].sequence, runs[PAGE - 1].boot_id
+            return tuple(runs[:PAGE]), f"{boot_id or self._boot_id}.{newest}", lost
         return tuple(runs), f"{self._boot_id}.{newest}", lost

@@ -52,7 +52,6 @@ class TimedTarget:
     Args:
         timeout: Maximum seconds of a run.
         pool: The server's own pool; None to run in a separate thread.
-        container: CPU time of the container, read around each run; None to find the container.
         sweep: Points that its sweep measures, a part of the canary's identity; None without a sweep.
         memory: Watches the opening, and may refuse to open; None for no watch.
     """
@@ -63,7 +62,6 @@ class TimedTarget:
         target: Target,
         timeout: float,
         pool: Executor | None,
-        container: ContainerCpu | None,
         sweep: object,
         memory: Memory | None,
     ) -> None:
@@ -75,7 +73,7 @@ class TimedTarget:
         """Threads with which the engine computes on the CPU; 0 if unknown."""
         self._sweep = sweep
         self._memory = memory
-        self._container = ContainerCpu() if container is None else container
+        self._container = ContainerCpu()
         self._taking = Taking(target, self._container)  # reads the measures of the runs
         self._worker = Worker(f"infercanary-{name}")
         self._skipped = 0  # consecutive skipped runs

@@ -11,13 +11,15 @@ from watching import until
 def started():
     """Makes and starts a probe in this process, quick and on a free port; stops it in the end."""
     from infercanary.probe import Probe
+    from infercanary.probe.samplers import registered
 
     probes: list[Probe] = []
     targets: list[Any] = []
 
     def start(canaries, **settings):
         quick: dict[str, Any] = {
-            "listen": "127.0.0.1:0", "interval_seconds": 0.1, "duty_cap": 1.0, "samplers": (), "controls": False,
+            "listen": "127.0.0.1:0", "interval_seconds": 0.1, "duty_cap": 1.0, "controls": False,
+            "samplers": dict.fromkeys(registered(), False),
         }  # fmt: skip
         probe = Probe(canaries, **(quick | settings))
         probes.append(probe)

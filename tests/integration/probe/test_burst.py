@@ -35,7 +35,7 @@ def test_runs_are_frequent_at_first_then_rare_until_that_is_paid_back_then_as_co
 
 def bursts(*targets, **settings):
     canaries = {str(number): target for number, target in enumerate(targets)}
-    probe = Probe(canaries, listen="127.0.0.1:0", samplers=(), controls=False, **settings)
+    probe = Probe(canaries, listen="127.0.0.1:0", controls=False, **settings)
     try:
         return probe._may_burst()
     finally:

@@ -67,7 +67,7 @@ def test_runs_are_reported_and_it_stops_cleanly(started, caplog):
 
 
 def test_as_a_context_manager():
-    settings: dict[str, Any] = {"samplers": (), "interval_seconds": 0.5, "duty_cap": 0.5}
+    settings: dict[str, Any] = {"interval_seconds": 0.5, "duty_cap": 0.5}
     with Probe({"a": Scripted()}, listen="127.0.0.1:0", **settings) as probe:
         until(lambda: probe.address and fetch(probe.address).runs("a", "ok"))
         # Between runs: a thread that ran OpenMP keeps a pool as long as it lives, which slows the server's own down.
@@ -252,7 +252,7 @@ def test_a_unix_socket_is_taken_where_nobody_listens_and_no_file_is(started, tmp
         client.connect(str(path))
         client.sendall(b"GET /report HTTP/1.1\r\n\r\n")
         assert decode(client.makefile("rb").read().partition(b"\r\n\r\n")[2]).schema_version == 1
-    second = Probe({"a": Scripted()}, listen=f"unix://{path}", samplers=())
+    second = Probe({"a": Scripted()}, listen=f"unix://{path}")
     with pytest.raises(UsageError, match="Address already in use"):
         second.serve()
     probe.stop()

@@ -190,9 +190,10 @@ class Slow(Sampler):
         return []
 
 
-def test_a_round_waits_for_its_samples_as_a_whole_and_begins_in_its_slot(started):
+def test_a_round_waits_for_its_samples_as_a_whole_and_begins_in_its_slot(started, monkeypatch):
     samplers = [Slow(f"slow{number}") for number in range(5)]
-    probe = started({"a": Scripted()}, samplers=samplers, interval_seconds=1.0, duty_cap=0.5)
+    monkeypatch.setattr("infercanary.probe.loop.make_samplers", lambda *_, **__: samplers)
+    probe = started({"a": Scripted()}, interval_seconds=1.0, duty_cap=0.5)
     seen = ran(probe.address, 6)
     probe.stop()
     waited, late = [], []
@@ -248,7 +249,7 @@ def test_a_busy_device_is_given_way_to_but_not_for_ever(shared):
     assert asked[: len(outcomes)] == ["cuda" if outcome == "ok" else "cpu" for outcome in outcomes]
 
 
-def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started):
+def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started, monkeypatch):
     class Quick(Sampler):
         name = "threads"
 
@@ -266,7 +267,8 @@ def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started):
             return [CPUSET.family(self.cpus)]
 
     late = Late()
-    probe = started({"a": Scripted()}, samplers=[Quick(), late])
+    monkeypatch.setattr("infercanary.probe.loop.make_samplers", lambda *_, **__: [Quick(), late])
+    probe = started({"a": Scripted()})
     until(lambda: fetch(probe.address).value("infercanary_cgroup_cpuset_cpus") == 4)
     late.cpus = 2
     until(lambda: tagged(probe.address, "cpuset_changed"))

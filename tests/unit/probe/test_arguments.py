@@ -26,7 +26,7 @@ SOME = {"a": TARGET}
 
 MISTAKES = """
 controls: "no" | Probe: controls | true or false
-samplers: [nvml] | samplers | give a mapping
+samplers: [nvml] | Probe: samplers | expected a mapping, got a list
 listen: true | Probe: listen | text or a whole number
 listen: everywhere | listen | 'everywhere' is not HOST:PORT | unix:///path
 executor: 4 | executor | `submit`
@@ -88,7 +88,7 @@ def test_a_port_alone_is_every_address(listen):
 def test_a_probe_in_a_server_keeps_to_the_environment(monkeypatch):
     monkeypatch.setenv("INFERCANARY_INTERVAL_SECONDS", "0.3")
     monkeypatch.setenv("INFERCANARY_DUTY_CAP", "0.9")
-    probe = Probe(SOME, listen="127.0.0.1:0", interval_seconds=60, samplers=())
+    probe = Probe(SOME, listen="127.0.0.1:0", interval_seconds=60)
     probe.serve()
     try:
         known = values(decode(probe.report("")).families)

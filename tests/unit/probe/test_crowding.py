@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from time import process_time
+from unittest.mock import patch
 
 import pytest
 
@@ -80,7 +81,8 @@ def busy_thread():
 
 def round_of(container, phase="compute"):
     """One round of a canary in ``container``."""
-    canary = opened(Scripted(spin, phase=phase), None, container)
+    with patch("infercanary.probe.timed_target.ContainerCpu", lambda: container):
+        canary = opened(Scripted(spin, phase=phase))
     done = canary.round(REPEATS)
     assert done.outcome == "ok" and canary.close(10.0)
     return done

@@ -94,6 +94,12 @@ CASES = {
 WHOSE = {"the container's limit": "own", "a limit above the container": "above"}
 
 
+def at(root, proc, reserve=None):
+    host = HostMemory(reserve)
+    host._root, host._proc = root, proc
+    return host
+
+
 def made(folder, cgroup, files):
     """A host with these files: ``path = content``; ``M`` is MiB, and ``;`` ends a line of the content."""
     texts = {"proc/self/cgroup": cgroup + "\n", "proc/meminfo": HOST}
@@ -104,7 +110,7 @@ def made(folder, cgroup, files):
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    return HostMemory(None, folder / "cgroup", folder / "proc")
+    return at(folder / "cgroup", folder / "proc")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -125,14 +131,15 @@ def test_what_is_left_of_a_container(tmp_path):
     # Page cache in use counts as free, and an eighth of a small limit is kept.
     for reserve, kept in {None: 50, 0: 0, 20: 20, 1024: 50}.items():
         bytes_kept = None if reserve is None else reserve * MIB
-        last: Any = HostMemory(bytes_kept, tmp_path / "cgroup", tmp_path / "proc").left_for_a_moment()
+        last: Any = at(tmp_path / "cgroup", tmp_path / "proc", bytes_kept).left_for_a_moment()
         assert (last.size, last.reserve) == ((83 - kept) * MIB, kept * MIB)
 
 
-def test_nothing_to_read_is_no_limit(tmp_path):
-    host, machine = HostMemory(None, tmp_path, tmp_path), HostMemory().left()
+def test_nothing_to_read_is_no_limit(tmp_path, monkeypatch):
+    host, machine = at(tmp_path, tmp_path), HostMemory().left()
     assert (host.bounds(), host.left(), host.left_for_a_moment()) == ([], None, None)
-    assert describe_shortage(MemoryError("x"), "host", "cpu", host).endswith("(host): MemoryError: x")
+    monkeypatch.setattr(memory, "HostMemory", lambda: host)
+    assert describe_shortage(MemoryError("x"), "host", "cpu").endswith("(host): MemoryError: x")
     assert machine is not None and 0 <= machine.size < 1 << 50
 
 
@@ -200,12 +207,13 @@ def test_which_errors_mean_a_shortage(error, device, place):
 
 def test_the_line_says_how_much_is_in_use(tmp_path, monkeypatch):
     host = made(tmp_path, "0::/", V2.format(512, 500, 0))
+    monkeypatch.setattr(memory, "HostMemory", lambda: host)
     monkeypatch.setattr(memory, "device_memory", {1: (79 * GIB, 80 * GIB)}.get)
     for error, place, words in (
         (MemoryError(), "host", ("500 MiB in use", "512 MiB; MemoryError")),
         (OutOfMemoryError("CUDA"), "device", ("79.00 GiB of 80.00 GiB in use on cuda:1; OutOfMemoryError",)),
     ):
-        line = describe_shortage(error, place, "cuda:1", host)  # type: ignore[arg-type]
+        line = describe_shortage(error, place, "cuda:1")  # type: ignore[arg-type]
         assert line.startswith(f"out of memory ({place}): ") and all(word in line for word in words)
 
 

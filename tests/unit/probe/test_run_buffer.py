@@ -1,5 +1,7 @@
 """The buffer of raw runs, and its cursor."""
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,8 @@ def run(sequence, boot_id=""):
 
 
 def got(ring, cursor, most=99):
-    runs, after, lost = ring.since(cursor, most)
+    with patch("infercanary.probe.run_buffer.PAGE", most):
+        runs, after, lost = ring.since(cursor)
     return [(run.boot_id, run.sequence) for run in runs], after, lost
 
 

@@ -88,7 +88,7 @@ def test_a_sweep_that_cannot_be_meant_is_one_line(given, words):
     assert str(error.value).startswith("sweep: ")
     if "batch" not in given:
         with pytest.raises((UsageError, ValueError), match=re.escape(words[0])):
-            Probe({"a": Sized()}, sweeps={"a": Sweep(**given)}, samplers=())
+            Probe({"a": Sized()}, sweeps={"a": Sweep(**given)})
 
 
 # A load ------------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ WRONG = [
 @pytest.mark.parametrize(("target", "sweeps", "why"), WRONG)
 def test_a_sweep_of_what_cannot_be_swept_is_one_line(target, sweeps, why):
     with pytest.raises(UsageError, match=why):
-        Probe({"a": target}, sweeps=sweeps, samplers=())
+        Probe({"a": target}, sweeps=sweeps)
 
 
 def measured(target, batch, concurrency=1, pool=None):

@@ -104,14 +104,16 @@ GRANTED = f"""
 
 
 @pytest.mark.parametrize(("by_cgroup", "computing", "granted", "ratio"), typed(GRANTED))
-def test_granted_cpus_and_oversubscription(by_cgroup, computing, granted, ratio):
-    found = sampled(ThreadSampler(cgroup_cpus=lambda: by_cgroup, compute_threads=lambda: computing))
+def test_granted_cpus_and_oversubscription(monkeypatch, by_cgroup, computing, granted, ratio):
+    monkeypatch.setattr("infercanary.probe.samplers.threads.granted_cpus", lambda: by_cgroup)
+    found = sampled(ThreadSampler(compute_threads=lambda: computing))
     assert found["granted_cpus"] == granted
     assert found.get("thread_oversubscription_ratio") == ratio
 
 
-def test_more_threads_than_cpus_are_a_warning_once(caplog):
-    sampler = ThreadSampler(compute_threads=lambda: 8, cgroup_cpus=lambda: 1.0)
+def test_more_threads_than_cpus_are_a_warning_once(monkeypatch, caplog):
+    monkeypatch.setattr("infercanary.probe.samplers.threads.granted_cpus", lambda: 1.0)
+    sampler = ThreadSampler(compute_threads=lambda: 8)
     for _ in range(2):
         list(sampler.sample())
     [record] = caplog.records

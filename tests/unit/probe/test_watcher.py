@@ -47,8 +47,13 @@ class Container:
         (self.root / "memory.current").write_text(str(used * MIB))
         (self.root / "memory.stat").write_text(f"inactive_file 0\nactive_file {cached * MIB}\n")
 
+    def host(self, reserve=None):
+        host = HostMemory(reserve)
+        host._root, host._proc = self.root, self.proc
+        return host
+
     def memory(self, reserve=None, is_guest=False, **targets):
-        memory = Memory(targets, HostMemory(reserve, self.root, self.proc))
+        memory = Memory(targets, self.host(reserve))
         memory.owns_process = not is_guest
         memory._thread = threading.current_thread()  # a test looks itself
         return memory
@@ -207,7 +212,9 @@ def test_what_a_round_needs(container, tmp_path):
         assert lack(0) == lack(1, cached=1) == "", "the kernel gives page cache back before it ends a process"
         found.owns_process = False
         assert ("up to 32 MiB" in lack(1)) == (needs == 32), "a server's peak is its own"
-    assert not Memory({}, HostMemory(None, tmp_path / "none", tmp_path / "none")).lack_for_round()
+    unknown = HostMemory()
+    unknown._root = unknown._proc = tmp_path / "none"
+    assert not Memory({}, unknown).lack_for_round()
 
 
 # Watching
@@ -440,7 +447,7 @@ def test_a_sweep_stops_before_the_point_that_does_not_fit(tmp_path, caplog, monk
     container.set(100, 500)
     monkeypatch.setattr("infercanary.probe.sweep.trim", lambda: trims.append("trimmed"))
     tally, target = Tally(), Sweepable()
-    host = Memory({}, HostMemory(None, container.root, container.proc))
+    host = Memory({}, container.host())
     sweeping = swept(target, host, Sweep(batches=(1, 2, 64, 128), seconds=20), tally)
     for _ in range(4):
         sweeping.step(sweeping.next_at + 1)

@@ -184,18 +184,15 @@ class ThreadSampler(Sampler):
         local_cpus: Callable[[], Mapping[str, frozenset[int]]] = dict,
         compute_threads: Callable[[], int | None] = lambda: None,
         places: Callable[[], Mapping[str, Place]] = dict,
-        cgroup_cpus: Callable[[], float | None] = granted_cpus,
     ) -> None:
         """Args:
         local_cpus: Function that returns the CPUs on each GPU's NUMA node, as far as known.
         compute_threads: Function that returns the compute threads of the canary's engine; None while unknown.
         places: Function that returns the known place of each canary's thread in its last run.
-        cgroup_cpus: Function that returns the cores that the cgroup grants; None without a limit.
         """
         self._local_cpus = local_cpus
         self._compute_threads = compute_threads
         self._places = places
-        self._cgroup_cpus = cgroup_cpus
         self._seen: dict[str, _Seen] = {}  # in order of the last reading, oldest first
         self._queued = 0.0
         self._moves = 0.0
@@ -241,7 +238,7 @@ class ThreadSampler(Sampler):
             yield scopes.MIGRATIONS.family({scopes.OF_PROCESS: self._moves})
 
     def _grant(self, allowed: int) -> Iterable[Family]:
-        granted = min(filter(None, (self._cgroup_cpus(), allowed)), default=None)
+        granted = min(filter(None, (granted_cpus(), allowed)), default=None)
         if granted is not None:
             yield GRANTED.family(granted)
             if computing := self._compute_threads():

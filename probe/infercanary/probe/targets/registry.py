@@ -130,9 +130,9 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
         UsageError: The target is unknown, or the options do not fit it.
     """
     factory = _factory(target)
-    _check_options(parameters(factory), options)
     struct = getattr(factory, "options_type", None)
     try:
+        _check_options(parameters(factory), options)
         return factory(**options) if struct is None else factory(struct(**options))
     except UsageError as error:
         raise UsageError(f"options: {error}") from None
@@ -194,31 +194,29 @@ def _modules() -> Iterator[str]:
     return (f"{_PACKAGE}.{module.name}" for module in pkgutil.iter_modules(path) if not module.ispkg)
 
 
-def parameters(factory: Factory) -> Mapping[str, inspect.Parameter] | None:
+def parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
     """Return the options that a target takes, by name.
 
     Args:
         factory: Class of the target, or a function that makes it.
 
     Returns:
-        Name → parameter; None if the factory is written in C and has no signature.
+        Name → parameter.
+
+    Raises:
+        ValueError: The factory is written in C and has no signature.
     """
-    try:
-        known = inspect.signature(getattr(factory, "options_type", factory)).parameters
-    except ValueError:
-        return None
+    known = inspect.signature(getattr(factory, "options_type", factory)).parameters
     # Settings cannot pass positional-only parameters. Example: time.sleep has one, visible from Python 3.13 on.
     return {name: each for name, each in known.items() if each.kind is not each.POSITIONAL_ONLY}
 
 
-def _check_options(known: Mapping[str, inspect.Parameter] | None, options: Mapping[str, Any]) -> None:
-    if known is None:
-        return
+def _check_options(known: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
     if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
         for key in options:
             if key not in known:
-                raise UsageError(f"options: {unknown_key(key, [*known])}")
+                raise UsageError(unknown_key(key, [*known]))
     for name, parameter in known.items():
         keyed = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if keyed and parameter.default is parameter.empty and name not in options:
-            raise UsageError(f"options: the required key `{name}` is missing")
+            raise UsageError(f"the required key `{name}` is missing")
