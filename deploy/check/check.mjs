@@ -1,9 +1,9 @@
-// Reads a list of objects of Argo Rollouts as JSON, and writes a line for each fault in them: what the schema refuses, and keys
-// that it does not know. The validators are compiled, and let unknown keys pass, as an API server drops them: a key that no
-// validator read is one.
+// Reads a list of Argo Rollouts objects as JSON, and writes a line for each fault: values that the schema refuses, and unknown
+// keys. The compiled validators accept unknown keys, like an API server, which drops them. So a key that no validator reads is
+// unknown.
 import { readFileSync } from "node:fs";
 
-// Its classes check a copy; the validators below them, which it does not export, read the object itself.
+// The package's classes check a copy. The validators below them are not exported, but read the object itself.
 const SCHEMAS = "./node_modules/@kubernetes-models/argo-rollouts/_schemas/ComGithubArgoprojArgoRolloutsPkgApisRolloutsV1alpha1";
 
 function watched(value, path, unread) {
@@ -27,6 +27,6 @@ for (const object of JSON.parse(readFileSync(0, "utf8"))) {
   const unread = new Set();
   if (!validate(watched(object, "", unread)))
     for (const error of validate.errors) console.log(`${name}: ${error.instancePath} ${error.keyword} ${JSON.stringify(error.params)}`);
-  // Metadata are Kubernetes' own, in a package of its own; a pod's template is not Argo's.
+  // Metadata belong to Kubernetes, in another package; a pod's template is not Argo's.
   for (const path of unread) if (!/^\/(metadata|spec\/template)\//.test(path)) console.log(`${name}: ${path}: no such key`);
 }

@@ -5,7 +5,7 @@
 
 const LEGEND = /\{\{\s*(.+?)\s*\}\}/g;
 
-/** Frames of all answers of a panel: `answers` have `refId`, `step` in seconds, and `data` as Prometheus' API gives it. */
+/** Returns the frames of a panel's answers. An answer has `refId`, `step` in seconds, and `data` from Prometheus' API. */
 export function frames({ data }, answers, targets) {
   const target = (frame) => targets.find(({ refId }) => refId === frame.refId) ?? {};
   const all = answers.flatMap((answer) => fromBackEnd(answer, target(answer)));
@@ -43,7 +43,7 @@ export function fromBackEnd({ refId, step, data }, target) {
   });
 }
 
-/** A series' name; empty where Grafana makes one of its labels. */
+/** Returns a series' name; empty if Grafana makes the name from the labels. */
 function legend({ legendFormat = '', expr }, labels) {
   if (legendFormat === '__auto') {
     return Object.keys(labels).length > 0 ? '' : expr;
@@ -56,7 +56,7 @@ function legend({ legendFormat = '', expr }, labels) {
   return pairs.length > 0 ? `${name}{${pairs.join(', ')}}` : name || expr;
 }
 
-/** A field that is called as its metric is named by its labels, as if it were called Value. */
+/** A field with the metric's name gets its display name from its labels, like a field with the name Value. */
 function nameByMetric(data, frame, all) {
   for (const field of frame.fields) {
     if (field.labels?.__name__ !== undefined && field.labels.__name__ === field.name) {
@@ -78,7 +78,7 @@ function grouped(items, key) {
   return groups;
 }
 
-/** One table for each query: a row for each point, a column for each label of any of its series. */
+/** Returns a table for each query: a row for each point, and a column for each label of its series. */
 function tables(parts) {
   if (parts.length === 0 || (parts.length === 1 && parts[0].length === 0)) {
     return parts;

@@ -16,7 +16,7 @@ const PHONE = 769; // pixels; on a narrower page, each panel has the full width
 const GRID = { columns: 24, margin: 8, cell: 30, page: 32 }; // page: space to the left and right of the dashboard
 const PANEL = { header: 32, padding: 8, border: 1 };
 
-/** Width of a text in Inter, Grafana's font. */
+/** Returns the width of a text in Inter, Grafana's font. */
 export function textWidth(text, size, weight = 400) {
   const key = `${weight} ${text}`;
   if (!widths.has(key)) {
@@ -27,7 +27,7 @@ export function textWidth(text, size, weight = 400) {
 
 export const onPhone = (page) => page < PHONE;
 
-/** Lines that a text takes in cells that wrap, and its widest word: a word breaks after a hyphen or a slash alone. */
+/** Returns the number of lines of a wrapped text, and its widest word. A word breaks only after a hyphen or a slash. */
 export function wrapped(text, width, size) {
   const words = text.split(/(?<=[\s/-])/).map((word) => ({ word, own: textWidth(word.trim(), size), whole: textWidth(word, size) }));
   let [lines, taken] = [1, 0];
@@ -40,7 +40,7 @@ export function wrapped(text, width, size) {
   return { lines, broken: words.find(({ own }) => own > width)?.word.trim() };
 }
 
-/** The room within a panel on a page that is `page` pixels wide; a panel without a place is half as wide as that. */
+/** Returns the space inside a panel on a page of `page` pixels; a panel without a position has half of the page's width. */
 export function room(panel, page) {
   const { w: own = 12, h = 8 } = panel.gridPos ?? {};
   const w = onPhone(page) ? GRID.columns : own;
@@ -52,7 +52,7 @@ export function room(panel, page) {
   };
 }
 
-/** The largest font in which a text fits, as @grafana/ui's calculateFontSize finds it. */
+/** Returns the largest font size in which a text fits, like calculateFontSize of @grafana/ui. */
 export function fontSize(text, width, height, weight = 500) {
   return Math.min(height / 1.2, (width / (textWidth(text, 14, weight) + 2)) * 14);
 }

@@ -39,7 +39,7 @@ export function load(version) {
   return { data, theme, version: number };
 }
 
-/** What field options there are, and how each is read: as Grafana's app registers them, whose list is in no package. */
+/** Registers the field options and their readers, like Grafana's app, because no package has this list. */
 export function fieldOptions(data, fieldConfig) {
   const isNumber = (field) => field.type === data.FieldType.number;
   const always = () => true;

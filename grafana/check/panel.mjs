@@ -1,7 +1,7 @@
 // Converts frames to the data that a panel draws: first transformations, then field options and overrides.
 import { fieldOptions } from './library.mjs';
 
-/** The panel's frames, each field with its `display`; `variables` are the board's, name → value. */
+/** Returns the panel's frames, each field with its `display`; `variables` are the dashboard's, name → value. */
 export async function prepared({ data, theme }, panel, frames, range, variables) {
   const interpolate = (text) => replaced(text, variables);
   for (const { id } of panel.transformations ?? []) {
@@ -30,7 +30,7 @@ export async function prepared({ data, theme }, panel, frames, range, variables)
   return { frames: shown, fieldConfig, range };
 }
 
-/** As Grafana reads a board's JSON: its first threshold has no value there, for JSON has no -Infinity. */
+/** Like Grafana, reads a missing value of the first threshold as -Infinity, which JSON does not have. */
 function configured({ fieldConfig = {} }) {
   const { defaults = {}, overrides = [] } = structuredClone(fieldConfig);
   defaults.thresholds?.steps?.forEach((step) => (step.value ??= -Infinity));

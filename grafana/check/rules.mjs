@@ -29,7 +29,7 @@ const listed = (texts) => {
 };
 const some = (texts, line) => (texts.length > 0 ? [line(listed(texts), texts.length)] : []);
 
-/** All texts that somebody reads, but names and the text for an empty panel. */
+/** Returns all visible texts, except names and the text for an empty panel. */
 function texts({ rows = [], values = [], series = [], axes = [], states = [] }) {
   return [
     ...rows.flat().map(({ text }) => text),
@@ -152,7 +152,7 @@ function noOrder({ rows = [], ordered }, { targets = [], transformations = [] })
   return rows.length > targets.length && !ordered && !sorts ? [`has ${rows.length} rows in no order`] : [];
 }
 
-/** Numbers of one column or one legend that have the same unit, but not as many decimals. */
+/** Finds numbers of one column or legend with the same unit, but a different number of decimals. */
 function mixedDecimals({ columns = [], rows = [], series = [] }) {
   const lists = [...columns.map((_, i) => rows.map((row) => row[i].text)), series.filter(({ hidden }) => !hidden).map(({ last }) => last)];
   return lists.flatMap((list) => {
@@ -166,7 +166,7 @@ function symlogAxis({ axes = [] }) {
   return axes.some(({ symlog }) => symlog) ? ['has a symlog axis'] : [];
 }
 
-/** Grafana subtracts buckets by their place in the series: one that lacks points is subtracted from another time. */
+/** Finds buckets with missing points. Grafana subtracts buckets by position, so it would subtract values of different times. */
 function unequalBuckets(_, __, { answers }) {
   return answers.flatMap(({ refId, data }) => {
     const lengths = data.result.filter(({ metric }) => 'le' in metric).map(({ values = [] }) => values.length);
@@ -174,7 +174,7 @@ function unequalBuckets(_, __, { answers }) {
   });
 }
 
-/** The unit that a query's metric has by its name, where it is not divided, counted or a rate: against the field's. */
+/** Compares the unit in a metric's name with the field's unit, if the query does not divide, count or make a rate. */
 function otherUnit(_, { targets = [] }, { units }) {
   return some(targets.flatMap(({ refId, expr }) => {
     const found = [...new Set(units.filter((each) => each.refId === refId).map(({ unit }) => unit))];
@@ -189,7 +189,7 @@ function otherUnit(_, { targets = [] }, { units }) {
   }), (which) => `has a query in another unit: ${which}`);
 }
 
-/** A line that changes with the time range that is shown says nothing of its time. */
+/** Finds lines whose values depend on the shown time range. */
 function rangeInLines(_, { targets = [] }) {
   return targets.some(({ expr, instant }) => !instant && /\$\{?__range|@\s*(end|start)\(\)/.test(expr)) ? ['draws lines that depend on the time range'] : [];
 }
@@ -241,24 +241,24 @@ export const RULES = {
   wordOnCell, brokenWord, hiddenRows, noOrder, mixedDecimals, symlogAxis, unequalBuckets, otherUnit, rangeInLines,
 };
 
-/** Rule → its lines, of those that find something in what a panel shows; `context` has its answers, units and the page. */
+/** Returns rule → faults in a panel's content; `context` has the answers, the units and the page. */
 export function faults(shown, panel, context) {
   return Object.entries(RULES).flatMap(([rule, find]) => find(shown, panel, context).map((line) => ({ rule, line })));
 }
 
-/** How far two colours are apart for the eye (CIE76, D65). */
+/** Returns the visible distance of two colours (CIE76, D65). */
 export function distance(one, other) {
   const [a, b] = [lab(one), lab(other)];
   return Math.hypot(...a.map((value, i) => value - b[i]));
 }
 
-/** How much lighter one is than the other (WCAG 2). */
+/** Returns the contrast of two colours (WCAG 2). */
 function contrast(one, other) {
   const [low, high] = [one, other].map((colour) => linear(colour)).map(([r, g, b]) => 0.2126 * r + 0.7152 * g + 0.0722 * b).sort((a, b) => a - b);
   return (high + 0.05) / (low + 0.05);
 }
 
-/** As tinycolor has it, from 0 to 255. */
+/** Returns the brightness from 0 to 255, like tinycolor. */
 function brightness(colour) {
   const [r, g, b] = rgb(colour);
   return 255 * (0.299 * r + 0.587 * g + 0.114 * b);

@@ -10,7 +10,7 @@ import { faults } from './rules.mjs';
 
 const KINDS = { timeseries, table, stat, 'state-timeline': timeline };
 
-/** `pages` are widths of the board in pixels, `range` is from when to when in Unix milliseconds; shown is the first page. */
+/** `pages` are widths of the dashboard in pixels; the first page is shown. `range` has begin and end in Unix milliseconds. */
 export async function shown(library, { panel, answers, range, variables = {} }, pages) {
   try {
     const show = KINDS[panel.type];

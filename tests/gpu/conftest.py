@@ -1,6 +1,8 @@
-"""What only a CUDA device shows. Run with: .venv/bin/python -m pytest tests/gpu -rP
+"""Tests that need a CUDA device. Run them with:
 
--rP prints what was measured, such as how near each control comes to the device's ceiling.
+.venv/bin/python -m pytest tests/gpu -rP
+
+-rP prints the measured values, such as each control's share of the device's ceiling.
 """
 
 from pathlib import Path

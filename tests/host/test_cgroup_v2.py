@@ -1,7 +1,7 @@
 """A real host with cgroup v2: Debian 12 with systemd, kernel 6.1 and Docker, under software emulation.
 
-It is ten to twenty times slower than this machine, so it is for behaviour alone. ``make campaign ARGS="-k cgroup_v2"``
-boots it once, as root (`.ci/host`), and writes benchmarks/results/cgroup-v2.md.
+The host is ten to twenty times slower than this machine, so the tests check only behaviour. ``make campaign ARGS="-k
+cgroup_v2"`` boots the host once, as root (`.ci/host`), and writes benchmarks/results/cgroup-v2.md.
 """
 
 import datetime

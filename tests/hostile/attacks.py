@@ -1,6 +1,6 @@
-"""Attacks on connections: ``python attacks.py NAME HOST PORT SECONDS`` (the standard library alone).
+"""Attacks by connections: ``python attacks.py NAME HOST PORT SECONDS`` (only the standard library).
 
-They run in a container of their own beside the exporter, or as a process beside it, and print how often they tried.
+Attacks run in a separate container or process beside the exporter, and print the number of attempts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Honest probes, many in one process: ``python honest.py HOST FIRST_PORT COUNT`` (each on a port of its own).
+"""Many honest probes in one process: ``python honest.py HOST FIRST_PORT COUNT`` (each probe on its own port).
 
-The server is the probe's own; what it reports is like what a probe of one canary reports, and grows.
+The server is the probe's own. The reports are like those of a probe with one canary, and grow.
 """
 
 from __future__ import annotations

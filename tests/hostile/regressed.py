@@ -1,6 +1,6 @@
-"""Probes whose canaries all change: ``python regressed.py HOST FIRST_PORT COUNT`` (each on a port of its own).
+"""Probes whose canaries all change: ``python regressed.py HOST FIRST_PORT COUNT`` (each probe on its own port).
 
-Each poll finds a new start with another environment, which is another image here, and runs of 32 canaries that take
+Each poll finds a new start with another environment, which counts as another image, and runs of 32 canaries that take
 twice as long as before, or half, with many phases, controls and profiles.
 """
 

@@ -1,6 +1,6 @@
-"""Probes that report all that one may: ``python worst.py HOST FIRST_PORT COUNT`` (each on a port of its own).
+"""Probes with the largest permitted reports: ``python worst.py HOST FIRST_PORT COUNT`` (each on its own port).
 
-No two of them, and no two starts of one, have a text in common, so that nothing can be shared.
+No two probes and no two starts have a text in common, so that nothing can be shared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Real controllers of rollouts ask the exporter before they promote, by the templates of `deploy/` as they are shipped.
+"""Real rollout controllers ask the exporter before they promote, with the shipped templates of `deploy/`.
 
-Of each controller: a slower image is aborted and the old one stays; an identical rebuild waits, and is promoted by
-itself; with the exporter down nothing is promoted.
+For each controller, a slower image is aborted and the old image stays; an identical rebuild waits and is promoted;
+without an exporter, nothing is promoted.
 """
 
 from __future__ import annotations

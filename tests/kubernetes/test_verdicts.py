@@ -1,7 +1,7 @@
-"""What becomes of a service on Kubernetes, and which verdict it must end in: the table below, rows side by side.
+"""Events of a service on Kubernetes and the expected verdicts: a table whose rows run at the same time.
 
-Canaries wait 40 ms with the old image and 120 ms with the new one, once a second. What is read is what a Prometheus has
-that scrapes the exporters by the chart's PodMonitor and evaluates the shipped rules.
+Canaries wait 40 ms with the old image and 120 ms with the new image, once a second. The results are read from a
+Prometheus that scrapes the exporters by the chart's PodMonitor and evaluates the shipped rules.
 """
 
 from __future__ import annotations

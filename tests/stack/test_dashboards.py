@@ -1,7 +1,7 @@
-"""Every query of every panel, variable, annotation and rule, asked of the stack's own Prometheus after an upgrade.
+"""Every query of every panel, variable, annotation and rule runs on the stack's own Prometheus after an upgrade.
 
-The upgrade is that of the stack's fixtures: canaries run once a second, under load, and one service gets a slower
-image. Then no query may fail, and none may be empty that is not in `grafana.empty` with its reason.
+The upgrade is made by the stack's fixtures: canaries run once a second, under load, and one service gets a slower
+image. No query may fail, and a query may be empty only if `grafana.empty` has a reason.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The ghost failures, end to end: made in real Docker, judged by the exporter, sent by Prometheus and Alertmanager.
+"""Hidden failures, end to end: made in real Docker, judged by the exporter, sent by Prometheus and Alertmanager.
 
-What is asserted is the text that the webhook received. All troubles run side by side, each on a CPU of its own choice.
+The tests check the text that the webhook received. All troubles run at the same time, each on its own CPU.
 """
 
 import re

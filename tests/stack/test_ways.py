@@ -1,7 +1,7 @@
-"""The ways to a probe that docs/probe.md shows, each in a real container, found by the exporter through a real Docker.
+"""The ways to run a probe in docs/probe.md, each in a real container, found by the exporter through a real Docker.
 
-The first, in the server's own process, is what the Compose stack itself runs. Here: beside the server, alone, and by a
-socket. Settings and commands are that page's own; only the device and the pace differ.
+The Compose stack itself tests the first way, in the server's own process. These tests cover the others: beside the
+server, alone, and by a socket. Settings and commands are those of the page; only device and pace differ.
 """
 
 import json

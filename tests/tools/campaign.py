@@ -1,9 +1,11 @@
-"""Run the tests that take longer than CI may (mark ``campaign``), one by one, and keep their table.
+"""Runs the tests that take too long for CI (mark ``campaign``) one by one, and keeps a table of their results.
 
-``make campaign`` skips what the table says passed at this commit, so it goes on where it was stopped: commit first.
-``make campaign ARGS="-k kills"`` runs a part, ``ARGS=--again`` everything once more. ``make causes`` runs the tests
-named ``…is_named[CAUSE-is-NAME-TRIAL]``: a cause is made, and must be named so; it keeps a table by cause.
-``make causes ARGS=--once`` runs one trial of each, and keeps no table: that is what CI does.
+``make campaign`` skips tests that passed at this commit according to the table, so it resumes where it stopped: commit
+first. ``make campaign ARGS="-k kills"`` runs a part, ``ARGS=--again`` runs everything again.
+
+``make causes`` runs the tests named ``…is_named[CAUSE-is-NAME-TRIAL]``: a cause is made, and the verdict must name it.
+The results are kept in a table by cause. ``make causes ARGS=--once`` runs one trial of each cause without a table, as
+CI does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The judge's thread on a disk that has no room from one call on, and room again later.
+"""The judge's thread on a disk that is full from a given call on, and has space again later.
 
-A process of its own, which has ``tests/fake_disk`` below it; it prints a line of JSON for each of the calls.
+A separate process with ``tests/fake_disk`` below it; it prints a line of JSON for each call.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Made starts with memory, energy and the throughput of a sweep, as ``compare`` and ``ab`` get them.
+"""Simulated starts with memory, energy and the throughput of a sweep, in the form for ``compare`` and ``ab``.
 
-Latency is the same on both sides: a level of each start (SD .5 %), runs with an SD of 1 %. Memory is a level of each
-start (SD 1 %) that creeps up by half a percent in the first 50 runs. Throughput is a level of each start (SD 2 %), the
-noise of a second's requests (SD 1.5 %), a clock 3 % slower for one value in five, and one in 50 throttled by 20 %.
-Energy has both scatters at 2 %.
+Latency is the same on both sides: a level for each start (SD .5 %), runs with an SD of 1 %. Memory is a level for each
+start (SD 1 %) that grows by half a percent in the first 50 runs. Throughput is a level for each start (SD 2 %), the
+noise of a second's requests (SD 1.5 %), a clock that is 3 % slower for one value in five, and one value in 50
+throttled by 20 %. Energy has both scatters at 2 %.
 """
 
 from __future__ import annotations

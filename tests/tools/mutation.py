@@ -1,9 +1,9 @@
-"""Mutation testing: change one thing in the code of a package, and see whether a test of it fails.
+"""Mutation testing: changes one place in a package's code, and checks that a test of the package fails.
 
 ``make mutation`` tries a sample of all mutants of `judge/`, drawn once by a seed, and records the score in
-benchmarks/results/mutation.md; ``ARGS="--package store"`` those of another package. Results are kept in build/mutation
+benchmarks/results/mutation.md; ``ARGS="--package store"`` selects another package. Results are kept in build/mutation
 until the package or its tests change, so a larger ``--sample``, or a run after an interruption, tries only the rest.
-``--module upgrade`` takes mutants of one module.
+``--module upgrade`` selects mutants of one module.
 """
 
 from __future__ import annotations

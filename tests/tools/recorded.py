@@ -1,7 +1,7 @@
-"""Starts that were recorded in a real stack: gzipped JSON Lines, a line for each start with its settled runs.
+"""Starts recorded in a real stack: gzipped JSON Lines, with a line for each start and its settled runs.
 
-``python tests/tools/recorded.py STORE CANARY >FILE.jsonl.gz`` makes such a file of an exporter's store that is not in
-use; it is read by no store's tables, so a record lasts longer than the store that it came from.
+``python tests/tools/recorded.py STORE CANARY >FILE.jsonl.gz`` makes such a file from an unused store of an exporter.
+The file does not depend on the store's tables, so it lasts longer than the store.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Records targets into journals as a probe does, without a schedule: steady runs, and profiled repeats.
+"""Records targets into journals like a probe, but without a schedule: steady runs, and profiled repeats.
 
-For trials of what a comparison says, where a probe's process for each side would take most of the time.
+For trials of comparisons, because a probe's process for each side would take most of the time.
 """
 
 from __future__ import annotations

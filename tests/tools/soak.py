@@ -1,8 +1,8 @@
-"""Days of an exporter by a simulated clock: its own event loop, polls, store, judge and scrapes, and probes on sockets.
+"""Days of an exporter with a simulated clock: its event loop, polls, store, judge and scrapes, and probes on sockets.
 
-A process of its own. The clock stands still while something is done, so a busy machine makes it slower and changes
-nothing else. Four containers of two services run a canary each 10 s and are started again each 6 hours; at noon one
-service gets an image that is slower by a fifth. For each hour it prints a line of JSON.
+This is a separate process. The clock stands still during work, so a busy machine only makes it slower. Four containers
+of two services run a canary every 10 s and restart every 6 hours; at noon, one service gets an image that is a fifth
+slower. The process prints a line of JSON for each hour.
 """
 
 from __future__ import annotations

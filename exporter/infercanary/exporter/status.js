@@ -1,5 +1,5 @@
 "use strict";
-// What somebody opened stays open when the page refreshes, until the tab is closed.
+// Opened details stay open when the page refreshes, until the tab is closed.
 const KEY = "infercanary-open";
 const opened = new Set(JSON.parse(sessionStorage.getItem(KEY) || "[]"));
 for (const each of document.querySelectorAll("details[id]")) {

@@ -10,7 +10,7 @@ const SHARE = { bottom: 0.35, right: 1 }; // maximum share of the panel's height
 
 const SEEN = 3; // minimum number of lines of a table that are visible without scrolling
 
-/** Of `entries` with a `name`: the height they need and the height there is; null where none is shown. */
+/** Returns the needed and the available height of `entries` with a `name`; null without a legend. */
 export function legend({ options = {} }, entries, room) {
   const { showLegend = true, displayMode = 'list', placement: wanted = 'bottom' } = options.legend ?? {};
   if (!showLegend || displayMode === 'hidden') {

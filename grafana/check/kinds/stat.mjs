@@ -37,7 +37,7 @@ export function show({ data, theme }, panel, { frames, fieldConfig }, room) {
   return empty ? { message: values[0].text, messageSize: values[0].size } : { values };
 }
 
-/** Of the value, in pixels. */
+/** Returns the font size of the value, in pixels. */
 function size(panel, text, mode, { width, height }) {
   if (panel.type !== 'stat') {
     return NAME_SIZE / 2;

@@ -66,7 +66,7 @@ export function nothing(panel) {
   return panel.fieldConfig?.defaults?.noValue || 'No data';
 }
 
-/** Whether it is the text for an empty panel that is written where a value is missing. */
+/** True if a missing value is shown as the text for an empty panel. */
 export function isNoValue({ config }, value, text) {
   const none = value === null || value === undefined || value === '' || Number.isNaN(value);
   return none && Boolean(config.noValue) && text === config.noValue;
@@ -87,7 +87,7 @@ function columnWidths(fields, available) {
   return own.map((width, i) => width || Math.max(fields[i].config.custom?.minWidth ?? WIDTH, shared));
 }
 
-/** Rows by all columns that they are sorted by, the first one first. */
+/** Sorts rows by all sort columns, the first column first. */
 function order({ options = {} }, fields, length) {
   const keys = (options.sortBy ?? [])
     .map(({ displayName, desc }) => ({ field: fields.find((each) => each.shownAs() === displayName), sign: desc ? -1 : 1 }))

@@ -86,7 +86,7 @@ function axes(data, fields) {
   });
 }
 
-/** All values that are drawn, from the lowest to the highest; stacked ones as they lie on each other. */
+/** Returns all drawn values in ascending order; stacked values are summed. */
 function stacked(fields) {
   const found = [];
   const sums = new Map();

@@ -1,7 +1,7 @@
-"""`compare` of two journals names the operator that a change was made to, and the kind of change.
+"""`compare` of two journals names the changed operator, and the kind of change.
 
-Real engines, changed in ways whose operator is known (tests/tools/operator_trials.py). Two here; twenty trials of
-each in `make campaign`.
+Real engines run models with a known change of an operator (tests/tools/operator_trials.py): two changes here, and
+twenty trials of each in `make campaign`.
 """
 
 import json

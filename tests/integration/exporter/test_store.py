@@ -1,6 +1,6 @@
-"""The judge's store on real disks: full, damaged, held by another, or not writable.
+"""The judge's store on real disks: full, damaged, held by another process, or not writable.
 
-Kills, a loss of power and a disk that is full at any write are in test_killed.py and test_disk.py.
+test_killed.py and test_disk.py test kills, a loss of power, and a disk that is full at any write.
 """
 
 import os

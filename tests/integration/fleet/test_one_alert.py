@@ -1,6 +1,6 @@
-"""A regression of a service on five hosts is one alert and one notification, also while another exporter takes it over.
+"""A regression of a service on five hosts gives one alert and one notification, even if another exporter takes over.
 
-All of it is real: PostgreSQL, five exporters, Prometheus with the shipped rules, Alertmanager with the shipped
+All parts are real: PostgreSQL, five exporters, Prometheus with the shipped rules, Alertmanager with the shipped
 configuration, and a webhook.
 """
 

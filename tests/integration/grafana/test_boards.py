@@ -1,6 +1,6 @@
-"""What Grafana's own library shows of each panel in each situation, without a fault: see docs/alerting.md.
+"""Content of each panel in each situation, by Grafana's own library, without a fault: see docs/alerting.md.
 
-A new panel, and a new metric, is in it by being there.
+New panels and new metrics are included automatically.
 """
 
 from __future__ import annotations

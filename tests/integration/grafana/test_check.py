@@ -1,5 +1,7 @@
-"""The check of the boards itself: each rule finds its fault in a small panel, and nothing in one that is right; by
-Grafana's library in both versions."""
+"""The check of the dashboards: each rule finds its fault in a small panel, and none in a correct panel.
+
+Both versions of Grafana's library are tested.
+"""
 
 import os
 import subprocess

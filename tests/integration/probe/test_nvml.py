@@ -1,8 +1,8 @@
-"""The NVML sampler with the real pynvml, over a library compiled here that says what a test's script says.
+"""The NVML sampler with the real pynvml, and a compiled library that answers as a test's script says.
 
-The golden files hold what two scripted machines show. After a change that is meant:
+The golden files have the metrics of two scripted machines. After an intended change:
 
-    UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/integration/probe/test_nvml.py -k golden; git diff tests/golden
+UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/integration/probe/test_nvml.py -k golden; git diff tests/golden
 """
 
 import json

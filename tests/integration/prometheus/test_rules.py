@@ -1,5 +1,7 @@
-"""The rules: promtool accepts them and their tests, each fires and is silent in a test, what they name exists, and each
-alert says what a person needs at night."""
+"""The rules: promtool accepts the rules and their tests, and each rule fires and stays silent in a test.
+
+All used names exist, and each alert has the information that a person needs at night.
+"""
 
 from __future__ import annotations
 

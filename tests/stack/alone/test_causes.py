@@ -1,9 +1,8 @@
-"""Each disturbance, really made by Docker, shows in its own metric and in the tags of the runs that it hit, and not in
-those of another cause.
+"""Each disturbance is really made by Docker, and must show in its own metric and in the tags of affected runs.
 
-One container per cause: a canary that is nothing but CPU time runs about once a second; a few quiet runs, then the
-disturbance, then a few more. Neighbours on the test's own machine take CPUs away at any time: runs may be `stalled` or
-`cpu_wait_outside` by chance, but no other cause's tag may be on any.
+Tags of other causes must not appear. There is one container for each cause: a canary that uses only CPU time runs
+about once a second, first without disturbance, then with it, then without. Other work on the test's machine takes CPUs
+at any time, so runs may be `stalled` or `cpu_wait_outside` by chance, but no run may have another cause's tag.
 """
 
 from __future__ import annotations

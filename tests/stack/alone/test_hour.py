@@ -1,7 +1,7 @@
-"""An hour of the shipped stack, as patient as it ships: no alert fires, and of each trouble the right one, once.
+"""An hour of the shipped stack: no alert fires without trouble, and each trouble fires the right alert once.
 
-``HOUR_SECONDS=900 make campaign ARGS="-k hour"`` is a shorter one; each trouble is a test, so it can be run in pieces.
-Where others compute too `InferCanarySharedCores` fires, and is right: it is skipped on a machine with other work.
+``HOUR_SECONDS=900 make campaign ARGS="-k hour"`` is shorter. Each trouble is a separate test. On a machine with other
+work `InferCanarySharedCores` fires correctly, so the test is skipped there.
 """
 
 from __future__ import annotations

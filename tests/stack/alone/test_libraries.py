@@ -1,6 +1,6 @@
-"""An image whose libraries do not fit: its container stays up, and says so in the loader's words.
+"""An image with incompatible libraries: its container stays up, and reports the loader's message.
 
-The image is the example's; what is wrong with it is done to its container as it starts.
+The image is the example's; the fault is added to its container at the start.
 """
 
 import pytest

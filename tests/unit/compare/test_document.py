@@ -1,4 +1,4 @@
-"""Documents of results. After a change of the text that is meant:
+"""Documents of results. After an intended change of the text:
 
 UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/unit/compare -k golden; git diff tests/golden
 """

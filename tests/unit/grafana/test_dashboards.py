@@ -1,7 +1,7 @@
-"""The dashboards: what is written is current, every metric exists with its labels, and the rules of Grafana's linter.
+"""The dashboards: current generated files, existing metrics and labels, and the rules of Grafana's linter.
 
-https://github.com/grafana/dashboard-linter/blob/main/docs/index.md; the rules that are kept in another form are in
-grafana/README.md, and at their tests.
+https://github.com/grafana/dashboard-linter/blob/main/docs/index.md; grafana/README.md and the tests describe the rules
+that are checked in another form.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the judge says of made records, to compare with what it said before a change of its code.
+"""Results of the judge for simulated records, compared with the results before a change of its code.
 
-State and cause are the same, the ends of an interval have moved by less than a tenth of its width, and what is counted
-is equal. ``python -m tests.unit.judge.test_golden`` writes the file anew: only with an intended change of verdicts.
+State and cause must be the same, the ends of an interval may move by less than a tenth of its width, and counts must
+be equal. ``python -m tests.unit.judge.test_golden`` rewrites the file: only after an intended change of verdicts.
 """
 
 import gzip

@@ -1,13 +1,13 @@
-"""Two stacks that were recorded on two cores on 2026-11-27: judged at once, and look by look.
+"""Two stacks recorded on two cores on 2026-11-27, judged at once and look by look.
 
-neighbour_gone: a busy neighbour left, and two minutes later a model became twice as slow, at its CPU limit. What the
-neighbour did to the runs before made the interval reach from -13 to +178 %, and no alert came. Each of these runs had
-measured its waiting; those of the slow model had not, because its quota held it back in most of them. Since then a
-probe knows it where there was next to none (`infercanary.probe.tags`).
+neighbour_gone: a busy neighbour left, and two minutes later a model became twice as slow, at its CPU limit. The
+neighbour's effect on earlier runs widened the interval to -13 to +178 %, and no alert fired. Earlier runs had measured
+CPU wait; runs of the slow model had not, because its quota throttled most of them. Since then a probe knows the wait
+if there was almost none (`infercanary.probe.tags`).
 
-second_rollout: a slow image, taken back beside a busy neighbour, and rolled out again when it was quiet. The old
-replica went on at 43 to 46 ms, the new one at 104 to 110 ms. What the neighbour did to the old replica before made the
-interval reach from -6.8 to +460 %, and the alert resolved.
+second_rollout: a slow image, rolled back beside a busy neighbour, and rolled out again without the neighbour. The old
+replica stayed at 43 to 46 ms, the new replica at 104 to 110 ms. The neighbour's earlier effect on the old replica
+widened the interval to -6.8 to +460 %, and the alert resolved.
 """
 
 from itertools import pairwise

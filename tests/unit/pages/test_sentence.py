@@ -1,6 +1,6 @@
 """The sentence of a result: a table of scenarios with one golden line each, and its length.
 
-``python tests/unit/pages/test_sentence.py`` writes the golden file anew: read its difference.
+``python tests/unit/pages/test_sentence.py`` rewrites the golden file: review its difference.
 """
 
 import math

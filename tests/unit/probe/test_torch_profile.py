@@ -1,6 +1,6 @@
-"""What torch's profiler says, read: its events are scripted here, as a GPU's are that is not at hand.
+"""Reading of torch's profiler; its events are scripted, like those of a GPU.
 
-An event has the methods of torch's own (`torch._C._autograd._KinetoEvent`); real ones are in
+An event has the methods of torch's own events (`torch._C._autograd._KinetoEvent`). Real events are in
 tests/integration/probe/test_profiles.py and tests/gpu/test_profiles.py.
 """
 

@@ -1,4 +1,4 @@
-"""Documents as text and JSON. After a change of the text that is meant:
+"""Documents as text and JSON. After an intended change of the text:
 
 UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/unit/render -k golden; git diff tests/golden
 """

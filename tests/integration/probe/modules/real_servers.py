@@ -1,8 +1,8 @@
-"""Real inference servers and engines, each in a virtual environment of its own: what they need does not go together.
+"""Real inference servers and engines, each in its own virtual environment, because their requirements conflict.
 
-An environment is made once, beside the packages of the interpreter that runs the tests; a test is skipped, with the
-reason, where it cannot be had. ``python tests/integration/probe/modules/real_servers.py`` makes all of them: CI does
-that in its set-up.
+An environment is made once, on top of the packages of the interpreter that runs the tests. A test is skipped with the
+reason if its environment cannot be made. ``python tests/integration/probe/modules/real_servers.py`` makes all
+environments; CI does that in its set-up.
 """
 
 from __future__ import annotations

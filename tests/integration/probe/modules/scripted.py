@@ -1,4 +1,4 @@
-"""A target that behaves as scripted: in these tests as a class, and named in settings files of subprocesses."""
+"""A target with scripted behaviour: used as a class in tests, and by name in settings files of subprocesses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A stand-in for ONNX Runtime on CUDA: a model is JSON, and copies its first input to its first output on the device.
 
-Its CPU side is not here: tests of that run the real one. It is as strict about bound memory as the real one, and runs
-on the stream that it is given.
+The stand-in has no CPU part, because tests of the CPU use the real ONNX Runtime. It is as strict about bound memory as
+the real library, and uses the given stream.
 """
 
 from __future__ import annotations

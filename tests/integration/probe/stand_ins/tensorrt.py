@@ -1,7 +1,7 @@
 """A stand-in for TensorRT's Python module: engines are JSON, and copy their first input to their first output.
 
-As the real one does, it logs and answers None or False where something is wrong, and never raises for it. What it does
-on the device it does through the driver, on the stream that it is given.
+Like the real module, it logs errors and returns None or False instead of raising. Work on the device goes through the
+driver, on the given stream.
 """
 
 from __future__ import annotations
