@@ -1,9 +1,9 @@
-{{/* The name of all objects. */}}
+{{/* The name that all objects have. */}}
 {{- define "infercanary.name" -}}
 {{- default .Release.Name .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* What selects the exporter's pods. */}}
+{{/* The labels that select the exporter's pods. */}}
 {{- define "infercanary.selector" -}}
 app.kubernetes.io/name: infercanary
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -38,7 +38,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end }}
 
-{{/* With these settings an exporter must be started anew, which other changes of its file do not need. */}}
+{{/* A change of these settings needs a restart of the exporter. Other changes of its file do not. */}}
 {{- define "infercanary.podAnnotations" -}}
 {{- if .Values.store.postgres.url }}
 checksum/store: {{ toJson .Values.store.postgres | sha256sum }}
@@ -48,7 +48,7 @@ checksum/store: {{ toJson .Values.store.postgres | sha256sum }}
 {{- end }}
 {{- end }}
 
-{{/* "true" where PodMonitor and PrometheusRule are wanted. */}}
+{{/* "true" if the chart creates PodMonitor and PrometheusRule, else empty. */}}
 {{- define "infercanary.monitoring" -}}
 {{- $wanted := .Values.monitoring.enabled -}}
 {{- if eq (toString $wanted) "auto" -}}

@@ -31,7 +31,7 @@ _LEVEL = 0.8
 
 
 def is_quiet(sample: Sample) -> bool:
-    """True if a run always counts: it was not contended, or its own container slowed it, too."""
+    """True if a run always counts, because it was not contended, or because its own container slowed it."""
     return CPU_WAIT_INSIDE in sample.tags or BY_OTHERS.isdisjoint(sample.tags)
 
 

@@ -89,7 +89,7 @@ LINK = Metric(
 
 MOST_PER_SECOND = {
     EVENT_SECONDS: 1.0,  # a counter of seconds cannot grow faster than time
-    PCIE_BYTES: 512e9,  # twice 16 lanes of generation 7
+    PCIE_BYTES: 512e9,  # twice the rate of 16 lanes of PCIe generation 7
     ENERGY: 10e3,  # several times the largest GPU's power
     REPLAYS: ERRORS_PER_SECOND,
 }

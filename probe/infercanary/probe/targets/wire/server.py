@@ -281,7 +281,8 @@ def _parse_url(url: str) -> tuple[str, int, bool, str]:
 def _check_header(name: str, value: str) -> None:
     if not re.fullmatch(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+", name) or not _is_value(value):
         raise UsageError(
-            f"headers.{name}: headers cannot have all of these characters; use Latin letters, digits and `-`"
+            f"headers.{name}: the name or value has a character that headers cannot have; use Latin letters, "
+            "digits and `-`"
         )
     if name.lower() in _OURS:
         raise UsageError(f"headers.{name}: this header is set by the request; remove it")
