@@ -8,7 +8,6 @@ from the start (docs/profiles.md).
 from __future__ import annotations
 
 import logging
-import math
 import time
 from contextlib import suppress
 from time import perf_counter
@@ -102,10 +101,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Sweeping(Background):
-    """Sweeps one canary. Each :meth:`step` is one point, in a thread that ends after the point (or hangs).
-
-    A point counts as hanging if it exceeds its deadline by the canary's timeout.
-    """
+    """Sweeps one canary. Each :meth:`step` is one point, in a thread that ends after the point (or hangs)."""
 
     def __init__(self, canary: Canary, sweep: Sweep, interval: float, tally: Tally, memory: Memory) -> None:
         super().__init__(canary, "sweep")
@@ -117,7 +113,6 @@ class Sweeping(Background):
         self._throughputs: dict[str, float] = {}  # waits for take_measures()
         self._measurement: Measurement | None = None  # the last measurement, possibly still running
         self._given_up_at: float | None = None  # time at which a point was abandoned and kept its thread
-        self._hangs_at = math.inf  # time at which to report this point as hanging
         self._left: list[Load] | None = None  # remaining points of the present sweep
         self._share = self._began = self._cost = 0.0
         self._gave_numbers = False
@@ -132,12 +127,11 @@ class Sweeping(Background):
     def step(self, now: float) -> float:
         """Measure the next point if it is due. Returns the seconds used by points; 0 if nothing was done."""
         if self.is_running:
-            self._report_hang(now)
             return 0.0
         took = 0.0
         if self._given_up_at is not None:  # an abandoned point has ended since the last step
             took = max(0.0, now - self._given_up_at)
-            self._given_up_at, self._hangs_at = None, math.inf
+            self._given_up_at = None
         if now >= self.next_at and self._canary.is_fit:
             if self._left is None:
                 self._begin(now)
@@ -203,9 +197,11 @@ class Sweeping(Background):
         except DeadlineExceeded:
             measurement.give_up()
             self._given_up_at = time.monotonic()
-            self._hangs_at = self._given_up_at + self._canary.timeout
-            late = f"not finished within {self._share:.3g} s; give the sweep more seconds"
-            result = Missing("timed_out", late)
+            result = Missing(
+                "timed_out",
+                f"not finished within {self._share:.3g} s; until it ends, runs are tagged beside_canary and are not "
+                "judged; give the sweep more seconds, or remove that point",
+            )
         except RuntimeError as error:  # the host is out of threads
             result = Missing("raised", one_line(error))
         self._worker.rest()
@@ -240,14 +236,3 @@ class Sweeping(Background):
         if complaint != self._complaints.get(load):  # log once per change, not once per sweep
             log.warning("canary %s: sweep of %s: %s", self.canary, load.words, complaint)
             self._complaints[load] = complaint
-
-    def _report_hang(self, now: float) -> None:
-        """Report, only once, that an abandoned point hangs."""
-        if now < self._hangs_at:
-            return
-        self._hangs_at = math.inf
-        log.error(
-            "canary %s: a point of its sweep hangs; until it ends, runs are tagged beside_canary and are not "
-            "judged: restart the process, and remove that point",
-            self.canary,
-        )

@@ -82,7 +82,7 @@ async def test_both_know_each_other_or_a_stranger_is_refused(watch, files, serve
 
 def test_tls_handshakes_are_charged(files, serves, monkeypatch):
     """Each takes a millisecond: an address with many is refused."""
-    monkeypatch.setattr(callers, "ADDRESS_BURST_SECONDS", 0.01)
+    monkeypatch.setattr(callers, "ADDRESS_SECONDS", 0.01)
     port = int(serves(Access(server_tls(files))).address.rpartition(":")[2])
     context = ssl.create_default_context(cafile=f"{files}/probe.pem")
 

@@ -193,7 +193,7 @@ def test_a_burst_takes_a_tenth_of_a_cpu():
 
 def test_who_takes_too_much_is_refused_and_others_are_not(monkeypatch):
     monkeypatch.setattr(callers, "_BURST_REST", 0)
-    monkeypatch.setattr(callers, "ADDRESS_BURST_SECONDS", 0.02)
+    monkeypatch.setattr(callers, "ADDRESS_SECONDS", 0.02)
     answered = 0
     with serving(lambda since: b"x" * 100_000) as server, suppress(ConnectionError):
         for _ in range(2000):
@@ -222,7 +222,7 @@ def test_after_a_refusal_nobody_is_accepted_for_a_while(calls, monkeypatch):
 def test_a_caller_that_drips_is_charged(server, monkeypatch):
     """Each byte wakes the server: an address that has spent its CPU time loses its open connections, too."""
     monkeypatch.setattr(serve, "_HEAD_SECONDS", 60.0)
-    monkeypatch.setattr(callers, "ADDRESS_BURST_SECONDS", 0.005)
+    monkeypatch.setattr(callers, "ADDRESS_SECONDS", 0.005)
     with connect(server) as client, pytest.raises(ConnectionError):  # noqa: PT012 - whichever byte it is
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(8000):
