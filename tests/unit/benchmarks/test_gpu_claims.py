@@ -96,27 +96,34 @@ def started(state, *options):
 
 def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path, monkeypatch):
     state = tmp_path / "gpu.json"
-    with started(state) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("timing-eager: done")
-        os.killpg(process.pid, 9)
-    kept = states.read(state)["devices"]["cpu"]["steps"]
-    assert [*kept] == ["timing-eager"]
+    claim = Measured("eager: the wall time is that of a plain call", "", 1.0, 0.99, 1.01, decided=False)
+
+    def killed(each, *_):
+        if done:
+            raise KeyboardInterrupt
+        done.append(each)
+        return {"outcome": "done", "claims": [claim.as_json()]}
 
     def performed(each, *_):
         done.append(each)
         return {"outcome": "not run", "why": "of this test"}
 
     done: list[object] = []
-    monkeypatch.setattr(runner, "launched", performed)
     monkeypatch.setattr(sys, "argv", ["gpu_claims", "--state", str(state), "--device", "cpu"])
+    monkeypatch.setattr(runner, "launched", killed)
+    with pytest.raises(KeyboardInterrupt):
+        runner.main()
+    kept = states.read(state)["devices"]["cpu"]["steps"]
+    assert [*kept] == [first := next(iter(steps()))]
+    done.clear()
+    monkeypatch.setattr(runner, "launched", performed)
     assert runner.main() == 0
     now = states.read(state)["devices"]["cpu"]["steps"]
-    assert now["timing-eager"] == kept["timing-eager"] and now.keys() == steps().keys()
-    assert "timing-eager" not in [getattr(each, "name", "") for each in done]
+    assert now[first] == kept[first] and now.keys() == steps().keys()
+    assert first not in [getattr(each, "name", "") for each in done]
     page = (tmp_path / "gpu-cpu.md").read_text()
     assert "no claim about GPUs is decided" in page and "| tenant | not run: of this test |" in page
-    assert re.search(r"\| eager: the wall time .* \| not shown \| timing-eager \|", page)
+    assert re.search(rf"\| eager: the wall time .* \| not shown \| {first} \|", page)
 
 
 def test_a_step_that_hangs_is_ended_at_its_limit(tmp_path):
