@@ -1,12 +1,13 @@
 """Stopped, restarted or replaced parts recover without affecting other parts, and are counted once."""
 
 import os
+import re
 import shlex
 import subprocess
 import time
 
 import pytest
-from harness import EXPORTER, PORTS, build, compose, eventually, get, run
+from harness import EXPORTER, OWN_LABEL, PORTS, PROJECT, build, compose, eventually, get, remove, run
 
 
 def test_removed_then_recreated_with_another_image(stack):
@@ -42,6 +43,53 @@ def test_removed_then_recreated_with_another_image(stack):
     assert (stack.value(count, service=service) or 0) < counted
     resets = f'resets({count}{{container="{name}"}}[15m]) > 0'
     eventually("the series goes on in Prometheus", 120, lambda: stack.query(resets))
+
+
+@pytest.mark.campaign
+def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack, registry):
+    """The tag may stay the same: it is the digest that tells one image from the next.
+
+    Of the smallest image here: who is watched is shown without a probe too, and a push compresses all of it.
+    """
+    name = f"{PROJECT}-pushed"
+    small = run("docker", "inspect", "--format", "{{.Config.Image}}", stack.container("socket-proxy")).strip()
+    reference = f"{registry}/infercanary-pushed:latest"
+
+    def push(version):
+        """The digest that the registry gives the next image of that tag."""
+        build(reference, f"FROM {small}\nENV VERSION={version}\n")
+        run("docker", "push", reference)
+        digests = run("docker", "inspect", "--format", "{{.RepoDigests}}", reference)
+        [digest] = re.findall(rf"{registry}/infercanary-pushed@(sha256:[0-9a-f]{{64}})", digests)
+        return str(digest)
+
+    def start():
+        remove(name)
+        run(
+            *("docker", "run", "--detach", "--name", name, "--label", OWN_LABEL, "--no-healthcheck"),
+            *("--label", "infercanary.enable=true", "--network", "none", "--init", "--entrypoint", "sleep"),
+            *(reference, "600"),
+        )
+
+    def shown(digest):
+        """By the exporter, and to Prometheus."""
+        found = stack.samples("infercanary_container_info", container=name)
+        selector = f'{{container="{name}", image_digest="{digest}"}}'
+        return [labels["image_digest"] for labels, _ in found] == [digest] and bool(
+            stack.query(f"infercanary_container_info{selector}")
+        )
+
+    try:
+        first = push(1)
+        start()
+        eventually("the digest that the registry gave", 60, lambda: shown(first))
+        second = push(2)
+        assert second != first
+        start()
+        eventually("the next one's", 60, lambda: shown(second))
+    finally:
+        remove(name)
+        run("docker", "rmi", "--force", reference)
 
 
 # No other test can do anything while the daemon is away.

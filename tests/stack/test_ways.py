@@ -6,12 +6,14 @@ server, alone, and by a socket. Settings and commands are those of the page; onl
 
 import json
 import subprocess
+from collections.abc import Callable
 
 import pytest
 import yaml
-from harness import OWN_LABEL, PROJECT, ROOT, build, eventually, remove_containers, run
+from harness import OWN_LABEL, PROJECT, ROOT, Stack, build, eventually, remove_containers, run
 
 IMAGE = "infercanary-example:dev"
+SOCKET = "unix:///run/infercanary/probe.sock"
 # What the Compose file gives its inference services.
 HARDENED = (
     *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--tmpfs", "/tmp"),
@@ -20,6 +22,9 @@ HARDENED = (
 ENABLED = ("--label", "infercanary.enable=true")
 ON_THE_NETWORK = ("--network", f"{PROJECT}_inference", *ENABLED)
 ALONE = ("infercanary", "probe", "--config", "/app/probe.yaml")
+
+Start = Callable[..., str]
+"""From a short name, options of `docker create` and the command to the container's name, once it is started."""
 
 
 @pytest.fixture
@@ -164,6 +169,36 @@ def test_alone_in_a_container_it_runs_hardened_and_ends_cleanly(stack, start, se
     assert stop(name) == 0
     assert "Traceback" not in logs(name)
     eventually("it has no series any more", 20, lambda: not stack.samples("infercanary_up", container=name))
+
+
+@pytest.mark.campaign  # tests/integration/exporter has the socket with processes
+def test_a_socket_on_a_shared_volume_needs_no_network(stack, sockets, start, settings):
+    """The exporter is another user in another group, and has the volume read-only."""
+    exporter = start(
+        "socket-exporter",
+        *HARDENED, "--user", "10002:10002", "--volume", f"{sockets}:/run/infercanary:ro",
+        "--network", f"{PROJECT}_monitoring", "--publish", "127.0.0.1::9797",
+        "--env", "DOCKER_HOST=tcp://socket-proxy:2375",
+        image="infercanary-exporter:dev", network=f"{PROJECT}_docker-api",
+    )  # fmt: skip
+    seen = Stack(f"http://{run('docker', 'port', exporter, '9797/tcp').strip()}")
+    name = start(
+        "socket",
+        *HARDENED, *ENABLED, "--init", "--no-healthcheck", "--network", "none",
+        "--label", f"infercanary.socket={SOCKET}", "--volume", f"{sockets}:/run/infercanary",
+        settings(listen=SOCKET),
+        command=ALONE,
+    )  # fmt: skip
+    assert runs_go_on(seen, name)["service"] == name
+    # The other containers of the stack share no network with this exporter: it says so, and shows this one alone.
+    assert [labels["container"] for labels, up in seen.samples("infercanary_up") if up] == [name]
+
+    run("docker", "kill", name)  # its socket stays behind
+    eventually("it is gone", 20, lambda: not seen.value("infercanary_up", container=name))
+    run("docker", "start", name)
+    comes_up(seen, name)
+    assert stop(name) == 0
+    run("docker", "exec", exporter, "test", "!", "-e", SOCKET.removeprefix("unix://"))
 
 
 def test_a_sidecar_and_the_upgrade_of_what_it_watches(stack, start, settings, sidecar):

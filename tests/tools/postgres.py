@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -56,11 +56,13 @@ class Postgres:
 
     Args:
         folder: Empty; the user that the server runs as may read it.
+        environment: Variables that the server has besides those of this process.
         settings: Of postgresql.conf, beside the quick ones.
     """
 
-    def __init__(self, folder: Path, **settings: str) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None, **settings: str) -> None:
         self.folder = folder
+        self._environment = environment or {}
         self._programs = needed()
         self._settings = _QUICK | settings
         self._user = None
@@ -119,6 +121,20 @@ class Postgres:
         """Of its first process."""
         return int((self._data / "postmaster.pid").read_text().split()[0])
 
+    def signal_all(self, number: int) -> None:
+        """Send a signal to all of its processes.
+
+        Args:
+            number: Of the signal, such as SIGSTOP.
+        """
+        assert self._process is not None
+        for line in subprocess.run(
+            ["ps", "-e", "-o", "pid=,ppid="], check=True, capture_output=True, text=True
+        ).stdout.splitlines():
+            pid, parent = map(int, line.split())
+            if self.pid in (pid, parent):
+                os.kill(pid, number)
+
     def sql(self, statement: str, url: str = "") -> str:
         """Do a statement as the superuser.
 
@@ -158,7 +174,9 @@ class Postgres:
             shutil.chown(path, self._user)
 
     def _as_user(self, program: str, *arguments: object) -> list[str]:
-        command = [str(self._programs / program), *map(str, arguments)]
+        # Not of setpriv: what libfaketime shares between processes would be root's.
+        variables = [f"{name}={value}" for name, value in self._environment.items() if program == "postgres"]
+        command = ["env", *variables, str(self._programs / program), *map(str, arguments)]
         if self._user is None:
             return command
         found = pwd.getpwnam(self._user)
@@ -182,10 +200,11 @@ def _exists(name: str) -> bool:
 
 
 @contextmanager
-def running(**settings: str) -> Iterator[Postgres]:
+def running(environment: Mapping[str, str] | None = None, /, **settings: str) -> Iterator[Postgres]:
     """A server of one's own.
 
     Args:
+        environment: Variables that the server has besides those of this process.
         settings: Of postgresql.conf.
 
     Yields:
@@ -193,7 +212,7 @@ def running(**settings: str) -> Iterator[Postgres]:
     """
     needed()
     with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as folder:
-        server = Postgres(Path(folder), **settings)
+        server = Postgres(Path(folder), environment, **settings)
         server.start()
         try:
             yield server

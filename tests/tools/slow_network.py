@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
+import time
 from contextlib import suppress
 
 
@@ -20,6 +21,8 @@ class Proxy:
         self._open = threading.Event()
         self._open.set()
         self._passes: int | None = None
+        self.delay_seconds = 0.0
+        """Added to each packet, in each direction."""
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -60,6 +63,7 @@ class Proxy:
                 while data := one.recv(1 << 16):
                     if number != self._passes:
                         self._open.wait()
+                    time.sleep(self.delay_seconds)
                     other.sendall(data)
             finally:  # closing alone would tell the other end nothing while the other thread waits for it
                 other.shutdown(socket.SHUT_RDWR)

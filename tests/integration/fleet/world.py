@@ -47,9 +47,12 @@ class Probe:
         self._lock = threading.Lock()
         self._runs: list[Run] = []
         self._boots = 0
+        self._asked = 0
         self.stopped = False
         self.url = ""
         """Where it is served."""
+        self.reported: set[str] = set()
+        """Starts that an exporter asked while they ran."""
         self.upgrade(0.02, "1")
 
     def upgrade(self, seconds, torch):
@@ -78,9 +81,16 @@ class Probe:
                 )  # fmt: skip
             return [*self._runs]
 
+    @property
+    def is_collected(self):
+        """Whether the exporter that asked last has all of its runs."""
+        return self.stopped and self._asked == len(self.made())
+
     def report(self, since):
         """What it answers."""
         runs = self.made()
+        self._asked = int(since or 0)
+        self.reported.add(self.boot_id)
         found = Report(
             SCHEMA_VERSION, self.boot_id, self._started_at, str(len(runs)), 0, (), self._environment,
             tuple(runs[int(since or 0) :]),
@@ -118,11 +128,11 @@ def served(probe):
 class Exporter(ExporterProcess):
     """One of a host's own, which may be killed and started again. A database notes by whom it is written."""
 
-    def __init__(self, folder, host, store, probes):
+    def __init__(self, folder, host, store, probes, environment=(), poll_seconds=0.2):
         self.host = host
         if "?" in store:
             store = f"{store}&application_name={host}"
-        super().__init__(folder / host, probes, {"NODE_NAME": host}, store, 0.2)
+        super().__init__(folder / host, probes, {"NODE_NAME": host, **dict(environment)}, store, poll_seconds)
 
 
 def location(postgres, url, folder, lease_seconds=20.0):
@@ -152,26 +162,29 @@ def made(probes):
 
 
 @contextmanager
-def fleet(folder, store, hosts, replicas, began=_BEGAN):
+def fleet(folder, store, hosts, replicas, began=_BEGAN, environments=(), poll_seconds=0.2):
     """So many replicas of one service, spread over hosts, each with an exporter that runs.
 
     Args:
         folder: For settings and logs.
-        store: One for all exporters.
+        store: One for all exporters, or one for each.
         hosts: How many.
         replicas: How many, of all hosts.
         began: First start of each replica, a Unix time.
+        environments: Variables that the exporters have besides; one for each, or none.
+        poll_seconds: Between two questions to a probe.
 
     Yields:
         Probes and exporters.
     """
+    stores = [store] * hosts if isinstance(store, str) else store
     with ExitStack() as stack:
         probes = [Probe(f"c-{number}", began) for number in range(replicas)]
         urls = [stack.enter_context(served(probe)) for probe in probes]
         exporters = []
-        for number in range(hosts):
+        for number, (one, environment) in enumerate(zip(stores, environments or [{}] * hosts, strict=True)):
             own = {probes[i].name: urls[i] for i in range(number, replicas, hosts)}
-            exporters.append(Exporter(folder, f"h-{number}", store, own))
+            exporters.append(Exporter(folder, f"h-{number}", one, own, environment, poll_seconds))
             stack.callback(exporters[-1].kill)
             exporters[-1].start()
         yield probes, exporters

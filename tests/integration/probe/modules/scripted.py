@@ -76,4 +76,12 @@ class OnDevice(Scripted):
         self.device = device
 
 
+class Sums:
+    """Not a target: it has no open()."""
+
+
+def raises_type_error(size: int) -> Scripted:
+    return Scripted(seconds=size * 0.1)
+
+
 NUMBER = 5
