@@ -64,17 +64,18 @@ def load(path: str | os.PathLike[str], kind: type[T]) -> T:
     return convert(document, kind, str(path))
 
 
-def convert(document: object, kind: type[T], place: str) -> T:
+def convert(document: object, kind: type[T], place: str, strict: bool = True) -> T:
     """Convert a YAML or JSON document to ``kind``, with defaults filled in.
 
     Args:
         place: Name of the file, for messages.
+        strict: False to read numbers, true and false from texts.
 
     Raises:
         UsageError: The document does not fit ``kind``; the text names the place.
     """
     try:
-        return msgspec.convert(document, kind)
+        return msgspec.convert(document, kind, strict=strict)
     except msgspec.ValidationError as error:
         raise UsageError(_validation_line(place, kind, str(error), document)) from None
 

@@ -44,18 +44,17 @@ class RunBuffer:
             The runs, the next cursor, and the number of runs after ``cursor`` that were dropped.
         """
         boot_id, _, text = cursor.rpartition(".")
-        sequence = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
-        if boot_id == self._boot_id and sequence is not None:
-            runs = [run for run in self._runs if run.sequence > sequence]
-            lost = runs[0].sequence - sequence - 1 if runs else 0
-        else:
-            known = [i for i, run in enumerate(self._earlier) if run.boot_id == boot_id]
-            newer = [i for i in known if sequence is None or self._earlier[i].sequence > sequence]
-            # Runs are sent in order, so all runs up to the known ones were received.
-            start = newer[0] if newer else known[-1] + 1 if known else 0
-            runs, lost = [*self._earlier[start:], *self._runs], 0
-        newest = self._runs[-1].sequence if self._runs else 0
-        if len(runs) > PAGE:
-            newest, boot_id = runs[PAGE - 1].sequence, runs[PAGE - 1].boot_id
-            return tuple(runs[:PAGE]), f"{boot_id or self._boot_id}.{newest}", lost
-        return tuple(runs), f"{self._boot_id}.{newest}", lost
+        sequence = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+        is_own = boot_id == self._boot_id and sequence >= 0
+        known = [i for i, run in enumerate(self._earlier) if run.boot_id == boot_id]
+        # Runs are sent in order, so all runs before the known ones were received.
+        start = len(self._earlier) if is_own else min(known, default=0)
+        runs = [
+            run
+            for run in [*self._earlier, *self._runs][start:]
+            if (run.boot_id or self._boot_id) != boot_id or run.sequence > sequence
+        ]
+        lost = runs[0].sequence - sequence - 1 if is_own and runs else 0
+        last = runs[PAGE - 1] if len(runs) > PAGE else next(reversed(self._runs), None)
+        newest = "0" if last is None else last.sequence
+        return tuple(runs[:PAGE]), f"{(last and last.boot_id) or self._boot_id}.{newest}", lost

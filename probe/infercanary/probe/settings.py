@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -64,9 +63,6 @@ def make_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     Raises:
         UsageError: A value is of another type or out of range.
     """
-    journal = changes.get("journal")
-    if isinstance(journal, os.PathLike):
-        changes = {**changes, "journal": os.fspath(journal)}
     made = convert({**msgspec.structs.asdict(settings), **changes}, Settings, "Probe")
     try:
         listen_place(str(made.listen))
@@ -130,8 +126,5 @@ def check_sweep(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep
 
 def _from_environment(variable: str, kind: Any) -> Any:
     """Return a number, true or false; None if the variable is not set."""
-    text = os.environ.get(variable, "")
-    value: object = {"true": True, "false": False}.get(text.lower(), text)
-    with suppress(ValueError):
-        value = float(text)
-    return convert(value, kind, f"environment: {variable}={text[:60]}") if text else None
+    text = os.environ.get(variable)
+    return convert(text, kind, f"environment: {variable}={text[:60]}", strict=False) if text else None

@@ -70,4 +70,4 @@ def test_a_container_that_restarts_again_and_again_has_none_as_far_as_its_journa
         journal = Journal(path, f"{boot:032x}", 1 << 20)
         journal.append([run, msgspec.structs.replace(run, sequence=2)], {}, {})
         assert journal.close(5.0)
-    assert bursts(OnDevice("cpu"), journal=path) is expected
+    assert bursts(OnDevice("cpu"), journal=str(path)) is expected

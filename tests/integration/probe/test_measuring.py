@@ -293,10 +293,10 @@ def test_a_stop_of_the_process_is_a_tag_and_a_metric(tmp_path):
 
 def test_runs_of_a_crashed_probe_are_offered_by_the_next(started, tmp_path):
     path = tmp_path / "journal"
-    first = started({"a": Scripted()}, journal=path)
+    first = started({"a": Scripted()}, journal=str(path))
     boot = ran(first.address, 3).report.boot_id
     first.stop()
-    second = started({"a": Scripted()}, journal=path)
+    second = started({"a": Scripted()}, journal=str(path))
     cursor = ran(second.address).report.cursor
     found = fetch(second.address, f"{boot}.1").report.runs
     assert [run.sequence for run in found if run.boot_id == boot][:2] == [2, 3]
