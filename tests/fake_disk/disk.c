@@ -1,16 +1,19 @@
-/* A disk that is full when a test says so: for LD_PRELOAD.
+/* A disk that is full when a test says so, and a record of what was given to it: for LD_PRELOAD.
  *
  * It sees what a process does with the files of the folder $FAKE_DISK, and lets everything else alone.
  *
  *     $FAKE_DISK_CONTROL   a file of two 64-bit numbers, which a test may change at any time: how many calls needed room
  *                          so far (writes, and files that were made), and from which of them on there is none (0: never).
  *                          The first write without room still gets half of its bytes in, as on a real disk.
+ *     $FAKE_DISK_RECORD    to this file each call is appended before it is made: a head, the file's name, the data. Which
+ *                          of them a loss of power would have left is worked out from it later (tests/tools/disk.py).
  *
  * Build: gcc -shared -fPIC -o disk.so disk.c
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -19,17 +22,21 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define FILES 1024
 #define NAME 128
 
+struct head { int32_t call, name; int64_t offset, length; };
 struct control { int64_t calls; int64_t full_from; };
 
 static struct control nothing, *control = &nothing;
 static const char *folder;
 static size_t folder_length;
+static int record = -1;
 static char names[FILES][NAME]; /* by descriptor; empty where it is none of ours */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int open_plainly(const char *path, int flags)
 {
@@ -49,6 +56,8 @@ __attribute__((constructor)) static void begin(void)
         control = mapped;
         syscall(SYS_close, file);
     }
+    if ((path = getenv("FAKE_DISK_RECORD")) && (record = open_plainly(path, O_WRONLY | O_CREAT | O_APPEND)) < 0)
+        abort();
 }
 
 /* The name of a path in the folder, `.` for the folder itself; NULL for any other. */
@@ -64,6 +73,18 @@ static const char *name_of(const char *path)
 static const char *name_at(int file)
 {
     return file >= 0 && file < FILES && names[file][0] ? names[file] : NULL;
+}
+
+static void note(char call, const char *name, int64_t offset, int64_t length, const void *data)
+{
+    struct head head = {.call = call, .name = (int32_t)strlen(name), .offset = offset, .length = length};
+    struct iovec parts[] = {{&head, sizeof head}, {(void *)name, strlen(name)}, {(void *)data, data ? length : 0}};
+    if (record < 0)
+        return;
+    pthread_mutex_lock(&lock); /* one call, so that a process that is killed leaves whole records */
+    if (syscall(SYS_writev, record, parts, 3) < 0)
+        abort();
+    pthread_mutex_unlock(&lock);
 }
 
 /* Whether a call that needs room gets it: 1, 0 for no, -1 for the first one that does not. */
@@ -89,8 +110,13 @@ static int opened(int file, const char *name)
 static int open_it(int from, const char *path, int flags, mode_t mode)
 {
     const char *name = name_of(path);
-    if (name && flags & O_CREAT && access(path, F_OK) && has_room() != 1)
-        return full();
+    if (name && flags & O_CREAT && access(path, F_OK)) {
+        if (has_room() != 1)
+            return full();
+        note('C', name, 0, 0, NULL);
+    }
+    if (name && flags & O_TRUNC)
+        note('T', name, 0, 0, NULL);
     return opened((int)syscall(SYS_openat, from, path, flags, mode), name);
 }
 
@@ -114,20 +140,21 @@ int close(int file)
     return (int)syscall(SYS_close, file);
 }
 
-/* How many of `length` bytes have room: -1 for none. */
-static ssize_t taken(size_t length)
+/* Whether `length` bytes may be written there, or how many of them: they are recorded. -1 for none. */
+static ssize_t taken(int file, const void *data, size_t length, off64_t offset)
 {
     int room = has_room();
     if (room < 0)
         length /= 2;
     if (!room || !length)
         return full();
+    note('W', names[file], offset, (int64_t)length, data);
     return (ssize_t)length;
 }
 
 ssize_t pwrite64(int file, const void *data, size_t length, off64_t offset)
 {
-    ssize_t most = name_at(file) ? taken(length) : (ssize_t)length;
+    ssize_t most = name_at(file) ? taken(file, data, length, offset) : (ssize_t)length;
     return most < 0 ? -1 : (ssize_t)syscall(SYS_pwrite64, file, data, most, offset);
 }
 
@@ -135,6 +162,45 @@ ssize_t pwrite(int file, const void *data, size_t length, off_t offset) { return
 
 ssize_t write(int file, const void *data, size_t length)
 {
-    ssize_t most = name_at(file) ? taken(length) : (ssize_t)length;
+    ssize_t most = (ssize_t)length;
+    if (name_at(file)) {
+        struct stat found;
+        off64_t offset = lseek(file, 0, SEEK_CUR);
+        if (fcntl(file, F_GETFL) & O_APPEND && !fstat(file, &found))
+            offset = found.st_size;
+        most = taken(file, data, length, offset);
+    }
     return most < 0 ? -1 : (ssize_t)syscall(SYS_write, file, data, most);
+}
+
+int ftruncate64(int file, off64_t length)
+{
+    if (name_at(file))
+        note('T', names[file], length, 0, NULL);
+    return (int)syscall(SYS_ftruncate, file, length);
+}
+
+int ftruncate(int file, off_t length) { return ftruncate64(file, length); }
+
+int fsync(int file)
+{
+    if (name_at(file))
+        note('S', names[file], 0, 0, NULL);
+    return (int)syscall(SYS_fsync, file);
+}
+
+int fdatasync(int file) { return fsync(file); }
+
+int unlink(const char *path)
+{
+    if (name_of(path))
+        note('U', name_of(path), 0, 0, NULL);
+    return (int)syscall(SYS_unlink, path);
+}
+
+int rename(const char *from, const char *to)
+{
+    if (name_of(from) && name_of(to))
+        note('R', name_of(from), 0, (int64_t)strlen(name_of(to)), name_of(to));
+    return (int)syscall(SYS_rename, from, to);
 }

@@ -9,11 +9,13 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import time
 import traceback
+import urllib.request
 
 HERE = pathlib.Path("/opt/in")
 PROBES = pathlib.Path("/run/probes")
@@ -192,34 +194,37 @@ def bound(own, above):
     return found
 
 
-def launch(name, *options, command):
+def launch(name, *options, command, engine=("docker",), image="bare", probes=PROBES):
     """Start Python in a container that has this host's own, and infercanary."""
     run(
-        "docker", "run", "--detach", "--name", name, *options,
-        "-v", "/usr:/usr:ro", "-v", f"{HERE}:{HERE}:ro", "-v", f"{PROBES}:{PROBES}",
-        "-e", f"PYTHONPATH={HERE}/site:{PROBES}", "-w", str(PROBES), "bare", "/usr/bin/python3", *command,
+        *engine, "run", "--detach", "--name", name, *options,
+        "-v", "/usr:/usr:ro", "-v", f"{HERE}:{HERE}:ro", "-v", f"{probes}:{probes}",
+        "-e", f"PYTHONPATH={HERE}/site:{probes}", "-w", str(probes), image, "/usr/bin/python3", *command,
     )  # fmt: skip
 
 
 class Probed:
     """A container with a probe in it, and its cgroup as the host sees it."""
 
-    def __init__(self, name, *options):
-        self.name, self.socket = name, PROBES / f"{name}.sock"
-        (PROBES / f"{name}.yaml").write_text(CONFIG.format(socket=self.socket))
-        (PROBES / "work.py").write_text(WORK)
-        command = ("probe", "--config", str(PROBES / f"{name}.yaml"))
-        launch(name, *options, command=("-m", "infercanary", *command))
+    def __init__(self, name, *options, engine=("docker",), image="bare", probes=PROBES):
+        self.name, self.engine = name, engine
+        self.socket = probes / f"{name}.sock"
+        (probes / f"{name}.yaml").write_text(CONFIG.format(socket=self.socket))
+        (probes / "work.py").write_text(WORK)
+        command = ("probe", "--config", str(probes / f"{name}.yaml"))
+        launch(
+            name, *options, command=("-m", "infercanary", *command), engine=engine, image=image, probes=probes
+        )
         try:
             until(lambda: report(self.socket)["runs"])
         except TimeoutError:
-            raise RuntimeError(run("docker", "logs", name, check=False)) from None
-        pid = run("docker", "inspect", "--format", "{{ .State.Pid }}", name)
+            raise RuntimeError(run(*engine, "logs", name, check=False)) from None
+        pid = run(*engine, "inspect", "--format", "{{ .State.Pid }}", name)
         self.path = pathlib.Path("/proc", pid, "cgroup").read_text().strip().removeprefix("0::")
         self.folder = CGROUPS / self.path.lstrip("/")
 
     def execute(self, *command):
-        run("docker", "exec", "--detach", self.name, *command)
+        run(*self.engine, "exec", "--detach", self.name, *command)
 
     def busy(self):
         """Others that want its quota, behind the probe."""
@@ -234,7 +239,7 @@ class Probed:
         return {"before": before, "ours": answer, "after": read()}
 
     def remove(self):
-        run("docker", "rm", "--force", self.name, check=False)
+        run(*self.engine, "rm", "--force", self.name, check=False)
 
 
 def ancestor(text):
@@ -247,6 +252,18 @@ def ancestor(text):
         if key not in text["cpu.stat"]
     )
     return kernel(merged)
+
+
+def scraped(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        return answer.read().decode()
+
+
+def metrics(*names, port=9797):
+    """Name → value; None where one is missing."""
+    text = scraped(port)
+    found = {n: float(m[1]) for n in names if (m := re.search(rf"^{n}(?:{{[^}}]*}})? (\S+)$", text, re.M))}
+    return found if len(found) == len(names) else None
 
 
 def image():
@@ -372,6 +389,102 @@ def together():
             run("docker", "rm", "--force", name, check=False)
 
 
+def service():
+    """The exporter as the docs' unit: hardened, finds a container through Docker, reloads by SIGHUP."""
+    program = pathlib.Path("/opt/infercanary/bin/infercanary")
+    program.parent.mkdir(parents=True)
+    shutil.copytree(HERE / "site", "/opt/infercanary/site")
+    program.write_text(
+        "#!/usr/bin/python3\nimport sys\nsys.path.insert(0, '/opt/infercanary/site')\n"
+        "from infercanary.command.cli import main\nmain()\n"
+    )
+    program.chmod(0o755)
+    settings = pathlib.Path("/etc/infercanary/exporter.yaml")
+    settings.parent.mkdir()
+    settings.write_text("poll_seconds: 5\n")
+    for unit in HERE.glob("*.service"):
+        shutil.copy(unit, "/etc/systemd/system")
+    run("systemctl", "daemon-reload")
+    exposure = {}
+    for unit in HERE.glob("*.service"):
+        said = run("systemd-analyze", "security", "--no-pager", unit.name, check=False)
+        exposure[unit.name] = float(re.findall(r"Overall exposure level for \S+: ([\d.]+)", said)[0])
+    yield {"scenario": "exposure", **exposure}
+    (PROBES / "found.yaml").write_text(CONFIG.format(socket="").replace("unix://", "0.0.0.0:9798"))
+    command = ("-m", "infercanary", "probe", "--config", str(PROBES / "found.yaml"))
+    launch("found", "--label", "infercanary.enable=true", command=command)
+    run("systemctl", "start", "infercanary-exporter")
+
+    journal = ("journalctl", "--no-pager", "-u", "infercanary-exporter")
+    try:
+        first = until(lambda: (m := metrics("infercanary_up")) and m["infercanary_up"] == 1 and m)
+        settings.write_text("poll_seconds: 4\n")
+        run("systemctl", "reload", "infercanary-exporter")
+        later = until(lambda: "config reloaded" in run(*journal), 60)
+        settings.write_text("poll_secondz: 4\n")
+        run("systemctl", "reload", "infercanary-exporter")
+        good = "infercanary_config_last_reload_successful"
+        wrong = until(lambda: (m := metrics(good)) and m[good] == 0 and m, 60)
+    except TimeoutError:
+        log = run(*journal, "-n", "30", check=False)
+        raise RuntimeError(log) from None
+    yield {
+        "scenario": "service", "first": first, "later": later, "wrong": wrong,
+        "active": run("systemctl", "is-active", "infercanary-exporter", check=False),
+    }  # fmt: skip
+    run("systemctl", "stop", "infercanary-exporter")
+    run("docker", "rm", "--force", "found", check=False)
+
+
+def rootless():
+    """Podman of an ordinary user, with a probe in it."""
+    run("useradd", "--create-home", "--shell", "/bin/bash", "anybody")
+    run("loginctl", "enable-linger", "anybody")
+    uid = run("id", "--user", "anybody")
+    runtime = pathlib.Path("/run/user", uid)
+    until(lambda: (runtime / "bus").exists())
+    probes = pathlib.Path("/home/anybody/probes")
+    probes.mkdir()
+    shutil.chown(probes, "anybody")
+    engine = (
+        "runuser", "--user", "anybody", "--", "env", f"XDG_RUNTIME_DIR={runtime}", "HOME=/home/anybody",
+        f"DBUS_SESSION_BUS_ADDRESS=unix:path={runtime}/bus", "podman",
+    )  # fmt: skip
+    os.chdir("/home/anybody")
+    run(*engine, "import", "/run/bare.tar", "bare")
+    probed = Probed(
+        "rootless", "--cpus", "0.5", "--memory", "256m", "--network", "none",
+        "--label", "infercanary.enable=true", "--label", f"infercanary.socket=unix://{probes}/rootless.sock",
+        engine=engine, image="localhost/bare:latest", probes=probes,
+    )  # fmt: skip
+    yield {"scenario": "rootless", "path": probed.path, **probed.beside()}
+
+    # Podman's socket, and an exporter of the same user.
+    address = f"unix://{runtime}/podman.sock"
+    exporter = (
+        *engine[:-1], f"PYTHONPATH={HERE}/site", f"DOCKER_HOST={address}",
+        "python3", "-m", "infercanary", "exporter", "--listen", "127.0.0.1:9796",
+    )  # fmt: skip
+    service = (*engine, "system", "service", "--time", "0", address)
+    started = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in (service, exporter)]
+
+    def is_up():
+        return (metrics("infercanary_up", port=9796) or {}).get("infercanary_up") == 1
+
+    try:
+        until(is_up)
+        image = re.findall(r'image="([^"]*)"', scraped(9796))[0]
+        run(*engine, "stop", "--time", "2", "rootless")
+        until(lambda: metrics("infercanary_up", port=9796) is None)
+        run(*engine, "start", "rootless")
+        until(is_up)
+        yield {"scenario": "podman", "image": image}
+    finally:
+        for process in started:
+            process.kill()
+    probed.remove()
+
+
 def main():
     say(
         kernel=run("uname", "-r"),
@@ -380,7 +493,7 @@ def main():
     PROBES.mkdir()
     image()
     failed = 0
-    for scenario in (limits, nested, together):
+    for scenario in (limits, nested, together, service, rootless):
         if sys.argv[1:] and scenario.__name__ not in sys.argv[1:]:
             continue
         begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""A real host with cgroup v2: Debian 12 with systemd, kernel 6.1 and Docker, under software emulation.
+"""A real host with cgroup v2: Debian 12 with systemd, kernel 6.1, Docker and Podman, under software emulation.
 
 The host is ten to twenty times slower than this machine, so the tests check only behaviour. ``make campaign ARGS="-k
 cgroup_v2"`` boots the host once, as root (`.ci/host`), and writes benchmarks/results/cgroup-v2.md.
@@ -29,6 +29,7 @@ SCENARIOS = {
     "killed": "The same after `docker update --cpus 0.75 --cpuset-cpus 1`, and a process killed for memory",
     "nested": "`--cgroupns host --cpus 0.5 --memory 256m`, slice of `CPUQuota=30%`, `MemoryMax=200M`",
     "hidden": "The same in a private namespace: what is above is not visible in the container",
+    "rootless": "Rootless Podman, `--cpus 0.5 --memory 256m`",
 }
 SITE_SECONDS, VM_SECONDS = 300, 1500
 
@@ -59,7 +60,8 @@ def said(tmp_path_factory):
          "--constraint", "constraints.txt", f"{wheel}[exporter]"],
         SITE_SECONDS,
     )  # fmt: skip
-    host = [str(ROOT / ".ci/host"), "run", str(Path(__file__).with_name("guest.py")), str(site)]
+    units = sorted(map(str, (ROOT / "deploy/systemd").glob("*.service")))
+    host = [str(ROOT / ".ci/host"), "run", str(Path(__file__).with_name("guest.py")), str(site), *units]
     text = checked(host, VM_SECONDS + 300, HOST_SECONDS=str(VM_SECONDS))
     print(text)  # pytest shows it where the test fails
     return [json.loads(line) for line in text.splitlines()]
@@ -102,10 +104,19 @@ def test_cgroup_v2(said):
         assert (grown["lives"], grown["kills"]) == (True, 0), grown
     update = found["update"]
     assert (update["quota"], update["cpuset"]) == (0.75, ["cpuset_info 1"]) and update["samples"] <= 2
+    exposure = {name: value for name, value in found["exposure"].items() if name != "scenario"}
+    assert len(exposure) == 2 and max(exposure.values()) < 3
+    assert found["service"]["active"] == "active", "a config with a mistake ends nothing"
+    assert found["podman"]["image"] == "bare:latest"
     lines.append(
         "\n## Beside\n\n"
         f"- `docker update --cpus 0.75 --cpuset-cpus 1` was seen after {update['samples']} sample(s).\n"
         "- `memory.oom.group` was set by hand, and a model grew while it loaded, beside the server and in its\n"
         "  process: the kernel ended nothing, the canary was `out_of_memory`, and the other one went on.\n"
+        f"- `systemd-analyze security`: {', '.join(f'{name} {value}' for name, value in sorted(exposure.items()))}.\n"
+        "- The exporter as that unit found a container through Docker, reloaded by SIGHUP, and went on with its old\n"
+        "  config where the new one had a mistake.\n"
+        "- An exporter at rootless Podman's socket, which listed once, saw by events that a container\n"
+        "  stopped and started again.\n"
     )
     TABLE.write_text("".join(lines))

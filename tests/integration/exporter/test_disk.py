@@ -1,15 +1,87 @@
-"""The disk is full at each single write: the stored content, and the recovery."""
+"""The disk loses power, or is full at each single write: the stored content, and the recovery."""
 
+import random
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import full_disk
 import msgspec
 import pytest
-from disk import FakeDisk, needs_cc
+import store_writer
+from disk import FakeDisk, Platter, needs_cc, put
 from full_disk import REPORTS, Trial
+from store_writer import KEEP, RUNS, S, take
+
+from infercanary.store.retention import TIERS
+from infercanary.store.store import open_store
 
 pytestmark = [needs_cc, pytest.mark.store]
+
+
+def batches_in(path):
+    """How many batches the store in a file holds: each as a whole, all up to one."""
+    with closing(open_store(path, KEEP)) as store:
+        assert store.database.set_aside_at is None
+        found = store.generations(S, "c")
+        taken = store.taken(S, "c")
+        documents = [int(document.body) for document in store.history(S, "c", "answer")]
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert db.execute("PRAGMA foreign_key_check").fetchall() == []
+        counts = f"SELECT total({' + '.join(TIERS)}) FROM series"
+        assert db.execute(counts).fetchone() == db.execute("SELECT count(*) FROM sample").fetchone()
+    for _, samples in found:
+        sequences = [sample.sequence for sample in samples]
+        assert sequences == sorted(set(sequences))
+    last = documents[-1] if documents else 0
+    assert documents == [*range(max(1, last - len(documents) + 1), last + 1)]
+    of_a = taken.get(("a", "a"), 0)
+    assert of_a == RUNS * last
+    return last
+
+
+@pytest.mark.parametrize(
+    ("batches", "losses"), [(60, 10), pytest.param(400, 2000, marks=pytest.mark.campaign)]
+)
+def test_a_loss_of_power_leaves_whole_transactions_and_all_that_was_safe(tmp_path, batches, losses):
+    rng = random.Random(5)
+    disk = FakeDisk(tmp_path / "disk", tmp_path)
+    subprocess.run(
+        [sys.executable, store_writer.__file__, str(disk.folder), str(batches)],
+        env=disk.environment,
+        check=True,
+        timeout=300,
+    )
+    calls = disk.take_record()
+    assert batches_in(disk.folder / "store.db") == batches
+    # Half of them beside what orders writes, where a mistake would show: there are few of these calls.
+    order = [number for number, call in enumerate(calls) if call.kind in "CTSUR"]
+    moments = [rng.choice(order) + rng.randint(-3, 3) for _ in range(losses // 2)]
+    moments += [rng.randrange(len(calls)) for _ in range(losses - len(moments))]
+    after = {moment: moments.count(moment) for moment in sorted(moments)}
+    platter = Platter({})
+    done = safe = 0
+    lost = []
+    for number, call in enumerate(calls):
+        for _ in range(after.get(number, 0)):
+            put(disk.folder, platter.left(rng))
+            found = batches_in(disk.folder / "store.db")
+            assert safe <= found <= done + 1
+            lost.append(done - found)
+            with closing(open_store(disk.folder / "store.db", KEEP)) as store:
+                new = [take(store, batch) for batch in range(max(1, found - 1), found + 3)]
+                assert new[-2:] == [2 * RUNS] * 2 and not any(new[:-2])
+            assert batches_in(disk.folder / "store.db") == found + 2
+        platter.take(call)
+        if (call.kind, call.name) == ("W", "done"):
+            done = int(call.data)
+        elif (call.kind, call.name) == ("S", "store.db-wal"):
+            safe = done
+    assert done == batches and max(lost) > 0
+    print(f"{len(lost)} losses of power in {len(calls)} calls: {sum(map(bool, lost))} cost a batch or more, "
+          f"at most {max(lost)}")  # fmt: skip
 
 
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.campaign)])

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from stores import generation, query, samples
+from stores import generation, samples
 from structlog.testing import capture_logs
 
 from infercanary.store import schema
@@ -48,11 +48,6 @@ def test_a_file_has_its_schema_and_the_programs_id(tmp_path):
     for _ in range(2):
         with closing(open_store(path)) as store:
             assert store.fleet is None
-            # What was committed is safe after a loss of power, or of the last transactions none is there in part.
-            assert query(store, "PRAGMA journal_mode") + query(store, "PRAGMA synchronous") == [
-                ("wal",),
-                (1,),
-            ]
         with closing(sqlite3.connect(path)) as database:
             assert database.execute("SELECT * FROM infercanary_schema").fetchall() == [(schema.SCHEMA,)]
         assert path.read_bytes()[68:72] == b"\x01\xca\x9a\x12", "which `file` can show"

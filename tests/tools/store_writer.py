@@ -1,0 +1,52 @@
+"""Writes batches of runs into a store, for tests in which its process or its disk fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from stores import generation, samples
+
+from infercanary.judge.model import ServiceKey
+from infercanary.store import sqlite
+from infercanary.store.retention import Retention
+from infercanary.store.store import Store, open_store
+
+S = ServiceKey("", "s")
+RUNS = 10  # in a batch, of each of two containers
+_STARTS = 40  # batches in a start
+# So little is kept that it is thinned and swept again and again.
+KEEP = Retention(opening=20, opening_starts=2, raw=60, slack=24, first=120, blocks=4, hours=2)
+
+
+def take(store: Store, batch: int) -> int:
+    """Keep a batch in one transaction: runs of two containers, one of which starts anew at times, and a document."""
+    runs = samples(RUNS * (batch - 1), RUNS * batch, canary="c")
+    with store.session.transaction():
+        new = 0
+        for name, boot in (("a", "a"), ("b", f"b-{batch // _STARTS}")):
+            start = generation(boot, service=S.name, container=name, environment={"torch": boot})
+            new += store.take(start, runs)
+        if new:
+            store.save(S, "c", "answer", float(batch), b"%d" % batch)
+    return new
+
+
+def main(folder: Path, batches: int) -> None:
+    """Write so many batches into ``store.db``, and how many are done into ``done``."""
+    sqlite._WAL_PAGES = 24  # so that what is logged goes into the file often
+    store = open_store(folder / "store.db", KEEP)
+    done = os.open(folder / "done", os.O_WRONLY | os.O_CREAT)
+    for batch in range(1, batches + 1):
+        take(store, batch)
+        os.pwrite(done, b"%d" % batch, 0)
+        if batch % 6 == 0:
+            store.thin(600.0 * batch)
+        if batch % 50 == 0:
+            store.close()
+            store = open_store(folder / "store.db", KEEP)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
