@@ -29,7 +29,7 @@ class RecordedRuns(NamedTuple):
     points: Sequence[Floats]
     """Medians of the counted runs in order of time, for each start (from a journal, in seconds)."""
     starts: Sequence[Start] = ()
-    """The same starts with all fields of their runs; empty for numbers."""
+    """The same starts, with every field of their runs, not only the medians; empty for numbers."""
     environments: Sequence[Sequence[tuple[int, str]]] = ()
     """(index of the first run, id) of each environment, for each start; empty for numbers."""
     left_out: Mapping[str, int] = {}

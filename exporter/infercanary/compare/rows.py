@@ -106,7 +106,7 @@ def read_rows(
     ]
     numbers = Numbers(decimal_comma)
     states = bytearray()
-    # By signs of the row: a mistake is raised at the end, unless these signs mean a failure.
+    # The first mistake for each combination of signs. It is raised at the end, unless these signs mean a failure.
     mistakes: dict[int, UsageError] = {}
     seen = 0
     told: Outcomes = ()

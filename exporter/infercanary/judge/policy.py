@@ -78,8 +78,8 @@ class Pool:
 
     full_baseline_runs: int = 24
     """Number of runs after which the status page and the demo call a baseline complete. A shorter baseline is
-    compared, too, but its noise is a guess. With 12 runs a slow image was not called within 11 minutes, with 24 runs
-    it was called after 5 minutes (``benchmarks/results/2026-11-22-stack.md``).
+    compared, too, but its noise is a guess. With 12 runs, a slow image was still not called slower after 11
+    minutes. With 24 runs, it was called slower after 5 minutes (``benchmarks/results/2026-11-22-stack.md``).
     """
 
     concurrent_runs: int = 4

@@ -96,7 +96,7 @@ class Publisher:
         return sum(self._started_at - last <= seconds for last in self._last_of.values())
 
     def serve(self, listen: str, access: Access) -> None:
-        """Start to answer.
+        """Start answering requests.
 
         Args:
             listen: See :func:`infercanary.contract.address.listen_place`.

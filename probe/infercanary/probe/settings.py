@@ -1,4 +1,7 @@
-"""Settings of a probe: type, range, default and meaning of each. YAML, keywords and docs/probe.md are made of them."""
+"""Settings of a probe, each with its type, range, default and meaning.
+
+The same types check the YAML file and the keywords, and docs/probe.md is generated from them.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Growth:
                     _raise_in(self._thread, MemoryError)
 
     def finish(self) -> None:
-        """Protect the thread from now on: an interruption can still come at the call after the lock, but not later."""
+        """Make :meth:`end` raise nothing from now on. An error that it raised before can come until the next call."""
         with self._lock:
             self._finished.set()
 

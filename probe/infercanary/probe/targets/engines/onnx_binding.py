@@ -125,7 +125,7 @@ class DeviceBinding:
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
     def run(self, phase: Phase) -> None:
-        """Make the inferences of one repeat, with the copies to the device and back."""
+        """Run the inferences of one repeat, with the copies to the device and back."""
         staged_run(phase, self.clock.batch, self.inputs, self._enqueue, self.outputs)
 
     def values(self) -> list[float]:
