@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 from infercanary.contract.profile import Profile
 from infercanary.probe.canary import Canary
@@ -11,7 +10,7 @@ from infercanary.probe.deadline import Worker
 
 log = logging.getLogger("infercanary.probe")
 
-MAX_PAUSE: Final = 86_400.0
+MAX_PAUSE = 86_400.0
 """Longest pause after expensive work, seconds."""
 _PUT_OFF_SECONDS = 60.0
 

@@ -177,8 +177,8 @@ def explain_repeats(
     Returns:
         For each repeat, both results of :func:`divide_wait`, and the result of :func:`off_cpu`.
     """
-    outside: list[float | None] = []
-    crowded: list[float | None] = []
+    outside = []
+    crowded = []
     reasons = []
     helpers = _helped_in_repeats(helped, walls)
     for (before, end), wall, helper in zip(pairwise([ThreadUsage(), *ends]), walls, helpers, strict=True):

@@ -101,7 +101,7 @@ class Controls:
         if self._interrupted:
             return {}
         worker = self._workers.setdefault(device, Worker(f"infercanary-controls-{device}"))
-        medians: dict[str, float] = {}
+        medians = {}
         try:
             medians = worker.call(lambda: self._measure(device), _DEADLINE_SECONDS)
             self._complaints.pop((device, "controls"), None)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
-from typing import Final
 
 from infercanary.contract.measures import DEVICE_MEMORY, DEVICE_USE, ENERGY, HOST_MEMORY, OUTPUT, THROUGHPUT
 from infercanary.contract.report import Metric
@@ -58,12 +57,12 @@ SHOWN: Mapping[str, tuple[Metric, tuple[str, ...]]] = {
     ENERGY: (JOULES, ()),
 }
 """Measure → its gauge, and the labels that follow the label ``canary``."""
-_PROC: Final = Path("/proc/self")
+_PROC = Path("/proc/self")
 # Resets the peak to the resident memory, without changes to pages: clear_refs in the kernel's filesystems/proc.rst.
-_RESET_PEAK: Final = b"5"
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-_STEP_SECONDS: Final = 0.1  # longest time between two updates of the driver's energy counter
-_TOLERANCE: Final = 0.05
+_RESET_PEAK = b"5"
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_STEP_SECONDS = 0.1  # longest time between two updates of the driver's energy counter
+_TOLERANCE = 0.05
 
 
 def of_gpu(window: Window) -> dict[str, float]:
@@ -141,13 +140,13 @@ class Taking:
         """
         begin = perf_counter()
         wall = fmean(timing.wall for timing in timings)
-        readers: dict[str, Callable[[], float | None]] = {
+        readers = {
             THROUGHPUT: lambda: int(self._target.samples) / wall,
             OUTPUT: lambda: self._target.output_tokens,
             HOST_MEMORY: self._of_container if calls_a_server else self._of_process,
             DEVICE_MEMORY: self._on_device,
         }
-        measures: dict[str, float] = {}
+        measures = {}
         for name, read in readers.items():
             with suppress(Exception):  # the target may be the user's code
                 if 0 < (value := read() or 0) < math.inf:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
 import msgspec
 
@@ -198,7 +198,7 @@ def give_back() -> None:
     """
     gc.collect()
     with suppress(Exception):
-        cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
         if cuda is not None and cuda.is_initialized():
             cuda.empty_cache()
     trim()

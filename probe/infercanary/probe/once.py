@@ -69,7 +69,7 @@ def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
             before.
     """
     log.info("loading and warming up all canaries; a large model takes minutes")
-    mistake: UsageError | None = None
+    mistake = None
     try:
         probe.open()
     except UsageError as error:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 from infercanary.contract.profile import Profile
 from infercanary.contract.vocabulary import CPU_WAIT_INSIDE, GPU_BUSY
@@ -27,13 +26,13 @@ from infercanary.probe.watcher import Memory
 log = logging.getLogger("infercanary.probe")
 
 
-SHARE: Final = 0.05
+SHARE = 0.05
 """Share of the duty cap for profiles: with a cap of 1 %, this is 1.8 s an hour, or five repeats of 300 ms."""
 
-AGAIN_SECONDS: Final = 600.0
-EVERY_SECONDS: Final = 3600.0
+AGAIN_SECONDS = 600.0
+EVERY_SECONDS = 3600.0
 
-PROFILER_BYTES: Final = 64 << 20
+PROFILER_BYTES = 64 << 20
 """Memory that torch's profiler takes for a short time: 47 MiB for five repeats of ResNet-18."""
 
 REPEATS = 5

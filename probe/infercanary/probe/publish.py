@@ -75,7 +75,7 @@ class Publisher:
         self._boot_id = uuid.uuid4().hex
         self._started_at = time.time()
         self._journal: Journal | None = None
-        earlier: list[Run] = []
+        earlier = []
         if journal is not None:
             self._journal = Journal(Path(journal), self._boot_id)
             earlier = _read_journal(Path(journal))

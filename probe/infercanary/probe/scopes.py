@@ -6,16 +6,14 @@ the process, so a maximum over scopes has a meaning, but a sum does not.
 
 from __future__ import annotations
 
-from typing import Final
-
 from infercanary.contract.report import Metric
 
-PROCESS: Final = "process"
-CANARY: Final = "canary"
-BESIDE: Final = "beside"
-SCOPES: Final = (PROCESS, CANARY, BESIDE)
+PROCESS = "process"
+CANARY = "canary"
+BESIDE = "beside"
+SCOPES = (PROCESS, CANARY, BESIDE)
 
-OF_PROCESS: Final = (PROCESS, "")
+OF_PROCESS = (PROCESS, "")
 """Values of the labels ``scope`` and ``canary`` for the process."""
 
 _LABELS = ("scope", "canary")

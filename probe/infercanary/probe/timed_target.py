@@ -261,7 +261,7 @@ class TimedTarget:
     def _read(self, result: Any) -> tuple[list[float], list[Reading]]:
         """Read the result's values and the target's own readings. Raises for readings that would spoil the report."""
         values = [float(value) for value in islice(self.target.values(result), _MAX_VALUES)]
-        readings: list[Reading] = list(islice(self.target.readings(), _MAX_READINGS))
+        readings = list(islice(self.target.readings(), _MAX_READINGS))
         for metric, value, labels in readings:
             if metric.kind != "gauge" or metric.labels[:1] != ("canary",):
                 raise ValueError(f"the reading {metric.name} is not a gauge with the first label `canary`")

@@ -71,7 +71,7 @@ class HostClock:
 
     def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
         """See :class:`Clock`."""
-        spans: list[_HostSpan] = []
+        spans = []
 
         def phase(name: str) -> _HostSpan:
             spans.append(span := _HostSpan(name))

@@ -122,7 +122,7 @@ class HttpTarget(ServerTarget):
 
     def settings(self) -> dict[str, object]:
         """Return the request. The query is left out because it may hold a key."""
-        body: object = sha256(self._body).hexdigest()
+        body = sha256(self._body).hexdigest()
         if self._options.json is not None:
             body = without_secrets(self._options.json)
         return {"method": self._method, "path": self._path.partition("?")[0], "body": body}

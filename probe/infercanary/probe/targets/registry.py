@@ -80,7 +80,7 @@ def attribute(reference: str) -> Any:
     if not all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")]):
         raise UsageError(f"`{reference}` is not of the form package.module:attribute")
     try:
-        found: Any = importlib.import_module(module_name)
+        found = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise UsageError(

@@ -265,7 +265,7 @@ class TensorRtTarget(BatchedTarget):
     def _activations(self) -> Need:
         """Return the memory of an execution context, with workspace; TensorRT 10.1 renamed the attribute."""
         engine = self._engine
-        size: int = getattr(engine, "device_memory_size_v2", 0) or getattr(engine, "device_memory_size", 0)
+        size = getattr(engine, "device_memory_size_v2", 0) or getattr(engine, "device_memory_size", 0)
         fix = "build the engine with smaller shapes, or with less workspace"
         return Need("engine", size, "its execution context", fix, "device")
 

@@ -132,7 +132,7 @@ class NvmlSampler(Sampler):
     def _read(self, index: int) -> None:
         """Read one GPU and its MIG devices."""
         fresh = index not in self._known
-        known: list[tuple[Gpu, Found]] = []
+        known = []
         with self._alone(index, str(index)):
             known = self._look_up(index)
         for gpu, constant in known:

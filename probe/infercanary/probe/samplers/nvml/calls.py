@@ -92,7 +92,7 @@ class Nvml:
         Raises:
             pynvml.NVMLError: The GPU is gone, or the whole call failed.
         """
-        found: dict[int, float] = {}
+        found = {}
         for each in self.nvmlDeviceGetFieldValues(handle, list(fields)):
             if each.nvmlReturn in GPU_GONE:
                 raise pynvml.NVMLError(each.nvmlReturn)

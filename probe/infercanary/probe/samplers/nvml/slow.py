@@ -113,7 +113,7 @@ def versions(nvml: Nvml) -> Versions:
     """
     driver = text(nvml.nvmlSystemGetDriverVersion())
     try:
-        number: int = nvml.nvmlSystemGetCudaDriverVersion()
+        number = nvml.nvmlSystemGetCudaDriverVersion()
     except pynvml.NVMLError:
         return Versions(driver, "")
     return Versions(driver, f"{number // 1000}.{number % 1000 // 10}")

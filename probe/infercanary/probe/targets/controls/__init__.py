@@ -14,7 +14,7 @@ from infercanary.probe.gpu.cuda_driver import cuda_library
 from infercanary.probe.targets.controls.control import Control, Seconds
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
-from infercanary.probe.targets.controls.machine_code import Code, Refused, mapped_code
+from infercanary.probe.targets.controls.machine_code import Refused, mapped_code
 
 __all__ = ["Control", "Seconds", "available_controls", "python_and_libc"]
 
@@ -30,7 +30,7 @@ def available_controls(device: str) -> tuple[dict[str, Control], str]:
     Returns:
         Name → control, empty for CUDA without a driver; and the software that does the work, empty for machine code.
     """
-    code: Code = None
+    code = None
     made_of = ""
     try:
         code = mapped_code()

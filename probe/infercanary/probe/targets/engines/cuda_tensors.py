@@ -44,7 +44,7 @@ class StagedTensor:
         memory = (ctypes.c_uint8 * room).from_address(self._pinned.value or 0)
         self.memory: NDArray[Any] = np.ndarray(tuple(shape), storage, memoryview(memory))
         """Copy on the host; valid until the device is closed."""
-        self.address: int = self._on_device.value
+        self.address = self._on_device.value
 
     def upload(self) -> None:
         """Enqueue the copy to the device."""

@@ -34,7 +34,7 @@ def values(result: Any) -> list[float]:
     """
     flat = [numbers for leaf in leaves(result) if (numbers := _flat(leaf)) is not None]
     step = max(1, -(-sum(map(len, flat)) // MAX_VALUES))
-    chosen: list[float] = []
+    chosen = []
     skip = 0
     for numbers in flat:
         chosen += _doubles(numbers[skip::step])
@@ -52,7 +52,7 @@ def leaves(result: Any) -> Iterator[Any]:
     """
     tensor = _class("torch", "Tensor")
     plain = int, float, *_class("numpy", "ndarray"), *_class("numpy", "generic")
-    stack: list[Iterator[Any]] = [iter((result,))]
+    stack = [iter((result,))]
     for _ in range(_MOST_STEPS):
         value = next(stack[-1], _END)
         if value is _END:
@@ -94,7 +94,7 @@ def _flat(leaf: Any) -> Any:
         if tensor.is_complex():
             tensor = sys.modules["torch"].view_as_real(tensor.resolve_conj())
         return tensor.reshape(-1)
-    numpy: Any = sys.modules["numpy"]
+    numpy = sys.modules["numpy"]
     array = numpy.ascontiguousarray(leaf).reshape(-1)
     if array.dtype.kind == "c":
         array = array.view(array.real.dtype)
@@ -122,7 +122,7 @@ def _is_finite(numbers: Any) -> bool:
         return all(map(math.isfinite, numbers))
     if not isinstance(numbers, _class("torch", "Tensor")):
         return bool(sys.modules["numpy"].isfinite(numbers).all())
-    torch: Any = sys.modules["torch"]
+    torch = sys.modules["torch"]
     # torch.isfinite does not support float8
     pieces = (piece.float() if piece.element_size() == 1 else piece for piece in numbers.split(_PIECE))
     return all(bool(torch.isfinite(piece).all()) for piece in pieces)

@@ -67,7 +67,7 @@ def read_inputs(inputs: Any) -> list[Any]:
     Raises:
         UsageError: An entry is neither a specification with a shape nor a tensor.
     """
-    given: list[Any] = [inputs] if hasattr(inputs, "dtype") else convert(inputs, list[Any], "inputs")
+    given = [inputs] if hasattr(inputs, "dtype") else convert(inputs, list[Any], "inputs")
     for i, entry in enumerate(given):
         if not hasattr(entry, "dtype"):
             given[i] = spec = convert(entry, TensorSpec, f"inputs[{i}]")
@@ -171,7 +171,7 @@ def environment(
         autocast: Dtype of autocast; None if autocast is off.
     """
     flags = re.findall(r"\b(BLAS_INFO|LAPACK_INFO|BUILD_TYPE|USE_\w+)=([^,\s]+)", torch.__config__.show())
-    components: dict[str, object] = {
+    components = {
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda or "none (CPU-only build)",
         "torch_git": lambda: str(torch.version.git_version)[:12],

@@ -84,7 +84,7 @@ def profile_repeats(
     """
     _silence()
     on_device, batch = device.startswith("cuda"), inferences(clock)
-    walls: list[float] = []
+    walls = []
     taken_at = time.time()
     warm_ups = None
     with make_profiler(torch, on_device) as profile:
@@ -143,8 +143,8 @@ def _read(events: Iterable[Any], numbers: range, times: OperatorTimes, on_device
         on_device: True if the model runs on a GPU.
     """
     threads: dict[int, list[_Span]] = {}
-    operators: dict[int, _Span] = {}
-    marks: list[_Span] = []
+    operators = {}
+    marks = []
     on_device_events = []
     for event in events:
         if str(event.device_type()).rpartition(".")[2] != "CPU":

@@ -117,7 +117,7 @@ class Server(Connection):
             UsageError: A file cannot be read, or does not contain one line.
         """
         self._sent = {}
-        hidden: set[str] = set()
+        hidden = set()
         for name, value in self._options.headers.items():
             if isinstance(value, HeaderFile):
                 secret = _read_secret(name, value.file)
