@@ -143,7 +143,7 @@ class Taking:
         readers = {
             THROUGHPUT: lambda: int(self._target.samples) / wall,
             OUTPUT: lambda: self._target.output_tokens,
-            HOST_MEMORY: self._of_container if calls_a_server else self._of_process,
+            HOST_MEMORY: self._of_container if calls_a_server else peak if self._has_peak else resident,
             DEVICE_MEMORY: self._on_device,
         }
         measures = {}
@@ -162,9 +162,6 @@ class Taking:
         if self._is_beside is None and (address := self._target.server_address) is not None:
             self._is_beside = listens_here(*address)
         return self._container.resident() if self._is_beside else None
-
-    def _of_process(self) -> int:
-        return peak() if self._has_peak else resident()
 
 
 def reset_peak() -> None:

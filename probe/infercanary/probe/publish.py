@@ -77,8 +77,16 @@ class Publisher:
         self._journal: Journal | None = None
         earlier = []
         if journal is not None:
-            self._journal = Journal(Path(journal), self._boot_id)
-            earlier = _read_journal(Path(journal))
+            path = Path(journal)
+            self._journal = Journal(path, self._boot_id)
+            if why := unwritable(path):
+                raise UsageError(f"journal: {why}")
+            try:
+                earlier = last_runs(path, _RING_RUNS // 2)
+            except OSError as error:
+                raise UsageError(
+                    f"journal: `{path}` cannot be read ({error.strerror}); fix the file's permissions"
+                ) from None
         self._last_of = {run.boot_id: run.started_at for run in earlier}
         self._ring = RunBuffer(self._boot_id, _RING_RUNS, earlier)
         self._engines: dict[str, str] = {}
@@ -168,15 +176,3 @@ class Publisher:
 
     def _reference_outputs(self) -> dict[str, tuple[float, ...]]:
         return {c.name: c.output for c in self._canaries if c.output is not None}
-
-
-def _read_journal(path: Path) -> list[Run]:
-    """Return the last runs of earlier probes."""
-    if why := unwritable(path):
-        raise UsageError(f"journal: {why}")
-    try:
-        return last_runs(path, _RING_RUNS // 2)
-    except OSError as error:
-        raise UsageError(
-            f"journal: `{path}` cannot be read ({error.strerror}); fix the file's permissions"
-        ) from None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from infercanary.command.settings import UsageError, unknown_key
 from infercanary.probe.deadline import one_line
 from infercanary.probe.targets.target import Target
-from infercanary.probe.timing import Phase
 
 Factory = Callable[..., Target]
 F = TypeVar("F", bound=Factory)
@@ -129,7 +129,11 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
     Raises:
         UsageError: The target is unknown, or the options do not fit it.
     """
-    factory = _factory(target)
+    factory = factory_at("target", target) if ":" in target else registered(target)
+    if factory is None:
+        raise UsageError(
+            f"target: no target `{target}`; built in: {', '.join(names())}; or package.module:attribute"
+        )
     struct = getattr(factory, "options_type", None)
     try:
         _check_options(parameters(factory), options)
@@ -140,52 +144,19 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
         raise UsageError(f"options: `{target}` refuses them: {one_line(error)}") from None
 
 
-def adapt(target: Any) -> Target:
-    """Wrap a target in the style of release 0.1.0, a class without base class, in the current interface."""
-    return target if isinstance(target, Target) else _PlainTarget(target)
-
-
+_OLD_NAMES = {"identity": "model_identity", "settings": "measured_settings"}
+# A class of 0.1.0 may use these names for something else.
 _NEW_NAMES = "kind", "memory", "reset_memory_peak", "profile", "profiler", "copy_with_batch", "is_sweepable"
-_OLD_NAMES = {name: name for name in vars(Target) if not name.startswith("_") and name not in _NEW_NAMES} | {
-    "identity": "model_identity",
-    "settings": "measured_settings",
-}
 
 
-class _PlainTarget(Target):
-    """A target in the style of release 0.1.0: no base class, and two methods with their old names."""
-
-    def __init__(self, plain: Any) -> None:
-        self._plain = plain
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in _OLD_NAMES and hasattr(self._plain, _OLD_NAMES[name]):
-            return getattr(self._plain, _OLD_NAMES[name])
-        return super().__getattribute__(name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        has_it = name in _OLD_NAMES and hasattr(self._plain, name)
-        object.__setattr__(self._plain if has_it else self, name, value)
-
-    def open(self) -> None: ...
-
-    def run(self, phase: Phase) -> Any: ...
-
-    def values(self, result: Any) -> Any: ...
-
-    @property
-    def kind(self) -> str:
-        return type(self._plain).__name__
-
-
-def _factory(target: str) -> Factory:
-    if ":" not in target:
-        if found := registered(target):
-            return found
-        raise UsageError(
-            f"target: no target `{target}`; built in: {', '.join(names())}; or package.module:attribute"
-        )
-    return factory_at("target", target)
+def adapt(target: Any) -> Target:
+    """Add the base class to a target in the style of release 0.1.0, which has none, and two methods by old names."""
+    if not isinstance(target, Target):
+        plain = type(target)
+        names = {name: vars(Target)[name] for name in (*_NEW_NAMES, *_OLD_NAMES)}
+        names |= {name: getattr(plain, old) for name, old in _OLD_NAMES.items() if hasattr(plain, old)}
+        target.__class__ = ABCMeta(plain.__name__, (plain, Target), names)
+    return target  # type: ignore[no-any-return]
 
 
 def _modules() -> Iterator[str]:

@@ -64,7 +64,7 @@ class ServerTarget(Target):
         Raises:
             UsageError: An option is invalid.
         """
-        self._options = checked(options)
+        self._options = convert(msgspec.to_builtins(options), type(options), "")  # may be made in code
         self._server = Server(self._options)
         self.clock = ByteClock(self._server)
         self._method, self._path = "POST", self._server.path
@@ -130,12 +130,3 @@ class ServerTarget(Target):
         self._server.require(what, answer, body, status)
         self._answers.append(answer.headers)
         return answer, body
-
-
-def checked(options: T) -> T:
-    """Return options with checked types and with nested structs, as in settings files.
-
-    Raises:
-        UsageError: An option has the wrong type; the text names the option.
-    """
-    return convert(msgspec.to_builtins(options), type(options), "")
