@@ -22,10 +22,10 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
-    """Three nodes with the tests' images; gone afterwards, with all that they wrote."""
+    """Run three nodes with the test images; remove them and their files afterwards."""
     folder = tmp_path_factory.mktemp("cluster")
     lock = os.open(Path(tempfile.gettempdir(), "infercanary-kubernetes.lock"), os.O_CREAT | os.O_WRONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)  # two sessions on one machine take turns: there is one cluster
+    fcntl.flock(lock, fcntl.LOCK_EX)  # sessions on one machine take turns, because they use the same cluster
     run("docker", "build", "--quiet", "--tag", EXPORTER, "--file", "exporter/Dockerfile", ".", seconds=600)
     archive(folder / "images.tar", IMAGES, FILES)
     try:
@@ -48,7 +48,7 @@ def cluster(tmp_path_factory):
 
 
 def given_back(cluster):
-    """What the tests put into somebody's cluster is gone."""
+    """Remove the tests' objects from an existing cluster."""
     cluster.kubectl("delete", "namespace", "--ignore-not-found", RELEASE, *NAMESPACES, seconds=300)
     cluster.kubectl("label", "node", *cluster.nodes, f"{NODE_LABEL}-")
 
@@ -67,7 +67,9 @@ VALUES = {
 
 @pytest.fixture(scope="session")
 def installed(cluster, tmp_path_factory):
-    """The chart, installed by Helm where Pod Security is `restricted`; and a Prometheus as the operator has it."""
+    """Install the chart by Helm with Pod Security `restricted`, and run a Prometheus with the operator's
+    configuration.
+    """
     if not GIVEN:
         run(SCRIPT, "start", "prometheus-operator")
     restricted = {"pod-security.kubernetes.io/enforce": "restricted"}

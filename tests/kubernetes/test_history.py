@@ -21,7 +21,7 @@ FOLDER = Path("/var/lib/infercanary-test-history")
 
 @pytest.fixture
 def release(cluster, tmp_path):
-    """A second release, on one node, in a namespace that allows the folder."""
+    """Install a second release on one node, in a namespace that permits the host folder."""
     repository, _, tag = EXPORTER.partition(":")
     values = {
         "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},

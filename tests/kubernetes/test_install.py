@@ -11,7 +11,7 @@ SELECTOR = "app.kubernetes.io/name=infercanary"
 
 @pytest.fixture(scope="module")
 def exporter(installed, cluster):
-    """One of its pods."""
+    """Return one of the exporter's pods."""
     pods = cluster.pods(NAMESPACE, SELECTOR)
     assert {pod["spec"]["nodeName"] for pod in pods} == {*cluster.nodes}
     return pods[0]["metadata"]["name"]
@@ -35,7 +35,8 @@ def test_its_token_may_list_and_watch_pods_and_nothing_else(cluster, exporter):
 
 
 def test_each_node_is_an_instance_and_no_series_is_the_exporters_pods(cluster, installed):
-    scraped = '{job="infercanary",__name__!~"ALERTS.*|.*:.*"}'  # what is recorded is about services, too
+    # alerts and recorded series have the labels of services
+    scraped = '{job="infercanary",__name__!~"ALERTS.*|.*:.*"}'
     series = [labels for labels, _ in installed.query(scraped)]
     assert {labels["instance"] for labels in series} == {*cluster.nodes}
     ours = [labels for labels in series if labels["__name__"] == "infercanary_discovery_up"]

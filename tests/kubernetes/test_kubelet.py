@@ -13,11 +13,11 @@ pytestmark = [
 ]
 NODE, STEADY = "node-2", '{service="steady"}'
 OUTAGE_SECONDS = 180
-"""Longer than an exporter waits for a sign of a watch."""
+"""Longer than an exporter waits for an event of a watch."""
 
 
 class Steady:
-    """A service on the node, as Prometheus has it."""
+    """A service on the node, as seen by Prometheus."""
 
     def __init__(self, prometheus):
         self.prometheus = prometheus
@@ -40,7 +40,7 @@ class Steady:
 
 @pytest.fixture
 def steady(cluster, installed):
-    """It is there, and is the same container afterwards."""
+    """Start the service, and check at the end that its container is the same."""
     cluster.apply(deployment("steady", pod(container(), nodes=(2,))))
     service = Steady(installed)
     eventually("runs", 60, service.runs)
@@ -50,7 +50,7 @@ def steady(cluster, installed):
 
 
 def ready(found):
-    """The condition of a node or of a pod."""
+    """Return the status of the condition Ready of a node or pod."""
     [state] = [each["status"] for each in found["status"]["conditions"] if each["type"] == "Ready"]
     return str(state)
 
@@ -72,7 +72,7 @@ def test_an_api_server_that_is_stopped(cluster, steady):
     run(SCRIPT, "stop", "kube-apiserver")
     try:
         eventually("that it is known", 60, lambda: steady.discovery() == 0)
-        time.sleep(OUTAGE_SECONDS)  # the outage itself
+        time.sleep(OUTAGE_SECONDS)  # duration of the outage
         steady.is_polled_on()
     finally:
         run(SCRIPT, "start", "apiserver")

@@ -30,17 +30,19 @@ VERDICT_SECONDS = 1800.0
 REPLICAS = 2
 AWAY = "infercanary.test/no-such-node"
 SHIPPED = "http://infercanary.infercanary:9797"
-"""The exporter's address in the templates. The controllers run beside the cluster, where its names mean nothing."""
+"""Address of the exporter in the templates. It is replaced, because the controllers run beside the cluster
+and cannot resolve the cluster's names.
+"""
 
 
 class Exporter(NamedTuple):
-    """The one exporter, on the node of all pods of this module."""
+    """The exporter on the node of all pods of this module."""
 
     cluster: Cluster
     url: str
 
     def runs(self, namespace, service):
-        """Pod → its runs."""
+        """Return pod → number of runs."""
         of = {"namespace": namespace, "service": service}
         return {
             sample.labels["pod"]: sample.value
@@ -50,7 +52,7 @@ class Exporter(NamedTuple):
         }
 
     def has_baseline(self, namespace, service, replicas):
-        """Wait until each of its pods has runs enough."""
+        """Wait until each pod of the service has enough runs for a baseline."""
 
         def reported():
             runs = self.runs(namespace, service)
@@ -59,7 +61,7 @@ class Exporter(NamedTuple):
         eventually(f"a baseline of {service}", BASELINE_SECONDS, reported)
 
     def move(self, node):
-        """Let it be on no node, or be back."""
+        """Move the exporter away from all nodes, or back."""
         patch = {"spec": {"template": {"spec": {"nodeSelector": {AWAY: node}}}}}
         self.cluster.kubectl(
             *("patch", "daemonset", GATE, "--namespace", GATE, "--type", "merge"),
@@ -90,33 +92,33 @@ def exporter(cluster, tmp_path_factory):
 
 
 class Controller:
-    """One that rolls out; a rollout has the name of its service.
+    """A rollout controller. A rollout has the name of its service.
 
     Args:
-        exporter: Asked by its templates.
+        exporter: Exporter that the controller's templates ask.
     """
 
     name: ClassVar[str]
-    """Also that of the namespace."""
+    """Name of the controller and of its namespace."""
     kind: ClassVar[str]
-    """What has the image."""
+    """Kind of the object with the image."""
     primary: ClassVar[str] = ""
-    """Added to the name: the `app` of the pods with the promoted image."""
+    """Suffix of the label `app` of pods with the promoted image."""
     promoted: ClassVar[str]
 
     def __init__(self, exporter):
         self.exporter, self.cluster = exporter, exporter.cluster
 
     def first(self, name):
-        """What is rolled out first, with the old image."""
+        """Return the objects of a first rollout with the old image."""
         raise NotImplementedError
 
     def phase(self, name):
-        """What it says of a rollout."""
+        """Return the phase of a rollout."""
         raise NotImplementedError
 
     def waits(self, name):
-        """Whether it asked, and got no answer to promote by."""
+        """Return True if the controller asked and got no answer that permits promotion."""
         raise NotImplementedError
 
     def begin(self, name):
@@ -125,7 +127,7 @@ class Controller:
         self.exporter.has_baseline(self.name, name, REPLICAS)
 
     def start_again(self, name):
-        """All pods of the old image are replaced, and have a baseline again."""
+        """Replace all pods of the old image, and wait for a new baseline."""
         label = f"app={name}{self.primary}"
         self.cluster.kubectl("delete", "pod", "--namespace", self.name, "--selector", label)
         self.exporter.has_baseline(self.name, name, REPLICAS)
@@ -138,7 +140,7 @@ class Controller:
         )
 
     def images(self, name):
-        """Those that the pods with the promoted image have."""
+        """Return the images of the pods with the promoted image."""
         pods = self.cluster.pods(self.name, f"app={name}{self.primary}")
         return {pod["spec"]["containers"][0]["image"] for pod in pods}
 
@@ -148,7 +150,7 @@ def _template(path, exporter):
 
 
 class Argo(Controller):
-    """Half of the pods have the new image while it is asked for."""
+    """During analysis, half of the pods have the new image."""
 
     name, kind, promoted = "argo-rollouts", "rollouts.argoproj.io", "Successful"
 
@@ -186,7 +188,9 @@ class Argo(Controller):
 
 
 class Flagger(Controller):
-    """It copies the target to a primary, which alone runs; the target's pods have the new image."""
+    """Copies the target to a primary, which runs alone. The target's pods run only with the new image, during
+    analysis.
+    """
 
     name, kind, primary, promoted = "flagger", "deployment", "-primary", "Succeeded"
 
@@ -208,14 +212,14 @@ class Flagger(Controller):
         return str(canary["status"].get("phase", ""))
 
     def waits(self, name):
-        # It asks after four intervals; where there is a verdict by then, it does not wait longer.
+        # Flagger asks after four intervals, and does not wait longer if there is a verdict.
         return bool(self.cluster.pods(self.name, f"app={name}")) and self.phase(name) != "Failed"
 
 
 @pytest.fixture(scope="module", params=[Argo, Flagger])
 def controller(request, cluster, exporter):
     made = request.param(exporter)
-    # Flagger asks whether there is a Prometheus, which nothing here needs.
+    # Flagger checks at its start for a Prometheus, which this test does not need.
     run(SCRIPT, "start", made.name, PROMETHEUS="http://127.0.0.1:9")
     cluster.apply(namespace(made.name))
     try:
@@ -249,7 +253,7 @@ def test_nothing_is_promoted_while_the_exporter_is_down(controller):
     try:
         controller.set_image("silent", REBUILT)
         eventually("that it waits", 900, lambda: controller.waits("silent"))
-        time.sleep(150)  # several of its intervals, in each of which it asks
+        time.sleep(150)  # several intervals; the controller asks in each
         assert controller.waits("silent") and controller.phase("silent") != controller.promoted
         assert OLD in controller.images("silent")
     finally:

@@ -7,7 +7,7 @@ import yaml
 from cluster import GIVEN, SCRIPT
 from harness import ROOT
 
-# deploy/check has Argo's schema in `make test`, and its kinds take a quarter of a minute.
+# In `make test`, deploy/check has Argo's schema. Installing its kinds takes a quarter of a minute.
 NAMES = (pytest.param("argo-rollouts", marks=pytest.mark.campaign), "flagger")
 
 

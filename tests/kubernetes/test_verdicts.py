@@ -31,7 +31,7 @@ from workloads import (
 
 BASELINE_RUNS, RUNS_AFTER = 16, 24
 CALLED = {"regressed", "improved"}
-UNCHANGED = {"no_baseline"}  # one image was seen there
+UNCHANGED = {"no_baseline"}  # only one image ran there
 SERVER = {"name": "server", "imagePullPolicy": "Never", "command": ["python", "/canary/serve.py"]}
 DIGEST = "an image that was loaded, and then pulled"
 
@@ -41,23 +41,23 @@ def on(image, *nodes):
 
 
 def watched(image):
-    """A server without a probe, and a sidecar that asks it."""
+    """Return a pod of a server without a probe, and a sidecar that sends it requests."""
     sidecar = container(command=["infercanary", "probe", "--config", "/canary/sidecar.yaml"], name="probe")
     return pod(sidecar, {**SERVER, "image": image}, watches="server")
 
 
 class Row(NamedTuple):
-    """A service on a node, what is done to it, and what it must end in."""
+    """A service on a node, a change, and the verdict that must follow."""
 
     service: str
     node: int
     verdicts: set[str]
-    """One of them, for all of its pods."""
+    """Accepted verdicts; all pods must have the same one."""
     before: Object
     after: Object | None = None
     namespace: str = "ml"
     pods: str = "min"
-    """Which of its pods must have runs enough."""
+    """Aggregation of runs over pods: with "min", each pod must have enough runs."""
 
     def labels(self, cluster):
         node = cluster.nodes[self.node - 1]
@@ -115,7 +115,7 @@ CAMPAIGN = {
 
 @contextmanager
 def registry(folder):
-    """A real one (Debian's docker-registry), with an image that the nodes have already."""
+    """Run a real registry (Debian's docker-registry) with an image that the nodes already have."""
     config = folder / "registry.yml"
     config.write_text(
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\nhttp: {{addr: {REGISTRY}}}\n"
@@ -135,19 +135,19 @@ def registry(folder):
 
 
 def upgrade(cluster, prometheus, rows):
-    """A baseline of each service, then what is done to it."""
+    """Wait for a baseline of each service, and then make its change."""
     before = [row.before for row in rows]
     pods = sum(made["spec"].get("replicas", 1) for made in before)
 
     def has_baseline():
-        """Over time, for the Job's pod may have ended before the last one begins."""
+        """Use the maximum over time, because the Job's pod may end before the last pod begins."""
         found = prometheus.query('max_over_time(infercanary_runs_total{outcome="ok"}[5m])')
         return len(found) >= pods and min(count for _, count in found) >= BASELINE_RUNS
 
     cluster.apply(*before)
     eventually("a baseline of each", 180, has_baseline)
     cluster.apply(*(row.after for row in rows if row.after))
-    # Back to the old image once the new one has runs enough to be compared with.
+    # Roll back when the new image has enough runs for a comparison.
     new = 'and on (pod) infercanary_container_info{image=~".+:new"}'
     undone = f'(infercanary_runs_total{{outcome="ok",service="undone"}} {new}) >= 12'
     eventually("runs of the image that is undone", 120, lambda: prometheus.query(undone))
@@ -155,18 +155,20 @@ def upgrade(cluster, prometheus, rows):
 
 
 def check(cluster, prometheus, name, row):
-    """Wait until a service ends as its row says."""
+    """Wait until a service has an expected verdict."""
     labels = f"{{{row.labels(cluster)},measure='latency'}}"
 
     def ended():
         return {series["verdict"] for series, _ in prometheus.query(f"infercanary_verdict{labels} == 1")}
 
-    if not row.verdicts & CALLED:  # it holds after more runs than a change needs to be called
+    if not row.verdicts & CALLED:  # no change is called even after more runs than a call needs
         runs = f"infercanary_runs_total{{outcome='ok',{row.labels(cluster)}}}"
         eventually("runs of each pod", 180, lambda: prometheus.query(f"{row.pods}({runs}) >= {RUNS_AFTER}"))
 
     def is_as_expected():
-        """Where a host is too noisy for one start to tell, the verdict's sentence asks for another: it gets one."""
+        """On a noisy host the verdict asks for another restart after one start, and the pod is restarted
+        once.
+        """
         found = ended()
         if found == {"unconfirmed"} and time.monotonic() > patient_until and not asked:
             asked.append(row.service)
@@ -186,10 +188,13 @@ def check(cluster, prometheus, name, row):
 
 
 def check_alerts(prometheus):
-    """Alerts fire for the slower ones alone, and every shipped rule is evaluated without an error."""
-    # Where the machine was too busy to know whether the host had a part in it, another one fires.
+    """Check that alerts fire only for slower images, and that every shipped rule is evaluated without an
+    error.
+    """
+    # On a busy machine the host's part may be unknown, and then the other alert fires.
     names = "InferCanaryImageRegressed|InferCanaryRegressionUnexplained"
-    alerts = f'ALERTS{{alertname=~"{names}",alertstate="firing",service!="nightly"}}'  # that one has ended
+    # the pod of `nightly` has ended
+    alerts = f'ALERTS{{alertname=~"{names}",alertstate="firing",service!="nightly"}}'
     table = IN_CI | CAMPAIGN
     slower = {row.service for row in table.values() if row.verdicts == {"regressed"}}
     firing = lambda: {labels["service"] for labels, _ in prometheus.query(alerts)}  # noqa: E731
@@ -227,8 +232,9 @@ def test_every_service_ends_as_it_must(cluster, installed, tmp_path):
     eventually("a second restart", 60, lambda: restarts() >= 2)
     assert not installed.query(f'infercanary_up{{instance="{third}"}}')
     assert installed.query(f'infercanary_up{{instance="{second}",service="drained"}} == 1')
-    if not GIVEN:  # otherwise the row of the table would show nothing
+    if not GIVEN:  # an existing cluster has no such registry
         found = installed.query('last_over_time(infercanary_container_info{service="pulled"}[15m])')
         forms = {(series["image"], "image_digest" in series) for series, _ in found}
-        assert forms == {(STORED, False), (STORED, True)}  # an id alone, and with the digest in its registry
+        # without a digest while only the image's id is known, and with the registry's digest
+        assert forms == {(STORED, False), (STORED, True)}
     check_alerts(installed)

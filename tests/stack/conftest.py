@@ -26,8 +26,8 @@ from ports import free_port
 
 from images import slower
 
-# Without the CPU's newer vector instructions for torch and oneDNN. That halves the speed of some CPUs, and costs others
-# next to nothing: so it waits as well.
+# Without new vector instructions for torch and oneDNN. This halves the speed of some CPUs, but hardly slows
+# others, so the model also waits.
 SLOWER = f"FROM {EXAMPLE}\nENV ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX\n{slower(0.1)}\n"
 
 
@@ -49,13 +49,13 @@ def pytest_configure(config):
 
 
 def pytest_sessionstart(session):
-    """Remove what a session that was killed left, before any process of this one starts something."""
+    """Remove the containers of a killed session, before any process of this session starts one."""
     if not (hasattr(session.config, "workerinput") or session.config.option.collectonly or DOCKER.missing()):
         remove_containers(LABEL)
 
 
 def _impatient(folder):
-    """What the services have besides: seconds for minutes in copies of the rules, and a run a second."""
+    """Return additional keys of the services: rules in seconds instead of minutes, and a run each second."""
     rules = folder / "rules"
     shutil.copytree(ROOT / "prometheus/rules", rules)
     for file in rules.iterdir():
@@ -70,7 +70,7 @@ def _impatient(folder):
     store = ["--store", "/var/lib/infercanary/judge.sqlite"]
     environment = {
         "PROBE_INTERVAL_SECONDS": "1",
-        "PROBE_DUTY_CAP": "0.5",  # more would fill a machine of two cores with canaries
+        "PROBE_DUTY_CAP": "0.5",  # a higher cap would fill a machine with two cores
         "MALLOC_ARENA_MAX": "${TEST_ARENAS:-2}",
     }
     servers = ("classify", "moderate", "fleet-embed-1", "fleet-embed-2", "fleet-rank", "fleet-tag")
@@ -87,7 +87,7 @@ def _impatient(folder):
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory):
-    """The shipped stack but for its patience, once a session."""
+    """Run the shipped stack with shorter times, once a session."""
     folder = tmp_path_factory.mktemp("stack")
     with started(folder, _impatient(folder)) as running:
         yield running
@@ -95,7 +95,7 @@ def stack(tmp_path_factory):
 
 @contextmanager
 def _under_load(port):
-    """A request every two seconds to the service at this port, meanwhile."""
+    """Send a request to the service at this port every two seconds."""
     url = f"http://127.0.0.1:{port}/predict"
     process = subprocess.Popen(
         [sys.executable, "examples/resnet18/load.py", "--url", url, "--seconds", "600", "--rate", "0.5"],
@@ -110,9 +110,9 @@ def _under_load(port):
 
 @pytest.fixture(scope="session")
 def upgrade(stack):
-    """`classify` gets an image that is half as fast, or slower, under load; since when (Unix time)."""
+    """Upgrade `classify` under load to an image that takes at least twice as long; return the Unix time."""
     build("infercanary-example:slower", SLOWER)
-    stack.runs("classify", 26)  # a baseline whose noise is known
+    stack.runs("classify", 26)  # a baseline with known noise
     with _under_load(PORTS["moderate"]):
         replace_classify("slower", 4)
         since = time.time()
@@ -122,7 +122,7 @@ def upgrade(stack):
 
 @pytest.fixture(scope="session")
 def judged(stack, upgrade):
-    """Times before and after the upgrade, its verdict and its alert."""
+    """Return the times before and after the upgrade with its verdict and alert."""
     regressed = {"service": "classify", "measure": "latency", "verdict": "regressed"}
     eventually("the verdict", 400, lambda: stack.value("infercanary_verdict", **regressed) == 1)
     stack.alert("InferCanaryImageRegressed", "classify")
@@ -136,9 +136,9 @@ def judged(stack, upgrade):
 
 @pytest.fixture
 def registry(tmp_path, request):
-    """A real image registry on loopback (Debian's docker-registry), which Docker trusts there without TLS.
+    """A real image registry on loopback (Debian's docker-registry), which Docker trusts without TLS.
 
-    With the parameter "users" it asks for a name and a password.
+    With the parameter "users" the registry requires a name and a password.
     """
     binary = shutil.which("docker-registry")
     if binary is None:
@@ -155,7 +155,7 @@ def registry(tmp_path, request):
         [binary, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        path = "" if has_users else "v2/"  # without a name it refuses all but its root
+        path = "" if has_users else "v2/"  # without credentials it serves only its root
         eventually("the registry answers", 20, lambda: get(f"http://{address}/{path}") is not None)
         yield address
     finally:

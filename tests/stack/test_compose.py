@@ -34,13 +34,15 @@ def test_both_services_are_up_with_their_identity(stack):
     assert get(f"{EXPORTER}/-/healthy")
 
 
-@pytest.mark.campaign  # seconds are judged: on a machine that others use it takes up to five trials
+@pytest.mark.campaign  # measures for seconds, and up to five times on a machine with other load
 @pytest.mark.quiet
 def test_prometheus_sees_the_latency_that_a_client_measures(stack):
-    """Within 10 %, or within the client's own spread (its p90 over its p50), over the same half minute.
+    """Both agree within 10 %, or within the client's own spread (its p90 over its p50), over the same half
+    minute.
 
-    The load is off the canary: its repeats take their turn in the server's one-thread pool, between requests. A wrong
-    clock, unit or bucket is wrong in all five trials.
+    The load comes from a client, and the canary's repeats run between requests in the server's one-thread
+    pool. A wrong
+    clock, unit or bucket would be wrong in all five trials.
     """
     stack.runs("classify", 10)
     seen = []
@@ -58,7 +60,7 @@ def test_prometheus_sees_the_latency_that_a_client_measures(stack):
 
 
 def test_the_whole_exposition_is_well_formed(stack):
-    """By promtool, and by the strict parser of OpenMetrics."""
+    """Checked by promtool and by OpenMetrics' strict parser."""
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not on PATH; it comes with Prometheus")
     eventually(
@@ -81,7 +83,7 @@ def test_the_whole_exposition_is_well_formed(stack):
 
 
 def test_every_service_is_hardened(stack):
-    """Those that run; and by what the file says also Grafana, which may not run here, and the profiles."""
+    """Checks running services; by the Compose file also Grafana, which may not run here, and the profiles."""
     containers = json.loads(run("docker", "inspect", *compose("ps", "--quiet").split()))
     assert len(containers) == len(services())
     for container in containers:
@@ -96,7 +98,7 @@ def test_every_service_is_hardened(stack):
         assert service["mem_limit"] and service["cpus"] and service["pids_limit"], name
         assert int(service["logging"]["options"]["max-file"]) <= 3, name
         assert {port["host_ip"] for port in service.get("ports", ())} <= {"127.0.0.1"}, name
-        ours = service["image"].startswith("infercanary-")  # not root by their Dockerfiles
+        ours = service["image"].startswith("infercanary-")  # their Dockerfiles set a user that is not root
         assert ours or (service["user"].split(":")[0] != "0" and "latest" not in service["image"]), name
 
 
@@ -110,7 +112,7 @@ for method, path, headers in json.loads(sys.argv[1]):
 
 
 def test_the_exporter_reaches_nothing_of_docker_but_its_lists(stack):
-    """Tried from inside the exporter's container, as someone who has taken it over would."""
+    """The requests come from inside the exporter's container, like those of an attacker who controls it."""
     name = stack.container("classify")
     allowed = [("GET", "/containers/json"), ("GET", "/version")]
     refused = [

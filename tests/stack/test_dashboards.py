@@ -17,22 +17,23 @@ from grafana.prometheus import Prometheus
 from grafana.queries import queries
 
 UPGRADED = "classify"
-# Buckets are counters each: after a restart one may have passed its old count before it is seen, and no reset is.
+# Prometheus remarks this about histograms: each bucket is a separate counter. After a restart a bucket may
+# pass its old count before the next scrape, which hides its reset.
 HARMLESS = "needed to be fixed for monotonicity"
 STEP = 15
 
 
 class Scene(NamedTuple):
-    """The Prometheus, and the time in which it all happened."""
+    """The stack's Prometheus, and the time span of the upgrade."""
 
     prometheus: Prometheus
     start: float
     end: float
 
     def ask(self, expression, over_time=False):
-        """What it answers: at the end, or over the time."""
+        """Return Prometheus' answer: at the end of the span, or over the whole span."""
         if over_time:
-            # The verdict may be younger than a step: the last one is at the end.
+            # The end is a step of the range, because the verdict may be younger than one step.
             first = self.end - math.ceil((self.end - self.start) / STEP) * STEP
             answer = self.prometheus.over(expression, first, self.end, STEP)
         else:
@@ -74,7 +75,7 @@ def test_each_query_and_rule_gives_something_or_is_known_not_to(scene):
 
 
 def test_an_upgrade_is_shown(scene):
-    """Its verdict, what changed, and when; grafana/check has how panels show it."""
+    """Verdict, change and time of the upgrade are in Prometheus. grafana/check tests how panels show them."""
     labels = f'{{service="{UPGRADED}"}}'
     [said] = scene.ask(f'infercanary_verdict{{service="{UPGRADED}", measure="latency"}} == 1').results
     assert said.labels["verdict"] == "regressed"

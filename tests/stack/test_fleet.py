@@ -7,35 +7,35 @@ import pytest
 from harness import ROOT, Stack, compose, eventually, run
 
 HOSTS = {"fleet-host-1": 9801, "fleet-host-2": 9802}
-# Of each start: the first and the last of its runs, and how many are stored.
+# First run, last run and number of stored runs of each start.
 RUNS = "SELECT min(sequence), max(sequence), count(*) FROM sample GROUP BY series ORDER BY series"
-# How many exporters published the verdict of a service at once.
+# Number of exporters that publish a service's verdict at the same time.
 JUDGES = 'count by (service) (max by (service, instance) (infercanary_verdict{instance=~"fleet-.*"}))'
 
 
 class Fleet:
-    """The profile's exporters and their database."""
+    """Exporters of the profile, and their database."""
 
     def publishers(self, service):
-        """Hosts whose exporter publishes the service's verdict."""
+        """Return the hosts whose exporter publishes the service's verdict."""
         found = []
         for host, port in HOSTS.items():
             try:
                 if Stack(f"http://127.0.0.1:{port}").samples("infercanary_verdict", service=service):
                     found.append(host)
-            except OSError:  # it was killed
+            except OSError:  # this exporter was killed
                 continue
         return found
 
     def runs(self):
-        """Answers to :data:`RUNS`."""
+        """Return the rows of :data:`RUNS`."""
         printed = compose("exec", "-T", "fleet-database", "psql", "-U", "infercanary", "-Atc", RUNS)
         return [[*map(int, line.split("|"))] for line in printed.splitlines()]
 
 
 @pytest.fixture(scope="module")
 def fleet(stack):
-    """`docker compose --profile fleet up`, beside the stack; gone afterwards."""
+    """Run `docker compose --profile fleet up` beside the stack, and remove its containers afterwards."""
     every = json.loads(compose("--profile", "fleet", "config", "--format", "json"))["services"]
     names = [name for name, service in every.items() if service.get("profiles") == ["fleet"]]
     try:
@@ -48,7 +48,7 @@ def fleet(stack):
         compose("--profile", "fleet", "rm", "--force", "--stop", *names)
 
 
-@pytest.mark.campaign  # tests/integration/fleet has its cases with processes; here it is the Compose profile
+@pytest.mark.campaign  # tests/integration/fleet has these cases with processes; this test is for the Compose profile
 def test_each_service_has_one_judge_and_another_takes_over(stack, fleet):
     eventually("one on the first host's service", 180, lambda: fleet.publishers("rank") == ["fleet-host-1"])
     eventually("one on the second host's", 180, lambda: fleet.publishers("tag") == ["fleet-host-2"])
@@ -65,7 +65,7 @@ def test_each_service_has_one_judge_and_another_takes_over(stack, fleet):
     [judge] = fleet.publishers("embed")
     [other] = HOSTS.keys() - {judge}
     compose("kill", judge)
-    # 20 s of the lease, and a turn of 5 s; the rest is this machine's.
+    # The lease ends after 20 s, and an exporter renews every 5 s. The rest of the time is for a slow machine.
     eventually("the other one judges", 60, lambda: fleet.publishers("embed") == [other])
     series = f'infercanary_verdict{{service="embed", instance="{other}"}}'
     eventually("the verdict goes on in Prometheus", 30, lambda: stack.query(series))

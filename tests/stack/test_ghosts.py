@@ -33,9 +33,9 @@ NVML = ROOT / "tests/fake_nvml"
 PROBE = ("infercanary", "probe", "--config", "/app/probe.yaml")
 REPLICAS = ("steady-1", "steady-2", "steady-3")
 TROUBLES = ("wheel", "faulty", "unnamed", "limited")
-# What may fire on a machine that others use too, at any time, and is no ghost's doing.
 BUSY = ("--label", OWN_LABEL, "--no-healthcheck", "--network", "none")
 LOOP = ("sh", "-c", "while :; do :; done")
+# Alerts that may fire at any time on a machine with other load.
 BY_CHANCE = {"InferCanarySharedCores"}
 
 
@@ -47,7 +47,9 @@ class Ghosts:
         self._folder = folder
 
     def probe(self, service, *options, canaries, image=EXAMPLE, name=""):
-        """A container with a probe alone, of ``name`` or of its service's; instead of the one that had it."""
+        """Start a container with only a probe; its name is ``name`` or the service. It replaces a container
+        of this name.
+        """
         settings = self._folder / f"{name or service}.yaml"
         pace = {"interval_seconds": 0.5, "duty_cap": 0.3, "timeout_seconds": 2}
         settings.write_text(yaml.safe_dump({"canaries": canaries, **pace}))
@@ -74,7 +76,7 @@ def crowded(ghosts, tag):
 
 @pytest.fixture(scope="module")
 def ghosts(stack, tmp_path_factory):
-    """The stack, without a trouble yet."""
+    """Run the stack, without a trouble yet."""
     folder = tmp_path_factory.mktemp("ghosts")
     folder.chmod(0o755)
     build(REBUILT, f"FROM {EXAMPLE}\nLABEL rebuilt=1\n")
@@ -88,7 +90,7 @@ def ghosts(stack, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def troubles(ghosts, tmp_path_factory):
-    """Each service with its trouble, all on the second CPU."""
+    """Start each service with its trouble, all on the second CPU."""
     library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
     library.parent.chmod(0o755)
     subprocess.run(["cc", "-shared", "-fPIC", str(NVML / "nvml.c"), "-o", str(library)], check=True)
@@ -117,7 +119,7 @@ def troubles(ghosts, tmp_path_factory):
 
 
 def test_a_mutable_tag(troubles):
-    """It wakes nobody, for nothing happened yet: the status page says it."""
+    """A mutable tag fires no alert, because nothing happened yet; the status page shows a note."""
     note = f"runs {MUTABLE}, a tag that may be another image tomorrow"
     eventually("the line on the page", 60, lambda: note in get(EXPORTER).decode())
     assert {alert.name for alert in troubles.stack.received("unnamed")} <= BY_CHANCE
@@ -140,7 +142,9 @@ def test_a_trouble_has_its_alert(troubles, service, name, labels, words):
 
 
 def test_no_secret_is_shown(troubles):
-    """Neither the webhook's nor a watched container's: in no metric, page, log, image, nor message to the webhook."""
+    """Neither the webhook's nor a watched container's secret is in a metric, page, log, image or
+    notification.
+    """
     pages = [f"{EXPORTER}{path}" for path in ("/", "/metrics")]
     pages += [f"{PROMETHEUS}{path}" for path in ("/metrics", "/api/v1/alerts", "/api/v1/status/config")]
     pages += [f"{ALERTMANAGER}{path}" for path in ("/metrics", "/api/v2/status", "/api/v2/alerts")]
@@ -157,16 +161,16 @@ def test_no_secret_is_shown(troubles):
 
 @pytest.fixture(scope="module")
 def upgrades(troubles, request):
-    """When `classify` was upgraded, on a machine that has nothing else to compute."""
+    """Return the time of the upgrade of `classify`, on a machine without the other troubles."""
     remove(*(f"{PROJECT}-{name}" for name in TROUBLES))  # their alerts were received
-    # Not an argument: a fixture of the session would come before those of the module.
+    # The fixture is requested here: as an argument, a session's fixture would run before those of the module.
     return request.getfixturevalue("upgrade")
 
 
 def test_a_slower_image(ghosts, upgrades, request):
     stack = ghosts.stack
     request.getfixturevalue("judged")
-    # At the first look its interval may still reach down to less than severe.
+    # At the first look, the interval may still include changes that are not severe.
     alert = stack.alert("InferCanaryImageRegressed", "classify", severity="critical")
     runs = stack.value("infercanary_judged_runs", service="classify")
     took = alert.received_at - upgrades
@@ -174,12 +178,13 @@ def test_a_slower_image(ghosts, upgrades, request):
     compared = stack.samples("infercanary_upgrade_info", service="classify")
     candidates = {labels["candidate_image"].partition(" ")[0] for labels, _ in compared}
     assert candidates == {"infercanary-example:slower"}
-    # On a slow machine with few cores its neighbours feel how much it computes, and that is the host's part.
+    # On a slow machine with few cores, the image's load also slows its neighbours, and counts as the host's
+    # part.
     blamed = stack.samples("infercanary_shift_cause", service="classify")
     assert {labels["cause"] for labels, on in blamed if on} <= {"image", "both"}
     for words in (r"resnet18 is [\d.]+ % slower", r"torch_cpu_capability \S+ → (DEFAULT|default)"):
         assert re.search(words, alert.text), alert.text
-    # A neighbour may take memory bandwidth meanwhile: part of the change is that then, and the controls say so.
+    # A neighbour may use memory bandwidth meanwhile. Then the controls show that as part of the change.
     assert re.search(r"; (compute|memory)\b", alert.text), alert.text
 
 
@@ -190,7 +195,7 @@ def test_a_rollback_resolves_the_alert(ghosts, judged):
 
 @pytest.mark.campaign
 def test_an_identical_rebuild(ghosts):
-    """Of a service that sleeps, so that a shared machine's noise is not what is judged; restarted once before."""
+    """The model sleeps, so a shared machine's noise does not affect it. The service is restarted once before."""
     stack = ghosts.stack
 
     def start(image):
@@ -213,7 +218,7 @@ def test_an_identical_rebuild(ghosts):
 
 @pytest.mark.campaign
 def test_a_noisy_neighbour(ghosts):
-    """It comes just when an image is rebuilt identically: the image is not blamed."""
+    """The neighbour starts at the same time as an identical rebuild; the image must not be blamed."""
     stack = ghosts.stack
     crowded(ghosts, EXAMPLE)
     stack.runs("crowded", 26)
@@ -229,8 +234,8 @@ def test_a_noisy_neighbour(ghosts):
     stack.runs("crowded", 30)
     blamed = stack.samples("infercanary_shift_cause", service="crowded")
     causes = {labels["cause"] for labels, on in blamed if on}
-    # On a machine where others work too it may be both, or not known, or one look may say so and the next not;
-    # the image alone is never blamed, in no look.
+    # On a machine with other load, the cause may be both or unknown, and may differ between looks. But no
+    # look may blame the image alone.
     assert causes <= {"host", "both", "unknown"}
     assert causes or stack.verdicts("crowded") <= {"unconfirmed", "inconclusive"}
     blaming = stack.received("crowded", "InferCanaryImageRegressed")

@@ -13,7 +13,7 @@ from harness import EXPORTER, OWN_LABEL, PORTS, PROJECT, build, compose, eventua
 def test_removed_then_recreated_with_another_image(stack):
     service = "moderate"
     name, count = stack.container(service), "infercanary_latency_seconds_count"
-    stack.runs(service, 20)  # so many that Prometheus sees the counter begin anew
+    stack.runs(service, 20)  # so many runs that Prometheus sees the reset of the counter
     counted = stack.value(count, service=service) or 0.0
     [(before, _)] = stack.samples("infercanary_container_info", service=service)
 
@@ -21,7 +21,9 @@ def test_removed_then_recreated_with_another_image(stack):
     eventually("it is not polled", 30, lambda: not stack.samples("infercanary_up", service=service))
 
     def left():
-        """Lines of the container; those of its verdict go when it is judged next."""
+        """Return the exporter's lines about the container; lines of its verdict disappear at the next
+        judgement.
+        """
         text = get(f"{EXPORTER}/metrics").decode()
         return [line for line in text.splitlines() if f'container="{name}"' in line]
 
@@ -39,7 +41,7 @@ def test_removed_then_recreated_with_another_image(stack):
     assert after["image"] == "infercanary-example:next"
     assert after["image_id"] != before["image_id"]
     assert after["container_id"] != before["container_id"]
-    # The probe's counters started anew; to Prometheus it is the same series with a reset.
+    # The probe's counters begin at 0; for Prometheus it is the same series with a reset.
     assert (stack.value(count, service=service) or 0) < counted
     resets = f'resets({count}{{container="{name}"}}[15m]) > 0'
     eventually("the series goes on in Prometheus", 120, lambda: stack.query(resets))
@@ -47,16 +49,16 @@ def test_removed_then_recreated_with_another_image(stack):
 
 @pytest.mark.campaign
 def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack, registry):
-    """The tag may stay the same: it is the digest that tells one image from the next.
+    """The tag stays the same, and only the digest distinguishes the images.
 
-    Of the smallest image here: who is watched is shown without a probe too, and a push compresses all of it.
+    The image is the smallest one, because a push compresses all of it. It needs no probe to be shown.
     """
     name = f"{PROJECT}-pushed"
     small = run("docker", "inspect", "--format", "{{.Config.Image}}", stack.container("socket-proxy")).strip()
     reference = f"{registry}/infercanary-pushed:latest"
 
     def push(version):
-        """The digest that the registry gives the next image of that tag."""
+        """Build and push the next image of the tag, and return its digest from the registry."""
         build(reference, f"FROM {small}\nENV VERSION={version}\n")
         run("docker", "push", reference)
         digests = run("docker", "inspect", "--format", "{{.RepoDigests}}", reference)
@@ -72,7 +74,7 @@ def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack, regis
         )
 
     def shown(digest):
-        """By the exporter, and to Prometheus."""
+        """Return True if exporter and Prometheus show the digest."""
         found = stack.samples("infercanary_container_info", container=name)
         selector = f'{{container="{name}", image_digest="{digest}"}}'
         return [labels["image_digest"] for labels, _ in found] == [digest] and bool(
@@ -92,11 +94,9 @@ def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack, regis
         run("docker", "rmi", "--force", reference)
 
 
-# No other test can do anything while the daemon is away.
+# No other test can run while the daemon is stopped.
 @pytest.mark.quiet
 def test_everything_comes_back_and_nothing_is_counted_twice(stack):
-    """The exporter, Prometheus and the Docker daemon restart at once."""
-
     def counts(report):
         families = report["families"]
         latency = next((f for f in families if f["name"] == "infercanary_latency_seconds"), None)
@@ -114,7 +114,7 @@ def test_everything_comes_back_and_nothing_is_counted_twice(stack):
     eventually("Docker", 60, lambda: subprocess.run(answers, capture_output=True).returncode == 0)
 
     def exact():
-        """Between two looks at the probe itself, the exporter's count lies between theirs."""
+        """Return True if the exporter's count is between two counts that are read from the probe."""
         low = counts(stack.probe_report("classify"))
         shown = stack.value("infercanary_latency_seconds_count", service="classify")
         high = counts(stack.probe_report("classify"))
@@ -133,7 +133,7 @@ def test_everything_comes_back_and_nothing_is_counted_twice(stack):
     for service in PORTS:
         [(_, series)] = stack.query(f'count(infercanary_latency_seconds_count{{service="{service}"}})')
         assert series == 1
-    # Over the restart Prometheus saw no more than the probe did since it was started.
+    # Over the restart, Prometheus' increase is at most the probe's count since its start.
     [started] = stack.starts("classify")
     since = f"{time.time() - started:.0f}s"
     [(_, increase)] = stack.query(

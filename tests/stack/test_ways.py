@@ -14,7 +14,7 @@ from harness import OWN_LABEL, PROJECT, ROOT, Stack, build, eventually, remove_c
 
 IMAGE = "infercanary-example:dev"
 SOCKET = "unix:///run/infercanary/probe.sock"
-# What the Compose file gives its inference services.
+# The Compose file's options for its inference services.
 HARDENED = (
     *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--tmpfs", "/tmp"),
     *("--pids-limit", "256", "--memory", "2g", "--cpus", "1", "--env", "OMP_NUM_THREADS=1"),
@@ -24,12 +24,12 @@ ON_THE_NETWORK = ("--network", f"{PROJECT}_inference", *ENABLED)
 ALONE = ("infercanary", "probe", "--config", "/app/probe.yaml")
 
 Start = Callable[..., str]
-"""From a short name, options of `docker create` and the command to the container's name, once it is started."""
+"""Starts a container with a short name, options of `docker create` and a command; returns its full name."""
 
 
 @pytest.fixture
 def start(stack):
-    """Starts containers on the networks of the stack; all are gone afterwards, and what they logged is printed."""
+    """Start containers on the stack's networks; remove them afterwards, and print their logs."""
     started = []
 
     def begin(short, *options, image=IMAGE, command=(), network=""):
@@ -51,7 +51,7 @@ def start(stack):
 
 @pytest.fixture
 def settings(tmp_path):
-    """Writes the page's probe.yaml, with changes, and returns the option that mounts it where the image works."""
+    """Write the page's probe.yaml with changes, and return the option that mounts it into the image's folder."""
 
     def write(**changes):
         [block] = [
@@ -71,7 +71,7 @@ def settings(tmp_path):
 
 @pytest.fixture
 def sockets(stack):
-    """The page's volume for sockets. A test asks for it before ``start``, whose containers hold it."""
+    """Volume for sockets, as on the page. A test requests it before ``start``, because containers use it."""
     name = f"{PROJECT}-sockets"
     run("docker", "volume", "rm", "--force", name)
     run("docker", "volume", "create", name)
@@ -103,7 +103,7 @@ def comes_up(stack, name):
 
 
 def runs_go_on(stack, name, image=IMAGE, canary="resnet18"):
-    """Waits until it is up and the exporter has counted two runs of it, one after the other; its identity."""
+    """Wait until the container is up and two further runs are counted; return its labels."""
     comes_up(stack, name)
     count = "infercanary_latency_seconds_count"
     first = eventually(f"a run of {name}", 60, lambda: stack.value(count, container=name) or 0.0)
@@ -117,7 +117,7 @@ def runs_go_on(stack, name, image=IMAGE, canary="resnet18"):
 
 
 def stop(name):
-    """The exit code after `docker stop`; 137 where Docker killed it, after 10 s."""
+    """Stop the container and return its exit code; 137 means that Docker killed it after 10 s."""
     run("docker", "stop", name)
     return inspect(name)["State"]["ExitCode"]
 
@@ -128,20 +128,20 @@ PLAIN = "python:3.11-slim-bookworm"
 
 @pytest.fixture(scope="module")
 def sidecar():
-    """The image with the probe alone."""
+    """Build the image with only the probe."""
     tag = "infercanary-probe:dev"
     run("docker", "build", "--quiet", "--tag", tag, "--file", "probe/Dockerfile", ".", seconds=300)
     return tag
 
 
 def block(kind):
-    """The page's one block of that kind."""
+    """Return the page's only code block of this kind."""
     [found] = [b.removeprefix(kind) for b in ANY.split("```") if b.startswith(f"{kind}\n")]
     return found
 
 
 def test_beside_in_an_image_that_knows_nothing_of_it(stack, start, settings, sidecar, tmp_path):
-    """The page's Dockerfile on a plain image, with an HTTP target for its plain server."""
+    """Uses the page's Dockerfile on a plain image, with an HTTP target for its server."""
     settings(canaries={"search": {"target": "http", "options": {"url": "http://127.0.0.1:8000/"}}})
     (tmp_path / "Dockerfile").write_text(block("dockerfile").replace("YOUR_IMAGE", PLAIN))
     tag = "infercanary-any-image:test"
@@ -152,7 +152,8 @@ def test_beside_in_an_image_that_knows_nothing_of_it(stack, start, settings, sid
         processes = run("docker", "top", name, "-o", "pid,args")
         for part in ("http.server", "infercanary beside", "probe --config"):
             assert part in processes, processes
-        # http.server ends by SIGTERM, as it does when it is alone; 137 would be Docker's own doing, after 10 s.
+        # http.server ends by SIGTERM, as it does without a probe. 137 would mean that Docker killed it after
+        # 10 s.
         assert stop(name) == 143
     finally:
         run("docker", "rm", "--force", f"{PROJECT}-any-image")
@@ -161,7 +162,7 @@ def test_beside_in_an_image_that_knows_nothing_of_it(stack, start, settings, sid
 
 @pytest.mark.parametrize("init", [True, pytest.param(False, marks=pytest.mark.campaign)])
 def test_alone_in_a_container_it_runs_hardened_and_ends_cleanly(stack, start, settings, init):
-    """Without `--init` the kernel ignores signals that process 1 does not handle itself."""
+    """Without `--init`, the kernel ignores signals that process 1 does not handle itself."""
     options = ("--init",) if init else ()
     name = start("alone", *options, "--no-healthcheck", *HARDENED, *ON_THE_NETWORK, settings(), command=ALONE)
     assert runs_go_on(stack, name)["service"] == name
@@ -173,7 +174,7 @@ def test_alone_in_a_container_it_runs_hardened_and_ends_cleanly(stack, start, se
 
 @pytest.mark.campaign  # tests/integration/exporter has the socket with processes
 def test_a_socket_on_a_shared_volume_needs_no_network(stack, sockets, start, settings):
-    """The exporter is another user in another group, and has the volume read-only."""
+    """The exporter has another user and group, and mounts the volume read-only."""
     exporter = start(
         "socket-exporter",
         *HARDENED, "--user", "10002:10002", "--volume", f"{sockets}:/run/infercanary:ro",
@@ -190,10 +191,11 @@ def test_a_socket_on_a_shared_volume_needs_no_network(stack, sockets, start, set
         command=ALONE,
     )  # fmt: skip
     assert runs_go_on(seen, name)["service"] == name
-    # The other containers of the stack share no network with this exporter: it says so, and shows this one alone.
+    # This exporter shares no network with the stack's other containers: it reports that, and shows only this
+    # container.
     assert [labels["container"] for labels, up in seen.samples("infercanary_up") if up] == [name]
 
-    run("docker", "kill", name)  # its socket stays behind
+    run("docker", "kill", name)  # the socket's file stays
     eventually("it is gone", 20, lambda: not seen.value("infercanary_up", container=name))
     run("docker", "start", name)
     comes_up(seen, name)

@@ -19,7 +19,7 @@ from ports import free_port
 CONFIG = ROOT / "prometheus/alertmanager.yml"
 SECRET = "/run/secrets/webhook-url"
 
-# Of an alert with two severities, the last: a test names the other one.
+# The last rule of each name. If an alert has two severities, a test sets the other one itself.
 ALERTS = {
     rule["alert"]: rule["labels"]
     for group in yaml.safe_load((ROOT / "prometheus/rules/alerts.yml").read_text())["groups"]
@@ -31,22 +31,21 @@ class Webhook(BaseHTTPRequestHandler):
     """Keeps each notification in its server's ``received``."""
 
     def do_POST(self) -> None:
-        """Take one."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.received.append(json.loads(body))  # type: ignore[attr-defined]
         self.send_response(200)
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing of requests."""
+        """Log no requests."""
 
 
 class Alertmanager:
-    """A running one, and what it sent.
+    """A running Alertmanager.
 
     Args:
-        url: Of the process.
-        received: Its notifications, in order; it grows.
+        url: Address of the process.
+        received: Notifications of the webhook, in order; the list grows.
     """
 
     def __init__(self, url: str, received: list[dict[str, Any]]) -> None:
@@ -54,13 +53,15 @@ class Alertmanager:
         self.received = received
 
     def send(self, *alerts: dict[str, str], ends_at: str = "") -> None:
-        """Alerts as Prometheus would send them: a name, and labels beside the rule's own."""
+        """Send alerts in Prometheus' form. Each has ``alertname``, and labels in addition to the labels of
+        the rule.
+        """
         end = {"endsAt": ends_at} if ends_at else {}
         body = [{"labels": {**ALERTS[alert["alertname"]], **alert}, **end} for alert in alerts]
         self._ask("POST", body)
 
     def states(self) -> dict[frozenset[tuple[str, str]], str]:
-        """The labels of each alert that came → active or suppressed."""
+        """Return the labels of each received alert → ``active`` or ``suppressed``."""
         return {frozenset(alert["labels"].items()): alert["status"]["state"] for alert in self._ask("GET")}
 
     def _ask(self, method: str, body: object = None) -> Any:
@@ -77,14 +78,11 @@ class Alertmanager:
 
 @contextmanager
 def running(folder: Path, changed: Mapping[str, str]) -> Iterator[Alertmanager]:
-    """Run one as it is shipped, but for the place of the secret.
+    """Run Alertmanager with the shipped configuration, except for the path of the secret.
 
     Args:
-        folder: Empty.
-        changed: Text of the configuration → what stands there instead.
-
-    Yields:
-        One that answers.
+        folder: Empty folder.
+        changed: Text of the configuration → replacement.
     """
     port = free_port()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "benchmarks/results/campaign.md"
-# In place of the 20 minutes of other suites: the longest test takes an hour and its baseline.
+# Two hours instead of 20 minutes, because the longest test takes an hour after its baseline.
 HANGS_SECONDS = 2 * 3600
 HEAD = """# Campaign
 
@@ -47,7 +47,7 @@ _TRIAL = re.compile(r"\[(\w+)-is-(\w+)-\d+\]$")
 
 
 class Row(NamedTuple):
-    """How a test ended, and at which commit."""
+    """Result of a test, and the tested commit."""
 
     test: str
     result: str
@@ -60,18 +60,18 @@ class Row(NamedTuple):
 
 
 def read(text: str) -> dict[str, Row]:
-    """The rows of the table, by test."""
+    """Return the rows of the table by test."""
     rows = [line.strip("| \n").split(" | ") for line in text.splitlines() if line.startswith("| tests/")]
     return {row[0]: Row(*row) for row in rows}
 
 
 def write(rows: dict[str, Row]) -> None:
-    """The table, sorted by test."""
+    """Write the table, sorted by test."""
     TABLE.write_text(HEAD + "".join(str(row) for _, row in sorted(rows.items())))
 
 
 def by_cause(rows: dict[str, Row]) -> str:
-    """The table of the trials in which a cause is made, by cause."""
+    """Return the table of trials with a made cause, by cause."""
     found: dict[tuple[str, str], list[str]] = {}
     for test, row in sorted(rows.items()):
         if trial := _TRIAL.search(test):
@@ -85,7 +85,7 @@ def by_cause(rows: dict[str, Row]) -> str:
 
 
 def collected(options: list[str]) -> list[str]:
-    """The tests of the campaign, by pytest's ids."""
+    """Return the pytest ids of the campaign's tests."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "campaign", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 5):
@@ -94,7 +94,9 @@ def collected(options: list[str]) -> list[str]:
 
 
 def commit() -> str:
-    """The last commit that changed more than the table, with `+changes` where files differ from it."""
+    """Return the last commit that changed more than the tables, with `+changes` if the working tree has other
+    changes.
+    """
     but_the_table = ("--", ".", *(f":!{table.relative_to(ROOT)}" for table in (TABLE, CAUSES)))
     log = ["git", "log", "-1", "--format=%h", "--abbrev=10", *but_the_table]
     short = subprocess.check_output(log, cwd=ROOT, text=True).strip()
@@ -103,7 +105,9 @@ def commit() -> str:
 
 
 def run(test: str) -> str:
-    """Run one test: ``passed``, ``failed``, ``skipped`` where this machine cannot run it, or ``xfailed``."""
+    """Run one test and return ``passed``, ``failed``, ``skipped`` (not possible on this machine) or
+    ``xfailed``.
+    """
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "campaign", "--numprocesses=0", test]
     command += ["-o", f"faulthandler_timeout={HANGS_SECONDS}"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -117,13 +121,14 @@ def run(test: str) -> str:
 
 
 def once(tests: list[str]) -> int:
-    """Run one trial of each cause; where it is wrong, the next two must be right, for no machine is all quiet.
+    """Run one trial of each cause. After a wrong verdict two more trials must succeed, because no machine is
+    quiet always.
 
     Args:
-        tests: pytest's ids, the trials of a cause in their order.
+        tests: pytest ids; the trials of a cause are in order.
 
     Returns:
-        1 where a cause was not named.
+        1 if a cause was not named.
     """
     trials: dict[str, list[str]] = {}
     for test in tests:
@@ -138,7 +143,7 @@ def once(tests: list[str]) -> int:
 
 
 def main() -> int:
-    """Run what did not pass at this commit; 1 where one failed."""
+    """Run the tests that have not passed at this commit; return 1 if a test failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-k", default="", help="only tests with this in their name, as pytest reads it")
     parser.add_argument("--again", action="store_true", help="also those that passed at this commit")
@@ -153,7 +158,7 @@ def main() -> int:
     if arguments.causes and arguments.once:
         return once(tests)
     if not arguments.k:
-        rows = {test: row for test, row in rows.items() if test in tests}  # others are gone
+        rows = {test: row for test, row in rows.items() if test in tests}  # rows of removed tests are dropped
     failed = 0
     for number, test in enumerate(tests, 1):
         row = rows.get(test)

@@ -42,14 +42,14 @@ class Spin:
 SETTINGS = {
     "canaries": {"spin": {"target": "spin:Spin"}},
     "interval_seconds": 0.8,
-    # Runs of a quarter of a second or more, several periods of a CPU quota.
+    # A run takes a quarter of a second or more, several periods of a CPU quota.
     "duty_cap": 0.6,
 }
 PROBE = ("infercanary", "probe", "--config", "/app/probe.yaml")
 
 
 class Canary:
-    """A container that runs one."""
+    """A container with one canary."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -60,7 +60,7 @@ class Canary:
         return decode(get(self._url))
 
     def ran(self, runs: int, since: float, seconds: float = 30) -> tuple[Report, list[Run]]:
-        """Waits for ``runs`` runs that ended after ``since`` (Unix time)."""
+        """Wait for ``runs`` runs that ended after ``since`` (Unix time)."""
 
         def ended(report: Report) -> list[Run]:
             return [each for each in report.runs if each.started_at + sum(each.latencies) > since][:runs]
@@ -72,14 +72,14 @@ class Canary:
 
 
 class Begin(Protocol):
-    """From options of `docker run`, and the command, to a canary that has run."""
+    """Starts a canary with options of `docker run` and a command, and returns it after its first run."""
 
     def __call__(self, *options: str, command: tuple[str, ...] = PROBE, name: str = ...) -> Canary: ...
 
 
 @contextmanager
 def begun_in(folder: Path, image: str) -> Iterator[Begin]:
-    """Starts canaries, each in a container of its own; they are gone afterwards, and what they logged is printed."""
+    """Start canaries in separate containers; remove them afterwards, and print their logs."""
     target, settings = folder / "spin.py", folder / "probe.yaml"
     target.write_text(TARGET)
     settings.write_text(yaml.safe_dump(SETTINGS))

@@ -19,15 +19,18 @@ SCRIPT = str(ROOT / ".ci/kubernetes")
 STATE = Path(os.environ.get("KUBERNETES_STATE", "/var/lib/infercanary-kubernetes"))
 PROGRAMS = Path(os.environ.get("KUBERNETES", "/var/cache/infercanary/kubernetes"))
 GIVEN = os.environ.get("KUBECONFIG")
-"""A cluster that is there already; none is started then (docs/testing.md has what it needs)."""
+"""Configuration of an existing cluster. If set, no cluster is started. docs/testing.md lists the
+requirements.
+"""
 LOAD = "KUBERNETES_LOAD"
-"""Environment variable: a command that takes the images which it is given from Docker to that cluster's nodes."""
+"""Environment variable with a command that copies the named images from Docker to the nodes of that cluster.
+"""
 NODE_LABEL = "infercanary.test/node"
-"""On three nodes, with the numbers 1 to 3: those of a given cluster have names of their own."""
+"""Label of three nodes, with the values 1 to 3, because the nodes of an existing cluster have other names."""
 
 
 def missing() -> str | None:
-    """Why no Kubernetes can be had, in one line; None where one can."""
+    """Return the reason why no Kubernetes cluster can be used, or None."""
     for program in ("docker", "helm", "prometheus", *(("kubectl",) if GIVEN else ())):
         if not shutil.which(program):
             return f"no program {program}"
@@ -38,10 +41,10 @@ def missing() -> str | None:
 
 
 class Cluster:
-    """The one that runs.
+    """The running cluster.
 
     Args:
-        folder: Where the commands keep what they cache.
+        folder: Folder for the caches of kubectl and Helm.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +56,7 @@ class Cluster:
 
     @functools.cached_property
     def nodes(self) -> list[str]:
-        """Names of three nodes on which pods run."""
+        """Names of the three nodes that run test pods."""
         names = sorted(
             node["metadata"]["name"]
             for node in self.get("nodes")["items"]
@@ -63,11 +66,11 @@ class Cluster:
         return names[:3]
 
     def kubectl(self, *arguments: str, text: str | None = None, seconds: float = 120) -> str:
-        """kubectl's standard output."""
+        """Run kubectl, and return its standard output."""
         return run(self._kubectl, *arguments, text=text, seconds=seconds, **self._environment)
 
     def helm(self, *arguments: str, seconds: float = 120) -> str:
-        """Helm's standard output."""
+        """Run Helm, and return its standard output."""
         return run("helm", *arguments, seconds=seconds, **self._environment)
 
     def apply(self, *objects: Object) -> None:
@@ -75,17 +78,19 @@ class Cluster:
         self.kubectl("apply", "--server-side", "--filename", "-", text=yaml.safe_dump_all(objects))
 
     def get(self, *arguments: str) -> Object:
-        """An object, or a list of them under ``items``."""
+        """Return an object, or a list of objects under ``items``."""
         found: Object = json.loads(self.kubectl("get", *arguments, "--output", "json"))
         return found
 
     def pods(self, namespace: str, selector: str = "") -> list[Object]:
-        """Those of a namespace that are not being ended."""
+        """Return the pods of a namespace, without terminating pods."""
         items = self.get("pods", "--namespace", namespace, "--selector", selector)["items"]
         return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
 
     def rights(self, account: str) -> dict[str, str]:
-        """Resource → verbs of what an account may, but for what every account may: ask what it may, and who it is."""
+        """Return resource → verbs of a service account, without the rights of every account (to ask for
+        rights and identity).
+        """
         table = self.kubectl(
             "auth", "can-i", "--list", "--as", f"system:serviceaccount:{account}"
         ).splitlines()

@@ -21,25 +21,25 @@ needs_cc = pytest.mark.skipif(
 
 _HEAD = struct.Struct("<iiqq")  # struct head in disk.c
 _CONTROL = struct.Struct("<qq")
-_SECTOR = 512  # what a disk writes as a whole
+_SECTOR = 512  # bytes that a disk writes atomically
 _HERE = "."  # the folder itself
 
 
 class Call(NamedTuple):
-    """What a process asked of the disk."""
+    """A call of a process to the disk."""
 
     kind: str
-    """`C` it made a file, `W` wrote, `T` cut, `S` waited until it is safe, `U` removed, `R` renamed it."""
+    """`C` create, `W` write, `T` truncate, `S` sync, `U` remove, `R` rename."""
     name: str
     offset: int
     data: bytes
 
 
 class Room:
-    """How much of it a disk has, in calls that need some.
+    """Free space of a disk, limited by the number of calls that need space.
 
     Args:
-        control: The file that the library reads.
+        control: Control file of the library.
     """
 
     def __init__(self, control: Path) -> None:
@@ -47,22 +47,22 @@ class Room:
 
     @property
     def calls(self) -> int:
-        """How many there were so far."""
+        """Number of calls so far that needed space."""
         return int(_CONTROL.unpack(self._control.read_bytes())[0])
 
     def ends_at(self, call: int) -> None:
-        """Have none from this call on; 0 for room again."""
+        """Leave no space from this call on; 0 means that there is space again."""
         with self._control.open("r+b", buffering=0) as file:
             file.seek(8)
             file.write(struct.pack("<q", call))
 
 
 class FakeDisk:
-    """Stands between the folder and the processes that get its environment.
+    """Simulated disk of a folder, for processes with its environment.
 
     Args:
-        folder: What lies on the disk.
-        beside: Another folder, for what the library needs itself.
+        folder: Folder on the disk.
+        beside: Another folder, for the library's own files.
     """
 
     def __init__(self, folder: Path, beside: Path) -> None:
@@ -78,7 +78,7 @@ class FakeDisk:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For a process whose disk it is to be."""
+        """Environment of a process that uses this disk."""
         return {
             **os.environ,
             "LD_PRELOAD": str(self._library),
@@ -88,7 +88,7 @@ class FakeDisk:
         }
 
     def take_record(self) -> list[Call]:
-        """What was asked since it was asked last; a call that was cut off was not made."""
+        """Return the calls since the last record. A call whose record is cut off is left out."""
         data = self._record.read_bytes() if self._record.exists() else b""
         self._record.unlink(missing_ok=True)
         return [*_calls(data)]
@@ -107,7 +107,7 @@ def _calls(data: bytes) -> Iterator[Call]:
 
 
 class _File:
-    """What is safe of a file, and what was asked since."""
+    """Synced content of a file, and the writes since."""
 
     def __init__(self, safe: bytes = b"") -> None:
         self.safe = bytearray(safe)
@@ -133,12 +133,12 @@ class _File:
 
 
 class Platter:
-    """The worst that POSIX allows: what was not made safe is there or not, sector by sector and in any order.
+    """Worst disk that POSIX allows: each sector that was not synced may be written or not, in any order.
 
-    Names are changed in the order in which that was asked, as each journalling file system does.
+    Changes of names happen in order, as in every journalling file system.
 
     Args:
-        files: What is on it at first.
+        files: Initial files.
     """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
@@ -147,7 +147,7 @@ class Platter:
         self._unsafe_names: list[tuple[Call, _File]] = []
 
     def take(self, call: Call) -> None:
-        """Do what a process asked."""
+        """Apply the call of a process."""
         if call.name == _HERE:
             if call.kind == "S":
                 self._safe_names, self._unsafe_names = dict(self._names), []
@@ -161,13 +161,10 @@ class Platter:
             self._names[call.name].unsafe.append(call)
 
     def left(self, rng: random.Random) -> dict[str, bytes]:
-        """What a loss of power leaves now.
+        """Return the files after a power failure now.
 
         Args:
-            rng: Says what of the unsafe was written.
-
-        Returns:
-            The files.
+            rng: Chooses which writes that were not synced reached the disk.
         """
         names = dict(self._safe_names)
         for call, file in self._unsafe_names[: rng.randint(0, len(self._unsafe_names))]:
@@ -183,7 +180,7 @@ def _rename(names: dict[str, _File], call: Call, file: _File) -> None:
 
 
 def put(folder: Path, content: Mapping[str, bytes]) -> None:
-    """Have these files in a folder and no others."""
+    """Replace the content of a folder by these files."""
     for path in folder.iterdir():
         path.unlink()
     for name, body in content.items():

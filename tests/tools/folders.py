@@ -1,4 +1,6 @@
-"""A folder of tests that need something of the machine: marked, skipped without it, and never skipped in CI."""
+"""Plugin for a folder of tests with a requirement: marks and skips its tests, and fails in CI instead of
+skipping.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,14 @@ import pytest
 
 
 class NeedyFolder:
-    """A plugin for the tests below a folder; its ``conftest.py`` registers it.
+    """Plugin for the tests in a folder; its ``conftest.py`` registers the plugin.
 
     Args:
-        folder: Where they are.
-        mark: What they are marked with.
-        needs: What they need, for a sentence: ``the stack tests need Docker``.
-        missing: Says why it is not there; None where it is. Called once at most, where one of them is selected.
+        folder: Folder of the tests.
+        mark: Mark for these tests.
+        needs: Requirement in words, such as ``the stack tests need Docker``.
+        missing: Returns the reason why the requirement is not met, or None. Called at most once, if a test is
+            selected.
     """
 
     def __init__(self, folder: Path, mark: str, needs: str, missing: Callable[[], str | None]) -> None:
@@ -26,16 +29,17 @@ class NeedyFolder:
         self._needs = needs
         self.missing = functools.cache(missing)
 
-    @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")  # before -m, which reads it
+    # runs before the option -m reads the marks
+    @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
     def pytest_mark_all(self, items: list[pytest.Item]) -> None:
-        """Mark all that is below the folder."""
         for item in items:
             if self._has(item):
                 item.add_marker(self._mark)
 
-    @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")  # after -m, which deselects
+    # runs after the option -m deselected tests
+    @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
     def pytest_skip_all(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Skip what is selected; in CI end the session instead."""
+        """Skip the selected tests of the folder; in CI end the session instead."""
         mine = [item for item in items if self._has(item)]
         if not mine or config.option.collectonly or not (why := self.missing()):
             return
@@ -47,12 +51,12 @@ class NeedyFolder:
 
     @pytest.hookimpl(wrapper=True, specname="pytest_runtest_makereport")
     def pytest_fail_in_ci(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """In CI a test that was skipped, for whatever reason, has failed."""
+        """In CI, report a skipped test as failed."""
         report = yield
         if not self._has(item) or not report.skipped:
             return report
         if isinstance(report.longrepr, tuple) and self.missing():
-            # pytest's summary has a line for each place that skips: let this folder be one.
+            # pytest's summary has a line for each file that skips tests: show one line for the folder.
             report.longrepr = (str(self._folder), None, report.longrepr[2])  # type: ignore[assignment]
         if os.environ.get("CI"):
             report.outcome = "failed"

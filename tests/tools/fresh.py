@@ -16,17 +16,21 @@ T = TypeVar("T")
 
 
 def in_a_fresh_process(function: Callable[[], T]) -> T:
-    """What a function of a module returns in a child process.
+    """Call a function of a module in a new child process, and return its result.
 
-    In this process other tests leave threads: pools of an engine, some of them pinned, and threads that are ending.
-    They take memory, too.
+    Other tests leave threads and memory in this process: pools of an engine, some of them pinned, and threads
+    that are
+    ending.
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as child:
         return child.submit(function).result(60)
 
 
 def in_a_pid_namespace(shell: str, code: str) -> str:
-    """What a shell prints that is process 1 of a PID namespace, as in a container; ``"$0" -c "$1"`` runs the code."""
+    """Run code in a shell that is process 1 of a PID namespace, as in a container, and return the output.
+
+    ``shell`` runs Python and the code as ``"$0" -c "$1"``.
+    """
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
     if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True).returncode:
         pytest.skip("PID namespaces need rights that are not here")

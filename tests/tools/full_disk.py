@@ -24,32 +24,32 @@ from infercanary.judge.model import Generation, ServiceKey
 from infercanary.store.store import open_store
 
 REPORTS = 4
-RUNS = 8  # in each
+RUNS = 8  # runs in each report
 S = ServiceKey("", "s")
 
 
 class Trial(msgspec.Struct):
-    """What came of it."""
+    """Result of one trial."""
 
     calls: int
-    """That needed room before there was none, or all of them."""
+    """Number of calls that needed space, until the disk had space again."""
     ups: list[float]
-    """``infercanary_store_up`` after each report, and when there was room again."""
+    """``infercanary_store_up`` after each report, and once more when there was space again."""
     counted: float
-    """``infercanary_stored_runs_total`` then."""
+    """``infercanary_stored_runs_total`` at the end."""
     verdict: str
-    """The sentence then."""
+    """Sentence of the verdict at the end."""
     kept: list[int]
-    """The runs in the file then."""
+    """Stored runs at the end."""
     left: list[int]
-    """Those in the file that a kill at the end of the room would leave."""
+    """Stored runs after a kill at the moment when the disk had space again."""
     found_again: list[int]
-    """Those in that file after the next exporter got what the rings hold."""
+    """Stored runs in that file after the next exporter read the probes' buffers."""
 
 
 def _reports() -> Iterator[tuple[Generation, list[Run]]]:
     for number in range(REPORTS):
-        boot = str(number * 2 // REPORTS)  # an upgrade halfway
+        boot = str(number * 2 // REPORTS)  # upgrade halfway
         start = Generation(
             service="s", container="a", boot_id=boot, started_at=0.0, environment={"torch": boot}
         )
@@ -79,7 +79,7 @@ def _ended(judging: Judging) -> None:
 
 
 def trial(folder: Path, room: Room, call: int) -> Trial:
-    """Without room from this call of a new file on; 0 for room all of the time."""
+    """Run one trial in which the disk is full from this call on; 0 means that it is never full."""
     path, left = folder / "store.db", folder / "left.db"
     first = room.calls
     room.ends_at(first + call if call else 0)
@@ -111,7 +111,7 @@ def trial(folder: Path, room: Room, call: int) -> Trial:
 
 
 def main(folder: Path, step: int) -> None:
-    """A trial with room, and one for each ``step``-th call of it."""
+    """Run one trial without a full disk, and then a trial for every ``step``-th call."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     room = Room(Path(os.environ["FAKE_DISK_CONTROL"]))
     calls = 1

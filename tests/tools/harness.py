@@ -27,17 +27,21 @@ ALERTMANAGER = "http://127.0.0.1:9093"
 EXAMPLE = "infercanary-example:dev"
 PORTS = {"classify": 8001, "moderate": 8002}
 GHOSTS = ROOT / "tests/stack/ghosts"
-# In the webhook's address, and in the environment of a container that is watched: it is to be found nowhere else.
+# This text is only in the webhook's address and in the environment of a watched container. It must appear
+# nowhere else.
 SECRET = "s3cr3t-t0k3n-0f-a-t3st"
 LABEL = "infercanary.test"
-# Of what a test starts beside the stack. Tests run side by side in processes (pytest-xdist): each removes its own only.
+# Label of containers that a test starts beside the stack. pytest-xdist runs tests in several processes, and
+# each process removes only its own containers.
 OWN_LABEL = f"{LABEL}={os.environ.get('PYTEST_XDIST_WORKER', 'one-process')}"
-# The legacy builder is in every Docker; BuildKit's needs a plug-in that Debian does not ship.
+# Every Docker has the legacy builder. BuildKit needs a plug-in that Debian does not package.
 ENVIRONMENT = {**os.environ, "DOCKER_BUILDKIT": "0", "COMPOSE_PROJECT_NAME": PROJECT}
 
 
 def run(*command: str, seconds: float = 120, text: str | None = None, **environment: str) -> str:
-    """A command's standard output, given ``text``; its whole output in the failure where it fails."""
+    """Run a command with ``text`` as its input, and return its standard output. A failure shows the whole
+    output.
+    """
     done = subprocess.run(
         command, cwd=ROOT, env={**ENVIRONMENT, **environment}, input=text, capture_output=True, text=True,
         timeout=seconds,
@@ -52,30 +56,30 @@ def compose(*arguments: str, seconds: float = 120, **environment: str) -> str:
 
 
 def replace_classify(tag: str, arenas: int) -> None:
-    """The service `classify` gets another image, and another setting of its allocator."""
+    """Replace the container of `classify` by one with another image and another allocator setting."""
     up = ("up", "--detach", "--no-build", "--no-deps", "--wait")
     compose(*up, "classify", EXAMPLE_TAG=tag, TEST_ARENAS=str(arenas))
 
 
 def make_images() -> None:
-    """Those of the Compose file, as `make images` builds them; one after the other, for they share layers."""
+    """Build the Compose file's images in sequence, because they share layers."""
     run("make", "images", seconds=900)
 
 
 def build(tag: str, dockerfile: str) -> None:
-    """An image of a Dockerfile that needs no files."""
+    """Build an image from a Dockerfile without a build context."""
     run("docker", "build", "--quiet", "--tag", tag, "-", text=dockerfile)
 
 
 def services() -> list[str]:
-    """Those of the shipped file, without Grafana where no registry can be reached: no distribution packages it."""
+    """Return the services of the shipped Compose file. Grafana is left out if its image cannot be downloaded."""
     found = json.loads(compose("config", "--format", "json"))["services"]
     there = run("docker", "images", "--format", "{{ .Repository }}:{{ .Tag }}").split()
     return [name for name in found if name != "grafana" or found[name]["image"] in there]
 
 
 def webhook() -> dict[str, object]:
-    """A service of the stack that keeps what Alertmanager sends to it, for :meth:`Stack.received`."""
+    """Return a Compose service that logs Alertmanager's notifications, for :meth:`Stack.received`."""
     listens = "import socket; socket.create_connection(('127.0.0.1', 8080)).close()"
     return {
         "image": EXAMPLE,
@@ -96,11 +100,11 @@ def webhook() -> dict[str, object]:
 
 @contextmanager
 def started(folder: Path, added: dict[str, Any]) -> Iterator[Stack]:
-    """`docker compose up` of the shipped file, and a webhook that keeps what it receives; all is gone afterwards.
+    """Run `docker compose up` with the shipped file and a webhook, and remove everything afterwards.
 
     Args:
-        folder: For what is added; containers read in there as other users.
-        added: Services, as a Compose file has them: what they have besides.
+        folder: Folder for additional files, which containers read as other users.
+        added: Additional keys of services, in the form of a Compose file.
     """
     for path in (folder, folder.parent, folder.parent.parent):
         path.chmod(0o755)
@@ -127,13 +131,13 @@ def started(folder: Path, added: dict[str, Any]) -> Iterator[Stack]:
 
 
 def remove_containers(label: str = OWN_LABEL) -> None:
-    """Remove those that tests of this process started beside the stack; of all processes where it is LABEL."""
+    """Remove the containers that tests of this process started; those of all processes if ``label`` is LABEL."""
     if found := run("docker", "ps", "--all", "--quiet", "--filter", f"label={label}").split():
         run("docker", "rm", "--force", "--volumes", *found)
 
 
 def remove(*names: str) -> None:
-    """Remove these containers, those of them that are there."""
+    """Remove these containers if they exist."""
     run("sh", "-c", f"docker rm --force --volumes {' '.join(names)} 2>/dev/null || true")
 
 
@@ -151,14 +155,14 @@ Series = dict[str, str]
 
 
 def query(prometheus: str, expression: str) -> list[tuple[Series, float]]:
-    """What a Prometheus answers now."""
+    """Return the current result of a query to Prometheus."""
     url = f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
     result = json.loads(get(url))["data"]["result"]
     return [(item["metric"], float(item["value"][1])) for item in result]
 
 
 class Alert(NamedTuple):
-    """One that the webhook received."""
+    """An alert that the webhook received."""
 
     status: str
     labels: dict[str, str]
@@ -166,7 +170,7 @@ class Alert(NamedTuple):
     """Summary and description."""
     received_at: float
     began: str
-    """When it began to fire, which distinguishes one that came back from one that is sent with others again."""
+    """Time at which the alert began to fire. It distinguishes a new alert from a repeated notification."""
 
     @property
     def name(self) -> str:
@@ -174,17 +178,16 @@ class Alert(NamedTuple):
 
 
 class Stack:
-    """The running stack, as a person would look at it; by another exporter in it, where one is named."""
+    """The running stack, as a user sees it; with the address of another exporter, as seen by that exporter."""
 
     def __init__(self, exporter: str = EXPORTER) -> None:
         self.exporter = exporter
 
     def container(self, service: str) -> str:
-        """The container's name."""
         return f"{PROJECT}-{service}-1"
 
     def samples(self, name: str, **labels: str) -> list[tuple[Series, float]]:
-        """What the exporter serves now."""
+        """Return the exporter's current samples of a metric with these labels."""
         text = get(f"{self.exporter}/metrics").decode()
         return [
             (s.labels, s.value)
@@ -194,17 +197,17 @@ class Stack:
         ]
 
     def value(self, name: str, **labels: str) -> float | None:
-        """The one value of a series at the exporter, or None."""
+        """Return the exporter's value of the only series with these labels, or None."""
         found = self.samples(name, **labels)
         assert len(found) <= 1, found
         return found[0][1] if found else None
 
     def query(self, expression: str) -> list[tuple[Series, float]]:
-        """What Prometheus answers now."""
+        """Return Prometheus' current result of a query."""
         return query(PROMETHEUS, expression)
 
     def runs(self, service: str, runs: int, seconds: float = 400) -> None:
-        """Wait until every start of the service that is under way has given so many runs."""
+        """Wait until each running start of the service has this number of runs."""
         name = "infercanary_runs_total"
 
         def enough() -> bool:
@@ -214,13 +217,13 @@ class Stack:
         eventually(f"{runs} runs of {service}", seconds, enough)
 
     def starts(self, service: str) -> set[float]:
-        """When the probes of its containers were started (Unix time)."""
+        """Return the start times (Unix) of the service's probes."""
         return {
             value for _, value in self.samples("infercanary_probe_start_timestamp_seconds", service=service)
         }
 
     def verdicts(self, service: str) -> set[str]:
-        """Those that hold for its canaries."""
+        """Return the current latency verdicts on the service's canaries."""
         return {
             labels["verdict"]
             for labels, on in self.samples("infercanary_verdict", service=service, measure="latency")
@@ -228,7 +231,7 @@ class Stack:
         }
 
     def received(self, service: str = "", name: str = "", status: str = "firing") -> list[Alert]:
-        """What the webhook received so far, of a service, of an alert."""
+        """Return the alerts that the webhook received so far, filtered by service, name and status."""
         lines = run("docker", "logs", self.container("alert-webhook")).splitlines()
         messages = [json.loads(line) for line in lines if line.startswith("{")]
         alerts = [
@@ -253,7 +256,7 @@ class Stack:
     def alert(
         self, name: str, service: str, status: str = "firing", seconds: float = 120, **labels: str
     ) -> Alert:
-        """The first with these labels that the webhook received, once it did."""
+        """Wait for an alert with these labels, and return the first one that the webhook received."""
         [first, *_] = eventually(
             f"{name} of {service}, {status}",
             seconds,
@@ -267,14 +270,14 @@ class Stack:
         return first
 
     def probe_report(self, service: str) -> dict[str, object]:
-        """The probe's own report, asked for inside its container."""
+        """Return the probe's report, read inside its container."""
         code = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9798/report').read().decode())"
         report: dict[str, object] = json.loads(compose("exec", "-T", service, "python", "-c", code))
         return report
 
 
 def eventually(what: str, seconds: float, check: Callable[[], T]) -> T:
-    """The first truthy result of ``check``; connections that fail on the way are part of waiting."""
+    """Wait for a truthy result of ``check``, and return it. Failed connections are retried."""
     deadline = time.monotonic() + seconds
     seen: object = None
     while time.monotonic() < deadline:

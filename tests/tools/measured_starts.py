@@ -28,21 +28,21 @@ CHANGES: dict[str, dict[str, float]] = {
     "+30 % host memory": {HOST_MEMORY: 1.3},
     "-20 % throughput at batch 8": {AT_8: 0.8},
 }
-"""What the new image has of a measure, over what the old one had."""
-MOST = 12  # starts of a side of an experiment, as `--restarts`
+"""Measure → ratio of the new image to the old image."""
+MOST = 12  # largest number of starts of each side, as `--restarts`
 
 
 def start(rng: np.random.Generator, change: dict[str, float], runs: int, every: int) -> Start:
-    """One start of an image.
+    """Simulate one start of an image.
 
     Args:
-        rng: Where the numbers come from.
+        rng: Random numbers.
         change: Measure → ratio.
-        runs: How many, 10 s apart.
-        every: Which of them have the points of a sweep.
+        runs: Number of runs, 10 s apart.
+        every: Each ``every``-th run has the points of a sweep.
 
     Returns:
-        With its settled runs.
+        The start with its settled runs.
     """
     level = 0.02 * math.exp(rng.normal(0, 0.005))
     memory = 3e9 * math.exp(rng.normal(0, 0.01)) * change.get(HOST_MEMORY, 1)
@@ -71,15 +71,12 @@ def start(rng: np.random.Generator, change: dict[str, float], runs: int, every: 
 
 
 def compared(change: dict[str, float], starts: int, seed: Sequence[int]) -> ComparisonResult:
-    """What ``compare`` says of two journals.
+    """Return the result of ``compare`` for two simulated journals.
 
     Args:
-        change: Measure → ratio, of the new image.
-        starts: Of each side.
-        seed: Of the random numbers.
-
-    Returns:
-        The answer.
+        change: Measure → ratio of the new image.
+        starts: Number of starts of each side.
+        seed: Seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     sides = ([start(rng, own, 240, 10) for _ in range(starts)] for own in ({}, change))
@@ -87,14 +84,11 @@ def compared(change: dict[str, float], starts: int, seed: Sequence[int]) -> Comp
 
 
 def experiment(change: dict[str, float], seed: Sequence[int]) -> ComparisonResult:
-    """What ``ab`` says, when it ends.
+    """Return the final result of a simulated ``ab``.
 
     Args:
-        change: Measure → ratio, of B.
-        seed: Of the random numbers.
-
-    Returns:
-        The answer.
+        change: Measure → ratio of side B.
+        seed: Seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     pairs: list[TurnPair] = []

@@ -36,9 +36,9 @@ package's tests in `tests/unit` fails. `make mutation` draws a sample by a seed 
 either a missing test or a change that makes no difference.
 
 """
-# `X | None` in a signature is never evaluated, and no test can see it.
+# Python never evaluates `X | None` in a signature, so no test can notice a change of it.
 LEFT_OUT = ("core/ReplaceBinaryOperator_BitOr_",)
-SECONDS = 240  # for the tests of one mutant; without a mutation they take a quarter of it
+SECONDS = 240  # limit for the tests of one mutant; without a mutation they take a quarter of it
 
 
 def sources(package: str) -> str:
@@ -70,21 +70,25 @@ def copy(package: str) -> Path:
 
 
 def mutants(database: WorkDB, module: str, seed: int) -> list[WorkItem]:
-    """All that a test could see, of one module where one is named, in an order drawn by the seed."""
+    """Return the mutants that a test could notice, of one module if it is named, in an order drawn by the
+    seed.
+    """
     found = [
         item
         for item in database.work_items
         if not item.mutations[0].operator_name.startswith(LEFT_OUT)
         and module in ("", item.mutations[0].module_path.stem)
     ]
-    # Ids are new in each session; where and what a mutation is, is not.
+    # The ids are new in each session, but the mutations are the same.
     found.sort(key=lambda item: str(item.mutations[0]))
     random.Random(seed).shuffle(found)
     return found
 
 
 def score(database: WorkDB, chosen: list[WorkItem]) -> tuple[Counter[str], list[str]]:
-    """Module → mutants tried; module + " killed" → those that a test saw. And where the survivors are."""
+    """Return the counts of tried (module) and killed (module + " killed") mutants, and the places of the
+    survivors.
+    """
     results = dict(database.results)
     counts: Counter[str] = Counter()
     survivors = []
@@ -105,7 +109,7 @@ def score(database: WorkDB, chosen: list[WorkItem]) -> tuple[Counter[str], list[
 
 
 def section(counts: Counter[str], possible: Counter[str], survivors: list[str], sampled: str) -> str:
-    """Return what the page says of a package, in Markdown."""
+    """Return the page's section on a package, in Markdown."""
     lines = [
         f"Sampled: {sampled}.",
         "",
@@ -124,13 +128,13 @@ def section(counts: Counter[str], possible: Counter[str], survivors: list[str], 
 
 
 def page(text: str, package: str, section: str) -> str:
-    """Return the page with another section of a package."""
+    """Return the page with the section of a package replaced."""
     parts = dict(part.split("\n\n", 1) for part in text.split("\n## ")[1:]) | {package: section}
     return HEAD + "\n".join(f"## {name}\n\n{part.strip()}\n" for name, part in sorted(parts.items()))
 
 
 def main() -> int:
-    """Try the sample's mutants that were not tried yet, and write the table."""
+    """Try the mutants of the sample that have no result yet, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--sample", type=int, default=100, help="how many mutants (default: %(default)s); 0: all"
@@ -143,7 +147,8 @@ def main() -> int:
     session = copy(package)
     os.chdir(TREE)
     os.environ["PYTHONPATH"] = os.pathsep.join((str(TREE / "probe"), str(TREE / "exporter")))
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant may be as old, and as long, as its original
+    # a mutant may have the same time and size as its original, so cached bytecode would look valid
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     command = f"{sys.executable} -m pytest -q -x -n 0 {tests(package)}"
     subprocess.run(command.split(), check=True, stdout=subprocess.DEVNULL)
     modules = [path for path in sorted(Path(sources(package)).rglob("*.py")) if path.name != "__init__.py"]

@@ -18,25 +18,25 @@ from typing import Any, NamedTuple
 from harness import run
 
 EXPORTER = f"infercanary-exporter:{os.environ.get('INFERCANARY_TAG', 'dev')}"
-# The stand-in of the base image holds wheels, so that builds need no network: more than all the rest.
+# The stand-in of the base image has wheels for builds without network. They are larger than all the rest.
 _NOT_NEEDED = ("./opt/wheelhouse", "./etc/pip.conf")
 
 
 class Image(NamedTuple):
-    """What differs from the exporter's image."""
+    """Differences from the exporter's image."""
 
     environment: Mapping[str, str] = {}
     command: tuple[str, ...] = ()
-    """Its entrypoint; empty for the exporter's own."""
+    """Entrypoint; empty for the exporter's entrypoint."""
 
 
 def archive(path: Path, images: Mapping[str, Image], files: Mapping[str, str]) -> None:
-    """Write an archive with the exporter's image and others.
+    """Write an archive with the exporter's image and other images.
 
     Args:
-        path: Of the archive.
-        images: Name with tag → what it is.
-        files: Path in these images → text. The exporter's own has none of them.
+        path: Path of the archive.
+        images: Name with tag → image.
+        files: Path in these images → text. The exporter's image has none of these files.
     """
     work = path.parent / f"{path.name}.parts"
     work.mkdir()

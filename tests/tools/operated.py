@@ -17,7 +17,8 @@ from harness import Series, eventually, get, query
 from ports import free_port
 
 NAMESPACE = "monitoring"
-# As kube-prometheus-stack's, but it selects all that there is. No replica: the program runs beside the cluster.
+# Like kube-prometheus-stack's object, but it selects all rules and monitors. It has no replica, because the
+# program runs beside the cluster.
 PROMETHEUS = {
     "apiVersion": "monitoring.coreos.com/v1",
     "kind": "Prometheus",
@@ -33,36 +34,36 @@ PROMETHEUS = {
     },
 }
 _RELOADER = {"SHARD": "0", "POD_NAME": "prometheus-test-0"}
-"""What the reloader beside Prometheus puts in."""
+"""Variables that the config reloader beside Prometheus would substitute."""
 _THERE = ("--namespace", NAMESPACE, "--output", "name")
 _SECRET, _RULES = "prometheus-test", "prometheus-test-rulefiles-0"
 
 
 class Prometheus(NamedTuple):
-    """The one that runs."""
+    """The running Prometheus."""
 
     url: str
 
     def query(self, expression: str) -> list[tuple[Series, float]]:
-        """What it answers now."""
+        """Return the current result of a query."""
         return query(self.url, expression)
 
     def rules(self) -> list[dict[str, Any]]:
-        """All rules, as they are now."""
+        """Return all rules with their current state."""
         groups = json.loads(get(f"{self.url}/api/v1/rules"))["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
 
 def configuration(cluster: Cluster, job: str, folder: Path) -> Path:
-    """Wait for what the operator made, and write it to files.
+    """Wait for the operator's configuration, and write it to files.
 
     Args:
-        cluster: With the operator in it.
-        job: That of a PodMonitor, as the operator names it, for which it is waited.
-        folder: For rules and configuration.
+        cluster: Cluster with the operator.
+        job: Job name that the operator makes of a PodMonitor; the function waits for this job.
+        folder: Folder for rules and configuration.
 
     Returns:
-        The configuration, the operator's own except for where credentials and rules are.
+        The operator's configuration, with other paths of credentials and rules.
     """
 
     def made() -> tuple[str, dict[str, str]] | None:

@@ -22,12 +22,12 @@ from infercanary.probe.targets.onnx import OnnxTarget
 
 
 class Trial(NamedTuple):
-    """A change, and what is to be said of it."""
+    """A change, and the operator that the sentence must name."""
 
     before: Side
     after: Side
     operator: str | None
-    """The one that is named first; None where none explains it."""
+    """Operator that is named first; None if no operator explains the change."""
     change: Kind | None
     state: State = "explained"
     detail: str = ""
@@ -43,7 +43,7 @@ def _linears(count: int = 2, size: int = 384) -> nn.Sequential:
 
 
 def _hooked() -> nn.Module:
-    """A layer that is called again and again by a hook, as a debugging aid may that somebody forgot."""
+    """Return a model with a forgotten debugging hook that calls a layer repeatedly."""
     model = _linears()
 
     def again(layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -55,7 +55,7 @@ def _hooked() -> nn.Module:
 
 
 def _normalised(is_fused: bool, pairs: int = 4) -> nn.Module:
-    """Cheap convolutions with their normalisation, or with that folded into their weights."""
+    """Return cheap convolutions with normalization layers, or with the normalization folded into the weights."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for _ in range(pairs):
@@ -65,7 +65,7 @@ def _normalised(is_fused: bool, pairs: int = 4) -> nn.Module:
 
 
 class _Doubled(nn.Module):  # type: ignore[misc]
-    """Two layers, of which one computes in float64."""
+    """Two layers, one of which computes in float64."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class _Doubled(nn.Module):  # type: ignore[misc]
 
 
 def _tokenised(x: Tensor) -> Any:
-    """A step before the model, in Python alone."""
+    """Simulate preprocessing in pure Python before the model."""
     text = "the quick brown fox jumps over the lazy dog " * 400
     ids: dict[str, int] = {}
     for word in text.split():
@@ -94,7 +94,7 @@ def _plain(x: Tensor) -> Any:
 
 
 def _onnx(folder: Path, optimization: Literal["all", "disabled"]) -> Side:
-    """A GELU that is written out, as exporters do: ONNX Runtime makes one node of its five."""
+    """Return a GELU that is exported as five nodes. ONNX Runtime's optimization fuses them into one."""
     path = folder / "model.onnx"
     if not path.exists():
         onnx.save(_written_out_gelu(), path)
@@ -116,7 +116,7 @@ def _written_out_gelu() -> onnx.ModelProto:
 
 
 def _model(nodes: list[onnx.NodeProto], weights: Sequence[onnx.TensorProto] = ()) -> onnx.ModelProto:
-    """From `x` to `y`, both of 128 by 512."""
+    """Return a model from `x` to `y`, both 128 by 512."""
     ends = [
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [128, 512]) for name in ("x", "y")
     ]
@@ -125,12 +125,12 @@ def _model(nodes: list[onnx.NodeProto], weights: Sequence[onnx.TensorProto] = ()
 
 
 def trials(folder: Path) -> Mapping[str, Trial]:
-    """Each trial by its name.
+    """Return the trials by name.
 
     Args:
-        folder: Where models are written.
+        folder: Folder for model files.
     """
-    # Below a millisecond: on a busy machine most repeats are then undisturbed.
+    # With less than a millisecond per repeat, most repeats are undisturbed even on a busy machine.
     rows = (32, 384)
     return {
         "hook": Trial(

@@ -8,10 +8,11 @@ from contextlib import suppress
 
 
 def free_port() -> int:
-    """One of the loopback that is likely to be free also when a server starts on it again.
+    """Return a loopback port that is probably still free when a server is started on it again.
 
-    From the range that the kernel takes its own from (``net.ipv4.ip_local_port_range``) any connection may take it
-    meanwhile.
+    The port is outside the kernel's ephemeral range (``net.ipv4.ip_local_port_range``), so no outgoing
+    connection takes
+    it meanwhile.
     """
     while True:
         port = 15_000 + secrets.randbelow(17_000)

@@ -20,8 +20,8 @@ from ports import free_port
 
 PASSWORD = "not-a-secret"
 _QUICK = {
-    # No test takes the power away. `synchronous_commit` stays on: without it a server that is killed forgets what it
-    # said is committed.
+    # These tests have no power failure, so fsync is off. `synchronous_commit` stays on: otherwise a killed
+    # server loses committed transactions.
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "32MB",
@@ -33,7 +33,7 @@ _QUICK = {
 
 @functools.cache
 def programs() -> Path | None:
-    """The folder of the newest PostgreSQL's programs; None where there is none."""
+    """Return the folder with the programs of the newest PostgreSQL, or None."""
     if found := shutil.which("postgres"):
         return Path(found).resolve().parent
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
@@ -41,7 +41,7 @@ def programs() -> Path | None:
 
 
 def needed() -> Path:
-    """The folder of the programs; skips the test where there is none. In CI that is a failure."""
+    """Return the folder with the programs. Without PostgreSQL skip the test; in CI fail."""
     folder = programs()
     if folder is None:
         reason = "these tests need PostgreSQL's programs: apt-get install postgresql"
@@ -52,12 +52,13 @@ def needed() -> Path:
 
 
 class Postgres:
-    """A server; its user ``postgres`` needs no password at the socket, and one over TCP.
+    """A PostgreSQL server. The user ``postgres`` needs no password at the socket, but needs a password over
+    TCP.
 
     Args:
-        folder: Empty; the user that the server runs as may read it.
-        environment: Variables that the server has besides those of this process.
-        settings: Of postgresql.conf, beside the quick ones.
+        folder: Empty folder that the server's user may read.
+        environment: Additional environment variables of the server.
+        settings: Additional settings of postgresql.conf.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str] | None = None, **settings: str) -> None:
@@ -66,7 +67,7 @@ class Postgres:
         self._programs = needed()
         self._settings = _QUICK | settings
         self._user = None
-        if os.getuid() == 0:  # it refuses to run as root
+        if os.getuid() == 0:  # PostgreSQL refuses to run as root
             self._user = next(name for name in ("postgres", "nobody") if _exists(name))
             shutil.chown(folder, self._user)
         self.port = free_port()
@@ -84,7 +85,7 @@ class Postgres:
         return self.folder / "data"
 
     def start(self) -> None:
-        """Start it, unless it runs, and wait until it takes connections."""
+        """Start the server if it does not run, and wait until it accepts connections."""
         if self._process is None or self._process.poll() is not None:
             self._process = self._started()
         deadline = time.monotonic() + 30
@@ -102,10 +103,10 @@ class Postgres:
             )  # fmt: skip
 
     def stop(self, kill: int = signal.SIGINT) -> None:
-        """End it, and all of its processes.
+        """Stop the server and all of its processes.
 
         Args:
-            kill: SIGINT ends it in order, SIGKILL does not.
+            kill: SIGINT for an orderly end, SIGKILL for a crash.
         """
         if self._process is not None:
             if kill == signal.SIGKILL:
@@ -118,15 +119,11 @@ class Postgres:
 
     @property
     def pid(self) -> int:
-        """Of its first process."""
+        """Process id of the server's first process."""
         return int((self._data / "postmaster.pid").read_text().split()[0])
 
     def signal_all(self, number: int) -> None:
-        """Send a signal to all of its processes.
-
-        Args:
-            number: Of the signal, such as SIGSTOP.
-        """
+        """Send a signal to all processes of the server."""
         assert self._process is not None
         for line in subprocess.run(
             ["ps", "-e", "-o", "pid=,ppid="], check=True, capture_output=True, text=True
@@ -136,14 +133,14 @@ class Postgres:
                 os.kill(pid, number)
 
     def sql(self, statement: str, url: str = "") -> str:
-        """Do a statement as the superuser.
+        """Execute a statement as the superuser.
 
         Args:
-            statement: Any.
-            url: Of a database, as :meth:`database` gives it; empty for the server's own.
+            statement: Any SQL statement.
+            url: URL from :meth:`database`; empty for the database ``postgres``.
 
         Returns:
-            What psql prints, without headings.
+            The output of psql, without headings.
         """
         database = urlsplit(url).path[1:] or "postgres"
         done = self._call(
@@ -154,27 +151,19 @@ class Postgres:
         return done.stdout.decode().strip()
 
     def database(self) -> str:
-        """Make an empty database.
-
-        Returns:
-            Its URL, over the socket.
-        """
+        """Create an empty database, and return its URL over the socket."""
         name = f"t{time.monotonic_ns()}"
         self.sql(f"CREATE DATABASE {name}")
         return f"postgresql://postgres@/{name}?host={self.folder}&port={self.port}"
 
     def own(self, path: Path) -> None:
-        """Let the server alone read a file, as it wants of its key.
-
-        Args:
-            path: In its folder.
-        """
+        """Let only the server's user read this file, as PostgreSQL requires for its key."""
         path.chmod(0o600)
         if self._user is not None:
             shutil.chown(path, self._user)
 
     def _as_user(self, program: str, *arguments: object) -> list[str]:
-        # Not of setpriv: what libfaketime shares between processes would be root's.
+        # Do not set the variables for setpriv: libfaketime's shared memory would then belong to root.
         variables = [f"{name}={value}" for name, value in self._environment.items() if program == "postgres"]
         command = ["env", *variables, str(self._programs / program), *map(str, arguments)]
         if self._user is None:
@@ -201,14 +190,11 @@ def _exists(name: str) -> bool:
 
 @contextmanager
 def running(environment: Mapping[str, str] | None = None, /, **settings: str) -> Iterator[Postgres]:
-    """A server of one's own.
+    """Run a separate server for one test.
 
     Args:
-        environment: Variables that the server has besides those of this process.
-        settings: Of postgresql.conf.
-
-    Yields:
-        The server, running.
+        environment: Additional environment variables of the server.
+        settings: Additional settings of postgresql.conf.
     """
     needed()
     with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as folder:

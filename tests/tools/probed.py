@@ -17,7 +17,7 @@ UNHARMED = "true false 0"
 
 
 def state(name: str) -> str:
-    """Of a container; UNHARMED where it runs since it was started."""
+    """Return the state of a container; UNHARMED means that it was never restarted."""
     return run("docker", "inspect", "--format", STATE, name).strip()
 
 
@@ -25,18 +25,16 @@ def state(name: str) -> str:
 def exporter(
     name: str, folder: Path, script: str, probes: int, *options: str, arguments: tuple[str, ...] = ()
 ) -> Iterator[str]:
-    """Start both on a network of the exporter's name; all are gone afterwards.
+    """Run an exporter and a container with probes on a separate network, and yield the exporter's address.
 
     Args:
-        name: Of the exporter's container; others that begin with it and a hyphen are removed, too.
-        folder: For its settings; what else is in it lies in /etc/infercanary, too.
-        script: In tests/hostile, what probes do.
-        probes: How many.
-        options: Of its `docker run`.
-        arguments: Of the exporter.
-
-    Yields:
-        Its address.
+        name: Name of the exporter's container. Containers whose name begins with it and a hyphen are removed,
+            too.
+        folder: Folder of settings, mounted at /etc/infercanary.
+        script: Script in tests/hostile that simulates the probes.
+        probes: Number of probes.
+        options: Options of the exporter's `docker run`.
+        arguments: Arguments of the exporter.
     """
     compose("build", "--quiet", "exporter", seconds=600)
     listed = [

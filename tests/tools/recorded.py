@@ -23,16 +23,18 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 class _Line(msgspec.Struct):
     generation: Generation
     samples: list[dict[str, object]]
-    """By name: a sample itself is an array of its fields."""
+    """Samples as maps by field name, because an encoded sample is an array that depends on the order of
+    fields.
+    """
 
 
 def starts(name: str) -> dict[str, list[Start]]:
-    """Service → its starts in order of time, from ``tests/golden/NAME.jsonl.gz``."""
+    """Return service → its starts in order of time, from ``tests/golden/NAME.jsonl.gz``."""
     return parsed(gzip.decompress((GOLDEN / f"{name}.jsonl.gz").read_bytes()))
 
 
 def parsed(text: bytes) -> dict[str, list[Start]]:
-    """Service → its starts in order of time."""
+    """Return service → its starts in order of time."""
     found: dict[str, list[Start]] = {}
     fields = {field.name: field for field in msgspec.structs.fields(Sample)}
     for line in msgspec.json.Decoder(_Line).decode_lines(text):
@@ -45,7 +47,7 @@ def parsed(text: bytes) -> dict[str, list[Start]]:
 
 
 def lines(location: str, canary: str) -> Iterator[bytes]:
-    """A line for each start in which a canary ran, of all services of a store."""
+    """Yield a line for each start of a canary, for all services of a store."""
     with closing(open_store(location)) as store:
         for service, name in store.canaries():
             for generation, samples in store.generations(service, name) if name == canary else ():

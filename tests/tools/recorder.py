@@ -28,14 +28,16 @@ _WEIGHTS_BYTES = 16 << 20
 
 
 def record(journals: Sequence[Path], sides: Sequence[Side]) -> None:
-    """Write two starts of each side to its journal, in turn: what else the machine does then hits all sides alike.
+    """Write two starts of each side to its journal, in turns, so that other load of the machine affects all
+    sides alike.
 
     Args:
-        journals: A file for each side; lines are added.
-        sides: As many.
+        journals: One file for each side; lines are appended.
+        sides: One side for each journal.
     """
-    # As a process that has read a model's file. Where none was freed of that size, the C library may give memory back
-    # to the kernel after each repeat, and a profiler decides whether it does (mallopt(3), M_MMAP_THRESHOLD).
+    # Free a block of this size first, like a process that has read a model's file. Otherwise the C library
+    # may return memory to the kernel after each repeat, and whether it does depends on the profiler
+    # (mallopt(3), M_MMAP_THRESHOLD).
     bytearray(_WEIGHTS_BYTES)
     for _ in range(_STARTS):
         for path, side in zip(journals, sides, strict=True):

@@ -14,10 +14,10 @@ needs_faketime = pytest.mark.skipif(
 
 
 class Clock:
-    """The clock of processes that are started with its variables; at first it is right.
+    """Wall clock of the processes that are started with its variables; without an offset at first.
 
     Args:
-        offset: A file to be made, in a folder that these processes may read.
+        offset: New file for the offset, in a folder that these processes may read.
     """
 
     def __init__(self, offset: Path) -> None:
@@ -27,7 +27,7 @@ class Clock:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables that the environment of a process is to have besides."""
+        """Additional environment variables of a process with this clock."""
         return {
             "LD_PRELOAD": str(LIBRARY),
             "FAKETIME_TIMESTAMP_FILE": str(self._offset),
@@ -36,7 +36,7 @@ class Clock:
         }
 
     def move(self, seconds: int) -> None:
-        """Set the clock forward by so many seconds, or back."""
+        """Move the clock forward, or back if ``seconds`` is negative."""
         self._seconds += seconds
         new = self._offset.with_suffix(".new")
         new.write_text(f"{self._seconds:+d}")

@@ -10,10 +10,10 @@ from contextlib import suppress
 
 
 class Proxy:
-    """Between an exporter and the database; what it holds back is neither delivered nor refused.
+    """Proxy in front of a database. Held packets are neither delivered nor refused.
 
     Args:
-        port: Of the database, on the loopback.
+        port: Loopback port of the database.
     """
 
     def __init__(self, port: int) -> None:
@@ -22,17 +22,17 @@ class Proxy:
         self._open.set()
         self._passes: int | None = None
         self.delay_seconds = 0.0
-        """Added to each packet, in each direction."""
+        """Delay of each packet, in both directions."""
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def hold_back(self, yes: bool, *, but: int | None = None) -> None:
-        """Hold back what comes from now on, or let everything pass.
+        """Hold all packets from now on, or let all packets pass again.
 
         Args:
-            yes: Whether to hold it back.
-            but: A connection that passes all the same, by its number from 0.
+            yes: True to hold packets.
+            but: Number of a connection (from 0) whose packets still pass.
         """
         self._passes = but
         if yes:
@@ -41,7 +41,7 @@ class Proxy:
             self._open.set()
 
     def close(self) -> None:
-        """Let everything pass, and take no connection any more."""
+        """Let all packets pass, and accept no more connections."""
         self._open.set()
         self._listening.close()
 
@@ -51,7 +51,7 @@ class Proxy:
                 near, _ = self._listening.accept()
                 try:
                     far = socket.create_connection(("127.0.0.1", self._to))
-                except OSError:  # the database is down, and may come back
+                except OSError:  # the database is down, and may return
                     near.close()
                     continue
                 for one, other in ((near, far), (far, near)):
@@ -65,5 +65,5 @@ class Proxy:
                         self._open.wait()
                     time.sleep(self.delay_seconds)
                     other.sendall(data)
-            finally:  # closing alone would tell the other end nothing while the other thread waits for it
+            finally:  # close() alone would not end the connection while the other thread reads from it
                 other.shutdown(socket.SHUT_RDWR)

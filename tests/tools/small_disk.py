@@ -13,15 +13,12 @@ import pytest
 
 @contextmanager
 def mounted(folder: Path, megabytes: int, user: str = "") -> Iterator[Path]:
-    """Mount it; skips the test where that is not allowed.
+    """Mount a file system; skip the test if mounting is not permitted.
 
     Args:
-        folder: Made.
-        megabytes: Its size.
-        user: Its owner; empty for this process's.
-
-    Yields:
-        The folder.
+        folder: Folder to create.
+        megabytes: Size in MiB.
+        user: Owner; empty for the owner of this process.
     """
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
@@ -37,7 +34,7 @@ def mounted(folder: Path, megabytes: int, user: str = "") -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Leave no room on the disk of a folder; returns the file that takes it."""
+    """Fill the disk of a folder, and return the file that uses the space."""
     ballast = folder / "ballast"
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:

@@ -29,7 +29,7 @@ from infercanary.exporter.discovery.static import StaticProbe
 from infercanary.exporter.judging.worker import Judging
 from infercanary.probe.measures import resident
 
-STEP = 5  # seconds of a step of the clock
+STEP = 5  # seconds of a clock step
 RUN_SECONDS, SCRAPE_SECONDS, HOUR = 10, 15, 3600
 RESTART_SECONDS = 6 * HOUR
 NAMES = tuple((service, f"{service}-{number}") for service in ("steady", "upgraded") for number in (1, 2))
@@ -38,12 +38,12 @@ CANARY = "c"
 
 
 class Clock:
-    """What ``time`` and the event loop show, once it is set."""
+    """Simulated clock for ``time`` and the event loop."""
 
     passed = 0.0
 
     def set(self) -> None:
-        """Have them show it."""
+        """Replace the clocks of ``time`` and the event loop."""
         time.time = lambda: 1_790_000_000.0 + self.passed
         time.monotonic = lambda: 1_000.0 + self.passed
 
@@ -52,34 +52,34 @@ CLOCK = Clock()
 
 
 class Hour(msgspec.Struct):
-    """What an exporter had after an hour."""
+    """Exporter's resources after an hour."""
 
     hour: int
     resident: int
-    """Bytes of its process, in which the simulated probes are too."""
+    """Resident memory of the process in bytes, including the simulated probes."""
     store: int
-    """Bytes of the store's file."""
+    """Size of the store's file in bytes."""
     log: int
-    """Bytes of the log beside that."""
+    """Size of the store's log in bytes."""
     rows: int
     scrape: int
-    """Bytes of /metrics."""
+    """Size of /metrics in bytes."""
     tasks: int
     objects: int
-    """Of Python, that its collector watches."""
+    """Number of objects that Python's garbage collector tracks."""
     stored: float
     verdicts: dict[str, str]
 
 
 class Container:
-    """A probe whose runs follow from the time alone: it holds none of them."""
+    """A simulated probe. Its runs are computed from the time, so none is kept in memory."""
 
     def __init__(self, number: int) -> None:
         self.service, self.name = NAMES[number]
         self._late = 600 * number
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Its report."""
+        """Answer with the current report."""
         start = int((CLOCK.passed + RESTART_SECONDS - self._late) // RESTART_SECONDS)
         began = max(0, start * RESTART_SECONDS - RESTART_SECONDS + self._late)
         is_new = self.service == "upgraded" and began >= UPGRADE_SECONDS
@@ -101,7 +101,7 @@ class Container:
 
     def _run(self, boot: str, began: float, number: int, seconds: float) -> Run:
         rng = random.Random(f"{boot} {number}")
-        level = seconds * random.Random(boot).lognormvariate(0, 0.004)  # two starts differ
+        level = seconds * random.Random(boot).lognormvariate(0, 0.004)  # restart variance
         at = 1_790_000_000.0 + began + RUN_SECONDS * number
         return Run(
             sequence=number, canary=CANARY, scheduled_at=at, started_at=at, outcome="ok",
@@ -110,7 +110,7 @@ class Container:
 
 
 class Polls:
-    """Counts the polls that are under way, so that the clock waits for them."""
+    """Counts running polls, so that the clock can wait for them."""
 
     def __init__(self) -> None:
         self._under_way = 0
@@ -126,8 +126,10 @@ class Polls:
         Collector._poll = counted  # type: ignore[method-assign, assignment]
 
     async def done(self) -> None:
-        """Wait until all that are due were made; the clock moves a little, for an answer is read every 10 ms."""
-        for _ in range(5):  # timers that are due, then what these begin
+        """Wait until all due polls have ended. The clock moves a little, because an answer is read every 10
+        ms.
+        """
+        for _ in range(5):  # due timers first, then the tasks that they start
             await asyncio.sleep(0)
         last = CLOCK.passed + STEP - 1
         while self._under_way:
@@ -144,7 +146,7 @@ async def _serve(app: web.Application, stack: list[web.AppRunner]) -> str:
 
 
 def hour(number: int, path: Path, judging: Judging, scrape: bytes) -> Hour:
-    """What is there now."""
+    """Return the exporter's resources now."""
     gc.collect()
     assert judging._store is not None
     values = {family.name: family.points[0].value for family in judging.families() if family.points}
@@ -165,7 +167,7 @@ def hour(number: int, path: Path, judging: Judging, scrape: bytes) -> Hour:
 
 
 async def soak(store: Path, seconds: int) -> None:
-    """Let so much time pass."""
+    """Run the exporter for this many simulated seconds."""
     polls = Polls()
     Judging.start = lambda self: None  # type: ignore[method-assign]  # its turns come with the clock
     runners: list[web.AppRunner] = []

@@ -14,14 +14,16 @@ from infercanary.store.retention import Retention
 from infercanary.store.store import Store, open_store
 
 S = ServiceKey("", "s")
-RUNS = 10  # in a batch, of each of two containers
-_STARTS = 40  # batches in a start
-# So little is kept that it is thinned and swept again and again.
+RUNS = 10  # runs of each of two containers in a batch
+_STARTS = 40  # batches of a start
+# Small limits, so that rows are merged and dropped often.
 KEEP = Retention(opening=20, opening_starts=2, raw=60, slack=24, first=120, blocks=4, hours=2)
 
 
 def take(store: Store, batch: int) -> int:
-    """Keep a batch in one transaction: runs of two containers, one of which starts anew at times, and a document."""
+    """Store a batch in one transaction: runs of two containers, one of which restarts at times, and a
+    document.
+    """
     runs = samples(RUNS * (batch - 1), RUNS * batch, canary="c")
     with store.session.transaction():
         new = 0
@@ -34,8 +36,8 @@ def take(store: Store, batch: int) -> int:
 
 
 def main(folder: Path, batches: int) -> None:
-    """Write so many batches into ``store.db``, and how many are done into ``done``."""
-    sqlite._WAL_PAGES = 24  # so that what is logged goes into the file often
+    """Write batches into ``store.db``, and the number of finished batches into ``done``."""
+    sqlite._WAL_PAGES = 24  # SQLite copies its log into the file often
     store = open_store(folder / "store.db", KEEP)
     done = os.open(folder / "done", os.O_WRONLY | os.O_CREAT)
     for batch in range(1, batches + 1):

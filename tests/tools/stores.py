@@ -22,7 +22,7 @@ SEARCH = ServiceKey("", "search")
 CANARY = "resnet18"
 DAY = 86_400.0
 T = 1_790_000_000.0
-"""A Unix time."""
+"""Unix time."""
 
 SMALL = Retention(
     opening=24,
@@ -38,14 +38,14 @@ SMALL = Retention(
     images=3,
     containers=3,
 )
-"""Windows that a test can fill."""
+"""Small limits that a test can reach."""
 
 Opens = Callable[[Retention | None], Store]
-"""Opens an empty store, and closes the one that it opened before."""
+"""Opens an empty store, and closes the previously opened store."""
 
 
 def generation(boot_id: str = "boot", **given: object) -> Generation:
-    """Return a start of search-1, but for the fields that are given."""
+    """Return a start of the container search-1, with some fields replaced."""
     identity: dict[str, object] = {
         "service": SEARCH.name,
         "container": "search-1",
@@ -58,7 +58,7 @@ def generation(boot_id: str = "boot", **given: object) -> Generation:
 
 
 def sample(sequence: int, **given: object) -> Sample:
-    """Return a run, 10 s after the one before, but for the fields that are given."""
+    """Return a run with some fields replaced. Runs are 10 s apart."""
     fields: dict[str, object] = {
         "sequence": sequence,
         "canary": CANARY,
@@ -72,17 +72,17 @@ def sample(sequence: int, **given: object) -> Sample:
 
 
 def samples(*bounds: int, **given: object) -> list[Sample]:
-    """Return a run for each sequence of a ``range()``."""
+    """Return a run for each sequence number of a ``range()``."""
     return [sample(sequence, **given) for sequence in range(*bounds)]
 
 
 def failure(sequence: int) -> Sample:
-    """Return a run that failed."""
+    """Return a failed run."""
     return sample(sequence, outcome="raised", median=None, phases={})
 
 
 def in_memory() -> Iterator[Opens]:
-    """Yield what opens stores in memory."""
+    """Yield a function that opens stores in memory."""
     with ExitStack() as stores:
 
         def opens(keep: Retention | None = None) -> Store:
@@ -93,7 +93,7 @@ def in_memory() -> Iterator[Opens]:
 
 
 def in_postgres(postgres: Postgres) -> Iterator[Opens]:
-    """Yield what opens stores in databases of their own, which have the lease on :data:`SEARCH`."""
+    """Yield a function that opens stores in separate databases, each with the lease on :data:`SEARCH`."""
     with ExitStack() as stores:
 
         def opens(keep: Retention | None = None) -> Store:
@@ -107,20 +107,20 @@ def in_postgres(postgres: Postgres) -> Iterator[Opens]:
 
 
 def query(store: Store, statement: str, **given: object) -> list[tuple[Any, ...]]:
-    """Return the rows of any statement of SQL; none where it gives none."""
+    """Return the rows of any SQL statement; empty if it returns no rows."""
     with store.session.transaction(), store.session.work() as connection:
         result = connection.execute(text(statement), given)
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
 def count(store: Store, table: str = "sample") -> int:
-    """Return how many rows a table has."""
+    """Return the number of rows of a table."""
     [(rows,)] = query(store, f"SELECT count(*) FROM {table}")
     return int(rows)
 
 
 def kept(store: Store, boot_id: str = "boot", canary: str = CANARY) -> list[Sample]:
-    """Return what is left of the runs of a start."""
+    """Return the stored runs of a start."""
     return next((runs for start, runs in store.generations(SEARCH, canary) if start.boot_id == boot_id), [])
 
 
@@ -132,7 +132,7 @@ def starts_of(store: Store, service: ServiceKey = SEARCH) -> list[Generation]:
 
 
 def check_counts(store: Store) -> None:
-    """Assert that the counts of each series are those of its rows, and that no row is left without its series."""
+    """Assert that the counts of each series match its rows, and that every row has its series."""
     tiers = Counter({
         (series, tier): rows
         for series, tier, rows in query(store, "SELECT series, tier, count(*) FROM sample GROUP BY series, tier")

@@ -13,14 +13,15 @@ Object = dict[str, Any]
 CANARY = Path(__file__).parents[1] / "kubernetes/canary"
 FILES = {f"/canary/{path.name}": path.read_text() for path in sorted(CANARY.iterdir()) if path.is_file()}
 _PROBE = ("infercanary", "probe", "--config", "/canary/probe.yaml")
-# Three times as long: with one start of each image, how much starts differ is assumed, to a factor of 1.5 and more.
+# Three times as long: with one start of each image, restart variance is assumed, and is a factor of 1.5 or
+# more.
 _OLD, _NEW = {"WAIT_SECONDS": "0.04"}, {"WAIT_SECONDS": "0.12"}
 OLD, NEW, REBUILT, CRASHING = (
     f"docker.io/infercanary/canary:{tag}" for tag in ("old", "new", "rebuilt", "crashing")
 )
 REGISTRY = "127.0.0.1:5055"
 STORED = f"{REGISTRY}/canary:stable"
-"""The nodes have it as they have the others, and it has the name that a registry beside them would give it."""
+"""The nodes have this image, under the name that a registry on 127.0.0.1 would give it."""
 IMAGES = {
     OLD: Image(_OLD, _PROBE),
     NEW: Image(_NEW, _PROBE),
@@ -31,18 +32,18 @@ IMAGES = {
 
 
 def namespace(name: str, labels: dict[str, str] | None = None) -> Object:
-    """A namespace."""
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}}
 
 
 def container(image: str = OLD, **fields: Any) -> Object:
-    """A container with a probe."""
     ports = [{"name": "infercanary", "containerPort": 9798}]
     return {"name": "model", "image": image, "imagePullPolicy": "Never", "ports": ports, **fields}
 
 
 def pod(*containers: Object, service: str = "", nodes: tuple[int, ...] = (1,), **annotations: str) -> Object:
-    """A template of pods on one of these nodes, the first if it can be; ``service`` where the owner's name is none."""
+    """Return a pod template for one of these nodes, preferably the first; ``service`` overrides the owner's
+    name.
+    """
     given = {"enable": "true", **({"service": service} if service else {}), **annotations}
     affinity = {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_in(*nodes)]},
@@ -66,18 +67,18 @@ def _in(*nodes: int) -> Object:
 
 
 def deployment(name: str, template: Object, namespace: str = "ml", replicas: int = 1, **spec: Any) -> Object:
-    """New pods come before old ones go."""
+    """Return a Deployment that creates new pods before it removes old pods."""
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     return _set("Deployment", name, namespace, template, replicas=replicas, strategy=rolling, **spec)
 
 
 def stateful_set(name: str, template: Object, namespace: str = "ml") -> Object:
-    """One replica."""
+    """Return a StatefulSet with one replica."""
     return _set("StatefulSet", name, namespace, template, replicas=1, serviceName=name)
 
 
 def job(name: str, template: Object, seconds: int, namespace: str = "ml") -> Object:
-    """Ends by itself after so many seconds, and is complete."""
+    """Return a Job that completes after this many seconds."""
     template["spec"]["restartPolicy"] = "Never"
     for each in template["spec"]["containers"]:
         each["command"] = ["sh", "-c", f"timeout {seconds} {' '.join(_PROBE)} || true"]

@@ -1,4 +1,4 @@
-"""A server without a probe, for a sidecar that sends requests: each answer takes a fixed time."""
+"""A server without a probe, for a sidecar that sends requests; each answer takes a fixed time."""
 
 import os
 import time
@@ -8,13 +8,11 @@ SECONDS = float(os.environ["WAIT_SECONDS"])
 
 
 class Answer(BaseHTTPRequestHandler):
-    """Sleeps, and says yes."""
-
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet: the second of two waits for the first one's acknowledgement
+    # head and body in one packet; otherwise the second packet waits for the acknowledgement of the first
+    wbufsize = -1
 
     def do_GET(self):
-        """Answer any path."""
         time.sleep(SECONDS)
         self.send_response(200)
         self.send_header("Content-Length", "3")
@@ -22,7 +20,7 @@ class Answer(BaseHTTPRequestHandler):
         self.wfile.write(b"yes")
 
     def log_message(self, *_arguments):
-        """Say nothing of requests."""
+        """Log no requests."""
 
 
 ThreadingHTTPServer(("127.0.0.1", 8000), Answer).serve_forever()

@@ -9,7 +9,7 @@ SECONDS = float(os.environ["WAIT_SECONDS"])
 
 
 class Wait:
-    """Sleeps."""
+    """Target that sleeps."""
 
     clock = HostClock()
 
@@ -17,16 +17,13 @@ class Wait:
         """Nothing to open."""
 
     def run(self, phase):
-        """Sleep."""
         with phase("compute"):
             time.sleep(SECONDS)
 
     def values(self, result):
-        """Always the same."""
         return [1.0]
 
     def environment(self):
-        """Nothing that an image may have changed."""
         return {}
 
     def close(self):

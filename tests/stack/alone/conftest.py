@@ -7,13 +7,13 @@ from harness import EXAMPLE, compose
 
 @pytest.fixture(scope="session")
 def image():
-    """That of the stack's inference services."""
+    """Image of the stack's inference services."""
     compose("build", "--quiet", "classify", seconds=600)
     return EXAMPLE
 
 
 @pytest.fixture
 def start(image, tmp_path):
-    """Starts a canary in a container of its own; it is gone afterwards, and what it logged is printed."""
+    """Start a canary in a separate container; remove it afterwards, and print its log."""
     with begun_in(tmp_path, image) as begin:
         yield begin

@@ -24,7 +24,7 @@ REPOSITORY = "infercanary-ab-test"
 BASE = f"{REPOSITORY}:base"
 LABEL = "infercanary.ab"
 SHORT = ("--restarts", "3", "--runs", "8", "--start-timeout", "60")
-FAST = ("--both", "env.INFERCANARY_INTERVAL_SECONDS=0.1")  # not the half second of an experiment
+FAST = ("--both", "env.INFERCANARY_INTERVAL_SECONDS=0.1")  # instead of the half second of an experiment
 QUICK = (*SHORT, *FAST)
 LONG = ("--restarts", "6", "--runs", "8", *FAST)
 SLOWER = "ENV WORK_BYTES=32e6"
@@ -36,7 +36,7 @@ Begin = Callable[..., "subprocess.Popen[str]"]
 
 
 class Ended(NamedTuple):
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -49,7 +49,7 @@ class Ended(NamedTuple):
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory):
-    """Builds an image on the base's with these lines of a Dockerfile; all are gone afterwards."""
+    """Build an image from the base image and additional Dockerfile lines; all images are removed afterwards."""
     if not run("docker", "images", "--quiet", "infercanary-example:dev"):
         compose("build", "--quiet", "classify", seconds=900)
     context = tmp_path_factory.mktemp("ab")
@@ -71,7 +71,7 @@ def images(tmp_path_factory):
 
 @pytest.fixture
 def settings(tmp_path):
-    """The setting `config`: a probe.yaml that names the target of fixed work."""
+    """Return the setting `config`: a probe.yaml with the target of fixed work."""
     path = tmp_path / "probe.yaml"
     path.write_text('canaries: {work: {target: "work:Work"}}\n')
     return f"config={path}"
@@ -79,7 +79,7 @@ def settings(tmp_path):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    """Of any experiment: no container and no process after a test, and no network at any time."""
+    """Check that experiments leave no containers and processes after a test, and never create a network."""
     yield
     eventually("no container of an experiment is left", 30, lambda: not containers())
     eventually("no process of an experiment is left", 30, lambda: not processes())
@@ -87,19 +87,19 @@ def nothing_is_left():
 
 
 def containers(*filters):
-    """Those of experiments, running or not."""
+    """Return the containers of experiments, running or not."""
     chosen = [word for each in (f"label={LABEL}", *filters) for word in ("--filter", each)]
     return run("docker", "ps", "--all", "--quiet", *chosen).split()
 
 
 def volumes():
-    """The anonymous volumes of their containers."""
+    """Return the anonymous volumes of these containers."""
     mounts = run("docker", "inspect", "--format", "{{range .Mounts}}{{.Name}} {{end}}", *containers())
     return set(mounts.split())
 
 
 def processes():
-    """Experiments, their reapers and their probes on this host."""
+    """Return the processes of experiments, reapers and probes on this host."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or ())
@@ -113,7 +113,7 @@ def command(*arguments):
 
 
 def ab(*arguments):
-    """The command, run to its end."""
+    """Run the command to its end."""
     done = subprocess.run(
         command(*arguments), capture_output=True, text=True, timeout=900, check=False, cwd=HERE
     )
@@ -123,7 +123,7 @@ def ab(*arguments):
 
 @pytest.fixture
 def begun():
-    """Starts the command, and returns when its first container runs."""
+    """Start the command, and return when its first container runs."""
     made = set()
     with ExitStack() as stack:
 
@@ -156,7 +156,7 @@ def test_the_same_image_is_not_called_slower(images, settings, trial):
     assert result["a"]["starts"] == result["b"]["starts"] >= 3
     assert result["a"]["image_bytes"] > 1e6
     assert {"start", "first_answer", "load", "first_run", "time_to_steady"} == set(result["a"]["cold_start"])
-    # Of the starts, since a pair that neighbours disturbed does not count.
+    # This is the order of starts, not of pairs, because a contended pair does not count.
     sides = "".join(re.findall(r"start \d+ of \d+ at most: ([AB])\b", ended.err))
     assert len(sides) >= 6 and sides.startswith("ABBAAB"), sides
     assert result["causes"] is None or not result["causes"]["changes"]
@@ -171,7 +171,7 @@ def test_a_slower_image_ends_with_1_and_says_why(images, settings, tmp_path):
     assert '<article class="regressed">' in page.read_text()
 
 
-@pytest.mark.campaign  # the same as the step of action.yml runs it; tests/integration/github has the other steps
+@pytest.mark.campaign  # runs the same command as the step of action.yml; tests/integration/github has the other steps
 def test_the_step_of_the_action_answers_for_a_slower_image(images, settings, tmp_path):
     options = ["--both " + settings, " ".join(LONG), "--both cpus=1"]
     found = {name: tmp_path / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
@@ -190,11 +190,12 @@ def test_the_step_of_the_action_answers_for_a_slower_image(images, settings, tmp
 @pytest.mark.parametrize("limit", ["cpuset=0", "cpus=0.5"])
 @pytest.mark.parametrize("trial", range(1, 4))
 def test_a_busy_loop_in_the_new_image_is_the_images(images, limit, trial):
-    """Beside the server, in its container: it takes the CPU in runs as in the rest of the time."""
+    """The busy loop is in the server's container, and takes CPU time during and between runs."""
     busy = images("busy", 'CMD ["sh", "-c", "(while :; do :; done) & exec python serve.py"]')
     ended = ab(BASE, busy, *LONG, "--both", limit, "--json")
     print(ended.out)
-    # A quota holds back every other repeat or so, and the median may stay where it was: then nothing is blamed.
+    # With a quota about every other repeat is throttled, and the median may not change. Then nothing is
+    # blamed.
     assert ended.code == 1 or (limit == "cpus=0.5" and ended.code == 3), ended
     assert ended.code == 3 or ended.json["causes"]["cause"] == "image"
 
@@ -202,7 +203,7 @@ def test_a_busy_loop_in_the_new_image_is_the_images(images, limit, trial):
 @pytest.mark.campaign
 @pytest.mark.parametrize("trial", range(1, 4))
 def test_a_neighbour_of_both_images_is_neithers(images, trial):
-    """It has the core that both are pinned to, all of the time."""
+    """The neighbour always uses the core to which both images are pinned."""
     name = f"{REPOSITORY}-neighbour"
     options = ("--name", name, "--cpuset-cpus", "0", "--network", "none")
     run("docker", "run", "--detach", "--rm", *options, BASE, "sh", "-c", "while :; do :; done")
@@ -216,9 +217,10 @@ def test_a_neighbour_of_both_images_is_neithers(images, trial):
     assert ended.json["verdict"] in OPEN
 
 
-@pytest.mark.campaign  # a minute and a half; tests/unit/ab has settings and claims, and a slower image ends as here
+# takes a minute and a half; tests/unit/ab has settings and claims, and a slower image ends in the same way
+@pytest.mark.campaign
 def test_one_image_under_two_settings_is_compared_and_a_claim_checked(images, settings):
-    """Four times the work: the claim that it takes a fifth longer at most is refuted, on a busy machine too."""
+    """Four times the work: the claim of at most 20 % is refuted, on a busy machine too."""
     own = ("--both", "cpus=1", "--b", "cpus=0.9", "--b", "env.WORK_BYTES=32e6", "--expect", "+20%")
     ended = ab(BASE, "--both", settings, *LONG, *own, "--json")
     assert ended.code == 1, ended
@@ -231,7 +233,7 @@ def test_one_image_under_two_settings_is_compared_and_a_claim_checked(images, se
 
 @pytest.mark.campaign
 def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(images, begun):
-    """It runs every 30 s at 1 % by its own settings: one start's 8 runs would take 4 minutes."""
+    """The server's own settings give a run every 30 s at 1 %: the 8 runs of a start would take 4 minutes."""
     begin = time.monotonic()
     child = begun(BASE, images("again", "LABEL again=1"), *SHORT, "--both", "env.WORK_BYTES=4e6")
     assert child.stderr is not None
@@ -299,7 +301,9 @@ def test_ctrl_c_cleans_up_and_prints_what_is_known(images, settings, begun, numb
 
 
 def test_a_killed_experiment_leaves_nothing_and_another_one_only_what_is_not_its_own(images, settings, begun):
-    """Where its reaper was killed too, the next experiment removes what is left; not what runs beside it."""
+    """If the reaper was killed too, the next experiment removes what is left, but not the containers of a
+    running experiment.
+    """
     child = begun(BASE, BASE, "--both", settings)
     running = containers("status=running")
     lost = run(

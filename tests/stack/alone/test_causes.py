@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.quiet, pytest.mark.campaign]
 
 QUIET_RUNS, CONTENDED_RUNS = 4, 6
 
-# Which metrics a cause moves. Run-queue seconds are not here: a busy machine moves them at any time.
+# Metrics that increase with each cause. Run-queue seconds are left out, because they increase on a busy
+# machine at any time.
 COUNTED = {
     "cgroup_throttled": (
         "infercanary_cgroup_cpu_throttled_periods_total",
@@ -33,35 +34,35 @@ COUNTED = {
 }
 CAUSES = {*COUNTED, "cpu_wait_outside", "cpu_wait_inside", "cpuset_changed", "io_pressure", "gc"}
 BY_CHANCE = {"cpu_wait_outside", "stalled"}
-# The share of runs that may have another tag too: the disturbance is then really both.
+# Largest share of runs that may also have another tag, because the disturbance really causes both.
 FOLLOWS = {
-    ("memory_limit", "io_pressure"): 1.0,  # what does not fit is read again from the disk
-    ("memory_limit", "cpu_wait_inside"): 1.0,  # the process that reads it is in the container
-    ("cgroup_throttled", "gc"): 1 / CONTENDED_RUNS,  # a period can end in the middle of a collection
+    ("memory_limit", "io_pressure"): 1.0,  # pages that do not fit are read from the disk again
+    ("memory_limit", "cpu_wait_inside"): 1.0,  # the process that reads the file is in the container
+    ("cgroup_throttled", "gc"): 1 / CONTENDED_RUNS,  # a period may end during a garbage collection
 }
 RUN_QUEUE = "infercanary_run_queue_seconds_total"
 CPUSET = "infercanary_cgroup_cpuset_cpus"
 GRANTED = "infercanary_process_granted_cpus"
 
-FILE_BYTES = 192 << 20  # half of it fits: with less, there would be no room for a round
+FILE_BYTES = 192 << 20  # half of the file fits; less would leave no room for a round of the canary
 
 
 class Seen(NamedTuple):
-    """What the canary showed: numbers after the quiet and after the contended runs, and those runs."""
+    """The canary's reports after the quiet and after the contended runs, and these runs."""
 
     before: Report
     after: Report
     quiet: list[Run]
     contended: list[Run]
     idle: float
-    """Share of the machine's CPU time that nobody used from the disturbance on."""
+    """Idle share of the machine's CPU time since the disturbance began."""
 
     def grown(self, metric):
         return (value(self.after, metric) or 0.0) - (value(self.before, metric) or 0.0)
 
 
 def value(report, metric):
-    """The one value of a metric, of the canary's thread where others have one too; or None."""
+    """Return the metric's value, for the canary's thread if there are several threads; None without a value."""
     points = [point for family in report.families if family.name == metric for point in family.points]
     points = [point for point in points if "process" not in point.labels]
     assert len(points) <= 1
@@ -69,7 +70,7 @@ def value(report, metric):
 
 
 def seen_by(canary, disturb):
-    """Quiet runs, the disturbance, and the runs from then on."""
+    """Record quiet runs, then disturb the canary and record further runs."""
     before, quiet = canary.ran(QUIET_RUNS, time.time())
     disturb()
     cpus = psutil.cpu_times()
@@ -84,13 +85,13 @@ def seen_by(canary, disturb):
 
 
 def idle_since(before):
-    """The share of the machine's CPU time that nobody used since then (psutil.cpu_times())."""
+    """Return the idle share of the machine's CPU time since ``before`` (psutil.cpu_times())."""
     spent = [now - then for now, then in zip(psutil.cpu_times(), before, strict=True)]
     return spent[before._fields.index("idle")] / sum(spent)
 
 
 def assert_only(cause, seen):
-    """It shows, by the second run, and no other does."""
+    """Check that the cause's tag appears by the second run, and no other cause's tag."""
     assert any(cause in run.tags for run in seen.contended[:2]), cause
     assert all(run.outcome == "ok" for run in (*seen.quiet, *seen.contended))
     for other in CAUSES:
@@ -98,7 +99,7 @@ def assert_only(cause, seen):
             sum(other in run.tags for run in runs) / len(runs) for runs in (seen.quiet, seen.contended)
         )
         if other in BY_CHANCE:
-            # On a machine that others keep busy it is no chance, but the truth.
+            # On a machine with other load, these tags are correct.
             assert other == cause or contended <= quiet + 0.7 or seen.idle < 0.5, other
         else:
             share = FOLLOWS.get((cause, other), 0.0)
@@ -115,16 +116,17 @@ def test_a_cpu_quota(start):
     seen = seen_by(canary, lambda: run("docker", "update", "--cpus", "0.5", canary.name))
     assert value(seen.after, GRANTED) == 0.5 < (value(seen.before, GRANTED) or 0.0)
     assert_only("cgroup_throttled", seen)
-    # The rest of a period, at least once.
+    # The rest of one CPU quota period, at least once.
     assert seen.grown("infercanary_cgroup_cpu_throttled_seconds_total") > (0.03 if seen.idle > 0.5 else 0.0)
     assert_not_taken_for_preemption(canary)
 
 
 def assert_not_taken_for_preemption(canary):
-    """Of so many throttled runs one after another, two at most are `cpu_wait_outside` too.
+    """Check that at most two of the throttled runs also have the tag `cpu_wait_outside`.
 
-    The kernel counts a thread that its quota holds back as waiting for a CPU: were that not taken off, all of them
-    would be. A neighbour that is busy for a while is waited for; one that never rests is no mix-up.
+    The kernel counts throttled time as CPU wait, so without the subtraction every run would have the tag. The
+    test waits
+    while a neighbour is busy.
     """
 
     def apart():
@@ -158,13 +160,15 @@ def test_a_neighbour_on_the_same_cpu(start, image):
     )
     seen = seen_by(canary, lambda: run("docker", "start", neighbour))
     assert_only("cpu_wait_outside", seen)
-    # With equal weights it waits for as long as it computes, in every run.
+    # With equal weights the canary waits as long as it computes, in every run.
     assert all("cpu_wait_outside" in run.tags for run in seen.contended[1:])
     assert seen.grown(RUN_QUEUE) > 0.3 * sum(sum(run.latencies) for run in seen.contended)
 
 
 def test_a_memory_limit(start):
-    """Beside the probe the container reads a file again and again; what changes is that it does not fit any more."""
+    """The container reads a file again and again beside the probe. After the change the file no longer fits
+    into memory.
+    """
     reading = (
         f"head -c {FILE_BYTES} /dev/zero >/tmp/file; sync /tmp/file; while cat /tmp/file; do sleep 0.3; done"
     )
@@ -174,8 +178,8 @@ def test_a_memory_limit(start):
         files = "/sys/fs/cgroup/memory.current /sys/fs/cgroup/memory/memory.usage_in_bytes"
         used = run("docker", "exec", canary.name, "sh", "-c", f"cat {files} 2>/dev/null || true")
         limit = int(used) - FILE_BYTES // 2
-        # Twice as much with swap, Docker's own default. Where that limit is no higher, cgroup v1 comes to it first, and
-        # memory.failcnt counts none of the hits.
+        # Set twice as much with swap, which is Docker's default. If both limits are equal, cgroup v1 reaches
+        # the one with swap first, and memory.failcnt does not increase.
         run("docker", "update", "--memory", str(limit), "--memory-swap", str(2 * limit), canary.name)
 
     seen = seen_by(canary, limit)
@@ -201,5 +205,6 @@ def test_a_stop_of_two_seconds(start, stop, resume):
 
     seen = seen_by(canary, stall)
     assert_only("stalled", seen)
-    # A tick of the sampler, a quarter of a second, was under way: what was left of it passed anyway.
+    # The stop begins during a sampler's tick of a quarter of a second, and the rest of this tick does not
+    # count.
     assert stood_still - 0.4 < seen.grown("infercanary_stalled_seconds_total") < stood_still + 0.2

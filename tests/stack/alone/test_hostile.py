@@ -16,9 +16,10 @@ from probed import IMAGE, MOUNT, UNHARMED, exporter, state
 PROBES = 20
 SECONDS = float(os.environ.get("HOSTILE_SECONDS", "600"))
 MOST_BYTES = 300 << 20
-"""Of the container: Compose gives it 512 MiB, and without an attack it has about 100."""
+"""Limit of the exporter's memory. Compose gives the container 512 MiB; without an attack it uses about 100.
+"""
 TLS = frozenset({"silent", "half_hellos"})
-# The kernel's name of the most bytes that a control group had differs by version.
+# The file with a control group's peak memory has another name in each version.
 PEAK = "cat /sys/fs/cgroup/memory/memory.max_usage_in_bytes /sys/fs/cgroup/memory.peak 2>/dev/null || true"
 
 
@@ -75,7 +76,7 @@ def test_hostile_for_ten_minutes(tmp_path, way):
 
 
 def certificate(folder):
-    """A key and a certificate for loopback, and the settings that name them."""
+    """Make a key and a certificate for loopback, and the settings with their paths."""
     run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=x", "-addext",
         "subjectAltName=IP:127.0.0.1", "-keyout", str(folder / "server.key"), "-out",
         str(folder / "server.pem"))  # fmt: skip

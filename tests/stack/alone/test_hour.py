@@ -24,11 +24,11 @@ QUIET_SECONDS, MOST_BUSY = 20.0, 15.0  # percent of all CPUs
 
 
 class Trouble(NamedTuple):
-    """What is done to the stack, and what must be sent of it."""
+    """A change to the stack, and the alerts that must be sent."""
 
     name: str
     services: tuple[str, ...] = ()
-    """Of the Compose file's profile ``broken``."""
+    """Services of the Compose file's profile ``broken``."""
     command: tuple[str, ...] = ()
     sent: Set[tuple[str, str]] = frozenset()
     """Service and alert."""
@@ -45,17 +45,17 @@ TROUBLES = (
     Trouble("neighbour", ("broken-crowded", "broken-neighbour"), sent={("broken-crowded", "InferCanarySharedCores")}),
     Trouble("quota", command=LESS, sent={QUOTA}),
     Trouble("exporter", command=STOP, sent={("", "InferCanaryExporterDown")}),
-    # Three that share no service: each is found beside the others.
+    # Three troubles at once without a common service: each one is found.
     Trouble("three at once", ("broken-upgrade", "broken-wheel"), LESS, {SLOW, WHEEL, QUOTA}),
 )  # fmt: skip
 
 
 @pytest.fixture
 def shipped(tmp_path):
-    """The stack of the shipped files, on a machine without other work."""
+    """Run the stack of the shipped files, on a machine without other work."""
     remove_containers()
     times = psutil.cpu_times_percent(interval=QUIET_SECONDS)
-    busy = 100 - times.idle - times.iowait - times.nice  # what is nice yields to the stack
+    busy = 100 - times.idle - times.iowait - times.nice  # processes with a nice value yield to the stack
     if busy > MOST_BUSY:
         pytest.skip(f"{busy:.0f} % of the machine's CPUs are taken before the stack is started")
     with started(tmp_path, {}) as running:
@@ -83,7 +83,8 @@ def test_an_hour(shipped, trouble):
         time.sleep(min(LOOK_SECONDS, SECONDS - passed))
     received = shipped.received()
     assert {(alert.labels.get("service", ""), alert.name) for alert in received} == trouble.sent
-    # Once, however often it is sent along with others of its group; a slow image may be called severe at a later look.
+    # Each alert counts once, although notifications repeat it with others of its group. A slow image may
+    # become severe at a later look.
     starts = Counter(
         (alert.name, alert.labels["severity"], alert.labels.get("container"))
         for alert in {(alert.began, alert.name, str(alert.labels)): alert for alert in received}.values()

@@ -19,7 +19,7 @@ LIBRARY = "/usr/local/lib/python3.11/dist-packages/torch/lib/libgomp.so.1"
 
 
 def points(report, metric):
-    """Labels of a metric's points that are not 0."""
+    """Return the labels of the metric's points with a value other than 0."""
     return {tuple(p.labels) for f in report.families if f.name == metric for p in f.points if p.value}
 
 

@@ -1,8 +1,9 @@
-"""What a probe takes of memory never costs its tenant: ways to start it × troubles, in real containers with limits.
+"""A probe's memory never harms the server: each way to start a probe, each trouble, in real containers with
+limits.
 
-The container has 1,100 MiB, and the server in it 700. In each cell the server stays up (the same process, which
-answers, and none of whose allocations failed), the kernel ends nothing, and the reason is in the log and at a real
-exporter.
+The container has 1,100 MiB, of which the server holds 700. In each case the server stays up (the same process
+answers,
+without a failed allocation), the kernel kills nothing, and log and exporter show the reason.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from ports import free_port
 
 pytestmark = (
     pytest.mark.campaign
-)  # tests/integration/probe/test_memory_limits.py has limits by control groups in CI
+)  # in CI, tests/integration/probe/test_memory_limits.py has limits by control groups
 
 MOUNTED = Path(__file__).parent / "memory"
 LIMIT, HELD = 1100, 700  # MiB
-OWN_LIMIT = 400  # of a probe that is alone in a container
+OWN_LIMIT = 400  # for a probe alone in a container
 
 NAME, ALONE = f"{PROJECT}-memory", f"{PROJECT}-memory-alone"
 SERVER = ("python3", "/app/tenant.py")
@@ -39,18 +40,20 @@ WAYS = ("background", "beside", "exec", "inside", "alone")
 EACH_WAY = pytest.mark.parametrize("way", WAYS)
 
 SMALL = {"target": "torch", "options": {"model": "models:relu", "inputs": [{"shape": [8]}]}}
-"""Opened first, and when the server has what it holds; goes on, whatever happens to the other."""
+"""This canary opens first, when the server holds its memory. It continues, whatever happens to the large
+canary.
+"""
 
 
 def canary(model, *shape, batches=()):
-    """The settings of one by torch, and of its sweep."""
+    """Return the settings of a torch canary with an optional sweep."""
     options = {"model": model, "inputs": [{"shape": list(shape or (8,))}]}
     sweep = {"sweep": {"batches": list(batches), "seconds": 1.5 * len(batches), "every_seconds": 1}}
     return {"target": "torch", "options": options, **(sweep if batches else {})}
 
 
 class Scene:
-    """A server in a container, a probe that was started in one of the ways, and an exporter that polls it."""
+    """A server in a container, a probe started in one of the ways, and an exporter that polls the probe."""
 
     def __init__(self, way, folder, image, stack):
         self._way = way
@@ -60,7 +63,7 @@ class Scene:
         self._once: subprocess.Popen[str] | None = None
 
     def begin(self, big, small=SMALL, holds=HELD):
-        """Start it all. The kind `exec` has no exporter: its probe answers none."""
+        """Start server, probe and exporter. The way `exec` has no exporter, because its probe serves nothing."""
         canaries = {"small": small, "big": big} if small else {"big": big}
         settings = {"interval_seconds": 0.5, "duty_cap": 1, "timeout_seconds": 5}
         (self._folder / "probe.yaml").write_text(
@@ -96,25 +99,25 @@ class Scene:
 
     @property
     def probe(self):
-        """The container that it is in."""
+        """Name of the probe's container."""
         return ALONE if self._way == "alone" else NAME
 
     def server(self):
-        """What it says of itself."""
+        """Return the server's answer about itself."""
         return json.loads(get(self._url))
 
     def take(self, mib, rate=100):
-        """Let the server take more; back when it has."""
+        """Let the server allocate memory, and wait until it has done so."""
         asked = urllib.request.Request(f"{self._url}/take?mib={mib}&rate={rate}", method="POST")
         with urllib.request.urlopen(asked, timeout=60) as response:
             assert json.load(response)["failed"] == 0
 
     def value(self, name, **labels):
-        """At the exporter; 0 where it has none."""
+        """Return the exporter's value of a series; 0 without the series."""
         return self.exporter.value(name, **labels) or 0.0
 
     def ran(self, name, runs=2):
-        """Wait for runs of a canary that go well."""
+        """Wait for successful runs of a canary."""
 
         def count():
             return self.value("infercanary_runs_total", canary=name, outcome="ok")
@@ -123,7 +126,7 @@ class Scene:
         eventually(f"{name} runs", 60, lambda: count() >= before + runs)
 
     def out_of_memory(self, words):
-        """Wait until the exporter and the log say it of the large canary, or the one command that was run does."""
+        """Wait until exporter and log report the large canary as out of memory; for `exec`, the command does."""
         if self._once is not None:
             code, output = self.ended()
             assert code == 3 and re.search(words, output)
@@ -133,24 +136,24 @@ class Scene:
         assert re.search(words, self.log()), self.log()
 
     def ended(self):
-        """The exit code of the one command, and what it printed."""
+        """Return exit code and output of the `exec` command."""
         assert self._once is not None
         output, _ = self._once.communicate(timeout=90)
         print(output)
         return self._once.returncode, " ".join(output.split())
 
     def log(self):
-        """Of the probe."""
+        """Return the probe's log."""
         return run("sh", "-c", f"docker logs {self.probe} 2>&1")
 
     def goes_on(self):
-        """The other canary runs, and the server is unharmed."""
+        """Check that the small canary runs and the server is unharmed."""
         if self._way != "exec":
             self.ran("small")
         self.unharmed()
 
     def unharmed(self, kills=0):
-        """The server is the one that was started, and lost nothing."""
+        """Check that the server was not restarted, and that no allocation failed."""
         now = self.server()
         assert (now["pid"], now["started"], now["failed"]) == (self._first["pid"], self._first["started"], 0)
         assert state_of(NAME) == self._state
@@ -188,13 +191,13 @@ class Scene:
 
 
 def state_of(name):
-    """What changes where a container is started anew, or ends."""
+    """Return facts that change if the container restarts or ends."""
     [found] = json.loads(run("docker", "inspect", name))
     return (*(found["State"][key] for key in ("Running", "Pid", "StartedAt")), found["RestartCount"])
 
 
 def oom_kills(name):
-    """How many processes of the container the kernel ended for memory."""
+    """Return the number of the container's processes that the kernel killed for memory."""
     files = "/sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control"
     text = run("docker", "exec", name, "sh", "-c", f"cat {files} 2>/dev/null || true")
     [found] = re.findall(r"^oom_kill (\d+)$", text, re.MULTILINE)
@@ -230,8 +233,10 @@ def test_a_factory_that_grows(scene, way):
 
 @EACH_WAY
 def test_memory_that_the_server_takes_later(scene, way):
-    """Of a process of the probe's own: it gives way. In the server's own, the next round does, and sweeps with it."""
-    if way == "inside":  # a round takes up to 50 MiB for a moment
+    """A probe in a separate process closes the large canary. In the server's process, runs and sweeps are
+    postponed.
+    """
+    if way == "inside":  # a round takes up to 50 MiB for a short time
         scene.begin(canary("models:relu", 1, 3, 512, 512, batches=(1, 2)), holds=500)
         swept = "infercanary_sweep_samples_per_second"
         eventually("it was swept", 60, lambda: scene.value(swept, canary="big", batch="2"))
@@ -261,9 +266,12 @@ def test_memory_that_the_server_takes_later(scene, way):
 
 @pytest.mark.parametrize("way", ["beside", "background", "exec"])
 def test_a_factory_that_takes_all_in_an_instant(scene, way):
-    """Nothing can be known before, nor seen in time: the kernel ends the probe, and not the server."""
+    """Nothing warns of this allocation, and no thread sees it in time: the kernel kills the probe, but not
+    the server.
+    """
     scene.begin(canary("models:leaping"))
-    # To count kills is a process in the container: beside one that takes all, the kernel would end the server for it.
+    # Counting kills starts a process in the container. Next to a factory that takes all memory, the kernel
+    # might then kill the server.
     if way == "exec":
         assert scene.ended()[0] == 137
     elif way == "beside":

@@ -16,7 +16,8 @@ from canaries import TARGET
 from harness import ROOT, Stack, eventually, run
 from ports import free_port
 
-# What Debian's Podman wants on a machine without systemd; elsewhere it changes nothing that is tested.
+# Debian's Podman needs these settings on a machine without systemd. Elsewhere they change nothing that is
+# tested.
 CONF = """
 [containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
@@ -36,12 +37,12 @@ Podman = Callable[..., str]
 
 @pytest.fixture
 def podman(tmp_path):
-    """Podman with a storage of its own, and its socket."""
+    """Run Podman with separate storage, and its socket."""
     if not shutil.which("podman") or os.geteuid() != 0:
         pytest.skip("no Podman here, or not root")
     (tmp_path / "containers.conf").write_text(CONF)
     conf = str(tmp_path / "containers.conf")
-    with tempfile.TemporaryDirectory(prefix="podman-") as runs:  # no longer path than one of 50 characters
+    with tempfile.TemporaryDirectory(prefix="podman-") as runs:  # Podman limits the path to 50 characters
         base = ["podman", "--root", f"{tmp_path}/storage", "--runroot", runs, "--storage-driver", "vfs"]
         call = lambda *arguments: run(*base, *arguments, CONTAINERS_CONF=conf).strip()  # noqa: E731
         service = subprocess.Popen(
@@ -57,7 +58,7 @@ def podman(tmp_path):
 
 
 def test_a_container_is_found_ends_and_comes_back_as_another_image(podman, tmp_path):
-    # An image of nothing but links: a container gets this machine's own programs.
+    # An image with only symbolic links to /usr, so a container uses this machine's programs.
     with tarfile.open(tmp_path / "bare.tar", "w") as tar:
         for name in ("bin", "lib", "lib64", "sbin"):
             link = tarfile.TarInfo(name)
@@ -85,7 +86,7 @@ def test_a_container_is_found_ends_and_comes_back_as_another_image(podman, tmp_p
     exporter = Stack(f"http://{listen}")
 
     def images():
-        """Those of the containers that are up."""
+        """Return the images of the containers that are up."""
         up = {labels["container"] for labels, on in exporter.samples("infercanary_up") if on}
         infos = exporter.samples("infercanary_container_info")
         return [labels["image"] for labels, _ in infos if labels["container"] in up]
@@ -100,7 +101,7 @@ def test_a_container_is_found_ends_and_comes_back_as_another_image(podman, tmp_p
         )
         stack.enter_context(process)
         stack.callback(process.terminate)
-        # `localhost/`, which Podman puts before the name, is not shown.
+        # Podman puts `localhost/` before the name; the exporter does not show it.
         eventually("it is found", 30, lambda: images() == ["bare:1"])
         podman("stop", "--time", "1", "app")
         eventually("it is gone, by an event", 20, lambda: not exporter.samples("infercanary_up"))

@@ -25,7 +25,7 @@ PEAK = r"sed -n 's/^VmHWM:\s*\([0-9]*\) kB/\1/p' /proc/[0-9]*/status | sort -n |
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     ("probes", "least"),
-    # Those that keep the judge busy are taken more slowly.
+    # Reports that keep the judge busy are stored more slowly.
     [pytest.param("worst", FITTING / 2, id="worst"), pytest.param("regressed", FITTING / 4, id="regressed")],
 )
 def test_as_many_as_fit_stay_within_the_memory_that_is_planned(tmp_path, probes, least):

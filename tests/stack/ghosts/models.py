@@ -11,7 +11,7 @@ WELL_SECONDS = 15
 
 
 def _compute(seconds):
-    """As much arithmetic as takes about so long on a CPU of its own."""
+    """Compute for about this many seconds on an otherwise idle CPU."""
     for _ in range(round(seconds * 50)):
         sum(range(700_000))
 
@@ -28,7 +28,7 @@ FAULTS = {"none": lambda: None, "raises": _fail, "hangs": _hang}
 
 
 class Model:
-    """Sleeps or computes for ``seconds``; from a time after :meth:`open` on, the fault."""
+    """Sleeps or computes for ``seconds`` in each run; the fault begins some time after :meth:`open`."""
 
     clock = HostClock()
 

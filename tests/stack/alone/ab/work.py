@@ -13,9 +13,9 @@ from infercanary.probe.targets import Target
 
 
 class Work:
-    """Hashes WORK_BYTES (default 8,000,000) in its compute phase, and holds WORK_HOLDS_BYTES beside them.
+    """Hashes WORK_BYTES (default 8,000,000) in its compute phase, and holds WORK_HOLDS_BYTES in addition.
 
-    WORK_FAILS says how it goes wrong: exit, raise.
+    WORK_FAILS is the kind of failure: exit or raise.
     """
 
     def __init__(self):

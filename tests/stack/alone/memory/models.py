@@ -16,7 +16,7 @@ PIECE = 4
 
 
 class Holding:
-    """The relu, with so many MiB of weights, taken in pieces at ``rate`` MiB/s."""
+    """A ReLU with weights of this many MiB, allocated in pieces at ``rate`` MiB/s."""
 
     def __init__(self, mib=0, rate=float("inf")):
         self.weights: list[Tensor] = []
@@ -26,12 +26,13 @@ class Holding:
             time.sleep(max(0.0, begin + taken / rate - time.monotonic()))
 
     def __call__(self, x):
-        """The relu."""
         return torch.relu(x)
 
 
 def relu():
-    """No weights; where a server is in the container, once that serves: what it holds it has by then."""
+    """Return a model without weights; in a server's container, wait until the server has its memory and
+    serves.
+    """
     while "HOLDS" in os.environ:
         with suppress(OSError):
             socket.create_connection(("127.0.0.1", 8000)).close()
@@ -41,12 +42,14 @@ def relu():
 
 
 def holding():
-    """As much as fits beside the server, as long as that takes no more."""
+    """Return a model that fits beside the server, until the server takes more."""
     return Holding(64)
 
 
 def patient():
-    """The same, in a factory that then waits: for a first run that comes later than the server's growth."""
+    """Return the same model from a factory that waits, so that the first run comes after the server took more
+    memory.
+    """
     model = Holding(64)
     Path("/tmp/patient").touch()
     time.sleep(60)
@@ -54,11 +57,13 @@ def patient():
 
 
 def growing():
-    """More than any container here has, in pieces, at half of the rate up to which nothing may be killed."""
+    """Take more memory than any container has, in pieces, at half of the rate up to which nothing may be
+    killed.
+    """
     return Holding(2048, 100)
 
 
 def leaping():
-    """The same within an instant, in C code that keeps the interpreter's lock: no thread can look meanwhile."""
+    """Take the same memory at once, in C code that holds the interpreter's lock, so no thread can check it."""
     bytes(b"\1" * (2048 * MIB))
     return Holding()

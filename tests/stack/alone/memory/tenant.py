@@ -1,7 +1,8 @@
-"""A server that holds memory, and takes more when it is asked to. Mounted into containers by test_memory.py.
+"""A server that holds memory, and takes more on request. Mounted into containers by test_memory.py.
 
-``GET /`` answers what it has, and allocates something for that; ``POST /take?mib=300&rate=100`` takes more, at so many
-MiB/s. It begins with HOLDS MiB. With PROBE set, the probe of ``/app/probe.yaml`` runs in this process.
+``GET /`` allocates memory and returns the server's state; ``POST /take?mib=300&rate=100`` takes more, in
+MiB/s. The
+server begins with HOLDS MiB. With PROBE set, the probe of ``/app/probe.yaml`` runs in this process.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ state = {"pid": os.getpid(), "started": time.time(), "failed": 0, "held": 0}
 
 
 def take(mib, rate=float("inf")):
-    """Take memory, and write to it."""
+    """Allocate memory, and write to it."""
     begin, taken = time.monotonic(), 0
     while taken < mib:
         try:
@@ -35,10 +36,9 @@ def take(mib, rate=float("inf")):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One client at a time needs no more."""
+    """Serves one client at a time."""
 
     def do_GET(self):
-        """Say what it has."""
         try:
             bytes(b"\1" * (8 * MIB))
         except MemoryError:
@@ -46,13 +46,13 @@ class Handler(BaseHTTPRequestHandler):
         self.answer()
 
     def do_POST(self):
-        """Take more, and then answer."""
+        """Allocate more memory, and then answer."""
         asked = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query))
         take(int(asked["mib"]), float(asked["rate"]))
         self.answer()
 
     def answer(self):
-        """What it has, as JSON."""
+        """Send the state as JSON."""
         body = json.dumps(state).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -60,11 +60,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_):
-        """Nothing: the log is the probe's."""
+        """Log no requests: the log is the probe's."""
 
 
 def main():
-    """Take what it holds, start the probe if it is to have one, and serve."""
+    """Allocate the memory, start the probe if requested, and serve."""
     take(int(os.environ.get("HOLDS", "700")))
     if os.environ.get("PROBE"):
         from infercanary.probe.config import read
