@@ -49,7 +49,9 @@ def start(
     samples = []
     for i in range(runs if medians is None else len(medians)):
         time = at + every * i
-        spin = rng.lognormvariate(0, noise) * _level(control, time)
+        spin = 0.0
+        if medians is None or "controls" not in fields:
+            spin = rng.lognormvariate(0, noise) * _level(control, time)
         median = medians[i] if medians is not None else rng.lognormvariate(0, noise) * _level(seconds, time)
         run = {
             "sequence": i,

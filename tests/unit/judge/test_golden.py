@@ -17,7 +17,7 @@ from infercanary.ab.estimate import PairJudge
 from infercanary.judge import drift
 from infercanary.judge.changepoints import scan
 from infercanary.judge.model import Start
-from infercanary.judge.policy import FILES, LIVE
+from infercanary.judge.policy import FILES
 from infercanary.judge.pooling import shift_of_starts
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.samples import compare
@@ -133,8 +133,7 @@ def everything():
         ]
     for name, starts, siblings in drifts():
         shift = drift.detect(starts, siblings, "c", restarts_of(starts)).shift
-        count = sum(len(drift.blocks(start.samples, LIVE.drift.block_runs)) for start in starts)
-        found[name] = ["drifted" if shift else "no drift", [], [count]]
+        found[name] = ["drifted" if shift else "no drift", [], []]
     for name, values in series():
         changes = scan(values.tolist())
         found[f"scan {name}"] = [
