@@ -20,16 +20,18 @@ from hypothesis import settings
 from infercanary.probe.measures import peak, reset_peak, resident
 from infercanary.probe.memory import readable
 
-# Never a timed test: machines are shared, and a slow moment is no mistake.
+# No test has a deadline, because machines are shared and a slow moment is not a fault.
 settings.register_profile("untimed", deadline=None, max_examples=40)
 settings.load_profile("untimed")
 
 MOST_MEMORY = 1 << 30
-"""Bytes that a test may take: suites run on small machines, some of which never refuse an allocation."""
-# CUDA's libraries, which PyPI's torch loads without a GPU too, and what its profiler keeps of them, are 1 to 1.8 GiB.
+"""Largest memory of a test in bytes. Tests also run on small machines, and some machines never refuse an
+allocation.
+"""
+# CUDA's libraries and their profiler use 1 to 1.8 GiB. PyPI's torch loads them even without a GPU.
 MOST_BESIDE_CUDA = 3 << 30
 
-# What makes the skipped tests run, by what their reasons name: the first that fits.
+# Command that runs a skipped test, by a pattern of the reason; the first match counts.
 COMMANDS = {
     r"CUDA|NVIDIA|GPU": "make gpu, on a machine with an NVIDIA GPU",
     r"PostgreSQL|C compiler|C\+\+|openssl|OpenSSL|faketime|[Cc]hromium|assembler": (
@@ -42,8 +44,9 @@ COMMANDS = {
     r"Docker|docker|registry": "sudo .ci/docker, then make test-stack",
 }
 
-# One Compose stack a session, one cluster: the tests of each run in one process, in this order. What only reads goes
-# first, what restarts and replaces containers after it. Other files beside those of the cluster need none.
+# A session has one Compose stack and one cluster. Tests of each run in one process in this order: tests that
+# only read are first, tests that restart and replace containers are last. Other files in the cluster's folder
+# need no cluster.
 SHARED_STACK = PurePosixPath("tests/stack")
 SHARED_CLUSTER = PurePosixPath("tests/kubernetes")
 ORDER = {
@@ -76,9 +79,11 @@ def _is_shared(path):
 
 
 def _scopes(nodeids):
-    """Tests of one scope run in one process, one after the other: those of what is shared, and those of a file.
+    """Return the scope of each test. Tests of one scope run one after another in one process.
 
-    Of a file that has both kinds the quiet tests are a scope of their own: they stand at the end of the order.
+    A shared stack or cluster is one scope, and so is a file. If a file has quiet tests as well as others, the
+    quiet tests
+    are a separate scope, because they are at the end of the order.
     """
     found, parts, before = {}, Counter[PurePosixPath](), None
     for nodeid in nodeids:
@@ -91,8 +96,10 @@ def _scopes(nodeids):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session):
-    """Each process begins with other files: pytest's changes to a file's asserts take longer than its import, and what
-    one process has compiled the others read."""
+    """Import the test files in another order in each process: a process reads what others have compiled.
+
+    pytest takes longer to rewrite the asserts of a file than to import it.
+    """
     process = getattr(session.config, "workerinput", None)
     if process is None or session.config.args != session.config.getini("testpaths"):
         return
@@ -102,14 +109,17 @@ def pytest_collection(session):
         try:
             _ = pytest.Module.from_parent(session, path=path).obj
         except (Exception, pytest.skip.Exception):
-            # It is reported when it is collected. By importlib half of it stays, and would be taken for the whole.
+            # The error is reported when the file is collected. The half-imported module must not stay in
+            # `sys.modules`, because it would be used as if it were complete.
             for name, module in [*sys.modules.items()]:
                 if getattr(module, "__file__", None) == str(path):
                     del sys.modules[name]
 
 
 def pytest_collection_modifyitems(items):
-    """The shared stack first, then the longest files; quiet tests last, for these wait for all others."""
+    """Sort the tests: shared stack first, then the longest files, and quiet tests last, because they wait for
+    all others.
+    """
     seconds = {}
     for item in items:
         if mark := item.get_closest_marker("takes"):
@@ -133,7 +143,7 @@ def _lock(item, name, kind):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """A quiet test runs while no other does, in whichever process; no other starts while one waits."""
+    """Run a quiet test alone over all processes; while it waits, no other test starts."""
     if item.get_closest_marker("quiet"):
         with _lock(item, "door", fcntl.LOCK_EX), _lock(item, "room", fcntl.LOCK_EX):
             return (yield)
@@ -144,9 +154,9 @@ def pytest_runtest_protocol(item):
 
 
 def pytest_configure():
-    """A shell ignores SIGINT for what it starts in the background, and so would all processes that tests start.
+    """Restore SIGINT, which a shell ignores for background commands and all processes that tests start.
 
-    SIGTERM, as `timeout` sends it, ends a run as Ctrl-C does: what the tests started is stopped.
+    SIGTERM, as sent by `timeout`, ends a run like Ctrl-C, so that fixtures stop their processes.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -155,8 +165,10 @@ def pytest_configure():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """A test that takes more than 1 GiB fails: of its process above what that had, or a child's that it waited for."""
-    with suppress(OSError):  # a kernel that cannot: the peak is then that of earlier tests too
+    """Fail a test that takes more memory than permitted: growth of this process, or the peak of a child that
+    has ended.
+    """
+    with suppress(OSError):  # if the kernel cannot reset the peak, it includes earlier tests
         reset_peak()
     before, children = resident(), _children()
     yield
@@ -167,13 +179,13 @@ def pytest_runtest_call(item):
 
 
 def _children():
-    """The most bytes that any child had."""
+    """Return the highest peak of any ended child, in bytes."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session):
-    """After all else: which commands make the skipped tests run."""
+    """At the end, print the commands that run the skipped tests."""
     result = yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and not hasattr(session.config, "workerinput"):
@@ -185,22 +197,25 @@ def pytest_sessionfinish(session):
 
 
 def _command(reason):
-    """The command that makes a skipped test run; empty where there is none."""
+    """Return the command that runs a skipped test; empty if there is none."""
     return next((command for names, command in COMMANDS.items() if re.search(names, reason)), "")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem(crashitem, report):
-    """A worker that was killed ends the run: xdist gives its test to the next one, and may then wait for ever."""
+    """End the run if a worker was killed. xdist would give its test to another worker, and might then wait
+    for ever.
+    """
     report.node.config.hook.pytest_runtest_logreport(report=report)
     pytest.exit(f"a worker ended while it ran {crashitem}", returncode=pytest.ExitCode.TESTS_FAILED)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Scopes side by side.
+    """Run scopes in parallel.
 
-    Not xdist's own groups: 3.8 writes them into a name that pytest 9.2 does not read.
+    xdist's own groups are not used: version 3.8 adds them to test names in a form that pytest 9.2 does not
+    read.
     """
     from xdist.scheduler import LoadScopeScheduling
 

@@ -1,4 +1,4 @@
-"""A document with all kinds of content, in which the same text is at every place."""
+"""A document with all kinds of content, and the same text in every place."""
 
 from infercanary.render.document import Chart, Document, Fact, Series, Table
 
@@ -7,8 +7,8 @@ def document(text="text", link="https://example.com/compare/a...b"):
     """Return a regressed result.
 
     Args:
-        text: Name, sentence, labels, values, cells, notes.
-        link: Of a fact.
+        text: Text for name, sentence, labels, values, cells and notes.
+        link: Link of a fact.
     """
     before, after = [0.0575, 0.057, 0.058] * 20, [0.160, 0.159, 0.161] * 20
     sides = (

@@ -11,7 +11,7 @@ from infercanary.judge.model import Generation, Sample, Start
 
 HOUR = 3600.0
 Level = float | Callable[[float], float]
-"""A number, or a function of when the run began."""
+"""A number, or a function of a run's start time."""
 
 
 def start(
@@ -27,19 +27,19 @@ def start(
     seed=0,
     **fields,
 ):
-    """One start of service ``s`` with runs of canary ``c``; its noise differs from that of any other start.
+    """Return one start of service ``s`` with runs of canary ``c``. The noise differs between starts.
 
     Args:
         container: Name of the container.
         image: Id of the image.
-        at: Start, and first run.
-        seconds: Latency; several are those of the runs, without noise.
+        at: Time of the start and of the first run.
+        seconds: Latency with noise, or a sequence of latencies without noise.
         runs: Number of runs.
         noise: SD of the logarithms of latencies and controls.
         control: Seconds of ``cpu_spin``; 0 for no control.
-        every: Seconds from run to run.
-        seed: Another one gives other noise.
-        fields: Of the generation, or of each sample; what is callable takes the number of the run.
+        every: Seconds between runs.
+        seed: Seed of the noise.
+        fields: Fields of the generation, or of each sample. A function gets the number of the run.
     """
     facts = {name: fields.pop(name) for name in [*fields] if name in Generation.__struct_fields__}
     known = {"service": "s", "container": container, "boot_id": f"{container}-{at}"}
@@ -70,24 +70,25 @@ def _level(level, time):
 
 
 def changed(made, **values):
-    """``made`` with these values in each of its runs; what is callable takes the run."""
+    """Return ``made`` with these values in each run. A function gets the run."""
     samples = [replace(s, **{k: x(s) if callable(x) else x for k, x in values.items()}) for s in made.samples]
     return Start(made.generation, samples)
 
 
 def since(at, factor, level=0.05):
-    """A level that is multiplied by ``factor`` from ``at`` on."""
+    """Return a level that is multiplied by ``factor`` from the time ``at`` on."""
     return lambda time: level * (factor if time >= at else 1.0)
 
 
 def history(containers="ab", before=4, runs=60, **new):
-    """Starts of image ``old`` an hour apart, ``before`` of each container; then one of ``new``.
+    """Return starts of image ``old`` an hour apart, ``before`` for each container, and then one start of
+    image ``new``.
 
     Args:
-        containers: A letter each.
+        containers: One letter for each container.
         before: Number of starts of the old image.
-        runs: Of each start.
-        new: What :func:`start` takes, of the new image's starts.
+        runs: Number of runs of each start.
+        new: Arguments of :func:`start` for the new image's starts.
     """
     old = [
         start(name, "old", HOUR * n + i, runs=runs)
@@ -101,20 +102,22 @@ def history(containers="ab", before=4, runs=60, **new):
 
 
 def sibling(service, at, factor, **fields):
-    """One start of another service, an hour before ``at`` and an hour after, that takes so many times as long since."""
+    """Return one start of another service, from an hour before ``at`` to an hour after, slower by ``factor``
+    from ``at`` on.
+    """
     usual = {"service": service, "runs": int(2 * HOUR / fields.get("every", 10.0))}
     return start("x", "same", at - HOUR, since(at, factor), **usual | fields)
 
 
 def latencies(seed, runs, sd=0.01, alike=0.0, level=0.01):
-    """Runs that scatter around a level.
+    """Return latencies that scatter around a level.
 
     Args:
-        seed: Of their noise: a number, or several.
+        seed: Seed of the noise: one or more numbers.
         runs: Number of runs.
         sd: SD of the logarithms.
         alike: Autocorrelation of neighbours.
-        level: Seconds.
+        level: Level in seconds.
     """
     rng = np.random.default_rng(seed)
     steps, last = rng.normal(0, sd * math.sqrt(1 - alike**2), runs), rng.normal(0, sd)

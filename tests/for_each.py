@@ -1,4 +1,4 @@
-"""Decorator for a test of many places: the test checks every place, and its failure lists all faulty places."""
+"""Decorator for one test of many items: the test checks every item, and its failure lists all faulty items."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,14 +10,14 @@ Check = Callable[[T], None]
 
 
 def for_each(things, name=str):
-    """Make one test of a check of one thing.
+    """Make one test of a check that takes one item.
 
     Args:
-        things: What is checked; at least one.
-        name: Names a thing in the failure.
+        things: Items to check; at least one.
+        name: Returns an item's name for the failure.
 
     Returns:
-        A decorator of the check, which takes one thing and asserts; any exception is a violation of the rule.
+        A decorator for the check, which asserts. Any exception is a fault of the item.
     """
     checked = [*things]
 

@@ -8,12 +8,13 @@ from infercanary.judge.result import Result
 
 
 def upgraded(state="regressed", shift=0.1, **fields):
-    """A result on the upgrade of search:1 to search:2 at second 1; the interval is two points wide on each side.
+    """Return a result on the upgrade of search:1 to search:2 at second 1. The interval is ±2 percentage
+    points.
 
     Args:
         state: The verdict.
-        shift: A ratio; None where nothing can be compared yet.
-        fields: Of the result, in place of these.
+        shift: A ratio; None if no comparison is possible yet.
+        fields: Other fields of the result.
     """
     known: dict[str, Any] = {"upgraded_at": 1.0, "baseline_image": "search:1", "candidate_image": "search:2"}
     if shift is not None:

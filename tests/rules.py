@@ -27,11 +27,11 @@ RECORDS = {rule["record"]: rule for rule in RULES if "record" in rule}
 class Metric(NamedTuple):
     kind: str
     labels: dict[str, set[str]]
-    """Name → its values, where docs/metrics.md lists them all."""
+    """Label → its values, if docs/metrics.md lists all of them."""
 
 
 def declared():
-    """The metrics of docs/metrics.md, by the names of their series."""
+    """Return the metrics of docs/metrics.md by the names of their series."""
     text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     found: dict[str, Metric] = {}
     for name, kind, rest in re.findall(r"^### `(\w+)`\n\n(\w+) · [^·\n]+(.*)$", text, flags=re.MULTILINE):
@@ -39,7 +39,7 @@ def declared():
             label: set(re.findall(r"`([^`]+)`", values))
             for label, values in re.findall(r"· `(\w+)`(?: \(([^)]*)\))?", rest)
         }
-        # Without an end: as one native histogram.
+        # A native histogram has no suffix.
         ends = ("", "_bucket", "_sum", "_count") if kind == "histogram" else ("",)
         found |= {name + end: Metric(kind, labels) for end in ends}
     return found

@@ -6,7 +6,7 @@ import yaml
 
 
 def scenarios(text):
-    r"""Return the rows of a table; ` | ` parts its cells, and ``\n`` in a cell is a line break."""
+    r"""Return the rows of a table. ` | ` separates its cells, and ``\n`` in a cell is a line break."""
     rows = [line for line in text.splitlines() if line.strip()]
     return [tuple(_unescaped(cell.strip(" ")) for cell in re.split(r" \|(?: |$)", row)) for row in rows]
 
@@ -18,7 +18,7 @@ def typed(text):
 
 
 def mistakes(text):
-    """Return the rows of a table of settings, in YAML, with the words that their message must have."""
+    """Return the rows of a table: settings in YAML, and words that the error message must contain."""
     return [(yaml.safe_load(settings), words) for settings, *words in scenarios(text)]
 
 

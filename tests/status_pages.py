@@ -32,7 +32,7 @@ def page(probes, **others):
 
 
 def runs(count, seconds=0.02, canary="resnet"):
-    """Runs each ten seconds, of which none failed."""
+    """Return successful runs, ten seconds apart."""
     return [
         Run(
             n, canary, n * 10.0, n * 10.0, "ok",
@@ -43,7 +43,7 @@ def runs(count, seconds=0.02, canary="resnet"):
 
 
 def healthy(name="search-1", ran="2", **container):
-    """A probe that is up and whose canary ran, in a container of the image search:2."""
+    """Return a probe that is up and whose canary ran, in a container of the image search:2."""
     probe = PolledProbe(Container(**{"service": "search", "name": name, "url": URL, **container}))
     probe.up, probe.trouble, probe.reported_at = True, "", time.monotonic() - 2
     probe.generations["b"] = Generation(
@@ -54,7 +54,7 @@ def healthy(name="search-1", ran="2", **container):
 
 
 def filled_in(value, text, now):
-    """Part of a table with ``text`` in the place of TEXT, and times that are so long ago."""
+    """Replace TEXT by ``text``, and ages by times, in a value of a table."""
     if isinstance(value, str):
         return value.replace("TEXT", text)
     if isinstance(value, list):
@@ -67,12 +67,12 @@ def filled_in(value, text, now):
 
 
 def container(**fields):
-    """One that was never polled."""
+    """Return a probe that was never polled."""
     return PolledProbe(Container(**{"service": "search", "name": "search-1", **fields}))
 
 
 def probe_of(row, text="", service=""):
-    """A container of a table; a named one ran 120 times unless the row says otherwise."""
+    """Return a container of a table's row. A named container has 120 runs, unless the row says otherwise."""
     is_named = "name" in row
     fields = {"runs": 120 if is_named else 3, **filled_in(row, text, time.time())}
     name, canary, after = (
@@ -120,7 +120,9 @@ def probe_of(row, text="", service=""):
 
 
 def upgrade(after):
-    """What a verdict says of an upgrade to search:2 that made 20 ms to so many seconds; nothing without one."""
+    """Return the fields of a verdict on an upgrade to search:2 from 20 ms to ``after`` seconds; none for
+    None.
+    """
     if after is None:
         return {}
     shift = after / 0.02 - 1
@@ -132,12 +134,12 @@ def upgrade(after):
 
 
 def cards():
-    """A container for each kind of verdict, one that is new, and one that is down."""
+    """Return a container for each kind of verdict, a new container, and a container that is down."""
     return [probe_of(row) for row in TABLES["cards"]]
 
 
 def many(count=40):
-    """Containers of a large host: two of three were upgraded, and every tenth became slower."""
+    """Return the containers of a large host: two of three were upgraded, and every tenth became slower."""
     kinds: tuple[dict[str, Any], ...] = (
         {},
         {"state": "equivalent", "after": 0.0201},
@@ -148,7 +150,7 @@ def many(count=40):
 
 
 def filled(text):
-    """A page with one text at every place where other people's words may be."""
+    """Return a page with one text in every place that may show a user's or a probe's text."""
     probe = probe_of(TABLES["filled"], text)
     fresh = container(service=text, name=f"{text}2", url=f"http://{text}")
     fresh.up, fresh.reported = True, ReportFacts({text: "steady", f"{text}2": text})

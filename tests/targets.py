@@ -13,19 +13,19 @@ from infercanary.probe.tags import values
 
 
 class Scripted(Target):
-    """Counts its calls, and does what a test says.
+    """Counts its calls, and behaves as a test tells it.
 
     Args:
-        act: What a repeat computes.
-        needs: Memory that it asks for when it opens.
-        attributes: Of the target, in place of the defaults below.
+        act: Computation of a repeat.
+        needs: Memory that the target requests when it opens.
+        attributes: Attributes that replace the defaults below.
     """
 
     phase = "compute"
     output: Sequence[float] = (1.0,)
     components: dict[str, str] = {}  # noqa: RUF012 - never changed
     blocks = ""
-    """Method that waits for :attr:`goes_on`; ``work`` waits inside the phase."""
+    """Name of the method that waits for :attr:`goes_on`."""
 
     def __init__(self, act=lambda: None, needs=(), **attributes):
         self.clock: Any = HostClock()
@@ -61,7 +61,7 @@ class Scripted(Target):
 
 
 def opened(target, *more, tally=None, timeout=30.0, **options):
-    """Return an open canary ``a``; ``more`` and the options are those of :class:`Canary`."""
+    """Return an open canary ``a``; ``more`` and ``options`` are arguments of :class:`Canary`."""
     canary = Canary("a", target, tally or Tally(), timeout, 300.0, *more, **options)
     canary.open(300.0)
     assert canary.is_open
@@ -69,5 +69,5 @@ def opened(target, *more, tally=None, timeout=30.0, **options):
 
 
 def points(tally, metric):
-    """Label values → value."""
+    """Return label values → value."""
     return values(tally.families()).get(metric.name, {})

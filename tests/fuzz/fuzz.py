@@ -38,26 +38,26 @@ _INPUTS = 200
 
 
 def report(data: bytes) -> None:
-    """A probe's answer."""
+    """Target: a probe's report."""
     with suppress(PollError):
         for family in read(data)[0].families:
             expose.write(family, {"service": "s", "container": "c"})
 
 
 def journals(data: bytes) -> None:
-    """A probe's journal, as `compare` reads it."""
+    """Target: a probe's journal, as `compare` reads it."""
     with suppress(UsageError):
         journal.is_journal(data)
         journal.recording(["journal"], journal.entries("journal", data, []), [])
 
 
 def exporter_settings(data: bytes) -> None:
-    """exporter.yaml."""
+    """Target: exporter.yaml."""
     _settings(data, check)
 
 
 def web_config(data: bytes) -> None:
-    """web.yml."""
+    """Target: web.yml."""
     _settings(data, web.Secured)
 
 
@@ -68,7 +68,7 @@ def _settings(data: bytes, load: Callable[[Path], object]) -> None:
 
 
 def store(data: bytes) -> None:
-    """The store's file: what is in it must be read, or refused as a store that is damaged."""
+    """Target: the store's file, which must be read, or rejected as corrupt."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "judge.sqlite"
         path.write_bytes(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
@@ -84,7 +84,7 @@ def store(data: bytes) -> None:
 
 
 def http_answer(data: bytes) -> None:
-    """What a probe sends over HTTP."""
+    """Target: a probe's HTTP answer."""
 
     async def answer() -> None:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -113,13 +113,13 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 
 
 def seeds(name: str) -> list[bytes]:
-    """The corpus of a target, in order of the names."""
+    """Return the corpus of a target, ordered by file name."""
     return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
 
 
 @st.composite
 def changed(draw: st.DrawFn, name: str) -> bytes:
-    """A seed with pieces cut, doubled, or put in from another one or from nowhere."""
+    """Draw a seed, and replace random pieces of it."""
     known = seeds(name)
     data = bytearray(draw(st.sampled_from(known)))
     if data.startswith(b"\x1f\x8b"):
@@ -141,14 +141,14 @@ def changed(draw: st.DrawFn, name: str) -> bytes:
 
 
 def fuzz(name: str, seconds: float) -> tuple[int, BaseException | None]:
-    """Try a target for so long.
+    """Fuzz one target.
 
     Args:
-        name: Of the target.
-        seconds: Of the clock.
+        name: Name of the target.
+        seconds: Wall-clock time.
 
     Returns:
-        How many inputs were tried, and what broke it; the input is in the corpus then.
+        Number of inputs, and the exception of a finding, whose input is then in the corpus.
     """
     target = TARGETS[name]
     tried = 0
@@ -174,7 +174,7 @@ def fuzz(name: str, seconds: float) -> tuple[int, BaseException | None]:
 
 
 def main() -> int:
-    """Try all of them; 1 where one broke."""
+    """Fuzz all targets; return 1 after a finding."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="for each target")
     parser.add_argument("--only", choices=[*TARGETS], help="this one alone")

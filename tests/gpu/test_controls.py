@@ -1,4 +1,4 @@
-"""The controls on a real GPU, by the driver alone."""
+"""Controls on a real GPU, without torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def opened(name):
 
 
 class Recorded:
-    """The memory that controls allocate, to read what they left in it."""
+    """Records the memory that controls allocate, to read its content."""
 
     def __init__(self, monkeypatch):
         self.device: Device
@@ -91,7 +91,7 @@ def test_transfer_is_as_fast_as_the_bus(recorded):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_repeat_takes_less_than_a_millisecond_and_repeats(name):
-    """By the host's clock, and whole: all that it costs a server each time."""
+    """The host's clock measures a whole repeat: the full cost for a server."""
     with opened(name) as seconds:
         found = measure(name, seconds, ceilings())  # warms up
         times = [seconds() for _ in range(100)]

@@ -28,14 +28,14 @@ PHASES = {"h2d", "compute", "d2h", "launch", "queue"}
 
 
 def needs_inductor(test):
-    """A test of torch.compile. What it and Triton warn of is theirs."""
+    """Mark a test of torch.compile. Warnings of torch.compile and Triton are ignored."""
     there = find_spec("triton") and (shutil.which("cc") or shutil.which("gcc"))
     skip = pytest.mark.skipif(not there, reason="torch.compile on CUDA needs Triton and a C compiler")
     return pytest.mark.filterwarnings("ignore")(skip(test))
 
 
 def resnet18(mode, model):
-    """One image."""
+    """Return a target with one image as its batch."""
     return TorchTarget(model, [{"shape": list(SHAPE)}], device="cuda", mode=mode)
 
 
@@ -56,18 +56,19 @@ def test_a_graph_of_resnet18_has_fewer_gaps_and_the_eager_output():
     assert relative_error(outputs["graph"], outputs["eager"]) < 1e-3
     assert medians["graph", "compute"] <= medians["eager", "compute"]
     assert medians["graph", "launch"] < medians["eager", "launch"]
-    # Its kernels are on one stream, one after another: events at both ends cannot be nearer than that.
+    # The graph's kernels run one after another on one stream, so the events around them cannot be closer
+    # together.
     assert medians["graph", "compute"] > 0.98 * kernel_seconds(targets["graph"], 20)
 
 
 def made():
-    """What a settings file names as ``model: …:made``."""
+    """Model for a setting of the form ``model: …:made``."""
     torch.manual_seed(3)
     return torch.nn.Linear(1024, 1024)
 
 
 def tokens():
-    """Indices beyond its ten rows would be an assertion on the device, after which nothing works there."""
+    """An index above 9 would cause a device assertion, after which CUDA does not work in this process."""
     return torch.nn.Embedding(10, 1024)
 
 
@@ -88,7 +89,7 @@ def test_a_graph_of_a_model_that_was_made_here_keeps_its_weights():
 
 def test_a_graph_is_captured_with_the_inputs_in_place():
     garbage = [torch.full((8,), 2**40, dtype=torch.int64, device="cuda") for _ in range(64)]
-    del garbage  # what memory of that size holds that is handed out next
+    del garbage  # the next allocation of this size gets this memory and its content
     target = TorchTarget(
         f"{__name__}:tokens", [{"shape": [8], "dtype": "int64", "high": 10}], device="cuda", mode="graph"
     )
@@ -141,14 +142,14 @@ def test_work_on_the_default_stream_is_seen():
 
 @pytest.mark.parametrize("cycles", [10e6, 40e6])
 def test_a_delayed_stream_shows_in_queue_and_nowhere_else(cycles):
-    """About 5 and 20 ms before the work; two more events measure each."""
+    """Delays the work by about 5 and 20 ms; two more events measure the delay."""
     clock = CudaClock(torch.cuda, torch.device("cuda"))
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     x = torch.randn(1024, 1024, device="cuda")
     torch.cuda.synchronize()
 
     def delayed(phase):
-        begin.record()  # on the clock's stream, which is the current one
+        begin.record()  # recorded on the current stream, which is the clock's stream
         torch.cuda._sleep(int(cycles))
         end.record()
         with phase("compute"):
@@ -156,7 +157,7 @@ def test_a_delayed_stream_shows_in_queue_and_nowhere_else(cycles):
 
     for repeat in range(12):
         timing, _ = clock.measure(delayed)
-        if repeat < 2:  # kernels are being loaded
+        if repeat < 2:  # the first repeats load the kernels
             continue
         delay = begin.elapsed_time(end) / 1e3
         assert delay > 2e-3

@@ -26,7 +26,7 @@ def greedy():
 
 @pytest.fixture
 def tenant():
-    """Fills the device up to so many bytes; gives them back."""
+    """Yield a function that fills the device until this many bytes are free; the memory is freed afterwards."""
     held = []
 
     def fill(left):
@@ -57,7 +57,7 @@ def test_a_full_device_is_left_to_its_tenant(tenant, tmp_path):
         while process.poll() is None:
             torch.empty(
                 200 * MIB, dtype=torch.uint8, device="cuda"
-            )  # as for a request; it raises where it fails
+            )  # like a request's allocation; raises if it fails
             torch.cuda.empty_cache()
             least = min(least, torch.cuda.mem_get_info()[0])
         output, _ = process.communicate(timeout=60)

@@ -15,7 +15,7 @@ WIDTH = 4096
 
 
 def product(path, width=WIDTH):
-    """A file of a model that multiplies by a matrix."""
+    """Write an ONNX model of a matrix product."""
     onnx = pytest.importorskip("onnx")
     from onnx import TensorProto, helper
 
@@ -42,13 +42,13 @@ def opened_onnx(path, rows, provider="cuda", **options):
 
 
 def engine(path, width=1024):
-    """A file of an engine that multiplies by a matrix, for 1 to 4096 rows, best for 64."""
+    """Write a TensorRT engine of a matrix product, for 1 to 4096 rows, optimized for 64."""
     trt = pytest.importorskip("tensorrt")
     weights = np.random.RandomState(1).standard_normal((width, width)).astype(np.float32) / width**0.5
     builder = trt.Builder(trt.Logger(trt.Logger.WARNING))
     explicit = getattr(
         trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None
-    )  # from TensorRT 10 on always
+    )  # TensorRT 10 and later have no flag, because batches are always explicit
     network = builder.create_network(0 if explicit is None else 1 << int(explicit))
     x = network.add_input("x", trt.float32, (-1, width))
     matrix = network.add_constant((width, width), weights).get_output(0)
@@ -65,7 +65,7 @@ def engine(path, width=1024):
 
 
 def repeats(target, number=40):
-    """The later ones: they are warm."""
+    """Return the timings of the later repeats, which are warm."""
     return [target.clock.measure(target.run)[0] for _ in range(number)][number // 4 :]
 
 
@@ -88,13 +88,15 @@ def test_onnx_on_cuda_has_phases_and_the_cpus_output(tmp_path):
     on_gpu.close()
     on_cpu = opened_onnx(path, 256, "cpu")
     on_cpu.clock.measure(on_cpu.run)
-    # TF32 has 10 bits of mantissa.
+    # TF32 has a mantissa of 10 bits.
     assert values == pytest.approx(on_cpu.values(None), abs=2e-2)
     on_cpu.close()
 
 
 def test_onnx_compute_is_the_work_on_the_device(tmp_path):
-    """Sixteen times the rows are about sixteen times the time: so the events are on the stream that does the work."""
+    """Sixteen times as many rows take about sixteen times as long, so the events are on the stream that does
+    the work.
+    """
     path = product(tmp_path / "product.onnx")
     seconds = {}
     for rows in (2048, 32768):

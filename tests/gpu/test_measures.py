@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 class Taker(torch.nn.Module):  # type: ignore[name-defined, misc]
-    """Holds some memory, and takes more while it computes."""
+    """Holds some memory, and allocates more while it computes."""
 
     def __init__(self, holds, takes):
         super().__init__()
@@ -41,7 +41,7 @@ def memory(holds, takes, *, is_guest=False):
     found = taking.end([timing], calls_a_server=False)
     target.close()
     del target, taking
-    gc.collect()  # else what one held is still there when the next one is measured
+    gc.collect()  # otherwise memory of one model is still allocated when the next one is measured
     return found[DEVICE_MEMORY]
 
 

@@ -1,6 +1,6 @@
 """NVML's sampler on a real GPU.
 
-The golden files hold what one GPU of a kind shows, idle and loaded. On a kind that has none yet:
+The golden files have the metrics of one GPU model, idle and loaded. To record a new model:
 
     UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/gpu/test_nvml.py -k golden; git status tests/golden
 """
@@ -28,7 +28,9 @@ Sample = Callable[[], tuple[Family, ...]]
 
 @pytest.fixture
 def sample():
-    """Takes one. CUDA has the GPU open meanwhile, as in a server: without that the driver may unload it."""
+    """Yield a function that samples while CUDA uses the GPU, as in a server: otherwise the driver may unload
+    it.
+    """
     device, sampler = Device(0), NvmlSampler()
     try:
         yield lambda: tuple(sampler.sample())
@@ -39,7 +41,7 @@ def sample():
 
 @contextmanager
 def load():
-    """The GPU works inside, and has done so for longer than the driver's window of utilization."""
+    """Keep the GPU busy in the block, and wait for longer than the driver's window of utilization first."""
     control = cuda_controls(0, None)["gpu_fma"]
     ended = threading.Event()
 
@@ -59,7 +61,7 @@ def load():
 
 
 def label(found):
-    """NVML's index of the GPU that CUDA has as its first, which is where canaries run."""
+    """Return NVML's index of CUDA's first GPU, on which canaries run."""
     indexes = gpus_at(pci_bus_id(0), found)
     assert indexes is not None, "NVML does not show the GPU that CUDA has"
     (index,) = indexes
@@ -67,7 +69,7 @@ def label(found):
 
 
 def of(found, name):
-    """The canary's GPU's."""
+    """Return a metric of the canary's GPU."""
     return found[f"infercanary_gpu_{name}"][(label(found),)]
 
 
@@ -121,7 +123,7 @@ def test_it_can_be_let_go_of_and_taken_up_again():
 
 
 def exposition(families):
-    """What Prometheus would read; without what is one GPU's alone."""
+    """Return the exposition, without identifiers of a single GPU."""
     expose = pytest.importorskip("infercanary.exporter.expose")
     shown = expose.Exposition()
     lines = [expose.write(family, {}) for family in families if family.points]
@@ -131,7 +133,7 @@ def exposition(families):
 
 
 def series(text):
-    """Without their values, nor a host's own: its versions, and which errors it has seen."""
+    """Return the series without values, and without metrics of one host: versions and seen errors."""
     lines = (line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#"))
     own = ("infercanary_gpu_info", "infercanary_gpu_xid_errors", "infercanary_gpu_numa_node")
     return {line for line in lines if not line.startswith(own)}
@@ -139,11 +141,11 @@ def series(text):
 
 @pytest.mark.parametrize("state", ["idle", "loaded"])
 def test_golden(sample, state):
-    """The same kind of GPU shows the same series; values are for people to look at."""
+    """The same GPU model has the same series. The values in the file are only for readers."""
     if len(visible_gpus()) != 1:
         pytest.skip("several GPUs: golden files are of one")
     with load() if state == "loaded" else nullcontext():
-        time.sleep(2)  # its utilization is of the last second at most
+        time.sleep(2)  # utilization covers at most the last second
         families = sample()
     kind = re.sub(r"\W+", "_", visible_gpus()[0].lower()).removeprefix("nvidia_")
     golden = GOLDEN / f"nvml_{kind}_{state}.metrics"

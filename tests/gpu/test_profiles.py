@@ -49,7 +49,7 @@ def test_kernels_take_what_torchs_own_table_says():
 
 
 def test_eager_in_place_of_a_graph_has_the_same_kernels_by_their_operators():
-    """Those of the graph are shown without operators."""
+    """The graph's kernels are shown without operators."""
     graph, eager = profiled(opened("graph")), profiled(opened())
     on_device = [[row for row in p.rows if row.device.startswith("cuda")] for p in (graph, eager)]
     calls = [sum(row.calls for row in rows) for rows in on_device]
@@ -68,7 +68,7 @@ int cuptiSubscribe(void **subscriber, void *callback, void *data) { return REFUS
 
 
 def test_where_cupti_refuses_operators_are_shown_and_the_state_says_so(tmp_path):
-    """CUPTI's own functions refuse, as where the driver lets only an administrator profile."""
+    """The library's own CUPTI functions refuse, like a driver that lets only an administrator profile."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler: the library that refuses cannot be built")

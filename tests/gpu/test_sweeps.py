@@ -16,7 +16,9 @@ def measured(target, batch, concurrency=1):
 
 
 def convolution(**options):
-    """A small output: with a large one it is the bus that is measured, and that gains nothing by a batch."""
+    """Return a convolution with a small output. With a large output, copies would limit the rate, which a
+    batch does not speed up.
+    """
     layer = torch.nn.Conv2d(3, 64, 7, stride=4)
     model = torch.nn.Sequential(layer, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()).cuda().eval()
     target = TorchTarget(model, [{"shape": [1, 3, 224, 224]}], device="cuda", **options)
@@ -33,7 +35,7 @@ def test_throughput_and_memory_grow_with_the_batch():
     assert many.latency > one.latency
     assert many.rate == pytest.approx(64 / many.latency, rel=0.2)
     assert one.peak_bytes is not None and many.peak_bytes is not None
-    # At least the convolution's output: 64 channels of 55 × 55.
+    # At least the convolution's output: 64 channels of 55 × 55 float32.
     assert many.peak_bytes - one.peak_bytes > 60 * 64 * 55 * 55 * 4
 
 
@@ -47,7 +49,7 @@ def test_threads_have_streams_of_their_own():
 def test_a_batch_that_does_not_fit_is_reported_and_leaves_nothing():
     weight = torch.ones(1, device="cuda")
     target = TorchTarget(lambda x: x.expand(x.shape[0], 2**36) + weight, [{"shape": [1, 1]}], device="cuda")
-    # Not opened by a run: at the batch of 1 it takes 256 GiB already.
+    # The target is opened without a run, because even a batch of 1 needs 256 GiB.
     target.open()
     before = torch.cuda.memory_reserved()
     found = measured(target, 2)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What tests/host does on a host with cgroup v2: run there by `.ci/host` as root, prints a JSON object a line.
+"""Scenarios of tests/host on a host with cgroup v2. `.ci/host` runs this program as root; it prints JSON Lines.
 
-The kernel's files are read here by code of their own, before and after each report that they are laid beside.
+This program reads the kernel's files with its own code, before and after each report that is compared.
 """
 
 import http.client
@@ -111,7 +111,7 @@ def report(path, since=""):
 
 
 def ours(answer):
-    """Name, with its label's value, → value."""
+    """Return the probe's values by name and label value."""
     found = {}
     for family in answer["families"]:
         if family["name"].startswith(PREFIX):
@@ -121,7 +121,7 @@ def ours(answer):
 
 
 def granted(answer):
-    """Cores, by quota, cpuset and affinity."""
+    """Return the granted cores, by quota, cpuset and affinity."""
     return next(
         f["points"][0][1] for f in answer["families"] if f["name"] == "infercanary_process_granted_cpus"
     )
@@ -141,7 +141,9 @@ def until(condition, seconds=240, pause=0.3):
 
 
 def newer(path, begin):
-    """A report with two runs that began after ``begin``: of the first one, only the second sample is younger surely."""
+    """Wait for a report with two runs after ``begin``; the second sample of the first run may be the only one
+    after it.
+    """
 
     def look():
         answer = report(path)
@@ -159,7 +161,7 @@ def keyed(text):
 
 
 def kernel(text):
-    """What one cgroup's files say, by the names of our families."""
+    """Convert one cgroup's files to values with the names of our metrics."""
     cpu, pages, events = keyed(text["cpu.stat"]), keyed(text["memory.stat"]), keyed(text["memory.events"])
     found = {
         "cpu_periods_total": cpu["nr_periods"],
@@ -185,7 +187,7 @@ def kernel(text):
 
 
 def bound(own, above):
-    """With what the cgroups above it add: the tightest limit counts, and so does each throttling."""
+    """Combine a cgroup with its ancestors: the lowest limit applies, and throttling adds up."""
     found = dict(own)
     if given := [each["memory_limit_bytes"] for each in (own, *above) if "memory_limit_bytes" in each]:
         found["memory_limit_bytes"] = min(given)
@@ -195,7 +197,7 @@ def bound(own, above):
 
 
 def launch(name, *options, command, engine=("docker",), image="bare", probes=PROBES):
-    """Start Python in a container that has this host's own, and infercanary."""
+    """Start Python in a container that mounts the host's Python and infercanary."""
     run(
         *engine, "run", "--detach", "--name", name, *options,
         "-v", "/usr:/usr:ro", "-v", f"{HERE}:{HERE}:ro", "-v", f"{probes}:{probes}",
@@ -204,7 +206,7 @@ def launch(name, *options, command, engine=("docker",), image="bare", probes=PRO
 
 
 class Probed:
-    """A container with a probe in it, and its cgroup as the host sees it."""
+    """A container with a probe, and the container's cgroup on the host."""
 
     def __init__(self, name, *options, engine=("docker",), image="bare", probes=PROBES):
         self.name, self.engine = name, engine
@@ -227,12 +229,12 @@ class Probed:
         run(*self.engine, "exec", "--detach", self.name, *command)
 
     def busy(self):
-        """Others that want its quota, behind the probe."""
+        """Start processes that use the quota; they are niced, so the probe still runs."""
         for _ in range(2):
             self.execute("/usr/bin/nice", "-n", "19", "/usr/bin/sh", "-c", "while :; do :; done")
 
     def beside(self, above=()):
-        """The kernel before, ours, the kernel after."""
+        """Return the kernel's values before and after a report, and the report's values."""
         read = lambda: bound(kernel(files(self.folder)), [ancestor(files(folder)) for folder in above])  # noqa: E731
         before, begin = read(), time.time()
         answer = ours(newer(self.socket, begin))
@@ -243,7 +245,7 @@ class Probed:
 
 
 def ancestor(text):
-    """Of a cgroup above: controllers may be missing there."""
+    """Convert the files of an ancestor cgroup, in which controllers may be missing."""
     empty = {"memory.stat": "inactive_file 0\npgmajfault 0", "memory.events": "max 0\noom_kill 0"}
     merged = {"memory.current": "0", "memory.max": "max", **empty, **text}
     merged["cpu.stat"] += "".join(
@@ -260,7 +262,7 @@ def scraped(port):
 
 
 def metrics(*names, port=9797):
-    """Name → value; None where one is missing."""
+    """Return name → value; None if a metric is missing."""
     text = scraped(port)
     found = {n: float(m[1]) for n in names if (m := re.search(rf"^{n}(?:{{[^}}]*}})? (\S+)$", text, re.M))}
     return found if len(found) == len(names) else None
@@ -278,7 +280,7 @@ def image():
 
 
 def limits():
-    """A private namespace, Docker's default: each family; an update; a kill."""
+    """A private cgroup namespace, Docker's default: all families, a changed limit, and an OOM kill."""
     probed = Probed("limits", "--cpus", "0.5", "--memory", "256m", "--cpuset-cpus", "0")
     probed.busy()
     until(lambda: keyed((probed.folder / "cpu.stat").read_text())["nr_throttled"] > 5)
@@ -310,7 +312,7 @@ def limits():
 
 
 def nested():
-    """The host's namespace, and a slice above that is tighter."""
+    """The host's cgroup namespace, and a parent slice with lower limits."""
     pathlib.Path("/run/systemd/system/tight.slice").write_text(SLICE)
     run("systemctl", "daemon-reload")
     probed = Probed(
@@ -334,7 +336,9 @@ def nested():
 
 
 def together():
-    """`memory.oom.group`, as the kubelet sets it, and a model that grows while it loads: the server lives."""
+    """With `memory.oom.group`, as the kubelet sets it, and a model that grows while it loads, the server
+    survives.
+    """
     settings = CONFIG.replace("memory_reserve: 0\n", "").replace(
         "canaries: {{", 'canaries: {{grows: {{target: "growing:Work"}}, '
     )
@@ -352,7 +356,7 @@ def together():
         launch(name, "--memory", "256m", "--memory-swap", "256m", command=command)
 
         def state(name=name):
-            """Whether it runs, its process, and when that began."""
+            """Return whether the container runs, its process id, and its start time."""
             return run(
                 "docker",
                 "inspect",
@@ -381,7 +385,7 @@ def together():
             run("docker", "exec", "--detach", name, "/usr/bin/python3", "-c", HOG)
             until(
                 lambda state=state: state().startswith("false")
-            )  # the group goes as a whole: it is really set
+            )  # the kernel kills the whole group, so the setting is in effect
             yield {"scenario": f"together_{way}", **found}
         except TimeoutError:
             raise RuntimeError(run("sh", "-c", f"docker logs {name} 2>&1")) from None
@@ -390,7 +394,9 @@ def together():
 
 
 def service():
-    """The exporter as the docs' unit: hardened, finds a container through Docker, reloads by SIGHUP."""
+    """The exporter as the documented systemd unit: hardened, finds a container through Docker, and reloads by
+    SIGHUP.
+    """
     program = pathlib.Path("/opt/infercanary/bin/infercanary")
     program.parent.mkdir(parents=True)
     shutil.copytree(HERE / "site", "/opt/infercanary/site")
@@ -437,7 +443,7 @@ def service():
 
 
 def rootless():
-    """Podman of an ordinary user, with a probe in it."""
+    """Rootless Podman with a probe in a container."""
     run("useradd", "--create-home", "--shell", "/bin/bash", "anybody")
     run("loginctl", "enable-linger", "anybody")
     uid = run("id", "--user", "anybody")

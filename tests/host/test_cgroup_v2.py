@@ -47,7 +47,7 @@ def checked(command, seconds, **environment):
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    """What the guest said, an object a line."""
+    """Boot the host, and return the JSON objects that the guest printed."""
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         pytest.skip("a host is made by root on Debian 12")
     site = tmp_path_factory.mktemp("host") / "site"
@@ -63,7 +63,7 @@ def said(tmp_path_factory):
     units = sorted(map(str, (ROOT / "deploy/systemd").glob("*.service")))
     host = [str(ROOT / ".ci/host"), "run", str(Path(__file__).with_name("guest.py")), str(site), *units]
     text = checked(host, VM_SECONDS + 300, HOST_SECONDS=str(VM_SECONDS))
-    print(text)  # pytest shows it where the test fails
+    print(text)  # pytest shows this output if the test fails
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -79,7 +79,9 @@ def fits(name, before, ours, after):
 
 
 def test_cgroup_v2(said):
-    """All that a boot shows, in one test: the campaign runs each in a process of its own, and a boot is minutes."""
+    """One test checks everything, because the campaign runs each test in a separate process, and a boot takes
+    minutes.
+    """
     assert [each for each in said if "failed" in each] == []
     found = by_scenario(said)
     lines = [HEAD.format(kernel=f"kernel {said[0]['kernel']}", day=datetime.date.today().isoformat())]

@@ -14,12 +14,12 @@ import time
 from collections.abc import Awaitable, Callable
 
 ASK = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept-Encoding: identity\r\n"
-# The first of a TLS 1.2 handshake: a record header that promises 512 bytes, and none of them.
+# Beginning of a TLS 1.2 handshake: a record header that announces 512 bytes, which never follow.
 HELLO = bytes([0x16, 3, 1, 2, 0])
 
 
 class Peer:
-    """One connection that is opened again whenever it was closed."""
+    """A connection that is reopened whenever it was closed."""
 
     tried = 0
 
@@ -27,20 +27,20 @@ class Peer:
         self.host, self.port, self.buffer = host, port, buffer
 
     async def connected(self) -> socket.socket:
-        """A new one."""
+        """Open a new connection."""
         Peer.tried += 1
         sock = socket.socket()
         sock.setblocking(False)
         if (
             self.buffer
-        ):  # before it connects, so that the kernel takes no more for a reader that does not read
+        ):  # before connecting, so that the kernel buffers no more data for a client that does not read
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.buffer)
         await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, (self.host, self.port)), 5)
         return sock
 
 
 async def until_closed(sock: socket.socket) -> None:
-    """Read nothing, until it is closed."""
+    """Wait until the connection is closed, without reading."""
     while True:
         await asyncio.sleep(0.5)
         with contextlib.suppress(BlockingIOError):
@@ -52,20 +52,20 @@ async def until_closed(sock: socket.socket) -> None:
 
 
 async def silent(peer: Peer) -> None:
-    """Connect, and say nothing."""
+    """Connect, and send nothing."""
     with await peer.connected() as sock:
         await until_closed(sock)
 
 
 async def half_hello(peer: Peer) -> None:
-    """Begin a TLS handshake, and go no further."""
+    """Begin a TLS handshake, and never finish it."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, HELLO)
         await until_closed(sock)
 
 
 async def slow_header(peer: Peer) -> None:
-    """A header that never ends."""
+    """Send a request header that never ends."""
     loop = asyncio.get_running_loop()
     with await peer.connected() as sock:
         await loop.sock_sendall(sock, ASK)
@@ -75,16 +75,18 @@ async def slow_header(peer: Peer) -> None:
 
 
 async def slow_reader(peer: Peer) -> None:
-    """Ask for everything, and take none of it."""
+    """Request a large answer, and never read it."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, ASK + b"\r\n")
         while True:
             await asyncio.sleep(1)
-            await asyncio.get_running_loop().sock_sendall(sock, b"\r\n")  # fails once it is closed
+            await asyncio.get_running_loop().sock_sendall(
+                sock, b"\r\n"
+            )  # fails when the connection is closed
 
 
 async def idle(peer: Peer) -> None:
-    """Ask for little, and keep the connection."""
+    """Send a small request, and keep the connection open."""
     loop = asyncio.get_running_loop()
     with await peer.connected() as sock:
         await loop.sock_sendall(sock, b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -93,14 +95,14 @@ async def idle(peer: Peer) -> None:
 
 
 async def garbage(peer: Peer) -> None:
-    """No HTTP at all, and leave."""
+    """Send bytes that are not HTTP, and close."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, b"\x00\xff no HTTP\r\n\r\n")
         await asyncio.sleep(0.2)
 
 
 async def hang_up(peer: Peer) -> None:
-    """Ask for everything, and leave at once."""
+    """Request a large answer, and close at once."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, ASK + b"\r\n")
         await asyncio.sleep(0.05)
@@ -117,11 +119,13 @@ ATTACKS: dict[str, tuple[Attack, int, int]] = {
     "garbage": (garbage, 20, 0),
     "hang_ups": (hang_up, 50, 0),
 }
-"""Name → what one connection does, how many there are at once, and bytes that the kernel takes for it."""
+"""Name → function of one connection, number of concurrent connections, and size of the kernel's receive
+buffer.
+"""
 
 
 async def attack(name: str, host: str, port: int, seconds: float) -> None:
-    """All of them at once, each again and again."""
+    """Run all connections at the same time, again and again."""
     one, count, buffer = ATTACKS[name]
     end = time.monotonic() + seconds
 
@@ -131,7 +135,8 @@ async def attack(name: str, host: str, port: int, seconds: float) -> None:
                 await asyncio.wait_for(one(Peer(host, port, buffer)), max(0.1, end - time.monotonic()))
             await asyncio.sleep(0.1)
 
-    # One whose cancellation was lost in a connection that failed meanwhile is not waited for.
+    # A cancellation can be lost if the connection fails at the same time. The timeout ends the wait for such
+    # a task.
     await asyncio.wait([asyncio.create_task(again()) for _ in range(count)], timeout=seconds + 1)
     print(f"{name}: {Peer.tried} connections", flush=True)
     os._exit(0)

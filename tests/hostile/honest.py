@@ -24,14 +24,14 @@ PHASES = ("h2d", "compute", "d2h", "launch", "queue")
 
 
 class Honest:
-    """What one of them reports."""
+    """A simulated honest probe."""
 
     def __init__(self, number: int) -> None:
         self.boot_id = f"honest-{number}"
         self.reports = 0
 
     def report(self, since: str) -> bytes:
-        """About 400 lines of metrics."""
+        """Return a report with about 400 lines of metrics."""
         self.reports += 1
         counts = (0,) * 20 + (self.reports,) + (0,) * (len(LADDER) - 20)
         histogram = HistogramValue(counts, 0.0016 * self.reports)

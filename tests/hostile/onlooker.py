@@ -11,13 +11,13 @@ import urllib.request
 
 
 class Watch:
-    """Scrapes again and again in a thread, until :meth:`end`.
+    """Scrapes repeatedly in a thread, until :meth:`end`.
 
     Args:
-        url: Of the exporter.
-        probes: How many honest ones there are.
-        context: For TLS.
-        every: Seconds between two scrapes; those of many probes cost their reader much.
+        url: Address of the exporter.
+        probes: Number of honest probes.
+        context: TLS context.
+        every: Seconds between scrapes. Scrapes of many probes need much CPU time of the reader.
     """
 
     def __init__(
@@ -32,23 +32,22 @@ class Watch:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop, and have nothing more to say."""
+        """Stop the thread."""
         self._ended.set()
         self._thread.join()
 
     def clear(self) -> None:
-        """Forget what was seen so far."""
         self.seconds.clear()
         self.faults.clear()
 
     @property
     def p99(self) -> float:
-        """Seconds."""
+        """99th percentile of the scrapes' duration, in seconds."""
         ordered = sorted(self.seconds)
         return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
     def value(self, name: str) -> float:
-        """The sum of a metric's series at the last scrape."""
+        """Return the sum of a metric's series at the last scrape."""
         return sum(float(v) for v in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", self.text, re.M))
 
     def _scrape(self) -> None:

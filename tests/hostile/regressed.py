@@ -16,7 +16,7 @@ from infercanary.contract.profile import OK, Profile, ProfileRow
 from infercanary.contract.report import Report, Run, encode
 
 CANARIES = 32
-RUNS = 26  # of each
+RUNS = 26  # runs of each start
 PARTS = 20
 
 _PHASES = [f"{'p' * 40}{n}" for n in range(PARTS)]
@@ -25,19 +25,14 @@ _CANARY = "n" * 60
 
 
 def report(probe: int, start: int) -> Report:
-    """One start of a probe.
-
-    Args:
-        probe: Whose.
-        start: Which.
-    """
+    """Return the report of one start of a probe."""
     environment = {f"{probe}-{n}-{'e' * 100}": f"{start} {'v' * 150}" for n in range(180)}
     return Report(1, f"{probe}-{start}", _began(start), "", 0, (), environment, runs_of(start))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=8)
 def runs_of(start: int) -> msgspec.Raw:
-    """Those of one start, encoded: all probes have the same, which saves their machine."""
+    """Return the encoded runs of a start. All probes have the same runs, which saves CPU time."""
     level = 0.02 * (1 + start % 2)
     began = _began(start)
     runs = []
@@ -60,20 +55,20 @@ def _began(start: int) -> float:
 
 
 class Regressed:
-    """One of them."""
+    """A simulated probe."""
 
     def __init__(self, number: int) -> None:
         self._number = number
         self._starts = 0
 
     def report(self, _since: str) -> bytes:
-        """Its next start."""
+        """Return the report of the next start."""
         self._starts += 1
         return encode(report(self._number, self._starts))
 
 
 def _profile(at: float, seconds: float) -> Profile:
-    """As many rows as one has."""
+    """Return a profile with the largest number of rows."""
     part = (seconds / 41,) * 3
     rows = tuple(
         ProfileRow(f"{'k' * 60}{n}", f"{'o' * 60}{n}", "cpu", "", 1.0, part, order=n) for n in range(40)

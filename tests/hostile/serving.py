@@ -10,12 +10,12 @@ from infercanary.probe.serve import ReportServer
 
 
 def serve(host: str, first: int, reports: Iterable[Callable[[str], bytes]]) -> None:
-    """Print where they answer, and wait for SIGTERM.
+    """Print the addresses of the probes, and serve until SIGTERM.
 
     Args:
-        host: That they listen on.
-        first: The first one's port, and the others' follow; 0 for any.
-        reports: What each answers.
+        host: Address to listen on.
+        first: Port of the first probe; the others have the next ports. 0 for any port.
+        reports: One function for each probe, which returns its report.
     """
     servers = [
         ReportServer(f"{host}:{first + n if first else 0}", report) for n, report in enumerate(reports)

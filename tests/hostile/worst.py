@@ -1,6 +1,7 @@
-"""Probes with the largest permitted reports: ``python worst.py HOST FIRST_PORT COUNT`` (each on its own port).
+"""Probes with the largest permitted reports: ``python worst.py HOST FIRST_PORT COUNT`` (each on its own
+port).
 
-No two probes and no two starts have a text in common, so that nothing can be shared.
+The texts differ between probes and between starts, so the exporter cannot share memory for equal texts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from serving import serve
 from infercanary.contract.report import Metric, Report, Run, encode
 from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC
 
-WIDE = "\N{GRINNING FACE}"  # one of it makes each letter of a text take four bytes
+WIDE = "\N{GRINNING FACE}"  # with one such character Python stores each character of a text in four bytes
 RUNS = 960
 REPORTS_OF_START = 4
 
@@ -22,16 +23,16 @@ _STATE = Metric("infercanary_canary_state", "gauge", "State.", ("canary", "state
 _FAILURE = Metric("infercanary_canary_failure_info", "gauge", "Failure.", ("canary", "reason", "detail"))
 _INVENTED = Metric("infercanary_invented", "gauge", "Invented.", ("name",))
 _COLD = Metric(COLD_START_METRIC, "gauge", "Cold.", ("canary", "step"))
-_UNUSED = {f"unused{n}": "u" * 4_000 for n in range(350)}  # what is left out costs its way here
+_UNUSED = {f"unused{n}": "u" * 4_000 for n in range(350)}  # unused entries, which only make the report longer
 
 
 def report(probe: int, start: int, first: int = 0) -> Report:
-    """All series, canaries, environment, outputs and runs that a report may have.
+    """Return a report with the permitted number of series, canaries, variables, outputs and runs.
 
     Args:
-        probe: Whose.
-        start: Of which start.
-        first: The first run's number.
+        probe: Number of the probe.
+        start: Number of the start.
+        first: Number of the first run.
     """
     families = (
         _WIDE.family(
@@ -55,14 +56,14 @@ def report(probe: int, start: int, first: int = 0) -> Report:
 
 
 class Worst:
-    """One of them: a new start at each fourth poll."""
+    """A probe that restarts every few polls."""
 
     def __init__(self, number: int) -> None:
         self._number = number
         self._reports = 0
 
     def report(self, _since: str) -> bytes:
-        """Its next one, with 1.4 MB that nobody takes."""
+        """Return the next report, with 1.4 MB of unused data."""
         start, first = self._reports // REPORTS_OF_START, self._reports * RUNS
         self._reports += 1
         found = report(self._number, start, first)

@@ -14,7 +14,7 @@ class Wait:
     clock = HostClock()
 
     def open(self):
-        """Nothing to open."""
+        """No resources to open."""
 
     def run(self, phase):
         with phase("compute"):
@@ -27,4 +27,4 @@ class Wait:
         return {}
 
     def close(self):
-        """Nothing to close."""
+        """No resources to close."""
