@@ -81,9 +81,8 @@ def _is_shared(path):
 def _scopes(nodeids):
     """Return the scope of each test. Tests of one scope run one after another in one process.
 
-    A shared stack or cluster is one scope, and so is a file. If a file has quiet tests as well as others, the
-    quiet tests
-    are a separate scope, because they are at the end of the order.
+    A shared stack or cluster is one scope, and so is a file. If a file has quiet tests as well as others, the quiet
+    tests are a separate scope, because they are at the end of the order.
     """
     found, parts, before = {}, Counter[PurePosixPath](), None
     for nodeid in nodeids:

@@ -80,9 +80,8 @@ async def slow_reader(peer: Peer) -> None:
         await asyncio.get_running_loop().sock_sendall(sock, ASK + b"\r\n")
         while True:
             await asyncio.sleep(1)
-            await asyncio.get_running_loop().sock_sendall(
-                sock, b"\r\n"
-            )  # fails when the connection is closed
+            # fails when the connection is closed
+            await asyncio.get_running_loop().sock_sendall(sock, b"\r\n")
 
 
 async def idle(peer: Peer) -> None:

@@ -31,7 +31,7 @@ FOLDERS = (
     "socket-proxy",
     "tests",
 )
-# What the commands of a recipe print, a file that they write, and what it then has.
+# Output of a recipe's commands, a file that the commands write, and text in this file.
 RECIPES = {
     "A target": (r"canary features: steady\n(.*\n)*.*\bcompute ", "docs/probe.md", "| `sqlite` |"),
     "A sampler": (
@@ -58,7 +58,7 @@ pytestmark = pytest.mark.takes(60)
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 Follow = Callable[[str], tuple[list[str], str]]
-"""Does what the recipe of a title says, once; returns the paths that it touched, and what its commands printed."""
+"""Follows a recipe once; returns the paths that it touched, and the output of its commands."""
 
 
 class Step(NamedTuple):
@@ -68,12 +68,12 @@ class Step(NamedTuple):
     """``Write``, ``Append``, ``Insert`` or ``Run``."""
     path: str
     anchor: str
-    """Part of the line after which a block is inserted."""
+    """Part of the line after which the block is inserted."""
     text: str
 
 
 def recipe(title):
-    """The steps under a heading: each block is for the last path that is named before it."""
+    """Return the steps under a heading. Each block is for the last path that the text names before the block."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = page.split(f"\n### {title}\n")[1]
     section = re.split(r"\n(?=##)", _FENCE.sub(lambda block: block[0].replace("\n#", "\n\0#"), section))[0]
@@ -92,18 +92,18 @@ def recipe(title):
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """A copy of the tree, with this environment as its own."""
+    """Copy the tree, with this environment as the copy's own."""
     tree = tmp_path_factory.mktemp("tree")
     for folder in FOLDERS:
-        # Bytecode of tests has their paths in it.
+        # Bytecode of tests contains the paths of the tests.
         ignored = shutil.ignore_patterns("node_modules", *["__pycache__"] * (folder == "tests"))
         shutil.copytree(ROOT / folder, tree / folder, ignore=ignored)
     for file in ROOT.iterdir():
-        if file.is_file() and file.name != ".git":  # in a worktree it leads back to this one
+        if file.is_file() and file.name != ".git":  # in a worktree this file leads back to the original
             shutil.copy(file, tree)
     if (
         known := ROOT / ".mypy_cache"
-    ).is_dir():  # after `make lint`: only what a recipe writes is checked anew
+    ).is_dir():  # with the cache of `make lint`, only files of recipes are checked again
         shutil.copytree(known, tree / known.name)
     (tree / ".venv/bin").mkdir(parents=True)
     for name, module in {"python": "", "infercanary": " -m infercanary", "ruff": " -m ruff"}.items():
@@ -115,7 +115,7 @@ def tree(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def follow(tree):
-    """Recipes are followed one after the other in the same tree, as a person would."""
+    """Follow recipes one after another in the same tree, as a person would."""
 
     def visible():
         return {path for path in tree.iterdir() if not path.name.startswith(".")}
@@ -137,11 +137,7 @@ def follow(tree):
 
 
 def run(commands, tree):
-    """Runs commands, which find the copy's packages first.
-
-    Returns:
-        What they printed.
-    """
+    """Run commands with the copy's packages, and return their output."""
     path = os.pathsep.join([str(tree / "probe"), str(tree / "exporter"), str(tree)])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": ""}
     commands = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + commands
@@ -168,7 +164,7 @@ def write(step, path):
 
 
 def needs(title):
-    """What this machine lacks for the recipe; empty where it can be followed."""
+    """Return what this machine lacks for the recipe; empty if nothing."""
     if title in ("An alert", "A panel") and find_spec("grafana_foundation_sdk") is None:
         return "Grafana's SDK needs Python 3.11"
     return "promtool is not on PATH" if title == "An alert" and shutil.which("promtool") is None else ""
@@ -190,7 +186,8 @@ def test_a_recipe(tree, follow, title):
     assert text in (tree / path).read_text(encoding="utf-8")
 
 
-@pytest.mark.campaign  # a minute: CI lints and tests what is there, and each recipe's own test runs above
+# takes a minute; CI lints and tests the tree, and the tests above run each recipe's own test
+@pytest.mark.campaign
 def test_what_they_added_passes_the_linters_and_the_suite(tree, follow):
     titles = [title for title in RECIPES if not needs(title)]
     touched = {path for title in titles for path in follow(title)[0]}

@@ -39,7 +39,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def app(tmp_path):
-    """A folder with such modules, and a model of the user's."""
+    """Make a folder with such modules and a user's model."""
     folder = tmp_path / "app"
     folder.mkdir()
     for name in (*STANDARD, *DEPENDENCIES):
@@ -50,7 +50,7 @@ def app(tmp_path):
 
 @pytest.fixture
 def command(tmp_path):
-    """The command as pip installs it: a script, in whose search path the working folder is not."""
+    """Return the command as pip installs it: a script, so the working folder is not in the search path."""
     script = tmp_path / "infercanary"
     script.write_text("from infercanary.command.cli import main\nmain()\n")
     return [sys.executable, str(script)]
@@ -58,7 +58,7 @@ def command(tmp_path):
 
 @pytest.fixture
 def run(app, command):
-    """A subcommand in the app's folder, with more of the environment."""
+    """Return a function that runs a subcommand in the app's folder, with additional variables."""
     return lambda *arguments, **environment: subprocess.run(
         [*command, *arguments],
         cwd=app, env={**os.environ, **environment}, capture_output=True, text=True, check=False,
@@ -78,7 +78,7 @@ def report(url):
 
 @pytest.mark.parametrize("path", ["", ".", os.pathsep])
 def test_the_probe_beside_a_server_and_the_doctor_find_the_users_model(app, command, run, path):
-    """With the working folder in PYTHONPATH no Python starts if a standard module is shadowed."""
+    """With the working folder in PYTHONPATH, Python does not start if a standard module is shadowed."""
     environment = {}
     if path:
         for name in STANDARD:
@@ -130,7 +130,7 @@ def test_a_doctor_whose_checks_cannot_be_made_says_so(tmp_path, command):
             "queue:Model",
             2,
             "queue.py) has no `Model`",
-        ),  # the path shows that it is another file than the user's
+        ),  # the path shows that this is not the user's file
     ],
 )
 def test_check_config_tells_the_users_model_from_a_library(app, run, target, code, said):
@@ -140,7 +140,7 @@ def test_check_config_tells_the_users_model_from_a_library(app, run, target, cod
 
 
 def test_an_experiments_processes(app, monkeypatch):
-    """The probe under an interpreter, and the reaper."""
+    """Both the probe under an interpreter, and the reaper."""
     monkeypatch.chdir(app)
     with Reaper() as reaper:
         host = Host(Side(python=sys.executable, probe=SETTINGS), reaper)

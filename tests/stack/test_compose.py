@@ -40,9 +40,8 @@ def test_prometheus_sees_the_latency_that_a_client_measures(stack):
     """Both agree within 10 %, or within the client's own spread (its p90 over its p50), over the same half
     minute.
 
-    The load comes from a client, and the canary's repeats run between requests in the server's one-thread
-    pool. A wrong
-    clock, unit or bucket would be wrong in all five trials.
+    The load comes from a client, and the canary's repeats run between requests in the server's one-thread pool. A
+    wrong clock, unit or bucket would be wrong in all five trials.
     """
     stack.runs("classify", 10)
     seen = []

@@ -18,8 +18,7 @@ T = TypeVar("T")
 def in_a_fresh_process(function: Callable[[], T]) -> T:
     """Call a function of a module in a new child process, and return its result.
 
-    Other tests leave threads and memory in this process: pools of an engine, some of them pinned, and threads
-    that are
+    Other tests leave threads and memory in this process: pools of an engine, some of them pinned, and threads that are
     ending.
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as child:

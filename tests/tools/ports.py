@@ -10,9 +10,8 @@ from contextlib import suppress
 def free_port() -> int:
     """Return a loopback port that is probably still free when a server is started on it again.
 
-    The port is outside the kernel's ephemeral range (``net.ipv4.ip_local_port_range``), so no outgoing
-    connection takes
-    it meanwhile.
+    The port is outside the kernel's ephemeral range (``net.ipv4.ip_local_port_range``), so no outgoing connection
+    takes it meanwhile.
     """
     while True:
         port = 15_000 + secrets.randbelow(17_000)

@@ -1,4 +1,4 @@
-"""An experiment without Docker: real probes as processes of this host, hostile answers, and the reaper."""
+"""Experiments without Docker: real probes as processes of this host, hostile answers, and the reaper."""
 
 import contextlib
 import http.server
@@ -32,7 +32,7 @@ from infercanary.contract.measures import HOST_MEMORY, throughput_of
 
 pytestmark = pytest.mark.takes(40)
 
-FAST = {**PACE, "INFERCANARY_INTERVAL_SECONDS": "0.1"}  # not the half second of an experiment
+FAST = {**PACE, "INFERCANARY_INTERVAL_SECONDS": "0.1"}  # instead of the half second of an experiment
 SETTINGS = {"canaries": {"work": {"target": "work:Work"}}}
 WORK = Path(__file__).parents[2] / "stack/alone/ab"
 
@@ -45,7 +45,7 @@ def reaper():
 
 @pytest.fixture
 def host(reaper, monkeypatch):
-    """A side that runs the probe here, with these variables."""
+    """Make a side that runs the probe on this host, with these variables."""
     monkeypatch.chdir(WORK)
 
     def host(**variables):
@@ -70,10 +70,12 @@ def experiment(a, b, restarts):
 
 
 def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(tmp_path, monkeypatch, capsys):
-    """By the file of an experiment. Four times the work: whatever else this machine does meanwhile."""
+    """The experiment comes from a file. The new side does four times the work, so other load cannot hide the
+    change.
+    """
     before = {
         *psutil.Process().children(recursive=True)
-    }  # of fixtures that other tests of this process share
+    }  # processes of fixtures that other tests of this process share
     config, path = tmp_path / "probe.yaml", tmp_path / "experiment.yaml"
     config.write_text(yaml.safe_dump(SETTINGS))
     both = {"python": sys.executable, "config": str(config), "env": FAST}
@@ -89,7 +91,7 @@ def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(tmp_path, 
     assert end.value.code == 1, err
     result = json.loads(out)
     assert result["ended"] == "clear"
-    # Beyond doubt after two pairs, where this machine is quiet.
+    # On a quiet machine two pairs are enough.
     assert len(result["pairs"]) >= 2
     assert "".join(re.findall(r"start \d+ of \d+ at most: ([AB])\b", err)).startswith("ABBA")
     assert result["verdict"] == "regressed" and result["shift"] > 0.5
@@ -144,7 +146,7 @@ def test_an_interruption_ends_what_runs(host):
 
 
 class Served:
-    """A side that is a server of this test's, and not a probe."""
+    """A side with an answer of the test instead of a probe."""
 
     summary = ArmSummary(name="served")
 

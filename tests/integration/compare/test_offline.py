@@ -28,7 +28,7 @@ def infercanary(*arguments, stdin="", folder, **environment):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Journals of two images, as their probes left them, and numbers."""
+    """Make journals of two images as their probes write them, and files of numbers."""
     rng = random.Random(1)
     for at, name, level in ((1.0e9, "old", 0.02), (1.1e9, "new", 0.024)):
         for boot in range(2):
@@ -71,7 +71,7 @@ def test_a_reader_that_closes_the_pipe_early(folder):
     "command", ["compare old old2", "compare old old2 --json", "scan old", "scan old --json"]
 )
 def test_an_answer_that_cannot_be_printed_is_no_answer(folder, command, where):
-    """1 would be `regressed`, and 0 `equivalent`."""
+    """Exit code 1 would mean `regressed`, and 0 `equivalent`."""
     shutil.copy(folder / "new", folder / "old2")
     done = subprocess.run(
         ["bash", "-c", f"{IN_A_SHELL} {command} {where}"],
@@ -89,7 +89,7 @@ def test_an_answer_that_cannot_be_printed_is_no_answer(folder, command, where):
     ],
 )
 def test_a_fault_of_its_own_is_not_taken_for_a_regression(folder, module, error, code, said):
-    """Nor is a module that is not installed: the probe's image has no exporter in it."""
+    """The same holds for a missing module: the probe's image has no exporter."""
     (folder / "broken" / module).mkdir(parents=True)
     (folder / "broken" / module / "__init__.py").write_text(f"raise {error}")
     path = os.pathsep.join([str(folder / "broken"), os.environ.get("PYTHONPATH", "")])

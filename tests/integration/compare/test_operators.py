@@ -27,7 +27,7 @@ TRIALS = 20
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Two would wait for one another where others have a CPU."""
+    """With two threads, one might wait for a CPU that another process uses."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -74,7 +74,9 @@ def run_trial(name, folder):
 
 @pytest.mark.parametrize("name", ["tokeniser", "float64"])
 def test_the_operator_is_named(name, tmp_path):
-    """Of changes so large that others on the machine do not hide them; the campaign has each kind, and counts."""
+    """These changes are so large that other load does not hide them. The campaign counts the results of each
+    kind of change.
+    """
     check(run_trial(name, tmp_path), trials(tmp_path)[name])
 
 

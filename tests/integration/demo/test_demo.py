@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it: a real server and exporter."""
+"""The demo with a real server and exporter, as a newcomer runs it."""
 
 import os
 import re
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.takes(100)
 
 @contextmanager
 def demo(temporary, *arguments, **environment):
-    """`infercanary demo`, its output line by line; killed with all its children if a test fails."""
+    """Run `infercanary demo`, and yield its process; the process and its children are killed if a test fails."""
     child = subprocess.Popen(
         [sys.executable, "-m", "infercanary", "demo", *arguments],
         stdout=subprocess.PIPE,
@@ -25,7 +25,7 @@ def demo(temporary, *arguments, **environment):
             **os.environ,
             "TMPDIR": str(temporary),
             "PYTHONUNBUFFERED": "1",
-            "COLUMNS": "300",  # a line of progress is one
+            "COLUMNS": "300",  # so wide that a line of progress is not wrapped
             **environment,
         },
     )
@@ -42,7 +42,7 @@ def demo(temporary, *arguments, **environment):
 
 
 def read_until(child, pattern):
-    """The first line that matches; fails where the output ends before."""
+    """Return the first line that matches; fail if the output ends before."""
     assert child.stdout is not None
     seen = []
     for line in child.stdout:
@@ -61,7 +61,7 @@ def read_until(child, pattern):
     ],
 )
 def test_it_ends_in_a_verdict_on_the_upgrade(tmp_path, environment):
-    """With neighbours on the machine their share may be the cause that is named; the exit code says so."""
+    """With other load on the machine, contention may be the named cause, which the exit code shows."""
     with demo(tmp_path, **environment) as child:
         output, _ = child.communicate(timeout=300)
     steps = [
@@ -81,7 +81,8 @@ def test_it_ends_in_a_verdict_on_the_upgrade(tmp_path, environment):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.campaign)])
 def test_a_signal_leaves_nothing_behind(tmp_path, number):
-    with demo(tmp_path, http_proxy="http://127.0.0.1:9") as child:  # of a company, which is not asked
+    # a company's proxy, which the demo must not use
+    with demo(tmp_path, http_proxy="http://127.0.0.1:9") as child:
         read_until(child, "baseline: run")
         children = psutil.Process(child.pid).children(recursive=True)
         assert len(children) == 2
@@ -93,7 +94,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path, number):
 
 
 def test_a_part_that_cannot_start_is_named_in_one_line(tmp_path):
-    """Python finds no torch for the server: the demo says which part failed and why, and ends."""
+    """The server cannot import torch: the demo names the failed part and the reason, and ends."""
     (tmp_path / "torch.py").write_text("raise ImportError('no torch for this test')\n")
     done = subprocess.run(
         [sys.executable, "-m", "infercanary", "demo"],
@@ -108,7 +109,7 @@ def test_a_part_that_cannot_start_is_named_in_one_line(tmp_path):
 
 
 def test_children_of_its_children_end_too(tmp_path):
-    """Also those that ignore SIGTERM."""
+    """Grandchildren that ignore SIGTERM end, too."""
     script = (
         "import time\n"
         "from infercanary.demo.processes import Processes\n"

@@ -14,7 +14,7 @@ from infercanary.contract.report import decode
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "resnet18"
 
-# The first forward pass after the file was made takes the file away, and hangs.
+# The first forward pass while the trap file exists removes the file and hangs.
 SCRIPT = textwrap.dedent(
     """
     import sys, threading
@@ -78,7 +78,7 @@ def test_a_canary_that_hangs_leaves_the_server_serving(tmp_path):
         until(lambda: runs("ok") >= 1, log.read_text)
         trap.touch()
         until(lambda: not trap.exists(), log.read_text)
-        # In the middle of the hang: it waits for the pool's only thread, and is answered by another one.
+        # During the hang: the request waits for the pool's only thread, and then another thread answers.
         image = bytes(3 * 224 * 224)
         for _ in range(3):
             request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", data=image)

@@ -1,4 +1,4 @@
-"""Reports of probes for 40 replicas on five hosts, and judges in this process that process them."""
+"""Reports of probes for 40 replicas on five hosts, and judges in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infercanary.exporter.judging.worker import Judging
 from infercanary.judge.model import Generation, ServiceKey
 
 SERVICES = {"faster": 0.93, "slower": 1.08, "same": 1.0, "much-slower": 1.5, "alone": None}
-"""What the second image makes of the latency; None for a service without one."""
+"""Latency of the second image as a ratio; None for a service without a second image."""
 HOSTS = tuple(f"host-{n}" for n in range(5))
 REPLICAS = 8
 T = 1_790_000_000.0
@@ -19,7 +19,7 @@ BEFORE, AFTER, EVERY = 40, 24, 10.0
 
 
 class Part(NamedTuple):
-    """What one answer of a probe has."""
+    """Content of one report."""
 
     host: str
     start: Generation
@@ -27,7 +27,7 @@ class Part(NamedTuple):
 
 
 def fleet():
-    """40 replicas of 5 services, spread over 5 hosts; each host is slower for a while, for all on it alike."""
+    """Return the reports of 40 replicas of 5 services on 5 hosts. Each host slows all its replicas alike at times."""
     rng = np.random.default_rng(21)
     hours = {host: 0.01 * np.sin(np.arange(BEFORE + AFTER + 60) / 9 + rng.uniform(0, 6)) for host in HOSTS}
     parts = []

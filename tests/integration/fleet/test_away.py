@@ -26,13 +26,13 @@ def shown(judging, name):
 
 
 def survives(stack, postgres, url, store, breaks, repairs, says):
-    """A third of the answers comes before the database refuses, a third meanwhile, and a third afterwards."""
+    """Submit a third of the reports before the database refuses, a third meanwhile, and a third afterwards."""
     parts = [part for part in in_time(fleet()) if part.start.service == KEY.name]
     third = len(parts) // 3
     judging = judge(stack, store, HOSTS[0])
 
     def take(several):
-        """The number of their runs."""
+        """Submit reports, and return the number of their runs."""
         for number, part in enumerate(several):
             submit(judging, part)
             if number % 9 == 0:
@@ -74,7 +74,7 @@ def survives(stack, postgres, url, store, breaks, repairs, says):
     assert judging.findings[KEY]["c"].result == alone.findings[KEY]["c"].result, "as if nothing had been"
 
 
-# Its disk --------------------------------------------------------------------------------------------------------
+# Disk ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.root
@@ -95,7 +95,7 @@ def test_its_disk_is_full(postgres, judges):
         postgres.sql("DROP TABLESPACE small")
 
 
-# Its password ----------------------------------------------------------------------------------------------------
+# Password --------------------------------------------------------------------------------------------------------
 
 
 def test_its_password_is_changed(postgres, judges, tmp_path):
@@ -116,7 +116,7 @@ def test_its_password_is_changed(postgres, judges, tmp_path):
     )  # fmt: skip
 
 
-# Its certificate -------------------------------------------------------------------------------------------------
+# Certificate -----------------------------------------------------------------------------------------------------
 
 
 def reload(postgres, **settings):
@@ -131,11 +131,11 @@ def reload(postgres, **settings):
 
 
 class Server:
-    """The server with TLS, by one of two certificates: of its address, and of another one.
+    """The server with TLS and one of two certificates: for its address, or for another address.
 
     Args:
-        postgres: It runs.
-        folder: For copies that clients read.
+        postgres: The running server.
+        folder: Folder for copies that clients read.
     """
 
     def __init__(self, postgres, folder):
@@ -151,7 +151,6 @@ class Server:
         return self.folder / made.name
 
     def has(self, certificate):
-        """Serve this certificate."""
         pem = self.postgres.folder / certificate.name
         reload(self.postgres, ssl_cert_file=pem, ssl_key_file=pem.with_suffix(".key"), ssl="on")
 

@@ -26,7 +26,7 @@ from tests.integration.fleet.world import (
 
 
 def stored(store):
-    """Start → how many runs its rows stand for, after hours also as medians of several, and the last one."""
+    """Return start → number of runs of its rows (a block median has several), and the last sequence number."""
     return {
         g.boot_id: (sum(s.runs for s in samples), samples[-1].sequence)
         for g, samples in store.generations(KEY, "c")
@@ -34,7 +34,7 @@ def stored(store):
 
 
 def undisturbed(store):
-    """The verdict of one judge with a file that got the same runs in one piece."""
+    """Return the verdict of a single judge with a file that gets the same runs at once."""
     alone = Judging(None)
     alone.turn()
     assert alone._store is not None
@@ -55,7 +55,8 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path, kills, crashes):
         with fleet(tmp_path, at, hosts=2, replicas=4) as (probes, exporters):
             eventually(lambda: len(publishers(exporters)) == 1)
             with closing(open_store(url)) as store:
-                # Of a start that nobody saw while it ran the image is not known, and its runs are left out.
+                # An exporter must see each start while it runs. Otherwise the start's image is unknown and its runs
+                # are not stored.
                 eventually(lambda: {probe.boot_id for probe in probes} <= stored(store).keys())
             for probe in probes:
                 probe.upgrade(0.03, "2")
@@ -66,7 +67,7 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path, kills, crashes):
                 if what == "database":
                     postgres.stop(signal.SIGKILL)
                     time.sleep(rng.uniform(0.2, 1.0))
-                    # It goes on serving, and says that it cannot store.
+                    # An exporter without its database still serves, and shows that the store is down.
                     eventually(
                         lambda: all(e.values("infercanary_store_up").get("") == 0.0 for e in exporters)
                     )
@@ -74,7 +75,7 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path, kills, crashes):
                 else:
                     victim = rng.choice(exporters)
                     victim.kill()
-                    victim.start()  # and it may be killed again before it is up
+                    victim.start()  # it may be killed again before it serves
             for probe in probes:
                 probe.stopped = True
             expected = {boot: (len(numbers), numbers[-1]) for boot, numbers in made(probes).items()}

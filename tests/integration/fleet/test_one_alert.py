@@ -19,13 +19,13 @@ from tests.integration.fleet.world import SERVICE, eventually, fleet, location
 ALERT = {"alertname": "InferCanaryImageRegressed", "service": SERVICE, "canary": "c", "severity": "critical"}
 FIRES = 'ALERTS{alertname="InferCanaryImageRegressed",alertstate="firing"}'
 BEGAN = 'ALERTS_FOR_STATE{alertname="InferCanaryImageRegressed"}'
-# Longer than the alert is kept firing without a verdict (2 minutes), than Alertmanager waits to send what is new in a
-# group or is resolved (1 minute), and than Prometheus waits to send again what still fires (1 minute).
+# Longer than three times: the alert keeps firing without a verdict for 2 minutes; Alertmanager waits 1 minute to send
+# new or resolved alerts of a group; Prometheus waits 1 minute to send a firing alert again.
 WATCHED_SECONDS = 240
 
 
 def prometheus_config(exporters, notified, folder):
-    """The shipped one, with these targets."""
+    """Write the shipped configuration with these targets."""
     shipped = ROOT / "prometheus"
     config = yaml.safe_load((shipped / "prometheus.yml").read_text())
     config["rule_files"] = [str(shipped / "rules/*.yml")]
@@ -34,7 +34,7 @@ def prometheus_config(exporters, notified, folder):
     job["static_configs"] = [
         {"targets": [f"127.0.0.1:{each.port}"], "labels": {"instance": each.host}} for each in exporters
     ]
-    del job["dns_sd_configs"]  # of Compose
+    del job["dns_sd_configs"]  # only for Compose
     config["scrape_configs"] = [job]
     path = folder / "prometheus.yml"
     path.write_text(yaml.safe_dump(config))
@@ -51,7 +51,7 @@ def test_a_regression_is_one_notification_though_its_judge_is_killed(tmp_path, p
         pytest.skip("not on PATH: prometheus, alertmanager")
     at = location(postgres, postgres.database(), tmp_path)
     with ExitStack() as stack:
-        # A day of the probes' time passes in ten minutes.
+        # A day of the probes' clocks passes in ten minutes.
         world = fleet(tmp_path, at, hosts=5, replicas=10, began=time.time() - 86_400 * 1.5)
         probes, exporters = stack.enter_context(world)
         (tmp_path / "alertmanager").mkdir()

@@ -19,12 +19,12 @@ from tests.integration.fleet.world import location
 
 
 def results(findings):
-    """What must be equal whoever judges."""
+    """Return the parts of findings that must not depend on the judge."""
     return {name: (each.result, each.sentence, each.drifts, each.measures) for name, each in findings.items()}
 
 
 def alone(judges, parts):
-    """What one judge with a file finds."""
+    """Return the findings of a single judge with a file."""
     judging = judge(judges, None)
     for part in in_time(parts):
         submit(judging, part)
@@ -37,8 +37,8 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres, judges):
     expected = alone(judges, parts)
     states = {key.name: found["c"].result.state for key, found in expected.items()}
     assert states["much-slower"] == states["slower"] == "regressed" and states["alone"] == "no_baseline"
-    # What an older version found is dropped: all fields of the old form but the verdict have a default in the new one,
-    # so that it could be read, and say less.
+    # A finding of an older version is dropped. All its missing fields have defaults, so it could be decoded as an
+    # incomplete finding.
     older = {"judgement": {"state": "regressed", "upgraded_at": 1.0, "shift": 9.0}, "sentence": "regressed"}
     with closing(open_store(url)) as store:
         assert store.fleet is not None
@@ -49,26 +49,26 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres, judges):
 
     exporters = {host: judge(judges, url, host) for host in HOSTS}
     rng = random.Random(5)
-    late = [part for part in parts if rng.random() < 0.1]  # come when all others are there
+    late = [part for part in parts if rng.random() < 0.1]  # these arrive after all others
     for step, part in enumerate([*in_time([p for p in parts if p not in late]), *late]):
         submit(exporters[part.host], part)
         if step % 60 == 59:
             for exporter in rng.sample([*exporters.values()], 5):
                 exporter.turn()
-        if step == 240:  # one is killed: nobody gives its leases back
+        if step == 240:  # this exporter is killed, so its leases are not given back
             dead = exporters[HOSTS[0]]
-            dead.turn()  # what it had polled is stored: what is not is asked for again, which is another test's
+            dead.turn()  # stores what it polled; reports that were not stored are the topic of another test
             exporters[HOSTS[0]] = judge(judges, url, HOSTS[0])
             postgres.sql("UPDATE lease SET expires = 0", url)
     for exporter in exporters.values():
         exporter.turn()
-    for _ in range(2):  # what the last one stored is read by the first one
+    for _ in range(2):  # the first exporter reads what the last one stored
         for exporter in exporters.values():
             exporter.turn()
     held = [service for exporter in exporters.values() for service in exporter.ownership.held]
     assert len(held) == len({*held}) == len(SERVICES) + 1, "each service, and the priors, have one judge"
 
-    # A judge that comes anew finds what the others leave, and what one judge on a file finds.
+    # A new judge gives the findings of the others, and of a single judge with a file.
     for exporter in exporters.values():
         assert exporter._store is not None and exporter._store.fleet is not None
         exporter.ownership.end(exporter._store.fleet)
@@ -82,8 +82,8 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres, judges):
 
 
 def test_a_partition_costs_nothing_and_ends_with_one_judge(postgres, judges, tmp_path, monkeypatch):
-    monkeypatch.setattr(PostgresDatabase.__init__, "__defaults__", (3.0,))  # seconds of a call
-    url = f"{postgres.database()}&lease_seconds=600"  # no judgement takes so long
+    monkeypatch.setattr(PostgresDatabase.__init__, "__defaults__", (3.0,))  # time limit of a call, in seconds
+    url = f"{postgres.database()}&lease_seconds=600"  # longer than any judgement
     proxy = judges.enter_context(closing(Proxy(postgres.port)))
     at = location(postgres, url, tmp_path, 600).replace(f":{postgres.port}/", f":{proxy.port}/")
     behind = judge(judges, f"{at}&connect_timeout=2", HOSTS[0])
@@ -98,7 +98,7 @@ def test_a_partition_costs_nothing_and_ends_with_one_judge(postgres, judges, tmp
     other.turn()
     assert not other.ownership.publishes(key)
     proxy.hold_back(True)
-    postgres.sql("UPDATE lease SET expires = 0", url)  # it ends by the database's clock meanwhile
+    postgres.sql("UPDATE lease SET expires = 0", url)  # the lease ends by the database's clock meanwhile
     for part in parts[half:]:
         submit(behind, part)
     behind.turn()
@@ -121,7 +121,7 @@ def test_a_partition_costs_nothing_and_ends_with_one_judge(postgres, judges, tmp
 def test_any_exporter_answers_about_a_service_of_other_hosts(postgres, judges, monkeypatch):
     url = postgres.database()
     own, elsewhere = judge(judges, url, HOSTS[0]), judge(judges, url, HOSTS[1])
-    elsewhere.watched = frozenset()  # no container of it is on its host
+    elsewhere.watched = frozenset()  # its host has no container of the service
     key = ServiceKey("", "slower")
     for part in in_time(fleet()):
         if part.start.service == key.name:
@@ -131,7 +131,7 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(postgres, judges, m
     assert elsewhere.findings == {} and not elsewhere.ownership.running(key)
     elsewhere.ownership.ask(key)
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
-    for _ in range(3):  # at each of which it also forgets what it need not know
+    for _ in range(3):  # each of these turns also forgets data that is not needed
         elsewhere.turn()
     assert results(elsewhere.findings[key]) == results(own.findings[key])
     assert elsewhere.findings[key]["c"].sides == own.findings[key]["c"].sides
@@ -140,8 +140,8 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(postgres, judges, m
         (f"slower-{n}", "sha256:2") for n in range(REPLICAS)
     ]
     assert own.ownership.publishes(key) and not elsewhere.ownership.publishes(key)
-    # What runs there is not known while the store cannot be asked, nor once nobody is there who could see it: what was
-    # found must neither promote nor abort what is rolled out since.
+    # The running starts are unknown while the store is away, and when no exporter has the lease. Old findings must
+    # neither promote nor abort a later rollout.
     now = ownership._clock()
     with monkeypatch.context() as later:
         later.setattr(ownership, "_clock", lambda: now + 100)
@@ -153,7 +153,7 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(postgres, judges, m
 
 
 def test_names_that_no_service_has_are_not_followed(postgres, judges):
-    """Anybody may ask about any: that keeps no rollout from its answer, and costs no query each."""
+    """Anyone may ask about any name. Such questions must neither delay a rollout's answer nor need a query each."""
     url = postgres.database()
     own, elsewhere = judge(judges, url, HOSTS[0]), judge(judges, url, HOSTS[1])
     own.watched, elsewhere.watched = frozenset({ServiceKey("", "slower")}), frozenset()
@@ -184,7 +184,7 @@ def test_what_exporters_learned_apart_is_one_prior(postgres, judges):
         fleet.put_finding(service, "c", 0.0, b"", msgspec.json.encode(lesson))
         fleet.put_finding(service, "teaches-nothing", 0.0, b"", b"")
     assert stores[2].fleet is not None
-    stores[2].fleet.hold({PRIORS})  # it judges none of them
+    stores[2].fleet.hold({PRIORS})  # this exporter judges none of the services
     for now in (0.0, LEARN_SECONDS):
         learns[2].learn(stores[2], now, {})
     found = learned([*lessons.values()])

@@ -18,7 +18,7 @@ def test_a_lease_is_renewed_while_a_turn_of_judging_hangs_and_what_is_lost_is_no
         with fleet(tmp_path, store, hosts=1, replicas=1) as (_, (exporter,)):
             eventually(lambda: exporter.values("infercanary_verdict"))
             eventually(lambda: postgres.sql(CONNECTIONS, url) == "2")
-            # The judge's connection is the first one, that of the leases the second.
+            # The judge uses the first connection, and leases use the second.
             network.hold_back(True, but=1)
             expires = float(postgres.sql("SELECT max(expires) FROM lease", url))
             now = "SELECT extract(epoch FROM now())"

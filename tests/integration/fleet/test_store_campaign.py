@@ -1,10 +1,11 @@
-"""What the store must hold, a row for each trouble: real exporters, probes that keep all runs, a file or PostgreSQL.
+"""Requirements of the store, one row for each trouble: real exporters, probes that keep all runs, a file or
+PostgreSQL.
 
 Each run is stored exactly once by start and sequence, one exporter publishes the verdict, and no exporter writes a
-finding by a lease that it lost. Rows that are tests of their own, all found by `make campaign ARGS="-k store"`:
-test_killed.py and test_lost.py (kill -9), test_disk.py (power, a disk that is full at any write), test_clock.py (a file
-and the host's clock). A file that another process holds, a newer schema, a file that is removed and connections that
-break are in tests/unit/store and tests/integration/exporter/test_store.py.
+finding with a lost lease. Other troubles have their own tests, which `make campaign ARGS="-k store"` runs as well:
+test_killed.py and test_lost.py (kill -9), test_disk.py (power failure, full disk at any write), test_clock.py (a file
+and the host's clock). tests/unit/store and tests/integration/exporter/test_store.py have a locked file, a newer
+schema, a removed file, and broken connections.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ class Scene(NamedTuple):
     probes: list[Probe]
     exporters: list[Exporter]
     location: str
-    """Of the store, as the test reads it."""
+    """Location of the store for the test's own reads."""
     clocks: list[Clock]
-    """Of each exporter, or the first one of PostgreSQL; empty where no clock is set."""
+    """Clocks of the exporters, or one clock of PostgreSQL; empty if no clock is set."""
     networks: list[Proxy]
-    """Between each exporter and PostgreSQL; empty with a file."""
+    """Proxies between each exporter and PostgreSQL; empty with a file."""
     server: Postgres | None
     rng: random.Random
 
@@ -68,22 +69,22 @@ class Scene(NamedTuple):
 
     @property
     def holder(self):
-        """The exporter that publishes the verdict."""
+        """Return the exporter that publishes the verdict."""
         eventually(lambda: len(publishers(self.exporters)) == 1)
         return next(filter(publishes, self.exporters))
 
     def is_up(self, up, *exporters):
-        """Wait until these exporters say so of the store; none for all."""
+        """Wait until these exporters, or all, show the store as up or down."""
         several = exporters or self.exporters
         eventually(lambda: all(one.values("infercanary_store_up").get("") == float(up) for one in several))
 
     def goes_on(self):
-        """Wait until each exporter stored more runs."""
+        """Wait until each exporter has stored more runs."""
         before = [*map(stored_by, self.exporters)]
         eventually(lambda: all(map(gt, map(stored_by, self.exporters), before)))
 
     def says(self, text):
-        """Wait until each exporter logged it."""
+        """Wait until each exporter has logged this text."""
         eventually(lambda: all(text in one.log for one in self.exporters))
 
 
@@ -106,7 +107,8 @@ def probes_that_restart(scene):
     for _ in range(3):
         waiting = {*range(len(scene.probes))}
         while waiting:
-            # Of a start that nobody saw while it ran the image is not known, and its runs are left out.
+            # An exporter must see each start while it runs. Otherwise the start's image is unknown and its runs are
+            # not stored.
             seen = [one for one in waiting if scene.probes[one].boot_id in scene.probes[one].reported]
             for one in scene.rng.sample(seen, min(2, len(seen))):
                 scene.probes[one].upgrade(0.03, "2")
@@ -114,7 +116,7 @@ def probes_that_restart(scene):
 
 
 def tables_locked(scene):
-    """Each table, until an exporter complains or for longer than a statement waits for a lock."""
+    """Lock each table until an exporter logs an error, or for longer than a statement waits for a lock."""
     tables = scene.postgres.sql(
         "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'written'",
         scene.location,
@@ -163,7 +165,7 @@ def slow_packets(scene):
 
 
 def dies(holder, scene):
-    """Kill the holder of the lease, and start it again once another exporter took over."""
+    """Kill the holder of the lease, and start it again when another exporter has taken over."""
     holder.kill()
     eventually(lambda: publishers(scene.exporters))
     holder.start()
@@ -171,7 +173,7 @@ def dies(holder, scene):
 
 
 def exporters_clocks_set(scene):
-    """One exporter a day ahead, one behind: whichever of them dies, the other one takes over."""
+    """Set one exporter's clock a day ahead and another's back. If one exporter dies, the other takes over."""
     first, second = scene.clocks
     for days in (1, -2):
         first.move(days * DAY)
@@ -200,12 +202,13 @@ class Row(NamedTuple):
     kinds: tuple[str, ...] = ("postgres",)
     replicas: int = 4
     disk: int = 0
-    """MiB of a disk for the store, where that is to be filled."""
+    """Size in MiB of a separate disk for the store, to fill it; 0 for none."""
     clock: str = ""
-    """Whose clocks are set: "exporters" or "server"."""
+    """Owner of the set clocks: "exporters" or "server"."""
     parts: bool = False
-    """The holder of a lease cannot reach the database for longer than the lease lasts. It shows what it found
-    meanwhile (docs/fleet.md), beside the exporter that takes over."""
+    """True if the holder of a lease cannot reach the database for longer than the lease lasts. It then still shows its
+    findings (docs/fleet.md), beside the exporter that takes over.
+    """
     poll_seconds: float = 0.2
 
 
@@ -223,7 +226,7 @@ ROWS = (
 
 @contextmanager
 def begun(row, kind, folder):
-    """The scene before the trouble: an upgrade was judged, and goes on."""
+    """Run the scene before the trouble: an upgrade was judged, and runs continue."""
     with ExitStack() as stack:
         hosts = 1 if kind == "file" else 2
         clocks, server, networks = [], None, []
@@ -266,14 +269,14 @@ def begun(row, kind, folder):
 
 @contextmanager
 def watched(scene):
-    """Note when two exporters published at one moment, on the monotonic clock."""
+    """Note the monotonic times at which two exporters published at the same moment."""
     twice = []
     ended = threading.Event()
 
     def watch():
         while not ended.wait(0.1):
             first, *others = scene.exporters
-            # One that publishes before and after another one does so at the same moment, too.
+            # If an exporter publishes before and after another one does, both publish at the same moment.
             if others and all(map(publishes, (first, *others, first))):
                 twice.append(time.monotonic())
 
@@ -287,7 +290,7 @@ def watched(scene):
 
 
 def stored(store):
-    """Start → the sequences of its runs, and how many the store counted as taken."""
+    """Return start → sequence numbers of its runs, and start → number of runs that the store counted."""
     found = store.generations(KEY, "c")
     runs = {start.boot_id: [run.sequence for run in runs] for start, runs in found}
     return runs, {boot: count for (_, boot), count in store.taken(KEY, "c").items()}

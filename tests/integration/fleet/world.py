@@ -18,9 +18,9 @@ from infercanary.store.store import open_store
 from tests.integration.exporter.processes import KEY, ExporterProcess, until
 
 SERVICE = KEY.name
-_EVERY = 0.05  # seconds between two runs; by the probe's own clock 10
+_EVERY = 0.05  # seconds between two runs; 10 s by the probe's clock
 _BEGAN = 1_790_000_000.0
-# Each write of a finding, in order: the host of the exporter that made it, and the fence of the service's lease then.
+# Each write of a finding in order: host of the exporter, and fencing number of the service's lease at that time.
 AUDIT = """
 CREATE TABLE written (number bigserial PRIMARY KEY, host text, fence bigint);
 CREATE FUNCTION note() RETURNS trigger AS $$ BEGIN
@@ -32,11 +32,11 @@ CREATE TRIGGER note AFTER INSERT OR UPDATE ON finding FOR EACH ROW EXECUTE FUNCT
 
 
 class Probe:
-    """A container's probe, which runs its canary and keeps all of its runs, also those of the start before.
+    """Probe of a container. It keeps all of its runs, including those of earlier starts.
 
     Args:
-        name: Of the container.
-        began: Its first start, a Unix time.
+        name: Name of the container.
+        began: Unix time of the first start.
     """
 
     def __init__(self, name, began=_BEGAN):
@@ -50,13 +50,13 @@ class Probe:
         self._asked = 0
         self.stopped = False
         self.url = ""
-        """Where it is served."""
+        """URL of the probe; set when it is served."""
         self.reported: set[str] = set()
-        """Starts that an exporter asked while they ran."""
+        """Starts that an exporter polled while they ran."""
         self.upgrade(0.02, "1")
 
     def upgrade(self, seconds, torch):
-        """Start again with another image, which takes ``seconds`` for an inference."""
+        """Restart with another image, whose inference takes ``seconds``."""
         with self._lock:
             self._boots += 1
             self._first = len(self._runs)
@@ -68,7 +68,7 @@ class Probe:
         return f"{self.name}-{self._boots}"
 
     def made(self):
-        """All runs until now, each with the start that it is of."""
+        """Return all runs until now, each with its start."""
         with self._lock:
             while not self.stopped and len(self._runs) < (time.monotonic() - self._began) / _EVERY:
                 number = len(self._runs)
@@ -83,11 +83,11 @@ class Probe:
 
     @property
     def is_collected(self):
-        """Whether the exporter that asked last has all of its runs."""
+        """Return True if the exporter that polled last has all runs."""
         return self.stopped and self._asked == len(self.made())
 
     def report(self, since):
-        """What it answers."""
+        """Return the report."""
         runs = self.made()
         self._asked = int(since or 0)
         self.reported.add(self.boot_id)
@@ -100,7 +100,7 @@ class Probe:
 
 @contextmanager
 def served(probe):
-    """The probe on a free port; its URL."""
+    """Serve the probe on a free port, and yield its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -126,7 +126,7 @@ def served(probe):
 
 
 class Exporter(ExporterProcess):
-    """One of a host's own, which may be killed and started again. A database notes by whom it is written."""
+    """An exporter of one host, which may be killed and restarted. The database logs the host of each write."""
 
     def __init__(self, folder, host, store, probes, environment=(), poll_seconds=0.2):
         self.host = host
@@ -136,7 +136,7 @@ class Exporter(ExporterProcess):
 
 
 def location(postgres, url, folder, lease_seconds=20.0):
-    """The database ``url`` over TCP, with a password in a file."""
+    """Return the location of the database ``url`` over TCP, with a password file."""
     (folder / "password").write_text(PASSWORD)
     return (
         f"postgresql://postgres@127.0.0.1:{postgres.port}/{urlsplit(url).path[1:]}"
@@ -154,7 +154,7 @@ def audited(postgres):
 
 
 def made(probes):
-    """Return the sequences of all runs that were made, by start."""
+    """Return the sequence numbers of all runs by start."""
     sequences = defaultdict[str, list[int]](list)
     for run in chain.from_iterable(probe.made() for probe in probes):
         sequences[run.boot_id].append(run.sequence)
@@ -163,16 +163,16 @@ def made(probes):
 
 @contextmanager
 def fleet(folder, store, hosts, replicas, began=_BEGAN, environments=(), poll_seconds=0.2):
-    """So many replicas of one service, spread over hosts, each with an exporter that runs.
+    """Run replicas of one service, spread over hosts, each host with an exporter.
 
     Args:
-        folder: For settings and logs.
-        store: One for all exporters, or one for each.
-        hosts: How many.
-        replicas: How many, of all hosts.
-        began: First start of each replica, a Unix time.
-        environments: Variables that the exporters have besides; one for each, or none.
-        poll_seconds: Between two questions to a probe.
+        folder: Folder for settings and logs.
+        store: One store for all exporters, or one for each.
+        hosts: Number of hosts.
+        replicas: Number of replicas on all hosts.
+        began: Unix time of each replica's first start.
+        environments: Additional variables of each exporter, or empty.
+        poll_seconds: Interval of polls.
 
     Yields:
         Probes and exporters.
@@ -191,12 +191,12 @@ def fleet(folder, store, hosts, replicas, began=_BEGAN, environments=(), poll_se
 
 
 def publishers(exporters):
-    """Hosts whose exporter shows a verdict."""
+    """Return the hosts whose exporter shows a verdict."""
     return [one.host for one in exporters if one.values("infercanary_verdict")]
 
 
 def one_owner_at_a_time(postgres, url):
-    """All writes of findings since :data:`AUDIT` were made by the holder of the lease."""
+    """Check that each write of a finding since :data:`AUDIT` was made by the lease's holder."""
     writes = written(postgres, url)
     fences = [fence for _, fence in writes]
     assert fences and fences == sorted(fences), "nobody writes by an older lease after a newer one"
@@ -204,7 +204,7 @@ def one_owner_at_a_time(postgres, url):
 
 
 def written(postgres, url):
-    """Host and fence of each write of a finding since :data:`AUDIT`."""
+    """Return host and fencing number of each write of a finding since :data:`AUDIT`."""
     rows = postgres.sql("SELECT host, fence FROM written ORDER BY number", url).splitlines()
     return [(host, int(fence)) for host, fence in (row.split("|") for row in rows)]
 

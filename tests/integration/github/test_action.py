@@ -24,7 +24,7 @@ DEFAULTS = {name: each.get("default", "") for name, each in ACTION["inputs"].ite
 
 
 class Api(BaseHTTPRequestHandler):
-    """A part of GitHub's API: the comments of one pull request, three on a page."""
+    """Part of GitHub's API: comments of one pull request, three per page."""
 
     comments: list[dict[str, Any]]
     asked: list[str]
@@ -65,7 +65,7 @@ class Api(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def github():
-    """Its URL, and what it has."""
+    """Run the API; yield its URL and its class, which has the comments."""
     api = type("Github", (Api,), {"comments": [], "asked": [], "status": 200})
     server = ThreadingHTTPServer(("127.0.0.1", 0), api)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -79,9 +79,10 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def runner(tmp_path, github):
-    """Runs a step of the action, with these inputs, and outputs of the steps before."""
+    """Return a function that runs a step of the action with inputs and outputs of earlier steps."""
     (tmp_path / "infercanary").mkdir()
-    (tmp_path / "infercanary/bin").symlink_to(Path(sys.executable).parent)  # what the first step installs
+    # the first step installs this folder
+    (tmp_path / "infercanary/bin").symlink_to(Path(sys.executable).parent)
 
     def run(step, outputs=(), **inputs):
         known = {
@@ -143,7 +144,7 @@ def test_a_regression_is_commented_and_fails(runner, github, tmp_path):
     [body] = [each["body"] for each in api.comments[4:]]
     assert body.startswith("<!-- infercanary: Latency -->\n### Latency\n\n**regressed")
     assert body.endswith("\n[The job](https://github.com/acme/search/actions/runs/42)\n")
-    # The next run replaces it, beyond the first page; one of another name has its own.
+    # The next run replaces its comment, which is not on the first page. A run with another name has its own comment.
     Path(found["answer"]).write_text("### Latency\n\n**equivalent**\n" + "x" * 50_000 + "\n" + "y" * 50_000)
     assert runner("Comment", found, **inputs).stdout == ""
     assert len(api.comments) == 5 and api.asked[-1] == "PATCH /repos/acme/search/issues/comments/4"

@@ -1,4 +1,4 @@
-"""The queries of Grafana's own alert rules, run by Prometheus' own tool."""
+"""The queries of Grafana's own alert rules, run by promtool."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ SHOWN = ROOT / "prometheus/tests/alerts.yml"
 
 
 def test_what_texts_read_has_the_labels_of_its_alert(tmp_path):
-    """Each series of a query is one of the alert's own, with labels that a text reads. No join fails."""
+    """Each series of a text's query has the labels of a series of the alert, and additional labels. No join fails."""
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed")
     made = yaml.safe_load((ROOT / "grafana/provisioning/alerting/on/rules.yml").read_text(encoding="utf-8"))
@@ -42,7 +42,7 @@ def test_what_texts_read_has_the_labels_of_its_alert(tmp_path):
 
 
 def of_an_image(rules):
-    """What the texts about a slower image read: sentence, time, images, links, and the link's beginning."""
+    """Return tests of the texts about a slower image: sentence, time, images, links, and the link's beginning."""
     [rule] = [rule for rule in rules if rule["uid"] == "infercanary-image-regressed-critical"]
     alert = '{namespace="prod",service="severe",canary="resnet"}'
     images = 'baseline_image="s:1 (90a)",candidate_image="s:2 (b7f)",candidate_containers="c, d"'

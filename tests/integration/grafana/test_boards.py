@@ -60,7 +60,7 @@ THERE = {
         f"count({_REGRESSED}) > 20",
     ],
 }  # fmt: skip
-"""Situation → what must be so in it; of one on a GPU also that the GPU is up."""
+"""Situation → queries that must have results. On a GPU, the GPU must also be up."""
 ALERTS = {
     "fresh": set(),
     "one-image": set(),
@@ -70,31 +70,31 @@ ALERTS = {
 
 
 class Scene(NamedTuple):
-    """A situation, and what each panel of each board asked in it."""
+    """A situation, with the queries and answers of each panel of each board."""
 
     situation: Situation
     prometheus: Prometheus
     panels: Mapping[str, Mapping[str, Any]]
-    """Board and title → what it asked."""
+    """Board and title → the panel's queries and answers."""
 
     def shown(self, *places, library=node.VERSIONS[0]):
-        """What these panels show."""
+        """Return the content of these panels."""
         return node.shown([self.panels[place] for place in places], library)
 
 
 REPEATS = {"troubled", "many"}
-"""Situations of the campaign: one on a GPU has what one without has, and `spread` has several hosts."""
+"""Situations only for the campaign: `troubled` is like its variant with a GPU, and `spread` also has several hosts."""
 
 
 def marked(*case):
-    """A case, of the campaign only where CI has one like it."""
+    """Mark a case for the campaign if CI has a similar one."""
     situation, library = (*case, node.VERSIONS[0])[:2]
     in_ci = situation not in REPEATS and (library == node.VERSIONS[0] or situation == "upgraded-gpu")
     return pytest.param(*case, marks=[] if in_ci else pytest.mark.campaign)
 
 
 def ask(situation, prometheus):
-    """What each panel of each board asks, by board and title."""
+    """Return the queries and answers of each panel of each board, by board and title."""
     return {
         f"{board}: {question['panel']['title']}": question
         for board, content in dashboards().items()
@@ -104,7 +104,7 @@ def ask(situation, prometheus):
 
 @pytest.fixture(scope="module")
 def scenes():
-    """Each situation is set up once, for the tests of both libraries."""
+    """Set up each situation once, for the tests of both libraries."""
     if why := node.missing() or backfill.missing():
         assert not os.environ.get("CI"), why
         pytest.skip(why)
@@ -143,7 +143,7 @@ SCREENS = {
     "namespaces": ("prod/search", "regressed", "50.4 ms → 68.2 ms", "+35.3 % [", "image: roll back", OLD, NEW, "torch"),
     "late": ("classify", "regressed", "51.1 ms → 68.2 ms", "+33.5 % [", "image: roll back", OLD, NEW, "torch"),
 }  # fmt: skip
-"""Situation → what the first screen of *Service* says."""
+"""Situation → texts on the first screen of *Service*."""
 
 
 @pytest.mark.parametrize("scene", SCREENS, indirect=True)
@@ -171,7 +171,7 @@ def test_an_upgrade_is_marked_when_it_was(scene):
 
 @pytest.mark.parametrize("scene", ["spread"], indirect=True)
 def test_a_service_on_several_hosts_is_one(scene):
-    """One row and one line of each service, and one of each replica: none is missing, and none is there twice."""
+    """Each service has one row and one line, and so has each replica: none is missing or duplicated."""
     each = "Latency of each replica"
     table, latency, said, replicas, lines = scene.shown(
         "fleet: Services: last upgrade",
@@ -203,7 +203,7 @@ def _names(shown):
 
 
 def test_each_query_gives_something_in_a_situation(scenes):
-    """Or is known not to (grafana/empty.py)."""
+    """Each query has a result in some situation, or is known to be empty (grafana/empty.py)."""
     asked, given = set(), set()
     for name in SITUATIONS:
         for place, question in scenes(name).panels.items() if name not in REPEATS else ():

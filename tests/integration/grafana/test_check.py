@@ -27,13 +27,13 @@ def installed():
 
 
 def vector(*series):
-    """An instant's answer."""
+    """Return the answer of an instant query."""
     result = [{"metric": labels, "value": [START, str(value)]} for labels, value in series]
     return {"resultType": "vector", "result": result}
 
 
 def matrix(*series):
-    """An answer over time."""
+    """Return the answer of a range query."""
     result = [
         {"metric": labels, "values": [[START + i * STEP, str(value)] for i, value in enumerate(values)]}
         for labels, values in series
@@ -54,7 +54,7 @@ def panel(
     options=None,
     transformations=(),
 ):
-    """A panel with one query for each answer."""
+    """Return a panel with one query for each answer."""
     form = "table" if table else "time_series"
     targets = [
         {"refId": chr(ord("A") + i), "expr": expr, "legendFormat": legend, "format": form}
@@ -79,7 +79,7 @@ def panel(
 
 
 def table(*answers, unit="", **others):
-    """A table of the labels and the value, which is called Latency and has the unit."""
+    """Return a table of the labels and the value, whose column is named Latency and has the unit."""
     names = {"Value": "Latency", "Value #A": "Latency", "Value #B": "Shift"}
     organize = {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": names}
     transformations = [{"id": "merge", "options": {}}, {"id": "organize", "options": organize}]
@@ -93,7 +93,7 @@ def table(*answers, unit="", **others):
 
 
 def lines(*values, **others):
-    """Series over time, each with a name."""
+    """Return a panel of named time series."""
     answer = matrix(*(({"name": f"search-{i}"}, each) for i, each in enumerate(values, 1)))
     defaults = {"color": PALETTE, **others.pop("defaults", {})}
     return panel("timeseries", answer, defaults=defaults, **others)
@@ -120,7 +120,7 @@ SEVERAL = vector(*(({"name": name}, 0.2) for name in "abcdefghijkl"))
 
 
 def painted(hue, how="color-background"):
-    """Cells of the column Latency in a colour."""
+    """Return an override that colours the cells of the column Latency."""
     style = {"id": "custom.cellOptions", "value": {"type": how}}
     fixed = {"id": "color", "value": {"mode": "fixed", "fixedColor": hue}}
     return [{"matcher": {"id": "byType", "options": "number"}, "properties": [style, fixed]}]
@@ -221,12 +221,12 @@ RULES = {
     ),
     "error": (panel("piechart", vector((ONE, 1.0))), panel("stat", vector((ONE, 1.0)), options=NAMED)),
 }  # fmt: skip
-"""Rule → a panel that it finds fault with, and one that is right."""
+"""Rule → a faulty panel and a correct panel."""
 
 
 @pytest.fixture(scope="module", params=node.VERSIONS)
 def found(request):
-    """Rule → what is shown of its two panels."""
+    """Return rule → content of its two panels."""
     shown = node.shown([each for pair in RULES.values() for each in pair], request.param)
     return dict(zip(RULES, zip(shown[::2], shown[1::2], strict=True), strict=True))
 

@@ -28,9 +28,9 @@ def outputs(cell, kind):
 def test_the_notebook_runs_and_says_that_it_is_slower(monkeypatch):
     monkeypatch.setenv(
         "OPENBLAS_NUM_THREADS", "1"
-    )  # threads that wait for one another on a busy machine are noise
+    )  # several threads would wait for each other on a busy machine
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    for _ in range(3):  # a busy machine may leave it open
+    for _ in range(3):  # on a busy machine the result may be inconclusive
         notebook = nbformat.read(ROOT / "examples/notebook.ipynb", as_version=4)
         nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
         timed, compared, pictures, table, _, magic = [c for c in notebook.cells if c.cell_type == "code"]
@@ -62,7 +62,7 @@ def test_a_cell_is_timed_with_the_names_of_the_notebook(shell):
     assert low <= result.median <= high
 
 
-# The magic's line, and what is printed.
+# The magic's line | the printed message.
 MISTAKES = """
 --runs many x | %canary: --runs many is no number; write %canary
  | %canary: no statement to time
@@ -85,7 +85,7 @@ def test_a_mistake_is_one_line(shell, capsys):
 
 
 def test_the_bare_install_times_and_reads_and_names_what_the_rest_needs(tmp_path):
-    """Without pandas, numpy and the exporter's tree."""
+    """The environment has no pandas, no numpy and no exporter."""
     for name in ("pandas", "numpy"):
         (tmp_path / f"{name}.py").write_text(
             f"raise ModuleNotFoundError(\"No module named '{name}'\", name='{name}')\n"
@@ -130,7 +130,7 @@ def test_a_result_is_saved_once_and_a_file_that_is_no_journal_is_one_line(tmp_pa
 
 
 def test_an_array_is_one_argument_and_text_is_none():
-    """As of a torch model: `time(f, array)` does not call f with each of its rows."""
+    """An array may be an input of a torch model, so `time(f, array)` does not call f with each row."""
     numpy = pytest.importorskip("numpy")
     shapes = []
     infercanary.time(lambda x: shapes.append(x.shape), numpy.zeros((3, 2)), runs=1)

@@ -1,4 +1,4 @@
-"""The wheel joins both source trees: it is built, installed alone, and used."""
+"""The wheel contains both source trees: it is built, installed alone, and used."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def pip(*arguments):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built from a copy: a build leaves nothing in the checkout."""
+    """Build the wheel from a copy, because a build writes into its tree."""
     source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     leave_out = shutil.ignore_patterns("__pycache__")
     for name in ("probe", "exporter", "examples"):
@@ -58,7 +58,8 @@ def test_installed_alone_it_works(wheel, tmp_path):
     python = tmp_path / "venv" / "bin" / "python"
     installed = pip("--python", str(python), "install", "--no-deps", str(wheel))
     assert installed.returncode == 0, installed.stderr
-    # Of the libraries only: a folder of an editable install has a .pth file, which PYTHONPATH does not read.
+    # Only the folders of the libraries are added. PYTHONPATH reads no .pth file, as in the folder of an editable
+    # install.
     folders = {Path(str(import_module(name).__file__)).parent for name in LIBRARIES}
     path = {str(each.parent if (each / "__init__.py").exists() else each) for each in folders}
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}

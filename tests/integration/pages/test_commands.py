@@ -25,7 +25,7 @@ PROBE = "controls: false\ncanaries: {c: {target: matmul, options: {size: 8}}}\nl
 
 
 def commands():
-    """Those of the pages: in blocks of a shell and in the text; of settings what names a store."""
+    """Return the commands of the pages, from shell blocks and text, and the settings that name a store."""
     found = []
     for page in PAGES:
         text = (ROOT / page).read_text(encoding="utf-8")
@@ -40,15 +40,15 @@ def commands():
 
 
 class World(NamedTuple):
-    """What placeholders of the pages stand for here."""
+    """Values for the placeholders of the pages."""
 
     folder: Path
     postgres: Postgres
     url: str
-    """Of an empty database, over the socket."""
+    """URL of an empty database, over the socket."""
 
     def arguments(self, command):
-        """A command of a page, with what is here in the place of its placeholders."""
+        """Return the arguments of a page's command, with placeholders replaced."""
         (self.folder / "secret").write_text(PASSWORD)
         command = re.sub(r"postgresql://…", "postgresql://infercanary@db.example/infercanary", command)
         where = f"127.0.0.1:{self.postgres.port}/{urlsplit(self.url).path[1:]}"
@@ -58,14 +58,13 @@ class World(NamedTuple):
             command = re.sub(
                 rf"({re.escape(where)})(\?)?", rf"\1?password_file={self.folder / 'secret'}&", command
             )
-        # The server here has no TLS, which tests/integration/fleet has.
+        # This server has no TLS; tests/integration/fleet tests TLS.
         command = re.sub(r"sslmode=[\w-]+(&sslrootcert=[^&']+)?", "sslmode=disable", command)
         program, *arguments = shlex.split(command.replace("&'", "'").removesuffix("&"))
         arguments = [one.replace("/etc/infercanary/", f"{self.folder}/") for one in arguments]
         return [sys.executable, *(["-m", "infercanary"] if program == "infercanary" else []), *arguments]
 
     def run(self, arguments, **environment):
-        """Run it to its end."""
         return subprocess.run(
             arguments, cwd=self.folder, env={**os.environ, **environment}, capture_output=True, text=True,
             timeout=120, check=False,
@@ -119,7 +118,7 @@ def beside(world, arguments):
 
 
 def ab(world, arguments):
-    """As far as a host without Docker gets; tests/stack has the experiment."""
+    """Runs until the experiment needs Docker; tests/stack has whole experiments."""
     done = world.run(arguments, DOCKER_HOST="tcp://127.0.0.1:1")
     assert done.returncode == 2 and "Docker" in done.stderr.splitlines()[-1], done.stderr
 
@@ -173,7 +172,7 @@ PLACES = {
     "--store": f"postgresql://me:{SECRET}/{SECRET}?{SECRET}@db/x",
     "store:": f"host=db user=me password='{SECRET} {SECRET}' dbname=x",
 }
-"""Of each way to name a store; tests/unit/store/test_postgres.py has the others."""
+"""One URL or text for each way to name a store; tests/unit/store/test_postgres.py has more."""
 
 
 @pytest.mark.parametrize("way", PLACES)
@@ -187,7 +186,7 @@ def test_a_password_in_the_store_is_refused_and_not_repeated(way, tmp_path):
 
 
 def refused(settings, *options):
-    """What the exporter says of settings that it refuses, in which there is no secret."""
+    """Return the exporter's message about refused settings, and check that the message has no secret."""
     done = subprocess.run(
         [sys.executable, "-m", "infercanary", "exporter", "--config", settings, *options],
         capture_output=True, text=True, timeout=60, check=False, cwd=settings.parent,

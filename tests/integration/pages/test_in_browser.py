@@ -51,7 +51,7 @@ async def faults(browser, html, **how):
 
 
 async def tabbed(browser, html):
-    """Press Tab through the page: each link and each fold is reached in order, and shows that it has the focus."""
+    """Press Tab through the page: links and folds get the focus in order, and show it."""
     await browser.show(html, width=1200)
     wanted = await browser.run(
         "[...document.querySelectorAll('a[href], summary')].slice(0, 20).map(e => e.textContent)"
@@ -72,7 +72,7 @@ async def tabbed(browser, html):
 
 
 async def look(pages):
-    """Page and how it was shown → its faults; those without any are left out."""
+    """Return page and view → faults, without entries that have no faults."""
     found = {}
     async with tab() as browser:
         for name, html in pages.items():

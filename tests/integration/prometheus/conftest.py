@@ -10,15 +10,15 @@ import pytest
 PROGRAMS = ("promtool", "amtool", "alertmanager")
 
 ENVIRONMENT = {**os.environ, "GOGC": "1000"}
-"""promtool's garbage is collected seldom, which takes a quarter less CPU time and 300 MB at most."""
+"""With rare garbage collection, promtool uses a quarter less CPU time, and at most 300 MB."""
 
 
 @pytest.fixture(scope="session")
 def tool():
-    """Runs one of the programs, which must succeed."""
+    """Return a function that runs one of the programs, which must succeed."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
-        # In CI it would be green without them.
+        # In CI, missing programs are a failure: skipped tests would pass.
         why = f"not on PATH: {', '.join(missing)}, which come with Prometheus and Alertmanager"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
 
@@ -36,6 +36,6 @@ def tool():
 def pytest_runtest_makereport():
     report = yield
     if report.skipped and isinstance(report.longrepr, tuple):
-        # pytest's summary has a line for each place that skips: let this folder be one.
+        # pytest's summary has a line for each file that skips tests: show one line for the folder.
         report.longrepr = (str(Path(__file__).parent), None, report.longrepr[2])
     return report

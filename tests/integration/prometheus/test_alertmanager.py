@@ -17,7 +17,7 @@ SHIPPED = yaml.safe_load(CONFIG.read_text())
 
 
 def test_secrets_are_in_files():
-    """The one file is a Docker secret, and what ships with the project is empty."""
+    """The only secret file is a Docker secret, and the shipped file is empty."""
     urls = [hook for receiver in SHIPPED["receivers"] for hook in receiver["webhook_configs"]]
     assert all(hook["url_file"] == SECRET and "url" not in hook for hook in urls)
     assert COMPOSE["services"]["alertmanager"]["secrets"] == ["webhook-url"]
@@ -48,7 +48,7 @@ def test_without_a_webhook_its_receivers_are_empty(tool, tmp_path):
     ],
 )
 def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(tmp_path, written, is_used, is_refused):
-    """Else it is reported with the first alert, by Alertmanager's log alone."""
+    """Otherwise only Alertmanager's log would report it, at the first alert."""
     secret, made = tmp_path / "webhook-url", tmp_path / "alertmanager.yml"
     secret.write_bytes(written.encode())
     script = COMPOSE["services"]["alertmanager"]["entrypoint"][2]
@@ -67,7 +67,7 @@ def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(tmp_path, writt
 
 
 def test_what_inhibition_names_exists():
-    """By the labels that rules have: an alert that was renamed would inhibit nothing."""
+    """The matchers use labels of rules. Without this check a renamed alert would inhibit nothing."""
     layers = {labels["layer"] for labels in ALERTS.values()}
     for rule in SHIPPED["inhibit_rules"]:
         for matcher in (*rule["source_matchers"], *rule["target_matchers"]):
@@ -79,12 +79,12 @@ def test_what_inhibition_names_exists():
             assert name != "layer" or value in layers, matcher
 
 
-# A real one ------------------------------------------------------------------------------------------------------
+# A real Alertmanager ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def alertmanager(tool, tmp_path):
-    # As shipped, but for the patience.
+    # The shipped configuration, with shorter waits.
     impatient = {f"group_wait: {patience}": "group_wait: 1s" for patience in ("30s", "10s")}
     with running(tmp_path, impatient) as found:
         yield found
@@ -94,13 +94,13 @@ PLACES = {
     "host": ("instance",),
     "service": ("instance", "service"),
     "container": ("instance", "service", "container"),
-    "canary": ("service", "canary"),  # a verdict is the service's, on whichever hosts
+    "canary": ("service", "canary"),  # a verdict is about the service on all hosts
     "fleet": (),
 }
 
 
 def alert(text, scene="search"):
-    """The labels of an alert such as ``GpuThrottled container gpu=0``; its host and service are a scene's own."""
+    """Return the labels of an alert such as ``GpuThrottled container gpu=0``. Host and service belong to the scene."""
     name, place, *more = text.split()
     known = {"instance": f"{scene}-node:9797", "service": scene, "container": "c-1", "canary": "resnet"}
     labels = {label: known[label] for label in PLACES[place]}
@@ -112,14 +112,16 @@ def test_an_upgrade_is_one_notification_for_each_service_and_severity_and_troubl
 ):
     alertmanager.send(
         alert("OutputChanged canary"),
-        alert("MeasureRegressed canary measure=cold_start_load"),  # on a CPU that is the same news
+        # on a CPU, Alertmanager inhibits this alert
+        alert("MeasureRegressed canary measure=cold_start_load"),
         alert("MeasureRegressed canary measure=host_memory"),
         alert("CudaMissing canary reason=gpu_before_upgrade"),
         alert("OutputChanged canary", "moderate"),
         alert("SharedCores container instance=node"),
         alert("SharedCores container instance=node", "moderate"),
     )
-    # Grafana's contact point sends an alert every minute without an end, with labels of its own, and is inhibited too.
+    # Grafana's contact point sends an alert every minute without an end and with additional labels. Such an alert is
+    # inhibited, too.
     for _ in range(4):
         alertmanager.send(
             alert("CudaMissing container reason=no_device canary=resnet grafana_folder=f", "grafana"),
@@ -146,7 +148,7 @@ def test_an_upgrade_is_one_notification_for_each_service_and_severity_and_troubl
     ])  # fmt: skip
 
 
-# An alert | what it silences | what is sent beside it
+# Alert | inhibited alerts | other alerts that are sent
 INHIBITED = """
 # A service that drifts on another host does so for another reason.
 GpuThrottled container gpu=0 | DriftWithoutUpgrade container canary=resnet | OutputChanged canary; \
@@ -189,7 +191,7 @@ def test_what_another_alert_explains_is_left_out(alertmanager):
     for number, (why, *others) in enumerate(rows):
         send(f"s{number}", why, *(filter(None, cell.split("; ")) for cell in others))
     eventually("what is explained is suppressed", 10, lambda: alertmanager.states() == expected)
-    send("last", "ExporterDown fleet job=infercanary", ["ProbeDown container"], [])  # of no known host
+    send("last", "ExporterDown fleet job=infercanary", ["ProbeDown container"], [])  # without a known host
     [down] = [labels for labels in expected if ("job", "infercanary") in labels]
     expected |= {
         labels: "suppressed" for labels in expected if ("alertname", "InferCanaryExporterDown") not in labels

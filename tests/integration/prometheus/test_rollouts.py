@@ -27,9 +27,9 @@ ARGUMENTS = {
     "service": "search", "namespace": "ml", "image": "registry.example.com/search:v2", "canary": "",
     "exporter": "http://infercanary.infercanary:9797", "prometheus": "http://prometheus:9090",
 }  # fmt: skip
-RUN_SECONDS = 10  # between two runs of a canary, by default
-WAIT_SECONDS = 3600  # as the templates say
-ARGO_ERROR_SECONDS = 10  # after which Argo asks again where a measurement was an error
+RUN_SECONDS = 10  # default interval of a canary's runs
+WAIT_SECONDS = 3600  # as in the templates
+ARGO_ERROR_SECONDS = 10  # Argo measures again this long after an error
 
 
 def metric(name):
@@ -70,7 +70,8 @@ def test_argo_waits_for_an_hour_and_no_longer(name):
     assert found["inconclusiveLimit"] * seconds == WAIT_SECONDS
     assert found["consecutiveErrorLimit"] * ARGO_ERROR_SECONDS == WAIT_SECONDS
     assert (found["failureLimit"], found["consecutiveSuccessLimit"]) == (0, 1)
-    # Argo refuses a step whose metric has no end. At so many measurements it would be a success: a limit comes first.
+    # Argo requires a `count`, and would succeed after this number of measurements. So the inconclusive limit must come
+    # first.
     assert found["count"] > 2 * found["inconclusiveLimit"]
 
 
@@ -112,7 +113,7 @@ V1, V2, V3 = (f"registry.example.com/search:v{number} (12345678901{number})" for
 
 
 def lines(family, container, labels):
-    """The samples of a family, as one of its containers shows them."""
+    """Return the samples of a family for one of its containers."""
     at = {"namespace": "ml", "service": "search", "pod": container, "container": "server", "instance": "node"}
     found = []
     for point in family.points:
@@ -123,7 +124,7 @@ def lines(family, container, labels):
 
 
 def service(verdicts, candidate, *images):
-    """The series of a service with these verdicts on its canaries, of which each image runs in a container."""
+    """Return the series of a service with these verdicts on its canaries; each image runs in one container."""
     found = []
     for number, image in enumerate(images):
         name = f"search-{number}"

@@ -21,10 +21,10 @@ RUNBOOKS = (ROOT / "docs/runbooks.md").read_text(encoding="utf-8")
 
 THRESHOLD = "infercanary:threshold:"
 SEVERITIES = {"critical", "warning"}
-MOST_ALERTS = 20  # a new one replaces one that nobody acts on
+MOST_ALERTS = 20  # a new alert must replace one that nobody acts on
 MOST_RECORDS = 60
 LAYERS = {"image", "host", "canary", "stack"}
-# What Prometheus and the exporter add to every series.
+# Labels that Prometheus and the exporter add to every series.
 COMMON = {"instance", "job", "service", "namespace", "pod", "container", "le"}
 
 SCENARIOS = [test for path in TEST_FILES for test in load(path)["tests"]]
@@ -39,7 +39,7 @@ def name_of(alert):
 each_alert = for_each(ALERTS, name_of)
 
 
-# By Prometheus' own tools -----------------------------------------------------------------------------------------
+# Prometheus' own tools -------------------------------------------------------------------------------------------
 
 
 def test_the_config_is_accepted(tool):
@@ -52,7 +52,7 @@ def test_the_rules_are_accepted(tool):
 
 @pytest.mark.parametrize("file", TEST_FILES, ids=lambda path: path.stem)
 def test_the_rules_do_what_their_tests_say(tool, file):
-    """A file at a time: all of them take a minute, which two workers share."""
+    """Each file is a separate test. All files take a minute, which two workers share."""
     tool("promtool", "test", "rules", str(file))
 
 
@@ -60,7 +60,7 @@ def test_the_rules_do_what_their_tests_say(tool, file):
 
 
 def test_every_alert_fires_with_its_texts_and_ends_with_its_trouble():
-    """In one scenario: none fires before, each does meanwhile, and none afterwards."""
+    """In one scenario no alert fires before the trouble, each fires during it, and none afterwards."""
     scenario = load(PROMETHEUS / "tests/alerts.yml")["tests"][0]
     before, afterwards = scenario["promql_expr_test"]
     assert before["exp_samples"] == afterwards["exp_samples"] == []
@@ -79,11 +79,11 @@ def test_there_are_few():
 
 
 def test_every_metric_of_an_alert_is_there_when_all_must_be_silent():
-    """Through a restart, a scrape gap, a counter reset: of what is not there, silence says nothing."""
+    """In the test of a restart, scrape gap and counter reset, an alert without its metric would be silent anyway."""
     first = load(PROMETHEUS / "tests/silence.yml")["tests"][0]
     there = {series_of(text).metric for text in inputs(first)}
     needed = {name for alert in ALERTS for name in read_by(alert)}
-    # They are there only where something was found: absent they are silent in every test.
+    # These metrics exist only after a finding, so an alert on them is silent without them.
     findings = {"shift_cause", "drift_timestamp_seconds", "drift_host_ratio"}
     findings |= {"store_set_aside_timestamp_seconds"}
     assert needed - there == {f"infercanary_{name}" for name in findings}
@@ -97,7 +97,7 @@ def test_a_recording_rule_has_a_test_with_a_value(record):
     assert any(case["exp_samples"] and record in records_in(case["expr"]) for case in QUERIES)
 
 
-# What they name exists --------------------------------------------------------------------------------------------
+# Used names exist ------------------------------------------------------------------------------------------------
 
 
 class Series(NamedTuple):
@@ -128,7 +128,7 @@ def records_in(expression):
 
 
 def read_by(rule):
-    """The exporters' families, by itself and by the records that it reads."""
+    """Return the exporters' families that a rule reads, directly or by recorded series."""
     read = metrics_in(rule["expr"])
     return read.union(*(read_by(RECORDS[name]) for name in records_in(rule["expr"])))
 
@@ -138,7 +138,7 @@ def inputs(test):
 
 
 def check(series):
-    """It is a metric that is documented, with those labels, and these can have such values."""
+    """Check that the metric, its labels and the label values are documented."""
     assert series.metric in DECLARED, f"{series.metric} is not in docs/metrics.md"
     labels = DECLARED[series.metric].labels
     for label, operator, value in series.matchers:
@@ -161,11 +161,11 @@ def test_what_a_rule_reads_exists(rule):
         assert {name for q in queries for name in records_in(q)} <= RECORDS.keys()
 
 
-OF_OTHERS = ("up", "alertmanager_notifications_failed_total")  # Prometheus' own, and Alertmanager's
+OF_OTHERS = ("up", "alertmanager_notifications_failed_total")  # metrics of Prometheus and Alertmanager
 
 
 def test_what_tests_are_given_exists():
-    """A test with a misspelt series would be silent for that reason alone."""
+    """With a misspelt series, a test of silence would always pass."""
     for test in SCENARIOS:
         for text in inputs(test):
             series = series_of(text)
@@ -186,11 +186,11 @@ def test_runbooks_name_metrics_that_exist():
         assert records_in(query) <= RECORDS.keys(), query
 
 
-# What they cost ---------------------------------------------------------------------------------------------------
+# Cost ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_window_is_read_once():
-    """What reads many samples is recorded once, and once a minute."""
+    """Windows with many samples are evaluated by one recording rule, once a minute."""
     readers: dict[tuple[str, str], set[str]] = {}
     for group in GROUPS:
         for rule in group["rules"]:
@@ -203,12 +203,12 @@ def test_a_window_is_read_once():
     assert ("infercanary_runs_total", "30m") in readers
 
 
-# Metric and window, whatever the matchers.
+# Metric and window, with any matchers.
 _WINDOW = re.compile(r"(?<![\w:])(infercanary_\w+)(?:\{[^}]*\})?\[(\w+)\]")
 
 
 def test_tests_evaluate_records_before_what_reads_them():
-    """promtool takes the groups that a file does not list in any order."""
+    """promtool evaluates the groups that a file does not list in any order."""
     groups = {group["name"] for group in GROUPS}
     for path in TEST_FILES:
         assert set(load(path)["group_eval_order"]) == groups, path.name
@@ -231,19 +231,19 @@ def test_every_threshold_is_used_and_counted():
 
 
 def literals(expression):
-    """The numbers in it, but for those of windows and in strings."""
+    """Return the numbers in an expression, without windows and strings."""
     rest = re.sub(r'"(?:[^"\\]|\\.)*"|\[[^\]]*\]|\boffset \w+', "", expression)
     return set(re.findall(r"(?<![\w:.])[\d.]*\d(?:e[+-]?\d+)?", rest))
 
 
 @each_alert
 def test_an_alert_has_no_number_of_its_own(alert):
-    """But for 0 and 1, which say that there is something, and the count of the thresholds."""
+    """Permitted are 0 and 1, and the number of thresholds."""
     own = literals(alert["expr"]) - {"0", "1"}
     assert not own or alert["alert"] == "InferCanaryMonitoringImpaired", f"belongs into thresholds.yml: {own}"
 
 
-# What an alert says -----------------------------------------------------------------------------------------------
+# Texts of an alert -----------------------------------------------------------------------------------------------
 
 
 _LINK = '{{ with query "topk(1, infercanary:links:info{%s!=\\"\\"})" }}{{ . | first | label "%s" }}'
@@ -270,7 +270,7 @@ def test_an_alert_says_what_a_person_needs(alert):
 
 @each_alert
 def test_an_annotation_asks_for_labels_or_for_a_value(alert):
-    """By `topk(1, …)` or `max(…)`: grafana/alerting.py makes these two of Grafana."""
+    """Queries use `topk(1, …)` or `max(…)`, the two forms that grafana/alerting.py converts for Grafana."""
     for text in alert["annotations"].values():
         asked = _ASKED.findall(text)
         assert len(asked) == len(re.findall(r"\bquery\b", text))
@@ -279,13 +279,15 @@ def test_an_annotation_asks_for_labels_or_for_a_value(alert):
 
 
 def test_a_sentence_is_never_a_label_of_an_alert():
-    """A new wording would resolve the alert and fire it again; alerts.yml shows that it goes on."""
+    """Otherwise a new wording would resolve the alert and fire it again, which alerts.yml tests."""
     assert [rule for rule in RULES if re.search(r"infercanary_verdict_info|\bsentence\b", rule["expr"])] == []
     assert [e for case in CASES for e in case["exp_alerts"] if "sentence" in e["exp_labels"]] == []
 
 
 def test_trouble_of_a_host_names_the_service_that_feels_it():
-    """Alertmanager inhibits by both: without the service it would silence nothing. A verdict is of all of its hosts."""
+    """Alertmanager inhibits by host and service, so both labels are needed. A verdict is about all hosts of
+    the service.
+    """
     fired = [e["exp_labels"] for case in CASES for e in case["exp_alerts"]]
     of_hosts = [labels for labels in fired if labels["layer"] == "host"]
     assert of_hosts
@@ -295,7 +297,7 @@ def test_trouble_of_a_host_names_the_service_that_feels_it():
 
 
 def test_a_table_says_which_page_and_which_wait():
-    """A line for each: it pages, it waits, or it has both severities; and what one does."""
+    """The table has one line for each alert, with its severities and an action."""
     page = (ROOT / "docs/alerting.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(InferCanary\w+)` \| ([\w, %]+) \| (.{20,}) \|$", page, flags=re.MULTILINE)
     severities: dict[str, set[str]] = {}

@@ -14,14 +14,16 @@ GIVEN = {"service": "monitoring", "namespace": "monitoring", "pod": "exporter-x7
 
 @pytest.fixture(scope="module")
 def query(tmp_path_factory):
-    """Asks a Prometheus that scrapes a real exporter twice: as shipped, and without `honor_labels`."""
+    """Query a Prometheus that scrapes a real exporter twice: with the shipped configuration, and without
+    `honor_labels`.
+    """
     if shutil.which("prometheus") is None:
         pytest.skip("no prometheus on PATH")
     folder = tmp_path_factory.mktemp("target")
     exporter = ExporterProcess(folder, {"search-1": "http://127.0.0.1:9"})
     config = yaml.safe_load((ROOT / "prometheus/prometheus.yml").read_text())
     [shipped] = [job for job in config["scrape_configs"] if job["job_name"] == "infercanary"]
-    del shipped["dns_sd_configs"]  # of Compose
+    del shipped["dns_sd_configs"]  # only for Compose
     targets = [{"targets": [f"127.0.0.1:{exporter.port}"], "labels": GIVEN}]
     shipped |= {"scrape_interval": "500ms", "scrape_timeout": "400ms", "static_configs": targets}
     config = {
@@ -54,7 +56,7 @@ def test_the_exporters_labels_stay(query):
 
 
 def test_without_honor_labels_no_rule_knows_the_service(query):
-    """That the test above can fail."""
+    """Shows that the test above can fail."""
     up = comes(query, 'infercanary_up{job="renamed"}')
     assert (up["service"], up["exported_service"]) == ("monitoring", "s")
     comes(query, 'instance_service_container:infercanary_up:max{service="monitoring"}')

@@ -124,9 +124,8 @@ def test_a_cpu_quota(start):
 def assert_not_taken_for_preemption(canary):
     """Check that at most two of the throttled runs also have the tag `cpu_wait_outside`.
 
-    The kernel counts throttled time as CPU wait, so without the subtraction every run would have the tag. The
-    test waits
-    while a neighbour is busy.
+    The kernel counts throttled time as CPU wait, so without the subtraction every run would have the tag. The test
+    waits while a neighbour is busy.
     """
 
     def apart():

@@ -1,8 +1,7 @@
 """A probe's memory never harms the server: each way to start a probe, each trouble, in real containers with
 limits.
 
-The container has 1,100 MiB, of which the server holds 700. In each case the server stays up (the same process
-answers,
+The container has 1,100 MiB, of which the server holds 700. In each case the server stays up (the same process answers,
 without a failed allocation), the kernel kills nothing, and log and exporter show the reason.
 """
 

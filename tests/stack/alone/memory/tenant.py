@@ -1,7 +1,6 @@
 """A server that holds memory, and takes more on request. Mounted into containers by test_memory.py.
 
-``GET /`` allocates memory and returns the server's state; ``POST /take?mib=300&rate=100`` takes more, in
-MiB/s. The
+``GET /`` allocates memory and returns the server's state; ``POST /take?mib=300&rate=100`` takes more, in MiB/s. The
 server begins with HOLDS MiB. With PROBE set, the probe of ``/app/probe.yaml`` runs in this process.
 """
 
