@@ -1,4 +1,4 @@
-"""Alignment: pairs old and new starts for comparison at each look, and finds the runs of siblings beside them."""
+"""Alignment: pairs old and new starts for comparison at each look, and selects the runs of siblings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Alignment:
     def looks(self, upgrade: Upgrade) -> Iterator[tuple[int, list[Pair]]]:
         """Yield the run count and the pairs of each look that a new start has reached, the latest look first.
 
-        At a look only the first runs of each new start count, up to the look's run count.
+        A look uses only the first runs of each new start, up to the look's run count.
         """
         reached = max((len(start.samples) for start in upgrade.after), default=0)
         for runs in reversed(self._looks):
@@ -44,7 +44,8 @@ class Alignment:
 
         Args:
             before: Starts of the old image, in order of time.
-            after: Starts of the new image, in order of time. Starts on hardware without the old image are left out.
+            after: Starts of the new image, in order of time. Starts on hardware on which the old image did not run are
+                left out.
         """
         after = [start for start in after if any(old.is_comparable(start.hardware) for old in before)]
         known_first = sorted((start.hardware for start in after), key=lambda hardware: hardware.count(""))
@@ -61,7 +62,8 @@ class Alignment:
 
         Returns:
             One pair for each container that ran both images, and at most one pair for all other containers. Empty if
-            no start of an image counts, or while replicas on the old image have too few runs of the same period.
+            no start of an image counts, or while running replicas on the old image have too few runs during the new
+            starts.
         """
         fewest, fewest_new, history = self._pool.fewest_runs, self._pool.fewest_new_runs, self._pool.history
         container = attrgetter("generation.container")
@@ -84,7 +86,7 @@ class Alignment:
         """Pair baseline starts with new starts, and add the concurrent baseline.
 
         Returns:
-            None while a start of the old image still runs, but does not have enough runs of the same period yet.
+            None while starts of the old image still run, but none of them has enough runs during the new starts yet.
         """
         ran_on = [ran for start in before if (ran := self._concurrent(start, after)) is not None]
         # Take the starts with the most runs during the new starts. Later runs do not count, so the result of a look
@@ -106,10 +108,10 @@ class Alignment:
         )
 
     def _same_period(self, stays: Sequence[Concurrent], after: Sequence[Start]) -> Pair | None:
-        """Pair baseline starts that continued to run with the first new starts of the same period.
+        """Pair the continuing baseline starts with the first new starts, using only runs of the same period.
 
-        A baseline start is left out if it ended long before the new starts, or has too few runs in the period. Only
-        the first new starts are compared, so that later starts do not change the result.
+        A baseline start is left out if it ended in the first three quarters of the period, or has too few runs in the
+        period. Only the first new starts are compared, so that later starts do not change the result.
 
         Args:
             stays: Baseline starts that continued to run.
@@ -137,12 +139,12 @@ class Alignment:
         """Split the runs of one start into runs before the new starts and runs during the new starts.
 
         Returns:
-            None if there are too few runs before the new starts, or no runs after their beginning.
+            None if there are too few runs before the new starts, or no runs since the first new start began.
         """
         before = start.until(min(s.times[0] for s in after))
         if not self._pool.fewest_runs <= len(before.samples) < len(start.samples):
             return None
-        # Without a new run, a start counts as running until its next run is overdue.
+        # A start counts as running for ``gone_runs`` run intervals after its last run.
         ends = float(start.times[-1]) + self._pool.gone_runs * before.pace
         return Concurrent(before.latest(self._pool.baseline_runs), _meanwhile(start, after), ends)
 

@@ -2,7 +2,7 @@
 
 The latency of each run is divided into parts (:mod:`infercanary.contract.bottleneck`). The growth of a part, relative
 to the growth of the latency, is this part's share of the change. Growth of processor time is due to memory or compute.
-The controls of the same runs tell which, because each control depends on one resource.
+The controls of the same runs distinguish the two, because each control depends on one resource.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def bottlenecks(
     Args:
         before: Runs with the old image.
         after: Runs with the new image.
-        controls: Shift by control, for known controls.
+        controls: Shift by control, for controls with enough runs.
         clock: Part of the shift that the SM clock explains.
         moved: Function that returns True if a shift is significant.
 
@@ -54,7 +54,7 @@ def bottlenecks(
         split = _split(math.log(new.processor / old.processor), of_device, clock, moved)
     whole = (level(after, LATENCY) - level(before, LATENCY)) or math.inf
     shares = {
-        # The parts of a run have no compute and memory yet, only processor time.
+        # The parts of a run include processor time, but not its split into compute and memory.
         limit: (getattr(grown, limit, 0.0) + split.get(limit, 0.0) * grown.processor) / whole
         for limit in LIMITS
     }
@@ -68,9 +68,9 @@ def _split(
     """Split the growth of processor time (a logarithm) into shares of compute, memory and unknown.
 
     The shift of a compute control or of the clock is the share of compute. The shift of a memory control beyond this
-    share is the share of memory. The rest is compute of the program itself. But the rest is unknown if a memory
-    control moved by a quarter of the growth, or is too noisy to exclude a shift as large as the rest: a program may
-    depend more on memory than the control does.
+    share is the share of memory. The rest is compute of the program itself if memory surely did not cause it: the share
+    of memory is below a quarter, and each memory control is precise enough to show a shift as large as the rest.
+    Otherwise the rest is unknown, because a program may depend more on memory than a control does.
     """
 
     def explained(shifts: Iterable[Shift]) -> float:

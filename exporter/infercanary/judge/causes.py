@@ -51,8 +51,8 @@ class Attribution:
 
         Args:
             finding: Shift and state of the upgrade.
-            beside: Starts before and after of each sibling and of each staying replica. The second side may still be
-                empty.
+            beside: Starts of each sibling and of each staying replica, before and after the upgrade. A start after the
+                upgrade may have no runs yet.
             canary: Name of the canary.
         """
         upgrade, look = finding.selection.upgrade, finding.unwaited or finding.look
@@ -61,7 +61,8 @@ class Attribution:
         known = differences(upgrade.before, upgrade.after, finding.selection.live, canary, self._rules)
         if look is None or finding.state == "equivalent":
             return known
-        # If CPU wait was subtracted from the canary's runs, siblings are no evidence: their own wait is included.
+        # If CPU wait was subtracted from the canary's runs, siblings are no evidence, because their runs still include
+        # CPU wait.
         beside = [] if finding.unwaited else beside
         return self.explain(look.shift, look.pairs, canary, beside=beside, known=known, awaits=True)
 
@@ -79,14 +80,14 @@ class Attribution:
 
         Args:
             shift: Shift of the canary between the starts of ``compared``.
-            compared: Starts before and after of each replica.
+            compared: Starts of each replica, before and after.
             canary: Name of the canary.
-            beside: Starts before and after of each sibling, whose image did not change.
+            beside: Starts of each sibling, before and after. Its image did not change.
             known: Differences of the starts; computed from ``compared`` if missing.
-            awaits: True to name no cause as long as a sibling will soon have enough runs.
+            awaits: True to name no cause while a sibling is expected to have enough runs soon.
 
         Returns:
-            Causes with parts None and the cause `unknown` if the runs show no cause.
+            The causes. If the runs show no cause, the cause is `unknown` and the parts are None.
         """
         seen = Evidence(shift, compared, beside, self._policy)
         known = known or differences(seen.old, seen.new, seen.new, canary, self._rules)
@@ -115,7 +116,7 @@ class Attribution:
         )
 
     def _blame(self, seen: Evidence, changed: Collection[str]) -> dict[str, Any]:
-        """Return the parts of the shift and its cause; empty without evidence.
+        """Return the cause and the parts of the shift; empty without evidence.
 
         The host, the image and the load have shares of the shift that add up to 1. The host or the load alone is the
         cause only if the image's possible part is small; otherwise a neighbour could hide a regression. The image is
@@ -135,14 +136,15 @@ class Attribution:
                 host = outside
                 # The error of the wait includes restart variance, but not the scatter caused by the wait.
                 error = se = seen.waiting.se
-                # After a wait, cold caches make the canary slower as well, which is the host's part, too.
+                # After a wait, cold caches slow the canary down as well. This slowdown belongs to the host's part, too.
                 slack = min((rules.waiting_factor - 1) * outside, 1 - felt)
         if host is None:
             return {}
         host = min(host, 1 - load)
         image = 1 - host - load
-        # If too few runs know the cores that others in the container used, the reason may be requests. A canary may
-        # also wait for a lock that requests hold, such as the GIL, for at most as long as the requests computed.
+        # If the CPU use of other processes in the container is known for too few runs, requests may be the reason. A
+        # canary may also wait for a lock that requests hold, such as the GIL, but at most as long as the requests used
+        # a CPU.
         more = (1.0 if crowd.load is None else crowd.load) * (crowd.cores[1] - crowd.cores[0])
         is_unseen = seen.crowding is None and CPU_WAIT_INSIDE in seen.risen
         may_be_load = is_unseen or (
@@ -179,7 +181,7 @@ class Attribution:
         the canary's direction, the largest of their shifts is the host's part.
 
         Returns:
-            The share is None if unknown. The standard error is one of logarithms.
+            The share is None if unknown. The standard error is that of a logarithm.
         """
         told = [s for name, s in seen.controls.items() if CONTROLS[name].in_step and seen.tells(s)]
         is_crowded = CPU_WAIT_INSIDE in seen.risen
@@ -189,7 +191,7 @@ class Attribution:
             told = [s._replace(log=0.0) for s in told]
         if THROTTLED in seen.risen and "cpu_quota" not in changed and any(map(seen.moved, told)):
             # The container reaches its unchanged CPU quota more often. Then controls wait for the next period as the
-            # canary does, so they do not show who used the quota.
+            # canary does, so controls do not show who used the quota.
             told = []
         if seen.siblings is not None and seen.tells(seen.siblings):
             told.append(seen.siblings)

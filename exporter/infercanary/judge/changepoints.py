@@ -1,9 +1,9 @@
 """Change points: places where the level of one series changed, without a known event. Pure functions.
 
-The strength of a change combines two criteria. The global criterion is the highest price of a change at which the
-best segmentation still contains this change. The local criterion is the difference of the medians on either side
-relative to the scatter. The global criterion alone mistakes bursts of noise for levels. The local criterion alone
-finds changes on the slopes of a wave.
+The strength of a change combines two criteria. A segmentation of the series pays a price for each change. The global
+criterion is the highest price at which the cheapest segmentation still contains this change. The local criterion is the
+difference between the medians on both sides, relative to the scatter. The global criterion alone mistakes bursts of
+noise for levels. The local criterion alone finds changes on the slopes of a wave.
 
 All constants were tuned on series in which people marked the changes (``benchmarks/labelled.py``).
 """
@@ -33,12 +33,12 @@ STRENGTH = 5.6
 PRICES = (128, 64, 32, 16, 8, 4, 2)
 """Prices of a change, in units of ln(number of points).
 
-The price 2 is the Bayesian information criterion for independent normal noise. Real noise differs, so a range is
-tried.
+The price 2 is the Bayesian information criterion for independent normal noise. Real noise differs, so several prices
+are tried.
 """
 
-SIDE = 15  # largest number of points on either side from which a median is computed
-NEAR = 5  # smallest number of points that show a median's error; changes closer to each other count as one
+SIDE = 15  # largest number of points on each side of a change for its median
+NEAR = 5  # smallest number of points for a median's error; of two changes closer than this, one counts
 
 
 @dataclass(frozen=True)  # not a tuple: tuples have a method named index
@@ -52,7 +52,7 @@ class ChangePoint:
 
 
 def scan(values: Points) -> list[ChangePoint]:
-    """Find the lasting steps in the level of a series, if the time of a change is unknown.
+    """Find lasting steps in the level of a series, at unknown times.
 
         [change.index for change in scan(latencies)]
 
@@ -122,7 +122,7 @@ def strengths(logs: Floats) -> list[tuple[int, float]]:
 
 
 def split(logs: Floats, before: float, after: float) -> int:
-    """Return the length of the first part, if a series is split so that its points are closest to two given levels.
+    """Split a series into two parts whose points are closest to two given levels. Return the first part's length.
 
     Args:
         logs: The series, as logarithms.
@@ -137,7 +137,7 @@ def noise(logs: Floats) -> float:
     """Estimate the SD of a point. The estimate is larger if the noise is autocorrelated.
 
     Neighbouring stretches of 8 points mostly have the same level. So the median difference between their medians is
-    not affected by changes of the level and by outliers (Wu and Zhao, "Inference of Trends in Time Series", JRSS B
+    hardly affected by changes of the level or by outliers (Wu and Zhao, "Inference of Trends in Time Series", JRSS B
     69, 2007). With a coarse clock all these medians may be equal. So stretches of two points are used as well, whose
     means show the clock's ticks.
     """
@@ -165,7 +165,7 @@ def segmented(logs: Floats, scale: float) -> Iterator[list[int]]:
         scale: SD of the noise, above zero.
 
     Yields:
-        Index of the first point of each segment but the first, in descending order.
+        Index of the first point of each segment except the first, in descending order.
     """
     stride = 3  # distance in points between possible changes
     # Levels are half an SD of the noise apart. If this gives more than 160 levels, use 160 quantiles of the points.

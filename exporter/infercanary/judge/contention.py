@@ -51,8 +51,8 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> li
     """Leave out contended starts, which distort the restart variance and the baseline.
 
     A start is contended if it waited longer than other starts of the same container and image. If the new image's
-    starts are contended, the baseline is the old starts that waited about as long, or all old starts if there are
-    none.
+    starts waited longer, the baseline is the old starts that waited about as long as these. If there are none, all old
+    starts are the baseline.
 
     Args:
         starts: Starts of one service, in order of time.
@@ -82,7 +82,7 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> li
 
 
 def _known(start: Start) -> list[tuple[Sample, float]]:
-    """Return the runs with known CPU wait, and their latency after subtracting it.
+    """Return the runs with known CPU wait, and their latency after subtracting this wait.
 
     Returns:
         Empty if fewer than half of the runs have a known CPU wait.

@@ -1,9 +1,9 @@
 """Crowding: splits CPU wait into wait caused inside the container (by requests or other work) and on the host.
 
-A probe reads the CPU time that other threads and processes in the container used during a run: that much of the
-run's CPU wait was caused inside. The slowdown by the host and the slowdown inside the container multiply: the
-scheduler gives the container a part of a CPU, and the canary shares this part with other processes in the container.
-So the logarithm of a latency is the sum of three terms:
+A probe reads the CPU time that other threads and processes in the container used during a run. This time is the part of
+the run's CPU wait that was caused inside. The slowdown by the host and the slowdown inside the container multiply: the
+scheduler gives the container a part of a CPU, and the canary shares this part with other processes in the container. So
+the logarithm of a latency is the sum of three terms:
 
 - log(own): the canary's own CPU time;
 - log((own + inside) / own): the slowdown by ``inside``, the wait caused in the container;
@@ -67,11 +67,11 @@ def crowding(before: Sequence[Sample], after: Sequence[Sample], fewest: int) -> 
 
 
 def _row(sample: Sample) -> dict[str, float] | None:
-    """Return a run's data about other processes by name; None if any value but the requests is unknown.
+    """Return a run's data about other processes by name; None if any value except the requests is unknown.
 
     Returns:
-        - ``inside``, ``longer``: logarithm of the factor by which the run became longer because of processes in the
-          container, and because of all processes;
+        - ``inside``: slowdown of the run by other processes in the container, as a logarithm;
+        - ``longer``: slowdown of the run by all other processes, as a logarithm;
         - ``crowded``: seconds of CPU wait caused in the container;
         - ``cores``: cores that other processes in the container used;
         - ``latency``: seconds;

@@ -39,7 +39,7 @@ def differences(
         after: Starts of the new image, in order of time.
         live: New starts that still run, in order of time.
         canary: Name of the canary.
-        rules: Limits of a slower cold start.
+        rules: Limits from which a cold start is slower.
 
     Returns:
         Causes with only these fields set: changed components, the largest output error, output tokens, CPU fallback,
@@ -91,7 +91,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str], canary: str) ->
 def _slower_starts(
     before: Sequence[Start], after: Sequence[Start], canary: str, rules: Attribute
 ) -> dict[str, tuple[float, float]]:
-    """Return the steps of the cold start that took much longer than ever before, after subtracting CPU wait.
+    """Return the steps of the cold start that took much longer than in every earlier start, after subtracting CPU wait.
 
     One start is not enough: files of a new image are not cached yet, and other upgrades may start at the same time.
     Starts on hardware that is new to the service do not count.

@@ -38,7 +38,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[Change, ...] = ()
     """Components of the environment (limits, variables) that differ from the first day."""
     operators: Operators | None = None
-    """Difference between profiles of the first day and since the onset; None if either is missing."""
+    """Difference between profiles of the first day and profiles since the onset; None if one side has no profile."""
 
 
 def blocks(samples: Sequence[Sample], runs: int) -> list[Sample]:
@@ -79,7 +79,7 @@ def detect(
         A drift whose shift is None with too few blocks, and 0 if the level has not changed.
     """
     rules = policy.drift
-    # Blocks at most, because merging takes long.
+    # Count the possible blocks first, because merging takes long.
     if (
         sum(len(s.samples) // rules.block_runs + sum(r.runs > 1 for r in s.samples) for s in starts)
         < 2 * rules.blocks

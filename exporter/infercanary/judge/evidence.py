@@ -29,14 +29,14 @@ Value: TypeAlias = Callable[[Sample], "float | None"]
 
 
 class Evidence:
-    """Shifts of controls, siblings, CPU wait and clock beside the canary's shift, to find its cause.
+    """Shifts of controls, siblings, CPU wait and clock, as evidence of the cause of the canary's shift.
 
     These shifts are logarithms without restart variance. With too few runs their standard error is infinite.
 
     Args:
         shift: Shift of the canary.
-        compared: Starts before and after of each replica.
-        beside: Starts before and after of each sibling, whose image did not change.
+        compared: Starts of each replica, before and after.
+        beside: Starts of each sibling, before and after. Its image did not change.
         policy: Thresholds from which a value has moved.
     """
 
@@ -49,7 +49,7 @@ class Evidence:
         )
         self.before, self.after = _samples(self.old), _samples(self.new)
         self.is_single = all(map(is_single, (*self.old, *self.new)))
-        """True if the engine computes with one thread. With several threads, the CPU wait of the others is unknown."""
+        """True if the engine computes with one thread. Otherwise the CPU wait of the other threads is unknown."""
         self.crowding = crowding(self.before, self.after, policy.pool.fewest_new_runs)
         """Origin of the CPU wait: the container or the host; None if unknown."""
         self.latencies = level(self.before, LATENCY), level(self.after, LATENCY)
@@ -58,8 +58,9 @@ class Evidence:
         """Share of runs before and after by tag, for tags that became clearly more frequent."""
         self._concurrent = [ran for pair in compared if not pair.is_same_period for ran in pair.concurrent]
         """Replicas on the old image whose shift is subtracted."""
-        # A sibling is no evidence if its own container slows it down more than before, such as by a lower quota. A
-        # host that ran both images in the same period is no part of the shift, so its siblings do not count.
+        # A sibling is no evidence if its own container slows it down more than before, such as by a lower quota. A host
+        # that ran both images in the same period does not contribute to the shift, so siblings on this host do not
+        # count.
         same = {start.generation.host for pair in compared if pair.is_same_period for start in pair.before}
         self._beside = [
             (pair, self.shift_of([pair._replace(concurrent=self._concurrent)], LATENCY))
@@ -91,8 +92,8 @@ class Evidence:
     def awaits_siblings(self) -> bool:
         """Return True if the judge should wait: no sibling is evidence yet, but a sibling will soon have enough runs.
 
-        A sibling that has enough runs and is still no evidence is waited for only while the new starts have few runs,
-        or if there is no other sibling.
+        If a sibling has enough runs but is still no evidence, the judge waits for its further runs only while the new
+        starts have few runs, or if there is no other sibling.
         """
         few = len(self._beside) < 2 or max(len(start.samples) for start in self.new) < 24
         return not self.felt and any(
@@ -168,8 +169,8 @@ class Evidence:
     def gpu_users(self) -> tuple[float, float] | None:
         """Return the share of runs with other GPU users, before and after; None if these users cannot be the cause.
 
-        They may be the cause if their share rose and latency rose, or if their share fell and latency fell. The change
-        of this share in replicas on the old image is subtracted.
+        Other GPU users may be the cause if their share and the latency both rose, or if both fell. The change of this
+        share in replicas on the old image is subtracted.
         """
         stayed = [ran.before for ran in self._concurrent], [ran.during for ran in self._concurrent]
         old, new, earlier, meanwhile = (_tags(s)[GPU_BUSY] for s in (self.old, self.new, *stayed))

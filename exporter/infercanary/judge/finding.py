@@ -51,7 +51,7 @@ class Finding(NamedTuple):
     unwaited: Look | None = None
     """The last look after subtracting CPU wait. None unless a change is called only after this subtraction."""
     own: Shift | None = None
-    """After a rollback: the shift from the same image's own history; None otherwise."""
+    """After a rollback: the shift from earlier runs of the same image; None otherwise."""
 
 
 class Finder:
@@ -136,8 +136,8 @@ class Finder:
     def _look(self, runs: int, reached: Sequence[Pair], restarts: Restarts) -> Look | None:
         """Return a look at all runs or at runs of the same period, whichever has the smaller standard error.
 
-        All runs include more starts, but also earlier changes of the host. The same period is possible only if each
-        pair has runs in it. The choice does not depend on the shift, so it does not bias the verdict.
+        All runs include more starts, but also earlier changes of the host. Runs of the same period are used only if
+        each pair has some. The choice does not depend on the shift, so it does not bias the verdict.
         """
         same = [pair.meanwhile for pair in reached if pair.meanwhile is not None]
         found = [
@@ -174,7 +174,8 @@ class Finder:
         """Return the looks after subtracting CPU wait.
 
         Returns:
-            Empty if the wait of a new start is unknown, or if the wait does not explain the scatter of the runs.
+            Empty if an engine has several threads, if the wait of a new start is unknown, or if the wait does not
+            explain the scatter of the runs.
         """
         if not all(map(is_single, (*upgrade.before, *upgrade.after))):
             return []

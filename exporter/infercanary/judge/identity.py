@@ -21,9 +21,9 @@ _WEIGHTS = "weights-"
 def identified(starts: Sequence[Start]) -> Sequence[Start]:
     """Fill in unknown models and settings of a start from neighbouring starts.
 
-    An older probe reports no digests, and a request to a server may fail. So a missing value is no change. It is taken
-    from the previous start with a value, or else from the next one, so a start keeps its identity when others follow.
-    A model is copied only between starts of the same image, settings between any starts.
+    An older probe reports no digests, and a request to a server may fail. So a missing value is no change. It is copied
+    from the previous start with a value, otherwise from the next start with a value. So a start keeps its identity when
+    later starts follow. A model is copied only between starts of the same image, settings between any starts.
 
     Args:
         starts: Starts of one service with the runs of one canary, in order of time.
@@ -62,7 +62,7 @@ def comparable(starts: Sequence[Start], live: Sequence[Start]) -> tuple[Sequence
 
 
 def redrawn(starts: Sequence[Start]) -> int:
-    """Return the number of starts if each has other weights, as with random initialization.
+    """Return the number of starts if all have different weights, as with random initialization.
 
     Returns:
         0 if two starts have the same weights, or if there are too few starts.
@@ -89,9 +89,9 @@ def image_name(generation: Generation) -> str:
 
 
 def _of_one_image(starts: Sequence[Start]) -> list[Start]:
-    """Return the starts with the same id for all digests of one image.
+    """Give all starts of one image the same image id, also if their digests have different forms.
 
-    The form of the digest is kept. Starts that Docker reported have both digests and no form, and are not changed.
+    ``image_form`` is kept. Starts that Docker reported are not changed, because they have both digests and no form.
     """
     images: dict[str, str] = {}  # first digest of an image, by any of its digests
     named: dict[str, dict[str, str]] = {}  # first digest of an image, by reference and form
@@ -112,12 +112,12 @@ def _of_one_image(starts: Sequence[Start]) -> list[Start]:
 
 
 def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
-    """Return the starts with the same digest for weights that differ only in their last bits.
+    """Give starts the same model digest if their weights differ only in the last bits.
 
     Weights drawn from a seed differ in their last bits between kinds of CPU. Such weights have the same layout and
     give nearly the same output for the canary's input: the relative error is about 1e-6 in float32 and 1e-4 in
-    bfloat16. With other weights the relative error is about 1. Outputs of whole numbers, such as classes, token counts
-    and zeros, prove nothing, because other weights may give the same numbers.
+    bfloat16. With different weights the relative error is about 1. Outputs of whole numbers, such as classes, token
+    counts and zeros, prove nothing, because other weights may give the same numbers.
     """
     most = (
         16  # a service runs on fewer kinds of CPU; the limit saves time if each start has new random weights

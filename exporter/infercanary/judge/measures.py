@@ -5,10 +5,11 @@ is better, the value is inverted, so `regressed` always means worse. Spread is j
 :mod:`~infercanary.judge.spread`. Three rules differ from those for latency:
 
 - **Memory is compared at the same age.** The memory of a process grows for hours, or for ever with a leak. If the
-  last runs of an old start were compared with the first runs of a new start, each restart would be an improvement.
+  last runs of an old start were compared with the first runs of a new start, each restart would look like an
+  improvement.
 - **The host's part is not subtracted.** The host does not change memory. If controls or siblings moved as well, a
   change of throughput or energy is `inconclusive`.
-- **The prior of the restart variance always counts**, because the values of a measure are often constant.
+- **The prior of the restart variance is assumed.** The prior learned from the latencies of services is not used.
 """
 
 from __future__ import annotations

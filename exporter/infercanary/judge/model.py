@@ -98,7 +98,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def image_key(self) -> str:
-        """Identity of the image. If Docker does not know the container, a digest of its environment stands for it."""
+        """Identity of the image, or a digest of the container's environment if Docker does not know the container."""
         if self.is_known:
             return self.image_id or self.image_digest
         own = {n: x for n, x in self.environment.items() if not (is_given(n) or is_setting(n))}
@@ -164,7 +164,7 @@ _BY_NAME = ("phases", "controls", "off_cpu", "measures")
 
 
 def kept(run: Run) -> Sample:
-    """Convert a run to the sample that is stored, with the median of the latencies; None if there are no latencies."""
+    """Convert a run to the sample that is stored. The sample's median is None if the run has no latencies."""
     return Sample(
         median=median(run.latencies) if run.latencies else None,
         repeats=len(run.latencies),
@@ -176,14 +176,14 @@ def merge(samples: Sequence[Sample]) -> Sample:
     """Merge successful samples of one canary into one sample.
 
     If some samples are judged, only these are merged, so that the result can replace them. The result has a tag if at
-    least half of these samples have it. It has the largest output error, because such errors are rare and a median
+    least half of these samples have it. Its output error is the largest one, because such errors are rare and a median
     would hide them. ``runs`` is the sum. Other fields without a median are those of the last sample.
 
     Args:
         samples: At least one sample, in order of time.
 
     Returns:
-        A sample with a number None if no sample has this number. Phases and controls are medians of the samples that
+        The merged sample. A number is None if no sample has it. Phases and controls are medians of the samples that
         have them.
     """
     judged = [s for s in samples if NOT_JUDGED.isdisjoint(s.tags)] or samples
@@ -281,7 +281,7 @@ class Start:
         return known.get("cpu_model", ""), next(gpus, "")
 
     def is_comparable(self, hardware: tuple[str, str]) -> bool:
-        """Return True if the start ran on the given hardware. An unknown model equals any other."""
+        """Return True if the start ran on the given hardware. An unknown CPU or GPU matches any other."""
         return all(not a or not b or a == b for a, b in zip(self.hardware, hardware, strict=True))
 
     @cached_property
@@ -343,7 +343,7 @@ class Concurrent(NamedTuple):
     during: Start
     """Runs of the start during the new starts."""
     ends: float
-    """Unix time until which the start is known to run."""
+    """Unix time until which the start counts as running."""
 
 
 class Pair(NamedTuple):
@@ -389,7 +389,7 @@ class Upgrade(NamedTuple):
 
     @property
     def changed(self) -> Changed:
-        """Exchanged part, from comparing the last start before with the last start after."""
+        """Exchanged part: the difference between the last start before and the last start after the upgrade."""
         old, new = self.before[-1], self.after[-1]
         if not old.model or not new.model or old.model == new.model:
             return "image"

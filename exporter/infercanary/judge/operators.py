@@ -55,8 +55,8 @@ class OperatorShift(msgspec.Struct, frozen=True):
     """Share in the change of the profiled wall time; below 0 if the operator changed in the opposite direction."""
     change: Kind
     detail: str = ""
-    """Changes of the operator other than its time: device, kernel or library, shapes or types, number of calls. Such
-    as ``mkldnn_convolution → _slow_conv2d_forward``, ``cuda:0 → cpu``, ``8x256 float → 8x256 double``, ``5 → 9
+    """Changes of the operator other than its time: device, kernel or library, shapes or types, number of calls.
+    Examples: ``mkldnn_convolution → _slow_conv2d_forward``, ``cuda:0 → cpu``, ``8x256 float → 8x256 double``, ``5 → 9
     calls``.
     """
     shapes: str = ""
@@ -93,7 +93,7 @@ def compare_operators(
     if old is None or new is None:
         return None
     whole, felt = median(new.wall) - median(old.wall), timed[1] - timed[0]
-    # profiles show less than half or more than twice of the timed change
+    # the profiled change is at most half or at least twice the timed change
     if abs(whole - 1.25 * felt) >= 0.75 * abs(felt):
         return Operators("unexplained")
     names = old_names(old, new)
@@ -107,7 +107,7 @@ def compare_operators(
 
 
 def _nearest(profiles: Sequence[Profile], timed: float) -> Profile | None:
-    """Return the profile whose repeats took about as long as the timed runs, because it slowed the model least."""
+    """Return the profile whose repeats took about as long as the timed runs: its profiler slowed the model least."""
     known = [profile for profile in profiles if profile.repeats >= 3]
     return min(known, key=lambda profile: abs(median(profile.wall) - timed), default=None)
 
@@ -150,8 +150,8 @@ def _seconds(rows: Sequence[ProfileRow]) -> tuple[float, float]:
 def _details(old: Sequence[ProfileRow], new: Sequence[ProfileRow]) -> tuple[str, str]:
     """Return the changes in the rows of one operator, and the shapes of the row that changed most.
 
-    The row with the largest increase of time is reported as a replacement of the row with the largest decrease, if
-    the old image does not have the former.
+    If the row with the largest increase of time is not in the old image, this row is reported as the replacement of the
+    row with the largest decrease.
     """
     work = attrgetter("device", "name", "shapes")
     gains: dict[tuple[str, str, str], float] = defaultdict(float)

@@ -43,7 +43,7 @@ class Decide:
 
     looks: tuple[int, ...] = (5, 8, 12, 16, 24, 36, 48, 96, 192)
     """Run counts of a new start at which the judge looks. The interval holds for all looks together, so more looks
-    cause no more false calls. Most looks are at small run counts, because a large change is called early.
+    cause no more false calls. Most looks are at small run counts, so that a large change is called early.
     """
 
     @cached_property
@@ -89,13 +89,13 @@ class Pool:
 
     concurrent_starts: int = 16
     """Largest number of replicas on the old image that a new start is compared with. Replicas with the most runs
-    during the new start are taken. The standard error of their median shift is a third of a single replica's. With 150
-    replicas a judgement took 11 s.
+    during the new start are taken. The standard error of their median shift is a third of a single replica's. Without
+    this limit, a judgement with 150 replicas took 11 s.
     """
 
     noise_df: float = 5.0
-    """Weight of the baseline's noise in the noise estimate of a new start, in degrees of freedom. A larger weight
-    trusts a new image too early if it is noisier than the baseline. With a smaller weight, a doubled latency is
+    """Weight of the baseline's noise in the noise estimate of a new start, in degrees of freedom. With a larger weight,
+    a new image that is noisier than the baseline is trusted too early. With a smaller weight, a doubled latency is
     called only after more than a minute.
     """
 
@@ -103,8 +103,8 @@ class Pool:
     """SD of logarithms. Assumed restart SD before any restart was observed."""
 
     restart_df: float = 3.0
-    """Degrees of freedom of :attr:`restart_sd`. They are few, so that the prior has a heavy tail and a service's own
-    restarts soon outweigh it.
+    """Degrees of freedom of :attr:`restart_sd`. The number is small, so the prior has a heavy tail, and a service's own
+    restarts soon outweigh the prior.
     """
 
     prior: int = 0
@@ -122,9 +122,9 @@ class Pool:
     """
 
     load_restart_sd: float = 0.025
-    """SD of logarithms. :attr:`restart_sd` for throughput and energy, whose loads of a second depend on the clock
-    rate of a start. This prior has eight degrees of freedom. With fewer, its tail is so heavy that a verdict would
-    need more starts than a week has (``benchmarks/results/2026-11-24-measures.md``).
+    """SD of logarithms. :attr:`restart_sd` for throughput and energy. Both are measured in loads of one second, which
+    depend on the clock rate of a start. This prior has eight degrees of freedom. With fewer, its tail is so heavy that
+    a verdict would need more starts than a week has (``benchmarks/results/2026-11-24-measures.md``).
     """
 
     spread_restart_sd: float = 0.15
@@ -133,9 +133,9 @@ class Pool:
     """
 
     contended: float = 0.1
-    """Ratio. A start is contended if CPU wait caused by other processes on the host made its runs longer than those of
-    the image's other starts by more than this. A contended start is neither a baseline nor used to learn the restart
-    variance.
+    """Ratio. Limit of the slowdown of a start's runs by CPU wait that other processes on the host cause. A start beyond
+    this limit, compared with the image's other starts, is contended. A contended start is neither a baseline nor used
+    to learn the restart variance.
     """
 
     gone_seconds: float = 600.0
@@ -179,10 +179,10 @@ class Attribute:
     """A tag is named if the share of runs with this tag rose by at least this value."""
 
     cold_start_ratio: float = 1.25
-    """A step of the cold start is slower if it takes more than this multiple of its longest earlier time."""
+    """A step of the cold start is slower only if it takes more than this multiple of its longest earlier time."""
 
     cold_start_seconds: float = 1.0
-    """A step of the cold start is slower if it also takes this number of seconds more than its longest earlier time."""
+    """A step of the cold start is slower only if it also takes this many seconds more than its longest earlier time."""
 
     cold_starts: int = 2
     """Smallest number of starts in which a step must be slower. One is not enough, because the first start reads the

@@ -51,7 +51,7 @@ class _Part(NamedTuple):
     shared: float
     """Variance due to the runs of staying replicas. Several parts may share the same staying replicas."""
     bound: float
-    """Upper bound of the error by runs, as :attr:`~infercanary.judge.shift.Pooled.bound`."""
+    """Upper bound of the error by runs, as in :attr:`~infercanary.judge.shift.Pooled.bound`."""
     moved: float
     """Subtracted shift of staying replicas; NaN if nothing is subtracted."""
 
@@ -72,8 +72,8 @@ class Pooling:
         With m replicas that have one start on each side, the variance by restarts is 2 sd² / m, with the degrees of
         freedom of ``restarts``. Replicas are weighted by inverse variances, as in a random-effects meta-analysis. If
         replicas differ by more than their errors, the error by restarts is widened (Hartung and Knapp, "A refined
-        method for the meta-analysis of controlled clinical trials with binary outcome", 2001). If they agree by
-        chance, it is not narrowed. Starts are assumed to be independent, and replicas to have equal shifts.
+        method for the meta-analysis of controlled clinical trials with binary outcome", 2001). If replicas agree by
+        chance, this error is not narrowed. Starts are assumed to be independent, and replicas to have equal shifts.
 
         Args:
             replicas: Replicas to pool. Starts with too few runs do not count.
@@ -154,8 +154,8 @@ class Pooling:
         runs = between(before, after)
         log, df = runs.log, runs.df
         if beside:
-            # Staying replicas may have changed for their own reasons. So their median is taken, without larger weights
-            # for replicas with little noise, and its error grows if the replicas disagree.
+            # Staying replicas may have changed for their own reasons. So their median is taken, which gives no larger
+            # weight to replicas with little noise. The median's error grows if the replicas disagree.
             shifts = [between(a.known, self._level(b, [a])) for a, b in beside]
             others = middle_of(shifts)
             if is_same:

@@ -173,7 +173,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     looks: Looks = Looks()
     """The last look and the next look."""
     restart: Restarts = Restarts(LIVE.pool.restart_sd, math.inf)
-    """Restart variance included in the interval. If its degrees of freedom are the policy's, it is assumed."""
+    """Restart variance included in the interval; assumed if its degrees of freedom are the policy's."""
     concurrent: int = 0
     """Concurrent baseline: number of replicas that stayed on the old image over the same period."""
     concurrent_shift: float | None = None

@@ -32,8 +32,8 @@ def compare(
     a prior. ``infercanary compare`` gives the same verdict for the same files.
 
     Args:
-        baseline: Median latency of each run before the event, above zero, in any unit, in order of time. Fewer than 8
-            are inconclusive. Or a list of such samples, one for each start.
+        baseline: Median latency of each run before the event, above zero, in any unit, in order of time. With fewer
+            than 8 runs, the verdict is `inconclusive`. Or a list of such samples, one for each start.
         candidate: Latencies after the event, in the same form.
         restart_sd: Restart SD of logarithms (0.01 is 1 %), if known.
 

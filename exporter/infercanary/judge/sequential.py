@@ -7,8 +7,9 @@ The error of a shift has two parts:
 - **A restart** is one event that all looks share. So this part is the interval of Student's t for a single look, with
   the degrees of freedom of the restart variance.
 
-Both parts are independent, so the squares of their half-widths are added. If the error by runs has an upper bound
-from single runs of the baseline, this bound is not random, and the restart part is added to it without squares.
+Both parts are independent, so the squares of their half-widths are added. If single runs of the baseline give an upper
+bound of the error by runs, this bound is not random. So the restart part is added to this bound without squares, and
+the smaller half-width is used.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class SequentialTest(NamedTuple):
     decide: Decide
 
     def half_width(self, pooled: Pooled, error: float) -> float:
-        """Return the half-width of the two-sided interval (a logarithm) at one look.
+        """Return the half-width, on the log scale, of the two-sided interval at one look.
 
         Args:
             pooled: Shift with its errors.
-            error: Probability that the interval of at least one look does not contain the true shift.
+            error: Probability, over all looks together, that at least one interval misses the true shift.
         """
         of_runs = float(stdtrit(pooled.runs_df, 1 - error / 2 / len(self.decide.looks))) * pooled.runs_se
         of_restarts = float(stdtrit(pooled.restart_df, 1 - error / 2)) * pooled.restart_se

@@ -7,8 +7,8 @@ only at times, a doubled spread is seldom called.
 
 Other statistics were worse in simulated noise (``benchmarks/results/2026-11-28-spread.md``): differences from a local
 median, second-order differences, ranks of single differences, means of 3 to 8 differences, the plain or winsorized
-mean (outliers), and one value for each start. So were replicas taken as independent: with a neighbour that is active
-only at times, 14 to 34 of 100 identical restarts were called.
+mean (outliers), and one value for each start. Replicas treated as independent were worse as well: with a neighbour that
+is active only at times, 14 to 34 of 100 identical restarts were called.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ def compare_spread(
     """Judge whether the spread of runs changed with the upgrade.
 
     The smallest effect is five times that of other measures, and a change needs three earlier starts. The displayed
-    interval (98 % or more) calls a change. But a change is `inconclusive` if the spread of controls, siblings or
+    interval (98 % or more) calls a change. But the verdict is `inconclusive` if the spread of controls, siblings or
     replicas on the old image changed at least half as much in the same direction.
 
     Args:
-        pairs: Starts before and after of each replica.
-        beside: Starts before and after of each sibling.
+        pairs: Starts of each replica, before and after.
+        beside: Starts of each sibling, before and after.
         decide: Dead band and confidence.
         pool: Smallest effect of a measure, and the prior of the restart variance.
 
     Returns:
-        Verdict, shift, its interval, and the spreads before and after as ratios; None if no replica has both.
+        Verdict, shift, its interval, and the spreads before and after as ratios; None if no replica has both spreads.
     """
     replicas = _spreads(pairs)
     if not replicas:

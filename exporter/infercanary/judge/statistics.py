@@ -48,7 +48,7 @@ class Shape(NamedTuple):
     level: float
     """Median of the means of all pairs of points, including a point with itself (Hodges and Lehmann)."""
     scatter: float
-    """Winsorized SD, which outliers hardly change, and which is not zero for equal values or a second mode."""
+    """Winsorized SD. Outliers hardly change it. It is above zero even if most values are equal."""
     alike: float
     """Autocorrelation of neighbouring points (first order), corrected for bias and between 0 and 0.97."""
 
@@ -130,14 +130,14 @@ class Series:
 
 
 def shapes(rows: Floats) -> list[Shape]:
-    """Return the shape of each row of logarithms. For numpy, twenty rows take little longer than one.
+    """Return the shape of each row of logarithms. Numpy takes little longer for twenty rows than for one.
 
     Args:
         rows: Points of series of equal length, one series a row.
     """
     n = rows.shape[1]
     ordered = np.sort(rows)
-    step = 1 + 2 * (n // 1024)  # limits the memory for all pairs, which grows with the square
+    step = 1 + 2 * (n // 1024)  # limits the memory for all pairs, which grows with n²
     kept = ordered[:, step // 2 :: step]
     sums = (kept[:, :, np.newaxis] + kept[:, np.newaxis]).reshape(len(rows), -1)
     low, high = (sums.shape[1] - 1) // 2, sums.shape[1] // 2

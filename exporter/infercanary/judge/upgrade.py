@@ -34,8 +34,8 @@ def select(starts: Sequence[Start]) -> Selection:
     """Select the last change of image or model in any replica.
 
     Starts with other settings of the canary are left out. A new image was rolled back if all its containers are gone
-    while other containers of the service still run. Then the change before it is selected. An image is ignored if
-    its containers are gone and none had enough runs.
+    while other containers of the service still run. Then the change before this image is selected. An image is ignored
+    if its containers are gone and none had enough runs.
 
     Args:
         starts: Starts of one service and canary, in order of time.
@@ -86,7 +86,7 @@ def live_starts(starts: Sequence[Start]) -> list[Start]:
     """
     newest = {start.generation.container: start for start in starts}.values()
     left = [start for start in newest if not start.generation.ended_at] or newest
-    # With a slow host clock, a start may have ended before its last run.
+    # If the host's clock is slow, a start may seem to have ended before its last run.
     now = max((min(_last_run(start), _runs_until(start)) for start in left), default=0.0)
     live = (start for start in left if _runs_until(start) >= now)
     return sorted(live, key=lambda start: start.generation.started_at)
