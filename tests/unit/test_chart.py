@@ -29,14 +29,14 @@ helm = pytest.mark.skipif(
 
 
 def rendered(*options):
-    """The chart's objects, by kind and name."""
+    """Return the chart's objects by kind and name."""
     found = [each for each in yaml.safe_load_all(GENERATOR["render"](*options)) if each]
     objects = {f"{each['kind']}/{each['metadata']['name']}": each for each in found}
     assert len(objects) == len(found)
     return objects
 
 
-# What is generated ------------------------------------------------------------------------------------------------
+# Generated files -------------------------------------------------------------------------------------------------
 
 
 @for_each(GENERATOR["copies"]().items(), lambda file: str(file[0].relative_to(CHART)))
@@ -70,7 +70,7 @@ def test_the_versions_are_the_packages():
 
 
 def test_every_value_is_in_the_readme():
-    """Helm compares values and schema: test_lint."""
+    """`test_lint` compares values and schema."""
     described = {key for key, *_ in GENERATOR["described"](VALUES)}
     for key, value in yaml.safe_load(VALUES).items():
         inner = [f"{key}.{name}" for name in value] if isinstance(value, dict) else []
@@ -104,12 +104,12 @@ def test_a_mistake_is_named(values, message):
     assert message in str(failed.value.stderr)
 
 
-# What is rendered -------------------------------------------------------------------------------------------------
+# Rendered objects -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def everything():
-    """All objects that the chart has."""
+    """All objects of the chart."""
     if not shutil.which("helm") and not os.environ.get("CI"):
         pytest.skip("no program helm: .ci/helm installs it")
     return rendered(*OPERATOR, "--set=networkPolicy.enabled=true")
@@ -207,7 +207,7 @@ def written(text):
 
 
 def at(value, path):
-    """What a path leads to, None if nothing; ``?name`` is the entry of a list with that name."""
+    """Return the value at a path, or None; ``?name`` selects the entry of a list by its name."""
     for key in path.split(".") if path else ():
         if isinstance(value, list):
             named = {each.get("name"): each for each in value if isinstance(each, dict)}

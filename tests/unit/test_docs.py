@@ -42,7 +42,7 @@ def test_what_is_made_of_the_code_is_current(file):
 
 
 def test_each_cause_has_a_metric_an_alert_and_a_test_that_are_there():
-    """A row without an alert says where it shows: a tag, a panel that is there, the sentence, the status page."""
+    """A row without an alert names another place: a tag, an existing panel, the sentence or the status page."""
     declared = {metric.name for metric in METRICS}
     alerts = set(re.findall(r"- alert: (\w+)", (ROOT / "prometheus/rules/alerts.yml").read_text()))
     boards = [path.read_text() for path in (ROOT / "grafana/dashboards/json").glob("*.json")]
@@ -78,7 +78,7 @@ def test_every_metric_is_found():
 
 
 def test_an_exporter_takes_every_metric_of_the_probe():
-    """None has a name or a label that the exporter refuses, such as `container`, which it sets itself."""
+    """No metric has a name or label that the exporter refuses, such as `container`, which the exporter sets."""
     declared = GENERATOR["declared"]([infercanary.probe])
     families = tuple(metric.family({}) for metric in declared)
     report = Report(1, "boot", 0.0, "", 0, families, {}, ())
@@ -110,7 +110,7 @@ def test_conventions(metric):
 
 
 def test_what_is_named_in_texts_and_rules_exists():
-    """A metric that was renamed must not live on in the advice of another, nor in a rule that nothing meets."""
+    """A renamed metric must not stay in the text of another metric, or in a rule that never fires."""
     names = {metric.name for metric in METRICS}
     names |= {
         f"{m.name}_{end}" for m in METRICS if m.kind == "histogram" for end in ("bucket", "sum", "count")
@@ -126,7 +126,7 @@ def test_what_is_named_in_texts_and_rules_exists():
 
 
 def _prose(page):
-    """Without code, in which brackets are no links."""
+    """Return a page without code, because brackets in code are no links."""
     return re.sub(
         r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
     )
@@ -139,7 +139,9 @@ def _links(page):
 
 
 def _anchors(page):
-    """As GitHub makes them: lower case, without signs, a hyphen for each space, numbered where they repeat."""
+    """Return the anchors as GitHub makes them: lower case, no signs, hyphens for spaces, and numbers for
+    duplicates.
+    """
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     seen: Counter[str] = Counter()
     anchors = set()
@@ -162,7 +164,7 @@ def test_links_lead_somewhere(page):
             assert anchor in _anchors(target), f"{link}: no such heading there"
 
 
-# What a page is -----------------------------------------------------------------------------------------------------
+# Kinds of pages -----------------------------------------------------------------------------------------------------
 
 
 def test_each_keyword_of_a_probe_is_on_its_page():
@@ -182,7 +184,7 @@ def test_each_target_sampler_and_discovery_has_its_line():
 
 
 def _rows(page, first):
-    """What the first column of a table names, by the heading of that column."""
+    """Return the names in the first column of a table, which is found by the column's heading."""
     table = page.split(f"\n| {first} |")[1].split("\n\n")[0]
     return set(re.findall(r"^\| \[?`(\w+)`", table, re.MULTILINE))
 

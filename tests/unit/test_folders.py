@@ -1,4 +1,4 @@
-"""Tests that need something of the machine are skipped with one line, and fail in CI."""
+"""Tests with a requirement are skipped with one line if it is not met, and fail in CI."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The decorator for a test of many places."""
+"""The decorator for one test of many items."""
 
 import pytest
 

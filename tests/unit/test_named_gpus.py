@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def tracked():
-    """The files that git knows."""
+    """Return the files that git tracks."""
     try:
         listed = subprocess.run(
             ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
@@ -23,11 +23,13 @@ def tracked():
 EVERY_GPU = re.compile(
     r"--gpus[ =,\"']*(?:all\b|\d)|^[ -]*count: *(?:all|\d+)$|NVIDIA_VISIBLE_DEVICES[ =:\"']*all\b"
 )
-"""All GPUs of a host, or some that Docker chooses. A canary measures one device: the container names it."""
+"""Pattern for all GPUs of a host, or for a number of GPUs that Docker chooses. A canary measures one device,
+so the container must name the device.
+"""
 
 
 def test_gpus_are_named():
-    """In pages, messages and files of containers; that `ab` refuses the rest is tested with its options."""
+    """Checks pages, messages and container files. `ab` refuses such options, as its own tests check."""
     refused = "tests/unit/ab/test_conditions.py", "tests/unit/test_named_gpus.py", "benchmarks/results/"
     found = [
         f"{name}:{number}: {line.strip()[:100]}"

@@ -10,7 +10,7 @@ RULES = Path(__file__).parents[2] / "prometheus/rules/thresholds.yml"
 
 
 def test_thresholds_equal_the_smallest_effect():
-    """A threshold above it hides what the judge finds; one below finds nothing more."""
+    """A higher threshold would hide findings of the judge, and a lower one would not find more."""
     groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     thresholds = {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}
     for name in ("shift_ratio", "drift_ratio"):

@@ -43,7 +43,7 @@ def blocks(*kinds):
 
 
 def commands(program):
-    """Place and arguments of each command line of a program in the pages' shell blocks."""
+    """Return place and arguments of each command line of a program in the shell blocks of the pages."""
     found = []
     for block in blocks("sh", ""):
         for line in re.sub(r"\\\n", " ", block.text).splitlines():
@@ -57,16 +57,15 @@ def commands(program):
 
 
 GROUP = cast(click.Group, cli)
-CONTEXT = click.Context(
-    GROUP, help_option_names=["-h", "--help"]
-)  # as the group's own: a command keeps the first
+# the same names as the group's, because a command takes the first name
+CONTEXT = click.Context(GROUP, help_option_names=["-h", "--help"])
 NAMES = GROUP.list_commands(CONTEXT)
 OURS = [(place, words) for place, words in commands("infercanary") if words and words[0] in NAMES]
 
 
 @for_each(OURS, lambda command: command[0])
 def test_each_command_line_of_ours_is_one(command):
-    """Its options and arguments are known; the files that it names are not here."""
+    """Options and arguments are valid; the named files do not exist here."""
     name, *words = command[1]
     found = GROUP.get_command(CONTEXT, name)
     assert found is not None
@@ -80,7 +79,7 @@ def test_each_command_line_of_ours_is_one(command):
 
 
 def names_a_file(command, words):
-    """Whether an option or argument must be a file, which is not here."""
+    """Return True if an option or argument must be an existing file."""
     return any(
         isinstance(parameter.type, click.Path)
         and parameter.type.exists
@@ -95,7 +94,7 @@ def test_each_target_of_make_is_there(command):
 
 
 def read(block):
-    """Read a block of YAML as the program would that reads its file."""
+    """Read a YAML block with the code of the program whose file it is."""
     if "!override" in block.text:
         block = block._replace(text=block.text.replace("!override ", ""))
     found = yaml.safe_load(block.text)

@@ -14,7 +14,7 @@ from tests.unit.test_page_commands import ROOT, commands
 STACK = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 PROFILES = {profile for service in STACK["services"].values() for profile in service.get("profiles", ())}
 A_READERS = "search"
-"""A service of a reader's own stack."""
+"""A service in the reader's stack."""
 
 
 @pytest.mark.skipif(not shutil.which("helm") and not os.environ.get("CI"), reason="no helm")

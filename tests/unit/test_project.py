@@ -19,7 +19,7 @@ def test_ci_calls_targets_of_the_makefile():
     commands = [step["run"] for job in workflow()["jobs"].values() for step in job["steps"] if "run" in step]
     commands += [(ROOT / ".ci" / name).read_text() for name in ("run", "setup-and-lint")]
     called = {target for command in commands for target in re.findall(r"\bmake ([a-z][a-z-]*)", command)}
-    called.discard("make")  # apt_install make make
+    called.discard("make")  # from `apt_install make make`
     assert {"lint", "test", "test-stack"} <= called
     assert called <= TARGETS
 

@@ -21,7 +21,7 @@ EXPORTER_IMAGE = (ROOT / "exporter/Dockerfile").read_text(encoding="utf-8")
 RELEASE = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
 DIGEST = "sha256:" + "a" * 64
 MOST_EXPOSED = 3.0
-"""Of 10, by systemd-analyze, which calls less than 5 OK."""
+"""Of at most 10, by systemd-analyze, which calls a value below 5 OK."""
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no tomllib")
@@ -30,7 +30,7 @@ def test_the_bill_of_materials_is_current():
 
 
 def test_a_setting_that_is_mounted_is_in_no_image():
-    """Else an edited setting makes another image at the next `up --build`, which counts as an upgrade."""
+    """Otherwise an edited setting changes the image at the next `up --build`, and the change counts as an upgrade."""
     patterns = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     inside = exclude_paths(str(ROOT), [line for line in patterns if line and not line.startswith("#")])
     mounts = [mount for service in COMPOSE["services"].values() for mount in service.get("volumes", ())]
@@ -61,7 +61,7 @@ def test_the_compose_file_itself_has_exact_tags():
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
 def test_actions_are_pinned_by_their_commit(path):
-    """A tag may be moved to other code, which would run with the rights to publish."""
+    """A tag may be moved to other code, which would run with the right to publish."""
     for line in path.read_text(encoding="utf-8").splitlines():
         if "uses:" in line and "uses: ./" not in line:
             assert re.search(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
@@ -70,7 +70,7 @@ def test_actions_are_pinned_by_their_commit(path):
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 @pytest.mark.parametrize("unit", ["infercanary-exporter", "infercanary-probe"])
 def test_a_unit_is_sound_and_hardly_exposed(unit, tmp_path):
-    """The program that it starts is not installed here, so another one stands for it."""
+    """Another program stands in for the unit's program, which is not installed here."""
     text = (ROOT / f"deploy/systemd/{unit}.service").read_text(encoding="utf-8")
     assert text.count("/opt/infercanary/bin/infercanary") == 1
     path = tmp_path / f"{unit}.service"

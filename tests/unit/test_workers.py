@@ -1,4 +1,4 @@
-"""The test run itself: it fails soon if a test process is killed, or if a test takes too much memory."""
+"""The test run itself fails soon if a test process is killed, or if a test takes too much memory."""
 
 import functools
 import os
@@ -59,19 +59,19 @@ CONFTEST = Path(__file__).parents[1] / "conftest.py"
 
 
 def run(folder, *options, settings="", paths=("tests",)):
-    """The tests of a folder, as a suite of its own."""
+    """Run the tests of a folder as a separate suite."""
     (folder / "pytest.ini").write_text(f"[pytest]\n{settings}markers =\n    quiet\n    takes\n")
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:asyncio", *options, *paths], cwd=folder, timeout=60,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
         capture_output=True, text=True, check=False,
-        # In the background of a shell it is ignored, and a worker is to end by it.
+        # A shell's background command ignores SIGINT, but a worker must end by it.
         preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 
 def test_a_file_that_cannot_be_imported_fails(tmp_path):
-    """Half of such a file was taken for the whole: 115 tests after the error were missing, and nothing said so."""
+    """Regression: the half-imported module was used, and its tests after the error were silently missing."""
     tests = tmp_path / "tests"
     tests.mkdir()
     (tests / "conftest.py").write_text(CONFTEST.read_text())

@@ -10,16 +10,16 @@ from gpu_claims.step import steps
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/golden"
 PAGE = ROOT / "docs/gpu.md"
-OF_DEVICE_FILES = "infercanary_gpu_own_processes"  # the scripted GPUs have none
+OF_DEVICE_FILES = "infercanary_gpu_own_processes"  # the scripted GPUs lack this metric
 
 
 def kinds(text):
-    """Metric → its kind; units are parts of names."""
+    """Return metric → type. A metric's unit is part of its name."""
     return dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
 
 
 def devices():
-    """Device → its golden files; the scripted GPUs have none of their own name."""
+    """Return device → its golden files. The scripted GPUs have no files of their own."""
     found: dict[str, list[Path]] = {}
     for path in GOLDEN.glob("nvml_*_*.metrics"):
         found.setdefault(re.sub(r"^nvml_|_(idle|loaded)$", "", path.stem), []).append(path)

@@ -45,7 +45,7 @@ async def ask(pieces, pause=0.0, timeout=10.0, *, closes=True):
     [
         ([OK, LENGTH[:20], LENGTH[20:], *(WHOLE[n : n + 9] for n in range(0, len(WHOLE), 9))], True),
         ([OK + LENGTH.lower() + WHOLE], True),
-        ([OK + b"\r\n" + WHOLE], True),  # without a length
+        ([OK + b"\r\n" + WHOLE], True),  # no Content-Length
         ([OK + LENGTH + WHOLE + OK + LENGTH + WHOLE], True),  # two answers
         ([OK, LENGTH + WHOLE], False),
     ],
@@ -61,7 +61,7 @@ async def test_a_refusal_needs_no_end_of_the_connection():
 
 
 async def test_the_next_address_of_a_name_is_asked(monkeypatch):
-    """The first one drops all packets, as a filtered IPv6 does: the kernel answers no further connection."""
+    """The first address drops all packets, as some networks do with IPv6: its queue of connections is full."""
     loop = asyncio.get_running_loop()
     real, addresses = loop.getaddrinfo, ["127.0.0.1", "127.0.0.2"]
     with ExitStack() as stack:

@@ -23,7 +23,7 @@ def test_help_has_two_examples_that_are_understood_and_fits_a_screen(monkeypatch
     lines = out.splitlines()
     assert len(lines) <= 60 and max(map(len, lines)) <= 80
     examples = [shlex.split(line)[1:] for line in lines if line.startswith("    infercanary ")]
-    assert len(examples) >= (2 if name != "demo" else 1)  # which has no options
+    assert len(examples) >= (2 if name != "demo" else 1)  # `demo` has no options
     group = click.Context(cli.cli, help_option_names=["-h", "--help"])
     for of, *arguments in examples:
         command = cli.cli.get_command(group, of)

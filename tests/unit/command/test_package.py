@@ -21,7 +21,7 @@ OF_EXPORTER = (*OF_PROBE, "numpy", "scipy")
 
 @pytest.fixture
 def libraries(tmp_path):
-    """What the probe needs, and nothing else: neither an installed InferCanary nor the exporter's libraries."""
+    """Folder with the probe's libraries only, without an installed InferCanary and the exporter's libraries."""
     folder = tmp_path / "libraries"
     folder.mkdir()
     for name in OF_PROBE:
@@ -32,13 +32,13 @@ def libraries(tmp_path):
 
 
 def folders(names):
-    """Where these libraries are installed."""
+    """Return the folders of these libraries."""
     files = (Path(str(import_module(name).__file__)) for name in names)
     return [*dict.fromkeys(f.parents[1] if f.name == "__init__.py" else f.parent for f in files)]
 
 
 def python(path, *arguments):
-    """Python with this path alone: without ``site``, nothing that is installed beside it is found."""
+    """Run Python with only this path; without ``site`` it finds no other installed packages."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
     return subprocess.run(
         [sys.executable, "-S", *arguments], capture_output=True, text=True, check=False, timeout=60,
@@ -128,7 +128,7 @@ main()
 
 
 def test_the_bare_install_measures_and_shows_text(libraries, tmp_path):
-    """Without Jinja2, rich, numpy and all that the extras add: a report of `probe --once`, a result of a notebook."""
+    """Without Jinja2, rich, numpy and all extras: a report of `probe --once`, and a result as in a notebook."""
     config = tmp_path / "probe.yaml"
     config.write_text("canaries: {c: {target: 'scripted:Scripted'}}\n")
     arguments = ["probe", "--once", "--log-level", "error", "--config", str(config)]

@@ -34,15 +34,14 @@ ab a b --junit PATH
 """
 TRAPS = ["no-folder/none", "folder", "numbers/x", "n" * 300]
 FORBIDDEN = [] if os.geteuid() == 0 else ["closed/x", "secret"]
-"""Root may do everything, so CI runs the tests as another user."""
+"""Root may read and write everything, so CI runs the tests as another user."""
 
 
 @pytest.fixture
 def said(tmp_path, monkeypatch, infercanary):
-    """What a command says of a path; it must be one line."""
-    monkeypatch.setattr(
-        "infercanary.probe.__main__.be_ended_first", lambda: None
-    )  # the process is the tests'
+    """Return a function that runs a command and checks that its message about a path is one line."""
+    # it would change the process of the tests
+    monkeypatch.setattr("infercanary.probe.__main__.be_ended_first", lambda: None)
     (tmp_path / "numbers").write_text("1.0\n1.1\n" * 20)
     (tmp_path / "probe.yaml").write_text("canaries: {a: {target: matmul}}\n")
     (tmp_path / "folder").mkdir()
@@ -69,12 +68,13 @@ def test_what_cannot_be_read(said, command):
 @pytest.mark.parametrize("command", WRITTEN.strip().splitlines())
 def test_what_cannot_be_written(said, command):
     for path in (*TRAPS, *FORBIDDEN):
-        if path != "secret":  # a page replaces it
+        if path != "secret":  # a written page replaces this file
             assert path.partition("/")[0] in said(command, path)
 
 
 def test_every_option_that_names_a_path_is_in_the_tables():
-    # The first two go on, and say it in the log and in metrics; the page of the last is written as that of compare.
+    # The first two continue, and report the fault by log and metrics. The page of `report` is written by the code of
+    # `compare`.
     known = f"{READ}{WRITTEN}beside --config PATH\nexporter --store PATH\nreport --html PATH\n"
     missing = []
     for name in cli.COMMANDS:

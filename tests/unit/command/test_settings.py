@@ -49,7 +49,7 @@ def test_what_is_read(file):
         "share: 1\n"
     )
     found = load(file, Outer)
-    # A merge key (`<<`) may be overridden: that is what it is for, and no second time of the same key.
+    # Keys of a merge (`<<`) may be overridden; this is not a duplicate key.
     assert found.parts == {"one": Inner(1, ("a",)), "two": Inner(2, ("a",))}
     assert found.share == 1.0
 
@@ -62,7 +62,7 @@ def test_an_empty_file_is_all_defaults(file):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        # msgspec does not say which entry of a mapping it means; a person has to know.
+        # msgspec's message does not name the entry of a mapping, so the reader adds it.
         ("parts: {a: {size: 1}, b: {size: x}}", ": parts.b.size: expected a whole number, got text"),
         ("parts: {a: {size: 1}, b: {names: []}}", ": parts.b: the required key `size` is missing"),
         ("parts: {a: {size: 1}, b: {size: 1, z: 1}}", ": parts.b: unknown key `z`; known keys: size, names"),

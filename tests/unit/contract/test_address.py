@@ -38,7 +38,7 @@ def test_brackets(host, text):
 )
 def test_without_ipv6_every_address_is_of_ipv4(monkeypatch, listen, call, number):
     class WithoutIPv6(socket.socket):
-        """As kernels without IPv6, or sandboxes, refuse it."""
+        """Refuses IPv6 like a kernel without IPv6, or a sandbox."""
 
     def refuse(self, *args, **options):
         family = args[0] if call == "__init__" else self.family

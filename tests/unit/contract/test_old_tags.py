@@ -11,7 +11,7 @@ from infercanary.contract.vocabulary import TAGS
 from infercanary.judge.model import kept
 
 LINES = (Path(__file__).parents[2] / "golden" / "journal_0.1.0.jsonl").read_bytes().splitlines()
-# As 0.1.0 listed them, each of which one run of the journal has.
+# Tags of 0.1.0 in its order → current tags. The journal has a run with each tag.
 NOW = {
     "warming": "warming", "failing": "failing", "busy": "failing", "beside_opening": "beside_canary",
     "beside_sweep": "beside_canary", "late": "stalled", "stalled": "stalled", "preempted": "cpu_wait_outside",
@@ -42,7 +42,7 @@ def test_runs_of_0_1_0_have_todays_tags(door):
     samples = [sample for line in LINES if (sample := door(line)) is not None]
     *single, every, late, unknown, none = [sample.labelled_tags for sample in samples]
     assert single == [(now,) if now else () for now in NOW.values()]
-    # Of several reasons the first one stays.
+    # If a run has several reasons, the first one stays.
     limited = "gpu_clock_limited (sw_power_cap)"
     assert every == tuple(limited if tag == "gpu_clock_limited" else tag for tag in TAGS)
     assert (late, unknown, none) == (("stalled",), ("of_a_later_version",), ())

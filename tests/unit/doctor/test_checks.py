@@ -31,7 +31,7 @@ def write(root, files):
 
 
 def answer(section, name, root, files=None):
-    """What a check says of a machine that has these files and no others."""
+    """Return the result of a check on a machine with only these files."""
     write(root, files or {})
     machine = Machine(proc=root / "proc", sysfs=root / "sys", devices=root / "dev")
     [each] = [each for each in checks() if (each.section, each.name) == (section, name)]
@@ -76,12 +76,12 @@ FILES = {
     },
     "clocks": {f"{CLOCK}/current_clocksource": "hpet\n", f"{CLOCK}/available_clocksource": "hpet acpi_pm\n"},
     "paranoid": {"proc/sys/kernel/perf_event_paranoid": "4\n"},
-    # A folder cannot be opened so.
+    # A folder cannot be opened like a device.
     "closed device": {"dev/nvidia0/folder": "", "dev/nvidiactl": "", "dev/nvidia-uvm": ""},
 }
 
 
-# Section, check, files, state, and words of the answer.
+# Section, check, files, state, and words of the result.
 ANSWERS = """
 host | NUMA nodes | nothing | limited | sys/devices/system/node cannot be read.*mount /sys
 host | NUMA balancing | balancing | limited | moves memory pages
@@ -139,7 +139,7 @@ def test_every_function_of_nvml_that_the_sampler_calls_is_tried():
     )
     used -= {"nvmlEventTypeXidCriticalError"}
     tried = "".join(path.read_text() for path in (ROOT / "probe/infercanary/doctor").glob("*.py"))
-    # Listing and walking GPUs, and MIG devices, is done by the sampler's own code.
+    # The sampler's own code lists GPUs and MIG devices.
     walked = {
         "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
         "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", "nvmlSystemGetCudaDriverVersion",
@@ -152,7 +152,7 @@ def test_every_function_of_nvml_that_the_sampler_calls_is_tried():
 
 
 def test_each_answer_is_shown_at_once_and_whole(monkeypatch):
-    """Also those before a process for checks does not start again."""
+    """Also results from before the checks' process fails to restart."""
     name = "nvmlDeviceGetCurrPcieLinkGeneration"
     abilities = [
         Ability(section="host", name="a", state="OK", found="x"),
@@ -199,7 +199,7 @@ def test_the_docs_have_every_section_and_state():
         assert f"\n| `{state}` | " in page
 
 
-# Check, files, CPUs that are allowed, error of the kernel, state, and words of the answer.
+# Check, files, allowed CPUs, the kernel's error, state, and words of the result.
 HOSTS = """
 host      | cores        | siblings | [0, 1, 2] | 0  | limited | 3 CPUs are allowed, on 3 cores.*siblings 4, 5 are not
 host      | cores        | siblings | [0, 4]    | 0  | OK      | 2 CPUs are allowed, on 1 cores

@@ -75,7 +75,7 @@ def test_a_finding_is_sent_to_the_stacks_alertmanager_and_by_grafana_alone():
     assert set(services[host]["networks"]) & set(services["grafana"]["networks"])
     assert not receiver.get("disableResolveMessage")
     assert policy["receiver"] == point["name"]
-    # Alertmanager takes what is not sent again within five minutes for resolved, and would notify again.
+    # Alertmanager resolves an alert that is not sent again within five minutes, and would notify again later.
     assert policy["repeat_interval"] == policy["group_interval"] == "1m"
     assert "resolve_timeout" not in (ROOT / "prometheus/alertmanager.yml").read_text(encoding="utf-8")
 
@@ -111,7 +111,7 @@ def test_a_link_sets_variables_that_its_board_has():
 
 
 def test_without_data_a_text_is_empty_and_nothing_fails():
-    """Grafana expands texts then too: a function of a value or a label that is not there is an error in its log."""
+    """Grafana expands texts even without data. A function of a missing value or label would log an error."""
     for rule in MADE:
         for key, text in rule["annotations"].items():
             assert text.startswith("{{ with $values.A }}") and text.endswith("{{ end }}"), (
@@ -188,7 +188,7 @@ def test_provisioning_is_what_the_dashboards_ask_for():
 
 
 def test_the_service_has_no_password_and_listens_here_alone():
-    """tests/stack/test_compose.py has what holds for each service."""
+    """tests/stack/test_compose.py tests the rules for all services."""
     service = load(ROOT / "docker-compose.yml")["services"]["grafana"]
     assert service["ports"] == ["127.0.0.1:3000:3000"] and service["user"] == "472:0"
     assert service["environment"]["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"

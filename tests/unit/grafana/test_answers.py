@@ -23,7 +23,7 @@ SCRAPES = {
     f'{UP}{{instance="node-1:9797", service="search", container="search-2"}}': "0x20",
     f'{UP}{{instance="node-2:9797", service="search", container="search-3"}}': "1x10 stale",
 }
-"""One exporter of two went down after ten minutes, with one of three replicas; another replica does not answer."""
+"""After ten minutes one of two exporters goes down, with one of three replicas. Another replica does not answer."""
 
 SHIFTS = {
     f'{name}{{service="search", namespace="{namespace}", canary="resnet18"{more}}}': f"{value}x20"

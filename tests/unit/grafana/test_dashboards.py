@@ -37,11 +37,11 @@ every_query = for_each(QUERIES, lambda query: f"{query.dashboard}: {query.place}
 EXPORTERS_OWN = re.compile(
     "infercanary_(build|event_loop|discover|config|judge_seconds|store|stored_|unjudged_|runs_left_out)|process_|scrape_|up$"
 )
-"""Metrics of an exporter as a whole: no service, no container."""
+"""Metrics of a whole exporter, without labels of a service or container."""
 PROMETHEUS_OWN = re.compile("(up|ALERTS|ALERTS_FOR_STATE)$|process_|prometheus_|scrape_")
 
 
-# What is written -------------------------------------------------------------------------------------------------
+# Generated files --------------------------------------------------------------------------------------------------
 
 
 @for_each(generate.files().items(), lambda file: str(file[0].relative_to(ROOT)))
@@ -58,7 +58,7 @@ def test_nothing_else_is_there():
 
 
 def labels_of(metric):
-    """Those that it declares, and those that the exporter and Prometheus add."""
+    """Return the labels of a metric: declared ones, and those that exporter and Prometheus add."""
     names = {*DECLARED[metric].labels, "instance", "job"}
     names |= {"le"} if metric.endswith("_bucket") else set()
     return names if EXPORTERS_OWN.match(metric) else names | {"namespace", "pod", "service", "container"}
@@ -83,10 +83,9 @@ _WORDS = {
 
 
 def selectors(expression):
-    """Each selector's metric, its matchers, and what stands before it."""
-    bare = re.sub(
-        r'(?<=[(, ])"[^"]*"(?=[,)])', lambda text: " " * len(text[0]), expression
-    )  # not in matchers
+    """Yield each selector's metric, its matchers, and the text before the selector."""
+    # blank strings that are not in matchers
+    bare = re.sub(r'(?<=[(, ])"[^"]*"(?=[,)])', lambda text: " " * len(text[0]), expression)
     bare = re.sub(
         r"\b(by|on|ignoring|without|group_left|group_right) \([^)]*\)", lambda text: " " * len(text[0]), bare
     )
@@ -120,20 +119,20 @@ def test_metrics_exist_with_their_labels(query):
 
 
 def _read(query):
-    """Metrics that it reads; of a variable the one that its values are taken from."""
+    """Return the metrics that a query reads; for a variable, the metric with the variable's values."""
     found = [name for name, *_ in selectors(query.raw.removeprefix("label_values("))]
     return found[:1] if query.raw.startswith("label_values") else found
 
 
 def test_the_board_of_the_fleet_reads_what_is_recorded():
-    """A Mimir or a Thanos of many clusters has nothing else."""
+    """A Mimir or Thanos for several clusters has only recorded series."""
     read = {name for query in QUERIES if query.dashboard == "fleet" for name in _read(query)}
     assert read - RECORDS.keys() == FLEETS_OWN and len(read) > 10
 
 
 @every_query
 def test_what_is_about_a_service_is_of_all_its_hosts(query):
-    """What each host's exporter says of it would be several rows and lines of one service."""
+    """A series for each host would give several rows and lines for one service."""
     of_a_host = [name for name in _read(query) if name.startswith("instance_service_canary")]
     if query.dashboard in ("fleet", "service"):
         assert not of_a_host or "and on (instance, namespace, service, canary)" in query.raw
@@ -159,7 +158,7 @@ def test_the_data_source_is_a_variable(board):
 
 @every_query
 def test_what_is_chosen_is_selected(query):
-    """target-job-rule and target-instance-rule, for a target of many containers: by service or exporter."""
+    """target-job-rule and target-instance-rule, for a target with many containers: select by service or exporter."""
     for name, matchers, before in selectors(query.raw.removeprefix("label_values(")):
         if query.raw.startswith("label_values") or name.startswith("infercanary:"):
             continue
@@ -171,7 +170,7 @@ def test_what_is_chosen_is_selected(query):
 
 @every_board
 def test_variables(board):
-    """template-label-promql-rule, template-on-time-change-reload-rule, and that each is narrowed by those before it."""
+    """template-label-promql-rule, template-on-time-change-reload-rule, and earlier variables narrow later ones."""
     variables = {variable["name"]: variable for variable in board["templating"]["list"]}
     text = json.dumps([board["panels"], board["annotations"], board["templating"]])
     known = list(variables)
@@ -183,7 +182,7 @@ def test_variables(board):
             assert variable["refresh"] == 2, "as the time range changes"
             used = set(re.findall(r"\$(\w+)", variable["query"]))
             assert used <= set(known[:place]), f"{name} asks for a variable that comes after it"
-            every = ".*" if name in ("namespace", "pod") else ".+"  # Docker's series have neither
+            every = ".*" if name in ("namespace", "pod") else ".+"  # series from Docker have neither label
             assert not variable["multi"] or (variable["includeAll"] and variable["allValue"] == every)
     if {"service", "container", "canary"} <= variables.keys():
         assert all("$service" in variables[name]["query"] for name in ("container", "canary"))
@@ -193,8 +192,7 @@ def test_variables(board):
 
 @every_panel
 def test_a_panel_says_what_it_is(at):
-    """panel-title-description-rule, panel-units-rule, panel-no-targets-rule; what to do when it is bad, and what it
-    says when it is empty."""
+    """panel-title-description-rule, panel-units-rule, panel-no-targets-rule; the description says what to do."""
     _, panel = at
     assert panel["title"]
     reading, _, act = panel["description"].partition("\n\n**What to do:** ")
@@ -209,8 +207,8 @@ def test_a_panel_says_what_it_is(at):
 
 
 OF_TEXT = ("table", "xychart")
-"""Kinds that show names beside numbers."""
-# https://github.com/grafana/grafana/blob/main/packages/grafana-data/src/valueFormats/categories.ts: those used here.
+"""Panels that show names beside numbers."""
+# Used units of https://github.com/grafana/grafana/blob/main/packages/grafana-data/src/valueFormats/categories.ts.
 UNITS = {"none", "short", "percentunit", "s", "bytes", "Bps", "hertz", "watt", "celsius", "ops", "flops"}
 UNITS |= {"dateTimeAsIso", "dateTimeFromNow", "runs/min", "/min"}
 
@@ -230,7 +228,7 @@ def test_counters_and_windows(query):
 
 @every_query
 def test_quantiles_keep_the_ladder(query):
-    """target-histogram rule: a quantile is of buckets that are summed by their bounds."""
+    """target-histogram rule: a quantile is computed from buckets that are summed by their bounds."""
     for grouped in re.findall(r"histogram_quantile\([\d.]+, sum by \(([^)]*)\) \(rate\(", query.raw):
         assert "le" in grouped.split(", ")
     assert query.raw.count("histogram_quantile(") == len(
@@ -240,7 +238,7 @@ def test_quantiles_keep_the_ladder(query):
 
 @every_board
 def test_the_dashboard_itself(board):
-    """uneditable-rule, and what readers rely on: time zone, refresh, one crosshair, links that keep what is chosen."""
+    """uneditable-rule; also time zone, refresh, shared crosshair, and links that keep the selection."""
     assert board["editable"] is False
     assert board["timezone"] == "browser"
     assert board["refresh"] == ("5m" if board["uid"] == "infercanary-self" else "1m")
@@ -259,7 +257,7 @@ def test_the_dashboard_itself(board):
 
 
 def test_addresses_stay():
-    """Alerts, runbooks and people's bookmarks lead here."""
+    """Alerts, runbooks and bookmarks use these addresses."""
     assert {name: board["uid"] for name, board in BOARDS.items()} == {
         name: f"infercanary-{name}" for name in ("fleet", "service", "host", "self")
     }
@@ -278,10 +276,9 @@ def test_links_lead_somewhere(board):
         carried = set(re.findall(r"(?:var-(?=\w+=)|\$\{)(\w+)(?==|:queryparam)", rest)) - {"datasource"}
         assert carried <= names
         if uid == "infercanary-service":
-            # Of any number of hosts: a link of one host would leave the others out.
-            # Alerts and inventory know no canary.
+            # A link to a service covers any number of hosts. Alerts and inventory have no canary.
             assert carried - {"canary"} == {"namespace", "service"}
-            # The row's own namespace: what is chosen on this board may be all of them.
+            # The namespace of the row, because the board's selection may include all namespaces.
             assert re.search(r"var-namespace=\$\{__(data\.fields|field\.labels)\.namespace\}", rest)
         if uid == "infercanary-host":
             assert carried >= {"namespace", "service"}
@@ -291,7 +288,7 @@ def test_links_lead_somewhere(board):
 
 @every_board
 def test_places(board):
-    """Ids are unique; panels lie within the 24 columns, on no other, and beside panels of their height."""
+    """Ids are unique. Panels lie within 24 columns, do not overlap, and have the height of their neighbours."""
     items = [item for panel in board["panels"] for item in (panel, *(panel.get("panels") or ()))]
     assert len(items) == len({item["id"] for item in items})
     heights: dict[int, int] = {}
@@ -323,11 +320,11 @@ def test_everybody_can_distinguish_the_colours(board):
     assert not re.search(r'"(?:fixedColor|color|iconColor)": "[a-z-]+"', text), "a colour of Grafana's own"
 
 
-# What a real Grafana showed wrong --------------------------------------------------------------------------------
+# Faults found in a real Grafana -----------------------------------------------------------------------------------
 
 
 def _options(panel, matcher, of):
-    """Properties of the overrides with that matcher."""
+    """Return the properties of overrides with this matcher."""
     found = [
         o["properties"]
         for o in panel["fieldConfig"]["overrides"]
@@ -337,19 +334,19 @@ def _options(panel, matcher, of):
 
 
 def _look(name):
-    """Hue and strokes."""
+    """Return colour and line style of a name."""
     found = [item for pattern, item in names.looks() if re.search(pattern.strip("/"), name)]
     assert [item[0].id_val for item in found] == ["color", "custom.lineStyle"], f"{name} has not one look"
     return tuple(json.dumps(item[0].value, sort_keys=True) for item in found)
 
 
 def test_a_name_of_any_kind_has_one_look():
-    """A hue and strokes, whatever the name; names next to each other differ."""
+    """Colour and line style depend on the name alone, and differ between neighbouring names."""
     numbered = [f"infercanary-classify-{n} exporter" for n in range(1, 9)]
     assert len({hue for hue, _ in map(_look, numbered)}) == 8
     on_hosts = [f"search-{n} node-{host}" for n in (1, 2) for host in (1, 2, 3)]
     assert len({*map(_look, on_hosts)}) == len(on_hosts)
-    # Its GPU and its host do not change a container's strokes; capitals and other signs count for nothing.
+    # A container's line style does not depend on its GPU and host. Capitals and other alphabets do not count.
     assert _look("search-1 node-1")[1] == _look("search-1 node-2")[1] == _look("search-1 node-1 GPU 0")[1]
     assert _look("Ämter/Ω 日本") == _look("mter/")
 
@@ -367,7 +364,7 @@ def test_each_verdict_and_cause_says_what_to_do():
 
 
 def test_the_first_board_to_open_asks_little():
-    """At each refresh: of the panels that are open, with the values that the variables have."""
+    """Counts the queries of open panels at each refresh, with values for the variables."""
     for name, board in BOARDS.items():
         titles = {panel["title"] for panel in board["panels"] if panel["type"] != "row"}
         asked = [
@@ -387,7 +384,7 @@ def test_the_rule_counts_verdicts_as_the_boards_do():
     assert numbers == {verdict: i for i, verdict in enumerate(colours.VERDICTS, 1)}
 
 
-# PromQL, as Prometheus reads it ------------------------------------------------------------------------------------
+# PromQL in Prometheus' own parser ---------------------------------------------------------------------------------
 
 
 def test_prometheus_reads_every_query(tmp_path):

@@ -12,11 +12,11 @@ from tests.rules import RECORDS, ROOT
 
 _BUCKETS = (re.match(r"sum by \((.+?)\) \(rate\((\w+_bucket)\[", rule["expr"]) for rule in RECORDS.values())
 RECORDED = {match[2]: {*match[1].split(", ")} for match in _BUCKETS if match}
-"""Buckets of which rates are recorded → the labels that are left of them."""
+"""Buckets with recorded rates → labels of the recorded series."""
 
 
 def recorded_buckets(query):
-    """The buckets that a query reads although their rates are recorded by all labels that it needs."""
+    """Return the raw buckets that a query reads although recorded rates have all needed labels."""
     by = {label for group in re.findall(r"by \((.*?)\)", query) for label in group.split(", ")}
     return [
         metric

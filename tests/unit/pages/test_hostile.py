@@ -47,7 +47,7 @@ TEXTS = {
 
 
 class Tags(HTMLParser):
-    """Each tag with its attributes, without the words that may be in them; and the words."""
+    """Tags with their attributes, without attribute texts of a user; and the words of the page."""
 
     def __init__(self, text):
         super().__init__()

@@ -25,7 +25,7 @@ FILE = FOLDER / "sentences.txt"
 
 
 def scenarios():
-    """Results by name; those that begin with a full stop are parts of others."""
+    """Return the results by name. A name with a leading full stop is a part that others include."""
     every = yaml.safe_load((FOLDER / "sentences.yaml").read_text("utf-8"))
     return {
         name: msgspec.convert(fields, Result) for name, fields in every.items() if not name.startswith(".")
