@@ -162,8 +162,8 @@ def declared(
 _TABLE = '''\
 """Kind of each metric of the shipped probe, by the metric's name without ``_total``.
 
-Made by `make docs` from the declarations in the code: change those, not this file. The exporter refuses a metric of
-another kind under one of these names, because it would displace the metric of the other probes.
+Made by `make docs` from the declarations in the code: change those, not this file. The exporter refuses a metric that
+has one of these names but another kind, because such a metric would displace the metric of the other probes.
 """
 
 from __future__ import annotations

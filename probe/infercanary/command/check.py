@@ -29,7 +29,7 @@ _FILE = click.Path(readable=False)
 def command(
     probes: tuple[str, ...], exporters: tuple[str, ...], webs: tuple[str, ...], unnamed: tuple[str, ...]
 ) -> None:
-    """Check settings files without starting anything, up to the first mistake.
+    """Check settings files, and stop at the first mistake. The command starts nothing.
 
     \b
       infercanary check-config --probe probe.yaml

@@ -52,7 +52,7 @@ OF_VERDICT: Mapping[str, ExitCode] = {
 }
 """Exit code by verdict."""
 
-SEVERAL = "Of several canaries, 1 outweighs 3, and 3 outweighs 0."
+SEVERAL = "With several canaries, code 1 outweighs 3, and 3 outweighs 0."
 
 _WORST_FIRST = (ExitCode.REGRESSED, ExitCode.INCONCLUSIVE, ExitCode.FINE)
 

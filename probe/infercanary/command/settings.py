@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 _MAX_BYTES = 1_000_000
 _LONGEST_KEY = 64  # characters of an unknown key that are compared with known keys
-# characters of the place and the fix that are kept in an error line; a long value between them is cut
+# characters kept at the beginning (place) and at the end (fix) of a long error line; the text between them is cut
 _HEAD, _TAIL = 1_500, 500
 
 
@@ -69,7 +69,7 @@ def convert(document: object, kind: type[T], place: str, strict: bool = True) ->
 
     Args:
         place: Name of the file, for messages.
-        strict: False to read numbers, true and false from texts.
+        strict: False to convert texts such as ``1`` and ``true`` to numbers and booleans.
 
     Raises:
         UsageError: The document does not fit ``kind``; the text names the place.
@@ -117,7 +117,7 @@ _YAML_HINTS = {
     "mapping values are not allowed here": "is a `:` missing above, or is the indentation wrong?",
     "that cannot start any token": "indent with spaces, and put special characters in quotes",
     "could not determine a constructor": "remove the tag",
-    "found another document": "keep one, without `---`",
+    "found another document": "keep one document, and remove `---`",
 }
 
 

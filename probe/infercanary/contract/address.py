@@ -15,7 +15,7 @@ _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT)
 
 
 def listen_address(listen: str) -> tuple[str, int]:
-    """Split ``HOST:PORT``; without a host, listen on every address of IPv4 and IPv6.
+    """Split ``HOST:PORT``. Without a host, the result has :data:`EVERY_ADDRESS`.
 
     Args:
         listen: Address, with an IPv6 address in brackets; a port alone is allowed.
@@ -63,7 +63,7 @@ def listening_socket(
     Raises:
         OSError: The process cannot listen on this address.
     """
-    with suppress(ValueError):  # `::0` is `::`, and `::ffff:192.0.2.1` is an IPv4 address
+    with suppress(ValueError):  # `::0` becomes `::`, and `::ffff:192.0.2.1` an IPv4 address
         ip = ipaddress.ip_address(host)
         host = str((ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None) or ip)
     try:
@@ -96,9 +96,9 @@ def _listen(
 
 
 def counted_as(host: str) -> str:
-    """Return the name under which connections of a caller are counted: its IPv4 address, or its IPv6 network.
+    """Return the name under which a caller's connections are counted: the IPv4 address, or the IPv6 network.
 
-    The network has a prefix of 64 bits, because one host may own all its addresses.
+    The network has a prefix of 64 bits, because one host may own all addresses of such a network.
 
     Args:
         host: Address as a socket names it. A mapped address (``::ffff:192.0.2.1``) counts as its IPv4 address.

@@ -1,4 +1,4 @@
-"""Bottleneck of a run: the shares of memory, compute, I/O (transfers, page cache, sockets) and scheduling in its time.
+"""Bottleneck of a run: the shares of its time for memory, compute, I/O (transfers, page cache, sockets) and scheduling.
 Pure functions.
 
 Seconds come from phases and from the kernel's counters of the thread. A clock cannot tell whether a processor computes
@@ -25,7 +25,7 @@ ASLEEP: Final = "asleep"
 OFF_CPU = (QUEUED, BLOCKED, READING, ASLEEP)
 """Reasons why a canary's thread did not compute. ``queued``: runnable but without a CPU, because of CPU wait, the CPU
 quota, or other threads of its engine. ``blocked``: asleep without I/O, for example waiting for a lock. ``reading``:
-asleep during a read from a block device. ``asleep``: any of these reasons, if the kernel does not count the queue.
+asleep during a read from a block device. ``asleep``: any of these reasons, if the kernel does not measure CPU wait.
 """
 
 _LAUNCH, _COMPUTE = "launch", "compute"
@@ -42,7 +42,9 @@ class Parts(NamedTuple):
     scheduling: float
     unknown: float
     launch: float = 0.0
-    """Host time for launching the device's work. The sum excludes this time, because launches overlap with the work."""
+    """Host time for launching the device's work. The sum of the parts excludes this time, because launches overlap with
+    the work.
+    """
 
     @property
     def is_launched_slowly(self) -> bool:
@@ -101,7 +103,8 @@ def shares(of: Parts) -> dict[Limit, float]:
 def _bounded(latency: float, processor: float, io: float, scheduling: float, launch: float = 0.0) -> Parts:
     """Return parts whose sum is the latency.
 
-    A sum of medians may exceed the latency; a missing rest counts as unknown.
+    The sum of the given medians may exceed the latency; then all parts are scaled down. If the sum is smaller, the rest
+    is unknown.
     """
     found = processor + io + scheduling
     scale = latency / found if found > latency else 1.0

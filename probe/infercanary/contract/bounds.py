@@ -10,7 +10,7 @@ import msgspec
 from infercanary.contract.report import Run
 
 LEAST_SECONDS: Final = 1e-15
-"""Smallest value that is compared, because the ratio of two values must be finite."""
+"""Smaller values are not compared, because the ratio of two values must be finite."""
 MOST_SECONDS: Final = 1e6
 """Longest latency, phase or wait: eleven days."""
 LATEST: Final = 2.0**33
@@ -39,7 +39,7 @@ def fault(run: Run) -> str:
     if not 0 <= run.sequence <= MOST_COUNT:
         return "sequence is below 0 or above 2^53"
     if len(run.latencies) > MOST_LATENCIES:
-        return f"{len(run.latencies)} latencies, of {MOST_LATENCIES} at most"
+        return f"{len(run.latencies)} latencies, more than {MOST_LATENCIES}"
     if not are_seconds(run.latencies):
         return f"latencies from {min(run.latencies):g} to {max(run.latencies):g} s"
     for name, seconds in {"waited": run.waited, "crowded": run.crowded}.items():

@@ -11,7 +11,7 @@ _PART = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?", re.ASCII)
 
 
 def parse_cpus(text: str) -> int:
-    """Parse a CPU list. The text may be untrusted, so the work is limited by its length.
+    """Parse a CPU list. The text may be untrusted, so the work is bounded by the text's length.
 
     Args:
         text: List such as ``0-3,8``; an empty text is an empty list.

@@ -30,7 +30,7 @@ _LATEST, _MOST_SECONDS, _MOST_CALLS = (
     2.0**33,
     1e6,
     1e15,
-)  # equal to the bound in contract/bounds.py, which imports this module
+)  # equal to the bounds in contract/bounds.py, which cannot be imported: it imports this module
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+\b")
 _HASH = re.compile(r"(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}|\bc[a-z2-7]{50,}\b")
 _COUNTER = re.compile(r"(?<=[A-Za-z])_\d+$")
@@ -91,7 +91,7 @@ def normalised(name: str) -> str:
         One printable line of at most :data:`NAME_BYTES` bytes.
     """
     text = name.removeprefix("void ")
-    # The arguments of a C++ function repeat its template. An anonymous namespace is no name.
+    # Remove anonymous namespaces, and the arguments of a C++ function, which repeat its template parameters.
     text = text.replace("(anonymous namespace)::", "").partition("(")[0] or text
     text = _COUNTER.sub("", _HASH.sub("#", _ADDRESS.sub("#", text)))
     return bounded(text)
@@ -115,7 +115,7 @@ def shares(profile: Profile, most: int) -> dict[str, float]:
     found = {OUTSIDE: median(profile.outside)}
     for row in profile.rows:
         found[row.kind] = found.get(row.kind, 0.0) + median(row.seconds)
-    # The sum of the parts' medians may exceed the median wall time, if another part is slow in each repeat.
+    # The sum of the parts' medians may exceed the median wall time, if a different part is slow in each repeat.
     wall = max(median(profile.wall), sum(found.values()) + median(profile.rest))
     largest = sorted(found, key=lambda name: -found[name])[:most]
     return {name: found[name] / wall for name in largest} if wall > 0 else {}

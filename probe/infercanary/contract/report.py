@@ -31,8 +31,8 @@ LADDER: tuple[float, ...] = tuple(float(f"{50e-6 * 2 ** (k / 4):.6g}") for k in 
 class HistogramValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Histogram of all observations so far.
 
-    ``counts`` has the number in each bucket of :data:`LADDER` and in an overflow bucket, not cumulative. ``sum`` is in
-    seconds.
+    ``counts``: number of observations in each bucket of :data:`LADDER`, then in an overflow bucket; not cumulative.
+    ``sum``: seconds.
     """
 
     counts: tuple[int, ...]
@@ -105,8 +105,8 @@ PHASE = Metric(
     "histogram",
     "Time of one phase of a repeat: by the device's clock (h2d, compute, d2h), else by the host's.",
     ("canary", "phase"),
-    reading="`compute`: device or kernels. `launch`: the host's side. `queue`: the device was busy. `wait`, "
-    "`first_token`: the server's work.",
+    reading="Longer `compute`: look at the device or the kernels. `launch`: at the host. `queue`: at other work on the "
+    "device. `wait`, `first_token`: at the server.",
 )
 
 

@@ -8,8 +8,8 @@ import psutil
 def started(pid: int) -> float:
     """Return the start time of a process, in seconds since the machine's boot.
 
-    psutil returns wall-clock times, which change if the clock is set. The difference of two such times does not: it is
-    the kernel's counter, with a resolution of 10 ms (proc_pid_stat(5), field 22).
+    psutil returns wall-clock times, which change if the clock is set. The difference of two such times does not change:
+    it is the kernel's counter, with a resolution of 10 ms (proc_pid_stat(5), field 22).
 
     Args:
         pid: Id of a process that this user can see.

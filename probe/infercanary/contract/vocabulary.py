@@ -86,7 +86,9 @@ class Tag:
     meaning: str
     """Meaning of the tag, and the next action."""
     is_judged: bool = True
-    """True if the judge counts runs with this tag. Most such runs count, because the image may cause the condition."""
+    """True if the judge counts runs with this tag. Runs with most tags count, because the image may cause the
+    condition.
+    """
     by_others: bool = False
     """True if other processes on the host cause this tag. ``ab`` may exclude runs with such a tag."""
     by_itself: bool = False
@@ -276,7 +278,9 @@ class Component:
     even if an image is identified only by its environment.
     """
     is_setting: bool = False
-    """True if the canary's settings alone determine the value. With equal settings, another canary caused a change."""
+    """True if the canary's settings alone determine the value. If the settings are equal, a changed value comes from
+    another canary.
+    """
 
 
 MODEL: Final = "model"

@@ -116,7 +116,7 @@ def limited(found: str, why: str, fix: str = "") -> Ability:
 
 
 def refused(why: str, fix: str = "", found: str = "") -> Ability:
-    """Return the answer that the ability does not work on a machine with the checked part."""
+    """Return the answer that the ability does not work, although the machine has the checked part."""
     return Ability(state="refused", found=found, why=why, fix=fix)
 
 

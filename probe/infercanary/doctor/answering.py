@@ -22,7 +22,7 @@ def main() -> None:
     with suppress(EOFError):
         while True:
             connection.send(answered(connection.recv(), machine))
-    os._exit(0)  # without the clean-up of libraries, which may hang
+    os._exit(0)  # skips the clean-up of libraries, which may hang
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from infercanary.doctor.ability import Ability, Check, Machine, refused
 
 _START_SECONDS = 60.0  # time limit for the start of Python and for imports, on a busy machine
 _MOST_LOST = 2
-"""Number of hung or crashed checks in a section after which its other checks are left out. Those would probably hang,
-too, because calls of one driver wait for each other.
+"""After this number of hung or crashed checks, the other checks of the section are skipped. They would probably hang,
+too, because calls to one driver wait for each other.
 """
 
 

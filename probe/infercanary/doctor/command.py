@@ -76,7 +76,8 @@ def answer_document(answer: Ability) -> Document:
     help="GPU for the checks of events, graphs and CUPTI, as a CUDA device number.",
 )
 def command(as_json: bool, wanted: tuple[str, ...], device: int) -> int:
-    """Check what a probe can do on this machine and in this container. Run it where the probe runs, as the same user.
+    """Check what a probe can do on this machine and in this container. Run the command where the probe
+    runs, as the same user.
 
     \b
       infercanary doctor

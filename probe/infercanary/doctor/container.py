@@ -39,7 +39,7 @@ def _cgroup(machine: Machine) -> Ability:
     if missing:
         return limited(
             found,
-            f"its files lack {', '.join(missing)}",
+            f"its files have no values for {', '.join(missing)}",
             "enable the cgroup's controllers for the container; the root cgroup never has these files",
         )
     return ok(found)
@@ -67,12 +67,13 @@ def _pressure(machine: Machine) -> Ability:
 _PERF_REFUSALS = {
     errno.EPERM: (
         "the container's seccomp filter forbids hardware counters (EPERM), as Docker's default filter does",
-        "to use a profiler: a seccomp profile that allows perf_event_open, such as Docker's default with "
-        "--cap-add SYS_ADMIN, in newer releases with --cap-add PERFMON",
+        "to use a profiler, start the container with --cap-add PERFMON (with older Docker: SYS_ADMIN), or with a "
+        "seccomp profile that allows perf_event_open",
     ),
     errno.EACCES: (
         "this level forbids hardware counters without CAP_PERFMON (EACCES)",
-        "to use a profiler: --cap-add PERFMON, or on the host sysctl kernel.perf_event_paranoid=2",
+        "to use a profiler, start the container with --cap-add PERFMON, or on the host: "
+        "sysctl kernel.perf_event_paranoid=2",
     ),
 }
 """Reason and fix, by error number."""

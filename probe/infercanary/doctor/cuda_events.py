@@ -18,7 +18,9 @@ from infercanary.probe.targets.controls.cuda import PTX
 _PAIRS = 200
 _TRIES = 15
 _MOST_OVERHEAD = 20e-6
-"""Maximum time between two events without work, seconds: a fifth of a batch of 100 µs. Tested GPUs took 1.5 to 6 µs."""
+"""Maximum seconds between two events with no work between them: a fifth of a batch of 100 µs. Tested GPUs took 1.5 to
+6 µs.
+"""
 _DRIFT_SECONDS = 2.0
 """Time between the two anchors. Each anchor is exact to about 10 µs, so the drift is exact to about 5 ppm."""
 _MOST_DRIFT = 100e-6
@@ -78,8 +80,7 @@ def _anchor(gpu: Device) -> tuple[int, int, Event]:
     """Record events on the idle stream, and keep the event whose host time is most exact.
 
     Returns:
-        Length of the host's time interval that contains the event, middle of this interval, both in nanoseconds, and
-        the event.
+        Length and middle of the host's time interval that contains the event, in nanoseconds; then the event.
     """
     anchors = []
     with gpu.current():

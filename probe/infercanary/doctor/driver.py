@@ -57,9 +57,8 @@ def _device_files(machine: Machine) -> Ability:
     closed = [name for name in names if name not in missing and not _may_open(machine.devices / name)]
     if closed:
         return refused(
-            f"uid {os.geteuid()} may not open {', '.join(closed)}: because of the file's mode, or because "
-            "the container "
-            "lost access, for example after `systemctl daemon-reload` on the host",
+            f"uid {os.geteuid()} may not open {', '.join(closed)}: the file's mode forbids it, or the container lost "
+            "access, for example after `systemctl daemon-reload` on the host",
             f"recreate the container; {_TOOLKIT}",
         )
     if missing:
@@ -68,8 +67,8 @@ def _device_files(machine: Machine) -> Ability:
 
 
 def _may_open(path: Path) -> bool:
-    """True if this process can open the device file. The file's mode alone does not tell, because the cgroup has its
-    own list of devices.
+    """True if this process can open the device file. The file's mode is not enough, because the container's cgroup has
+    its own list of allowed devices.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))

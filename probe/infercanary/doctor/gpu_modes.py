@@ -52,7 +52,7 @@ def _mig(machine: Machine) -> Ability:
         )
     return limited(
         f"MIG devices {', '.join(devices)}",
-        "for a MIG device, NVML reports only memory; clocks, power and throttling are of the whole GPU",
+        "for a MIG device, NVML reports only memory; clocks, power and throttling are values of the whole GPU",
     )
 
 
@@ -67,7 +67,7 @@ def _mps(machine: Machine) -> Ability:
         return limited(
             f"an MPS daemon answers in {pipes}",
             "all MPS clients share one context: a GPU fault of one client ends every client",
-            "to keep the probe out of MPS, unset CUDA_MPS_PIPE_DIRECTORY for it",
+            "to run the probe without MPS, unset CUDA_MPS_PIPE_DIRECTORY for the probe",
         )
     if pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS in modes:
         return limited(

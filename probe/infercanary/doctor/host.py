@@ -34,8 +34,8 @@ def _clock_source(machine: Machine) -> Ability:
         found,
         "reading the clock is slow, and adds to each measured time",
         f"on the host: choose another clock source in {folder}/current_clocksource (available: "
-        f"{text(folder / 'available_clocksource')}); if the kernel rejected tsc, tsc=reliable on its "
-        "command line",
+        f"{text(folder / 'available_clocksource')}); if the kernel rejected tsc, add tsc=reliable to "
+        "the kernel's command line",
     )
 
 
@@ -55,9 +55,8 @@ def _cores(machine: Machine) -> Ability:
     if outside:
         return limited(
             found,
-            f"their SMT siblings {', '.join(map(str, sorted(outside)))} are not, so other processes can "
-            "slow the same "
-            "cores",
+            f"their SMT siblings {', '.join(map(str, sorted(outside)))} are not allowed, so other processes can slow "
+            "the same cores",
             "give the container whole cores (--cpuset-cpus with both siblings)",
         )
     return ok(found)
@@ -78,8 +77,8 @@ def _numa(machine: Machine) -> Ability:
         return limited(
             found,
             "threads may run on a node far from the GPU or from their memory",
-            "bind the container to one node (--cpuset-cpus, --cpuset-mems); for the GPU's node, see GPU, "
-            "NUMA node",
+            "bind the container to one node (--cpuset-cpus, --cpuset-mems); for the GPU's node, see the "
+            "check `NUMA node` of the section GPU",
         )
     return ok(found)
 

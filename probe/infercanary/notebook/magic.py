@@ -20,8 +20,8 @@ def load(shell: Any) -> None:
         """Time a statement (%canary) or the whole cell (%%canary), after a warm-up until it is steady.
 
         --device cuda   measure by CUDA events
-        --name NAME     of the canary, for `compare` and `save`; "cell" by default
-        --runs N        12 by default, of 5 to 50 repeats each
+        --name NAME     name of the canary in `compare` and `save` (default: cell)
+        --runs N        number of runs, of 5 to 50 repeats each (default: 12)
         """
         try:
             return _timed(shell, line, cell)

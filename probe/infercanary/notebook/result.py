@@ -103,8 +103,8 @@ class TimingResult:
 
         Args:
             candidate: The new result.
-            restart_sd: Restart SD as a ratio. Default: 0 if one process measured both, otherwise estimated by the
-                judge.
+            restart_sd: Restart SD as a ratio. Default: 0 if one process measured both results, otherwise estimated by
+                the judge.
 
         Returns:
             The verdict with its sentence; a notebook also shows charts.

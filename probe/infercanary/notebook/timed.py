@@ -30,8 +30,8 @@ def time(
     name: str = "model",
     runs: int = RUNS,
 ) -> TimingResult:
-    """Measure the latency of a model or function like a probe: after a warm-up until it is steady; by CUDA events on a
-    GPU.
+    """Measure the latency of a model or function as a probe does: after a warm-up until the latency is steady, and on a
+    GPU by CUDA events.
 
     Args:
         model: A torch module, any function, a target, or text as in probe.yaml (``package.module:factory``, a file).
@@ -45,7 +45,7 @@ def time(
         Latency, phases, tags and environment.
 
     Raises:
-        UsageError: An argument is wrong, or the model fails; one line says which and why.
+        UsageError: An argument is wrong, or the model fails; the message is one line with the reason.
     """
     if not 1 <= runs <= _MOST_RUNS:
         raise UsageError(f"runs: `{runs}` is not a whole number from 1 to {_MOST_RUNS}")
