@@ -11,33 +11,14 @@ from collections.abc import Iterable
 
 from infercanary.contract.report import LADDER, Family, HistogramValue, Metric
 
-
-class Histogram:
-    """Counts observations (seconds) by the buckets of :data:`~infercanary.contract.report.LADDER`."""
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(LADDER) + 1)
-        self._sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Add one observation. Upper bounds are inclusive, as in Prometheus' ``le``."""
-        self._counts[bisect_left(LADDER, seconds)] += 1
-        self._sum += seconds
-
-    def value(self) -> HistogramValue:
-        """Return a snapshot.
-
-        Returns:
-            Count of each bucket (not cumulative; the last bucket is above the ladder), and the sum in seconds.
-        """
-        return HistogramValue(tuple(self._counts), self._sum)
+_EMPTY = HistogramValue((0,) * (len(LADDER) + 1), 0.0)
 
 
 class Tally:
     """Labelled values of metrics. The same thread writes them and takes the snapshots."""
 
     def __init__(self) -> None:
-        self._values: dict[Metric, dict[tuple[str, ...], float | Histogram]] = {}
+        self._values: dict[Metric, dict[tuple[str, ...], float | HistogramValue]] = {}
 
     def add(self, metric: Metric, amount: float, *labels: str) -> None:
         """Add ``amount``. An amount of 0 creates the series, so that its first increase is visible.
@@ -49,7 +30,7 @@ class Tally:
         """
         points = self._values.setdefault(metric, {})
         value = points.get(labels, 0.0)
-        assert not isinstance(value, Histogram)
+        assert not isinstance(value, HistogramValue)
         points[labels] = value + amount
 
     def set(self, metric: Metric, value: float, *labels: str) -> None:
@@ -70,9 +51,12 @@ class Tally:
             seconds: The observation.
             labels: Label values, in the order of the metric's declaration.
         """
-        histogram = self._values.setdefault(metric, {}).setdefault(labels, Histogram())
-        assert isinstance(histogram, Histogram)
-        histogram.observe(seconds)
+        points = self._values.setdefault(metric, {})
+        value = points.get(labels, _EMPTY)
+        assert isinstance(value, HistogramValue)
+        counts = list(value.counts)
+        counts[bisect_left(LADDER, seconds)] += 1  # upper bounds are inclusive, as in Prometheus' `le`
+        points[labels] = HistogramValue(tuple(counts), value.sum + seconds)
 
     def forget(self, metric: Metric, *labels: str) -> None:
         """Remove all points whose labels begin with ``labels``. An unknown value must be missing, not zero.
@@ -92,6 +76,4 @@ class Tally:
             A family for each metric that has, or had, a point.
         """
         for metric, points in self._values.items():
-            yield metric.family(
-                {labels: v.value() if isinstance(v, Histogram) else v for labels, v in points.items()}
-            )
+            yield metric.family(points)

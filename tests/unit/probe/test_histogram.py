@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercanary.contract.report import LADDER, HistogramValue, Metric
-from infercanary.probe.histogram import Histogram, Tally
+from infercanary.probe.histogram import Tally
 from tests.targets import points
 
 GAUGE = Metric("infercanary_gauge", "gauge", "G.", ("canary",))
@@ -18,11 +18,13 @@ SECONDS = Metric("infercanary_seconds", "histogram", "H.", ("canary", "phase"))
 @given(st.lists(st.one_of(st.sampled_from(LADDER), st.floats(0, 200)), max_size=50))
 def test_nothing_is_lost_and_each_lies_in_its_bucket(seconds):
     """An upper bound is inclusive, as Prometheus' ``le`` is."""
-    histogram = Histogram()
+    tally, metric = Tally(), Metric("infercanary_seconds", "histogram", "H.")
     for each in seconds:
-        histogram.observe(each)
-    value = histogram.value()
-    histogram.observe(1.0)  # a snapshot does not move
+        tally.observe(metric, each)
+    found = [point.value for family in tally.families() for point in family.points]
+    tally.observe(metric, 1.0)  # a snapshot does not move
+    value = found[0] if seconds else HistogramValue((0,) * (len(LADDER) + 1), 0.0)
+    assert isinstance(value, HistogramValue)
     assert sum(value.counts) == len(seconds)
     assert math.isclose(value.sum, math.fsum(seconds), rel_tol=1e-9, abs_tol=1e-12)
     bounds = [-1.0, *LADDER, math.inf]
