@@ -1,9 +1,9 @@
 """Measures `infercanary ab` with real Docker: share of correct verdicts, and time until a verdict.
 
-Cases: the same image against itself, an image that is 5 % slower, and an image that is 30 % slower, each on a quiet
-machine and beside a CPU hog that comes and goes; and a manual install on the host against the image. The benchmark
-prints a table. It exits with 1 after a wrong answer: `regressed` or `improved` for the same image, `equivalent` or
-`improved` for an image that is 5 % slower. `inconclusive` is counted, but is never wrong.
+An image is compared with itself, with an image that is 5 % slower, and with an image that is 30 % slower. The first two
+comparisons are repeated beside a container that uses all CPUs from time to time. At the end, a manual install on the
+host is compared with the image. The benchmark prints a table. It exits with 1 after a wrong verdict: `regressed` or
+`improved` for the same image, `equivalent` or `improved` for a slower image. `inconclusive` is never wrong.
 
 Needs Docker, and the image ``infercanary-example:dev`` of this checkout (``docker compose build``). All started
 containers are removed. The default settings take an hour or more.
@@ -41,7 +41,7 @@ canaries:
 
 
 class Case(NamedTuple):
-    """Both sides of a comparison, and its wrong answers."""
+    """Comparison of the base image with an image that is slower by ``share``, repeated ``times`` times."""
 
     name: str
     share: float
@@ -50,11 +50,12 @@ class Case(NamedTuple):
 
     @property
     def wrong(self) -> tuple[str, str]:
+        """Wrong verdicts."""
         return ("equivalent" if self.share else "regressed", "improved")
 
 
 def build(tag: str, seconds: float) -> str:
-    """Build an image whose model waits for this time before each inference; return the image's name."""
+    """Build an image whose model waits ``seconds`` before each inference; return the image's name."""
     lines = [f"FROM {BASE}", "ENV OMP_NUM_THREADS=1", f"LABEL built-for={tag}"]
     if seconds:
         lines.append(slower(seconds))
@@ -133,10 +134,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--times", type=int, default=10, help="experiments with the same image; others: half as many"
+        "--times",
+        type=int,
+        default=10,
+        help="number of experiments with the same image; half as many with each other image",
     )
     parser.add_argument("--restarts", default="12", help="starts of each image (default: %(default)s)")
-    parser.add_argument("--budget", default="600", help="seconds for each (default: %(default)s)")
+    parser.add_argument(
+        "--budget", default="600", help="time limit of an experiment, in seconds (default: %(default)s)"
+    )
     args = parser.parse_args()
     wrong = 0
     options = ("--restarts", args.restarts, "--budget", args.budget)
@@ -150,7 +156,9 @@ def main() -> None:
         print(
             f"ResNet-18, {level * 1e3:.1f} ms, one thread; {time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC\n"
         )
-        print("| case | said | wrong | shift, median and range | starts differ (SD) | starts a side | took |")
+        print(
+            "| case | verdicts | wrong | shift, median and range | restart SD | starts per image | duration |"
+        )
         print("|---|---|---|---|---|---|---|")
         cases = [
             Case("the same image", 0.0, args.times),

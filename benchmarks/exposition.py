@@ -4,8 +4,8 @@ Simulated containers report at the default cadence into a real exporter, through
 The reports are in a file, because a real exporter does not keep them in memory either. A second process scrapes the
 exporter over HTTP, with and without gzip. In the same run, the second process writes the same families with
 ``prometheus_client.generate_latest`` and packs them like prometheus_client's HTTP server, for comparison. The families
-of prometheus_client are already built and do not change. So both are measured while reports arrive, as in production,
-and while none arrive.
+of prometheus_client are built before the measurement. Both are measured while reports arrive, as in production, and
+while no reports arrive.
 
     python benchmarks/exposition.py [--containers 1000] [--rounds 7]
 """
@@ -73,7 +73,7 @@ _buffer = bytearray(1 << 20)
 
 
 def histogram(seed: random.Random, observations: int) -> HistogramValue:
-    """Return a histogram of ``observations`` spread around one bucket, like real latencies."""
+    """Return a histogram with this number of observations, spread around one bucket like real latencies."""
     counts = [0] * (len(LADDER) + 1)
     for _ in range(observations):
         counts[max(0, min(len(LADDER), round(seed.gauss(30, 2))))] += 1
@@ -153,7 +153,7 @@ def theirs(containers: int, encoding: str) -> Cost:
 
 
 def memory() -> int:
-    """Return the memory of this process."""
+    """Return the resident memory of this process, in bytes."""
     return int(psutil.Process().memory_info().rss)
 
 
@@ -177,9 +177,9 @@ def scrape(port: int, encoding: str) -> tuple[float, int]:
 
 
 class Stalls:
-    """Lag of the event loop, sampled each millisecond, and its computing time.
+    """Longest lag of the event loop, sampled each millisecond, and longest CPU time between two samples.
 
-    On a machine with neighbours, the loop is also late when it had no CPU. So the second number is its own work.
+    The lag includes the time in which other processes had the CPU; the CPU time does not.
     """
 
     def __init__(self) -> None:
@@ -206,7 +206,11 @@ async def report_for_ever(
     seconds: float,
     coming: asyncio.Event,
 ) -> None:
-    """Answer for one probe every ``seconds``, with the next report (bytes, offset) in ``file``."""
+    """Let one probe report every ``seconds``, while ``coming`` is set.
+
+    Args:
+        bodies: Size and offset of each report in ``file``.
+    """
     await asyncio.sleep(random.uniform(0, seconds))
     while True:
         for place in bodies:
@@ -239,8 +243,8 @@ async def exporter(
 ) -> AsyncIterator[tuple[int, asyncio.Event, Callable[[], Awaitable[Stalls]]]]:
     """Run an exporter whose probes report at the default cadence.
 
-    Yields its port, an event that stops the reports while cleared, and a function that makes all probes report at
-    once.
+    Yields the exporter's port, an event that stops the reports while it is cleared, and a function that makes all
+    probes report at once.
     """
     settle_garbage()
     config = msgspec.convert({"discovery": "none"}, ExporterConfig)  # only simulated containers
@@ -334,7 +338,7 @@ async def measure(containers: int, rounds: int) -> None:
             them = medians(reference[encoding, reports])
             print(
                 f"  prometheus_client, {encoding:<8} {them.seconds * 1e3:7.1f} ms, CPU {them.cpu * 1e3:7.1f} ms; "
-                f"{them.size / 1e6:.1f} MB; of families ready-made, without HTTP"
+                f"{them.size / 1e6:.1f} MB; families built beforehand, without HTTP"
             )
         for encoding in _ENCODINGS:
             costs = ours[encoding, reports]
@@ -350,8 +354,8 @@ async def measure(containers: int, rounds: int) -> None:
     between = statistics.median(idle["beside reports"])
     print(f"between scrapes  {stalls['idle']}; CPU {between:.1%} for all reports")
     print(
-        f"memory  exporter {held / 2**20:.0f} MiB, {held_after / 2**20:.0f} MiB after all reports at once (with the "
-        f"{containers} bodies of the benchmark); prometheus_client with the families ready-made "
+        f"memory  exporter {held / 2**20:.0f} MiB, {held_after / 2**20:.0f} MiB after all reports at once (including "
+        f"the benchmark's {containers} reports); prometheus_client with all families "
         f"{theirs_held / 2**20:.0f} MiB: {theirs_held / held:.1f} times as much"
     )
 

@@ -1,13 +1,13 @@
-"""Measures the cost of a fleet for its database: real PostgreSQL, and the writes of simulated exporters.
+"""Measures the load of a fleet on its database. Simulated exporters write to a real PostgreSQL.
 
 A fleet of 1,000 hosts, each with 8 containers of 3 canaries and a run every 10 s, stores 2,400 runs a second, too many
 for a machine with two cores. So the cost of a run is measured with 10, 40 and 160 hosts in the database, and
 extrapolated to the fleet. In the same run, plain INSERTs of the same bytes into a table with the same key are measured
-for comparison. The benchmark also measures the stored size of one container, and the delay of a verdict with exporters
-that have their own threads and pace.
+for comparison. The benchmark also measures the stored size of one container, and the delay of verdicts with five
+exporters in parallel.
 
-Exits with 1 if the fleet takes more than .4 cores of its database, or if the slowest of a hundred verdicts takes more
-than 6 s.
+Exits with 1 if the fleet's database takes more than 0.4 cores, if the 99th percentile of the delays exceeds 6 s, or if
+a verdict is missing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Cost(NamedTuple):
 
 
 def sample(canary: str, sequence: int, rng: np.random.Generator) -> Sample:
-    """Return a run in the form of a probe with a small torch model."""
+    """Return a run like those of a probe with a small torch model."""
     seconds = float(0.02 * np.exp(rng.normal(0, 0.01)))
     return Sample(
         sequence=sequence, canary=canary, started_at=_T + 10 * sequence, outcome="ok", median=seconds, repeats=12,
@@ -89,7 +89,7 @@ def batch(host: int, turn: int, rng: np.random.Generator) -> Iterator[tuple[Gene
 
 
 def cpu_of(server: int) -> float:
-    """Return the CPU seconds of a server's running and ended processes; 0 for process 0."""
+    """Return the CPU seconds of a server's running and ended processes."""
     total = 0.0
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -103,7 +103,7 @@ def cpu_of(server: int) -> float:
 
 
 def written(server: int, url: str, hosts: int, turns: int) -> Cost:
-    """Store the runs of this number of hosts, one after another, with one transaction for each host."""
+    """Store the runs of ``hosts`` hosts, one transaction for each host and turn; return the cost of one run."""
     rng = np.random.default_rng(1)
     with ExitStack() as stack:
         stores = [stack.enter_context(closing(open_store(url))) for _ in range(min(hosts, 10))]
@@ -127,7 +127,7 @@ def take(store: Store, parts: list[tuple[Generation, list[Sample]]]) -> None:
 
 
 def inserted(server: int, url: str, hosts: int, turns: int) -> Cost:
-    """Store the same bytes with a plain INSERT for each run, one transaction for each host."""
+    """Store the same bytes with a plain INSERT for each run, one transaction for each host and turn."""
     rng = np.random.default_rng(1)
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(
@@ -154,7 +154,10 @@ def inserted(server: int, url: str, hosts: int, turns: int) -> Cost:
 
 
 def kept(server: Postgres, days: int) -> tuple[int, int]:
-    """Return the rows and bytes of a canary in one container after this number of days of an exporter's thinning."""
+    """Return the number of rows of one container's canary, and their bytes, after ``days`` days.
+
+    Runs are thinned as by an exporter.
+    """
     url = server.database()
     rng = np.random.default_rng(1)
     with closing(open_store(url)) as store:
@@ -228,8 +231,8 @@ def delays(url: str, exporters: int, services: int) -> list[float]:
     show_default=True,
     help="Number of turns; in a turn, each host stores the runs of 5 s.",
 )
-@click.option("--days", default=10, show_default=True, help="Of one container's runs.")
-@click.option("--services", default=40, show_default=True, help="That are upgraded.")
+@click.option("--days", default=10, show_default=True, help="Number of days of one container's runs.")
+@click.option("--services", default=40, show_default=True, help="Number of services to upgrade.")
 def main(turns: int, days: int, services: int) -> None:
     """Measure PostgreSQL as the shared store of a fleet."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))

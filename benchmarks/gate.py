@@ -1,4 +1,4 @@
-"""Pauses and resumes a probe inside one server process, so that both sides are measured in the same process."""
+"""Pauses and resumes a probe, so that latency with and without a probe is measured in one server process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Gate(Executor):
-    """A pool in front of the server's pool: while the gate is shut, the probe waits and gets no turn."""
+    """Executor that passes the probe's calls to the server's pool. While the gate is shut, the calls wait."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
@@ -17,6 +17,6 @@ class Gate(Executor):
         self.open.set()
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        """Run a call in the server's pool, once the gate is open."""
+        """Wait until the gate is open; then run a call in the server's pool."""
         self.open.wait()
         return self._pool.submit(function, *arguments, **named)

@@ -1,4 +1,4 @@
-"""Measures the share of NVML in a run on this GPU.
+"""Measures the time that NVML takes in a run on this GPU.
 
 ``make gpu`` and the GPU tests also use this module, for kernel times by CUPTI and for the device's ceilings. A ceiling
 comes from NVML: twice the cores times the highest SM clock (a fused multiply-add is two operations), twice the bus
@@ -27,7 +27,7 @@ from infercanary.probe.samplers.nvml import NvmlSampler
 from infercanary.probe.targets.controls import Seconds, available_controls, cuda
 
 GOAL = 0.02
-"""Largest accepted distance of the ratio from 1."""
+"""Largest accepted distance from 1 of the ratio of phase `compute` to the profiler's kernel time."""
 
 _REPEATS = 50
 _WARM_UP_SECONDS = 0.5  # warm-up, because an idle GPU first raises its clocks
@@ -35,7 +35,7 @@ _LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563
 
 
 def why_not() -> str:
-    """Return the reason why CUDA has no device here; empty if it has one."""
+    """Return the reason why no CUDA device is usable; empty if a device is usable."""
     try:
         Device(0).close()
     except (Unavailable, CudaError) as error:
@@ -50,14 +50,14 @@ MODES: tuple[Mode, ...] = ("eager", "graph")
 
 
 def kernel_seconds(target: TorchTarget, repeats: int) -> float:
-    """Return the seconds of kernels in a repeat, by the profiler, without copies.
+    """Return the kernel time of one repeat in seconds, by the profiler. Copies are not included.
 
     Raises :class:`RuntimeError` if the profiler sees no kernel.
     """
     from torch.profiler import ProfilerActivity, profile
 
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # event of the profiler about itself
+        warnings.simplefilter("ignore")  # warnings of the profiler about itself
         with profile(activities=[ProfilerActivity.CUDA]) as profiled:
             for _ in range(repeats):
                 target.clock.measure(target.run)
@@ -120,7 +120,7 @@ class Rate(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Medians of one control after warm-up, seconds."""
+    """Median times of one control after warm-up, in seconds, and its rates."""
 
     working: float
     """Time of one execution, by the device's clock."""
@@ -160,7 +160,7 @@ def measure(name: str, seconds: Seconds, most: Ceilings) -> Measured:
 
 
 def show_nvml() -> None:
-    """Print the time that a run spends in NVML: a sample right before and right after work on the GPU."""
+    """Print the time that a run spends in NVML: twice the median time of a sample right after work on the GPU."""
     controls, _ = available_controls("cuda")
     with closing(NvmlSampler()) as sampler, controls["gpu_fma"]() as work:
 
@@ -180,7 +180,7 @@ def show_nvml() -> None:
 
 
 def main() -> None:
-    """Measure NVML's share; without a CUDA device, print the reason."""
+    """Measure NVML's time; without a CUDA device, print the reason."""
     if why := why_not():
         print(f"no CUDA device: {why}; nothing was measured")
         return

@@ -6,7 +6,7 @@ import subprocess
 
 BASE = "infercanary-example:dev"
 
-# code that is added to the model, to wait before each inference
+# code that is appended to the model's file: the model waits before each inference
 _SLOWER = """
 import time
 
@@ -34,6 +34,6 @@ def docker(*arguments: str, text: str | None = None) -> str:
 
 
 def slower(seconds: float) -> str:
-    """Return Dockerfile lines for an image whose model waits for this time before each inference."""
+    """Return Dockerfile lines for an image whose model waits ``seconds`` before each inference."""
     code = " ".join(f"'{line}'" for line in _SLOWER.format(seconds=seconds).splitlines())
     return f"USER root\nRUN printf '%s\\n' {code} >> model.py\nUSER 10001"

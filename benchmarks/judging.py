@@ -30,12 +30,12 @@ from infercanary.judge.model import Generation
 GOAL = 0.02
 CONTAINERS, CANARIES, CADENCE = 200, 5, 10.0
 CONTROL_NAMES = tuple(CONTROLS)
-RESTARTS, RESTART_RUNS = 10, 24  # the first look that can call a change
+RESTARTS, RESTART_RUNS = 10, 24  # after 24 runs, the judge can report a change
 PHASE_NAMES = tuple(name for name, phase in PHASES.items() if not phase.of_server)
 
 
 def generation(number: int, image: int, at: float) -> Generation:
-    """Return a start of a container that Docker found; two containers are one service."""
+    """Return a start of a container with a digest and 40 components; two containers form a service."""
     return Generation(
         service=f"service-{number // 2}",
         container=f"container-{number}",
@@ -48,7 +48,7 @@ def generation(number: int, image: int, at: float) -> Generation:
 
 
 def run(rng: random.Random, sequence: int, canary: str, at: float) -> Run:
-    """Return a run of 10 repeats with four measures; only every tenth run has the throughput."""
+    """Return a run of 10 repeats with three measures; one of ten runs also has a throughput."""
     measures = {
         HOST_MEMORY: 2.0**29 + 4096 * rng.randrange(9),
         DEVICE_MEMORY: 2.0**30,
@@ -74,10 +74,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=360, help="of a run each (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=360, help="number of runs of each canary (default: %(default)s)"
+    )
     rounds = parser.parse_args().rounds
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    settle_garbage()  # in the same order as the exporter
+    settle_garbage()  # before the judge is created, as in the exporter
     rng = random.Random(1)
     spent = slowest = 0.0
     with tempfile.TemporaryDirectory() as folder:

@@ -12,16 +12,17 @@ counted per 1,000 points. Recall is measured on changes that three people marked
 that move the median of 20 points by 3 % or more; such a change must be found within 10 points. ``verdicts.py
 --series`` measures comparisons around a known event.
 
-**Precision of a figure.** A few series have most of the changes. So each figure is shown with a second figure in which
-every series has the same weight (recall by series). Its 95 % interval is a bootstrap over tests, 2,000 times; both
-halves of one test stay together.
+**Precision.** A few series have most of the changes. So recall is also shown as a mean in which every series has the
+same weight (recall by series). Each figure has a 95 % interval, by 2,000 bootstrap samples of tests. The two halves of
+a test stay together.
 
 **Choosing settings.** Settings are chosen by nested cross-validation over tests, in five folds. The folds are not
 random: tests are sorted by number of changes and name, and dealt out in alternating direction. Each fold is scored
 with the setting that is best on the other four folds, by the mean of both recalls among settings within a budget of
 false alarms. The final setting is the same choice with all five folds. The scores of the folds estimate its quality on
-unseen series. A chosen setting exceeds its budget there, so two budgets are shown; the goal is at most .06 per 1,000.
-Each scored variant is recorded as a line of ``results/labelled.tsv``, because trying many variants is tuning, too.
+unseen series. On unseen series, a chosen setting makes more false alarms than its budget allows. So two budgets are
+shown; the goal is at most .06 per 1,000. Each scored variant is recorded as a line of ``results/labelled.tsv``, because
+a reader must know how many variants were tried.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ BUDGETS = 0.04, 0.02  # false alarms per 1,000 points
 THRESHOLDS = [round(float(x), 2) for x in np.geomspace(2.5, 12, 40)]
 
 Variant: TypeAlias = tuple[tuple[str, Any], ...]
-"""Replacement by name in the scan's module."""
+"""Constants of the scan's module that are replaced: (name, value)."""
 Setting: TypeAlias = tuple[Variant, float]
 """A variant and its threshold."""
 
@@ -69,7 +70,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
 
 
 def found_by(variant: Variant, values: Sequence[float] | Floats) -> list[tuple[int, float]]:
-    """Return where the level changes by a variant, and how strongly."""
+    """Return the index and the strength of each change that a variant of the scan finds."""
     with mock.patch.multiple(changepoints, **dict(variant)) if variant else contextlib.nullcontext():
         return changepoints.strengths(np.log(np.asarray(values, dtype=float)))
 
@@ -123,7 +124,7 @@ class Score(NamedTuple):
 
 
 def load(path: Path) -> list[Labelled]:
-    """Read the series of a file, without series whose values are not latencies."""
+    """Read the series of a file; skip series with a value that is not positive."""
     found = []
     for name, item in json.loads(gzip.decompress(path.read_bytes())).items():
         marks = item["marks"]
@@ -136,7 +137,7 @@ def load(path: Path) -> list[Labelled]:
 
 
 def consensus(marks: Sequence[Sequence[int]], every: Sequence[int]) -> list[int]:
-    """Return the places that three or more people marked within 5 points of each other."""
+    """Return the indexes that three or more people marked within 5 points of each other."""
     found: list[int] = []
     for x in every:
         votes = sum(any(abs(y - x) <= 5 for y in person) for person in marks)
@@ -146,7 +147,7 @@ def consensus(marks: Sequence[Sequence[int]], every: Sequence[int]) -> list[int]
 
 
 def moved(values: Sequence[float], at: int, width: int) -> bool:
-    """True if the median of ``width`` points differs by 3 % from the median before."""
+    """True if the median of ``width`` points differs by 3 % or more from the median of the points before."""
     before, after = values[max(0, at - width) : at], values[at : at + width]
     if len(before) < 5 or len(after) < 5:
         return False
@@ -206,13 +207,13 @@ class Table:
     def best(
         self, name: str, within: Sequence[int], budget: float, variant: Variant | None = None
     ) -> Setting:
-        """Return the best setting on some folds; of equal settings, the first."""
+        """Return the best setting on some folds, or the first of several equally good settings."""
         own = [setting for key, setting in self.counts if key == name and variant in (None, setting[0])]
         return max(own, key=lambda setting: self.score(name, setting, within).merit(budget))
 
 
 def at_least(found: Iterable[tuple[int, float]], threshold: float) -> list[int]:
-    """Return the found places with at least this strength."""
+    """Return the indexes of changes with at least this strength."""
     return [at for at, strength in found if strength >= threshold]
 
 
@@ -232,14 +233,14 @@ def interval(counts: Iterable[tuple[str, Counts]]) -> tuple[Score, Score]:
 
 
 def with_interval(counts: Sequence[tuple[str, Counts]]) -> str:
-    """Return a score in words: false alarms per 1,000, recall, recall by series."""
+    """Return a score with its intervals as table cells: false alarms per 1,000, recall, recall by series."""
     score = Score.of(count for _, count in counts)
     parts = zip(score, *interval(counts), strict=True)
     return " | ".join(f"{x:.3f} [{low:.3f}, {high:.3f}]" for x, low, high in parts)
 
 
 def nested(series: Sequence[Labelled]) -> None:
-    """Print the score of each grid's choice on the folds that it was not chosen on, and the choice with all folds."""
+    """Print each grid's score by nested cross-validation, and the setting that is chosen with all folds."""
     table = Table(series)
     print(f"{len(series)} series, {sum(len(s.values) for s in series):,} points, ", end="")
     print(f"{sum(len(s.changes) for s in series)} changes")
@@ -256,7 +257,7 @@ def nested(series: Sequence[Labelled]) -> None:
 
 
 def shown(setting: Setting) -> str:
-    """Return a setting in words."""
+    """Return a setting as text."""
     variant, threshold = setting
     numbers = [f"{name}={value}" for name, value in variant]
     return " ".join([*numbers, f"threshold={threshold:g}"])
@@ -269,11 +270,8 @@ def note(name: str, setting: str, score: Score, pace: float) -> None:
         file.write("\t".join(row) + "\n")
 
 
-# Noise in the form of latencies around 0.01 s.
-
-
 def _modes(rng: np.random.Generator, count: int, slow: float, fast: float) -> Floats:
-    """Return two modes 5 % apart, with a mean stay of this number of points."""
+    """Return noise of two modes 5 % apart; ``slow`` and ``fast`` are the mean lengths of a stay, in points."""
     stays = np.repeat(np.arange(2 * count) % 2, rng.geometric(np.tile((1 / fast, 1 / slow), count)))
     noise: Floats = 0.05 * stays[:count] + rng.normal(0, 0.005, count)
     return noise
@@ -332,7 +330,7 @@ def main() -> None:
     if args.what == "guard":
         guard()
     elif args.data is None:
-        parser.error("nested needs the labelled series")
+        parser.error("`nested` needs a file: python benchmarks/labelled.py nested series.json.gz")
     else:
         nested(load(args.data))
 

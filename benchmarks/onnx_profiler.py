@@ -75,7 +75,7 @@ def resnet18(folder: Path) -> Path:
 
 
 def compare(folder: Path, model: Path, repeats: int) -> Ratios:
-    """Run the model this number of times after warm-up."""
+    """Run the model ``repeats`` times after warm-up; return both times of each run."""
     target = Profiled(folder, str(model))
     target.open()
     try:
@@ -90,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeats", type=int, default=300, help="(default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=300, help="number of runs (default: %(default)s)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""Measures the probe's cost for its host: latency of the example server with a probe, relative to that without."""
+"""Measures the probe's cost for a server: ratio of the example server's latency with a probe to that without."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class Turns:
 
     def _load(self, urls: Urls, settle: float, seconds: float) -> None:
         """Send requests for ``settle`` seconds that do not count, then for ``seconds`` that count."""
-        # Wait for the steady state: the canary warms up once, and its first run measures the cost of its turn for a
-        # busy server.
+        # Before the steady state, the canary warms up, and its first run also measures the cost of a turn for a busy
+        # server.
         asyncio.run(load(f"{urls.server}/predict", settle, rate=0))
         before = _values(urls.report)["infercanary_busy_seconds_total"] if self._probe else 0.0
         self.latencies.append(asyncio.run(load(f"{urls.server}/predict", seconds, rate=0)))
@@ -123,7 +123,7 @@ def _post(url: str) -> None:
 
 
 def _values(url: str) -> dict[str, float]:
-    """Return the report's values without labels."""
+    """Return the values of the report's metrics that have no labels."""
     with urllib.request.urlopen(url, timeout=10) as response:
         families = json.load(response)["families"]
     return {f["name"]: f["points"][0][1] for f in families if f["points"] and not f["labels"]}
@@ -161,10 +161,11 @@ def _blocks(probed: Turns, plain: Turns, pairs: int, settle: float) -> None:
 
 
 def _paired(a: list[list[float]], b: list[list[float]], percent: int) -> tuple[float, float, float]:
-    """Return the ratio of a quantile, and its 95 % bootstrap interval over whole pairs (requests are correlated).
+    """Return the ratio of a quantile between ``a`` and ``b``, and its 95 % interval.
 
-    For the median, this is the median of the pairs' ratios, which cancels slow drift. A block has too few requests for
-    a 99th percentile, so this quantile is computed over all blocks.
+    The bootstrap resamples whole pairs, because requests in a block are correlated. For percent 50, the ratio is the
+    median of the pairs' ratios, which cancels slow drift. A block has too few requests for a 99th percentile, so other
+    quantiles are computed over all blocks.
     """
     pairs = [*zip(a, b, strict=True)]
     if percent != 50:
@@ -189,7 +190,10 @@ def main() -> None:
     )
     parser.add_argument("--null", action="store_true", help="both sides without the probe: the noise floor")
     parser.add_argument(
-        "--blocks", type=int, metavar="PAIRS", help="pairs of blocks of 2 s in one server instead of turns"
+        "--blocks",
+        type=int,
+        metavar="PAIRS",
+        help="instead of turns, measure pairs of 2 s blocks in one server",
     )
     args = parser.parse_args()
     probed, plain = Turns(not args.null), Turns(False)
@@ -197,7 +201,7 @@ def main() -> None:
         _blocks(probed, plain, args.blocks, args.settle)
     else:
         _turns(probed, plain, args.turns, args.settle, args.seconds)
-    name = "no probe either" if args.null else "with the probe"
+    name = "without a probe (first side)" if args.null else "with the probe"
     counts = [sum(map(len, side.latencies)) for side in (probed, plain)]
     print(f"{counts[0]} requests {name}, {counts[1]} without")
     for percent in (50, 90, 99):

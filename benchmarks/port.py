@@ -39,7 +39,7 @@ TURNS = 6
 
 
 def tenant(has_probe: str) -> None:
-    """Print a port; then, for each number of seconds on standard input, latencies of units of work."""
+    """Print the probe's port, or 0. For each number of seconds on standard input, work, and print the latencies."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     address = ""
     if has_probe:
@@ -60,7 +60,7 @@ def tenant(has_probe: str) -> None:
 
 
 def listen(port: str) -> None:
-    """Close each connection at once, as a peer of the probe's port."""
+    """Listen on a port, and close each connection at once: the attacker's target in the arm without a probe."""
     listener = socket.create_server(("127.0.0.1", int(port)), backlog=1024)
     while True:
         listener.accept()[0].close()
@@ -93,7 +93,7 @@ def attack(kind: str, port: int) -> None:
 
 
 def poll(port: str) -> float:
-    """Return the seconds that a report takes."""
+    """Return the seconds that a report takes; infinite if the request fails."""
     begin = time.monotonic()
     with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/report", timeout=POLL_GOAL) as answer:
         answer.read()
@@ -103,7 +103,7 @@ def poll(port: str) -> float:
 
 @contextmanager
 def role(*arguments: str, cpu: int) -> Any:
-    """Run this file in another process, on one of the first and last CPU."""
+    """Run this file in another process, on the first CPU (0) or the last (-1)."""
     cpus = sorted(os.sched_getaffinity(0))
     with subprocess.Popen(
         [sys.executable, __file__, "--role", *arguments], stdin=-1, stdout=-1, text=True

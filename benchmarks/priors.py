@@ -1,8 +1,8 @@
-"""Measures the learned prior of the restart variance if some services report false values.
+"""Measures how far false reports distort the learned prior of the restart variance.
 
-``python benchmarks/priors.py`` draws services whose restart variances follow a scaled inverse chi-square distribution.
-Liars among them report a restart SD that is much too large or zero. A false alarm is a difference beyond the prior's
-99 % interval.
+The script simulates honest services, whose restart variances follow a scaled inverse chi-square distribution, and adds
+services that report a restart SD of 55 % or of zero. A false alarm is an unchanged service whose difference between
+starts is beyond the prior's 99 % interval.
 """
 
 from __future__ import annotations
@@ -21,24 +21,20 @@ TYPICAL_SD, TRIALS, NEW = 0.0085, 300, 2000
 
 
 class Found(NamedTuple):
-    """Result of one trial."""
+    """Result of one trial: the prior's restart SD, and the share of false alarms."""
 
     sd: float
     false: float
 
 
 def trial(rng: np.random.Generator, services: int, tail: float, liars: int, claimed: float) -> Found:
-    """One fleet.
+    """Simulate one fleet, and learn its prior.
 
     Args:
-        rng: Draws.
-        services: Honest ones.
-        tail: Degrees of freedom of how their SDs differ.
-        liars: Services beside them.
-        claimed: The SD that these claim.
-
-    Returns:
-        What it learns, and the share of unchanged services that would be called.
+        services: Number of honest services.
+        tail: Degrees of freedom of the distribution of restart variances.
+        liars: Number of services with a false report.
+        claimed: Restart SD in a false report.
     """
 
     def sds(count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -55,7 +51,7 @@ def trial(rng: np.random.Generator, services: int, tail: float, liars: int, clai
 
 def main() -> None:
     """Print a table: medians over the trials, and the middle 90 %."""
-    print("| honest | tail | liars | SD, % | called, % |\n|---:|---:|---|---|---|")
+    print("| honest | tail | liars | SD, % | false alarms, % |\n|---:|---:|---|---|---|")
     for services in (20, 100):
         for tail in (1.5, 3.0):
             for lie, share in (("none", 0.0), ("wide", 0.1), ("wide", 0.2), ("narrow", 0.1), ("narrow", 0.2)):

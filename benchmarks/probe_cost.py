@@ -1,16 +1,15 @@
 """Measures the probe's own cost: CPU at the default schedule, and memory over 100,000 runs.
 
 The probe runs like a user's ``infercanary probe``, with every sampler, the controls and a journal. Its canary takes no
-CPU, so the measured cost is the probe's. Its process has as many threads as a server. The probe is polled like an
-exporter does. Exits with 1 if a goal is missed.
+CPU, so the measured cost is the probe's. Its process has as many threads as a server. The benchmark polls the probe
+like an exporter. Exits with 1 if a goal is missed.
 
 - ``cpu``: default settings; goal: at most 0.5 % of a core for samplers, loop and report.
 - ``memory``: runs without pauses, without controls and with few threads; goal: resident memory in the last fifth of
-  the runs is at most 1 MiB above the second fifth, when the buffer of runs is full. Memory is the median of two
-  readings a second, because a report takes some memory for a short time.
-- ``asking``: number and time of readings of the remaining memory; goal: one while the canary opens, one before each
-  round, and none during a run. Readings of the watcher are counted separately: the watcher does not read in the first
-  second of a run.
+  the runs is at most 1 MiB above that in the second fifth (the buffer of runs is then full). Memory is read twice a
+  second, and the median is compared, because a report takes some memory for a short time.
+- ``asking``: number and time of readings of the remaining memory; goal: at least one while the canary opens, at most
+  one before each round, and none during a run. Readings of the memory watcher are counted separately.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from infercanary.probe.memory import Bound, HostMemory
 from infercanary.probe.targets.target import Need
 
 CPU_GOAL = 0.005
-"""Of a core."""
+"""Share of a core."""
 
 MEMORY_GOAL = 1 << 20
 """Bytes."""
@@ -71,7 +70,7 @@ class Idle(Target):
 
 
 class Reports:
-    """Reads reports like an exporter, with a cursor, and keeps the last values without labels."""
+    """Reads reports with a cursor, like an exporter; keeps each metric's last value, and the number of runs."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -162,7 +161,7 @@ def cpu(seconds: float, port: int) -> bool:
     print(f"default schedule, {elapsed:.0f} s, {grown('infercanary_runs_total'):.0f} runs, {threads} threads")
     print(f"samplers, loop, report   {own / elapsed:7.3%} of a core (goal: at most {CPU_GOAL:.1%})")
     print(
-        f"whole process            {total / elapsed:7.3%} of a core: the controls are in it, and the canary's thread"
+        f"whole process            {total / elapsed:7.3%} of a core, with the controls and the canary's thread"
     )
     print(f"duty                     {grown('infercanary_busy_seconds_total') / elapsed:7.3%} (cap 1 %)")
     return own / elapsed <= CPU_GOAL
@@ -183,13 +182,13 @@ def memory(runs: int, port: int) -> bool:
     print(
         f"{readings[-1][0]} runs in {elapsed:.0f} s: {growth / 2**20:+.2f} MiB from the second fifth to the last "
         f"(medians of {len(second)} and {len(last)} readings; goal: at most {MEMORY_GOAL / 2**20:+.0f} MiB); "
-        f"at most {(max(last) - statistics.median(last)) / 2**20:.2f} MiB above it for a moment"
+        f"largest reading {(max(last) - statistics.median(last)) / 2**20:.2f} MiB above the last median"
     )
     return growth <= MEMORY_GOAL
 
 
 class Reads:
-    """Counts the readings of the remaining memory, by reader and time, in a probe that begins to run."""
+    """Counts the readings of the remaining memory, by reader and time."""
 
     def __init__(self, probe: Probe) -> None:
         self.counts = {"while it opened": 0, "between runs": 0, "in a run": 0, "by the watcher": 0}
@@ -236,7 +235,8 @@ def asking(seconds: float, port: int) -> bool:
     HostMemory.bounds = reads._bounds  # type: ignore[method-assign]
     counts = ", ".join(f"{count} {when}" for when, count in reads.counts.items())
     print(
-        f"{reports.runs} runs in {seconds:.0f} s: what is left was read {counts} (goal: one before each, none in it)"
+        f"{reports.runs} runs in {seconds:.0f} s; readings of the remaining memory: {counts} (goal: at most one before "
+        "each run, none in a run)"
     )
     print(f"one read takes {1e3 * statistics.median(reads.seconds):.2f} ms (median of {len(reads.seconds)})")
     once = reads.counts["between runs"] <= reports.runs + 1
@@ -264,8 +264,12 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=600, help="seconds of the default schedule (default: %(default)s)"
     )
-    parser.add_argument("--runs", type=int, default=100_000, help="without waits (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=19798, help="on loopback (default: %(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=100_000, help="number of runs without pauses (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=19798, help="the probe's loopback port (default: %(default)s)"
+    )
     args = parser.parse_args()
     good = cpu(args.seconds, args.port)
     good &= memory(args.runs, args.port)

@@ -40,11 +40,11 @@ from grafana.situations import backfill, history
 from grafana.situations.worlds import SITUATIONS, Situation
 
 GOAL = 0.25
-"""Of the groups' intervals, all together."""
+"""Largest accepted sum, over all groups, of evaluation time divided by interval."""
 SCRAPE = 15.0
 """Seconds between two scrapes and two evaluations, as in charts/infercanary."""
 PAST = 1800.0
-"""Longest window of a rule over runs, seconds: half an hour."""
+"""Seconds of past data; the longest window of a rule over runs."""
 CONTAINERS, TOGETHER = 8, 5
 """Containers of each host, and number of hosts with the same services."""
 PREPARE, WARM, MEASURE = 180.0, 330.0, 180.0
@@ -65,11 +65,11 @@ class Cost(NamedTuple):
     """Samples within five minutes; 20 if no scrape is late."""
     series: float
     samples: float
-    """A second."""
+    """Samples per second."""
     memory: float
-    """Bytes, resident."""
+    """Resident bytes."""
     cores: float
-    """CPU seconds a second."""
+    """CPU seconds per second."""
     groups: Mapping[str, tuple[float, float]]
     """Group → evaluation time and interval, seconds."""
     late: float
@@ -102,7 +102,7 @@ def one_host(seconds: float) -> Situation:
 
 
 def simulated() -> Simulated:
-    """Simulate half an hour of one host, which fills the windows of the rules, and the scrapes after that."""
+    """Simulate one host: half an hour that fills the windows of the rules, then the scrapes to be served."""
     texts: list[bytes] = []
     situation = one_host(PAST + WARM + MEASURE + 300)
     asyncio.run(history.exporters(situation, texts.append))
@@ -115,7 +115,7 @@ def simulated() -> Simulated:
     lines = re.compile(rf"^(?:{'|'.join(sorted(far))}).*\n".encode(), re.MULTILINE)
     count = int(PAST / SCRAPE)
     past = [b"".join(lines.findall(text)) for text in texts[:count]]
-    own = re.compile(rb"^(?:up|scrape_\w+)[ {].*\n", re.MULTILINE)  # these labels are Prometheus' own
+    own = re.compile(rb"^(?:up|scrape_\w+)[ {].*\n", re.MULTILINE)  # Prometheus adds these series itself
     stamped = re.compile(rb" [\d.e+]+$", re.MULTILINE)
     live = [
         stamped.sub(b"", own.sub(b"", text)).replace(_WHOSE, b"{").replace(_NOBODYS, b" ")
@@ -125,7 +125,7 @@ def simulated() -> Simulated:
 
 
 def renamed(text: bytes, number: int) -> bytes:
-    """Return a host's text with another host's name."""
+    """Return the scrape with the names of host ``number`` and of its services."""
     service = f"service-{number // TOGETHER:03}".encode()
     return text.replace(HOST[:8].encode(), f"host-{number:03}".encode()).replace(SERVICE.encode(), service)
 
@@ -172,7 +172,7 @@ def served(live: Sequence[bytes]) -> Iterator[int]:
 
 
 def configured(port: int, hosts: int) -> str:
-    """Return Prometheus' configuration: the shipped job with these hosts."""
+    """Return Prometheus' configuration: the shipped job with ``hosts`` hosts."""
     shipped = yaml.safe_load((ROOT / "prometheus/prometheus.yml").read_text(encoding="utf-8"))
     [job] = [job for job in shipped["scrape_configs"] if job["job_name"] == "infercanary"]
     job["static_configs"] = [

@@ -7,8 +7,7 @@ The latency of a run is a level multiplied by independent factors:
   freedom, multiplied by the noise of the median of ten repeats;
 - the SM clock: two modes 3 % apart that last 40 runs on average, and throttling (20 % slower for 5 to 60 runs, once in
   2,000 runs); the canary follows the clock with exponent .7, the control with .9;
-- the effect of the image, which the judge must find, and of the host, which each cell applies to canary, controls or
-  siblings.
+- the image's effect, which the judge must find, and the host's effect on canary, controls or siblings.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Noise: TypeAlias = Callable[[np.random.Generator, int], Floats]
 """Function that returns noise (logarithms) for a number of runs."""
 
 Fields: TypeAlias = Callable[[np.random.Generator, Floats], dict[str, Any]]
-"""Function that returns fields of samples from the seconds of each run; `median` if the fields change it."""
+"""Function that returns fields of samples, from the latency of each run in seconds. A field `median` replaces it."""
 
 CANARY, LEVEL, EVERY = "canary", 0.010, 10.0  # duration of a run, and time between two runs, in seconds
 # runs of an old and of a new start; seconds between two starts of a replica
@@ -71,7 +70,7 @@ def clock(rng: np.random.Generator, runs: int) -> Floats:
 
 
 def modes(gap: float, dwell: float) -> Noise:
-    """Return two modes of equal weight that last this number of runs on average; with 2, runs are independent."""
+    """Return noise of two modes with equal weight; ``dwell``: mean length of a stay in runs (2: independent runs)."""
 
     def noise(rng: np.random.Generator, runs: int) -> Floats:
         state = (np.cumsum(rng.random(runs) < 1 / dwell) + rng.integers(2)) % 2
@@ -82,7 +81,7 @@ def modes(gap: float, dwell: float) -> Noise:
 
 
 def periodic(runs: int, height: float, *, sawtooth: bool = False) -> Noise:
-    """Return a wave with a period of this number of runs, or a sawtooth. Each start begins at a random place."""
+    """Return noise with a sine wave or a sawtooth, with a period of ``runs`` runs and a random phase in each start."""
 
     def noise(rng: np.random.Generator, count: int) -> Floats:
         phase = (np.arange(count) / runs + rng.random()) % 1
@@ -119,20 +118,18 @@ def start(
     """Make one start of a container.
 
     Args:
-        rng: Source of the numbers.
-        name: The container's.
-        image: Its id.
-        at: When it began, in seconds.
-        runs: One in ``every`` seconds.
-        restart_sd: Of logarithms.
-        noise: Of its runs.
-        canary: How much longer its canary takes than ``LEVEL`` (a logarithm), of all runs or of each.
-        control: The same of its control.
-        tick: Seconds; latencies are whole multiples of it.
+        name: Name of the container.
+        image: Id of the image.
+        at: Time of the start, in seconds.
+        runs: Number of runs.
+        restart_sd: SD of the factor of the start, on the log scale.
+        noise: Noise of the runs.
+        canary: Shift of the canary from ``LEVEL``, on the log scale: one for all runs, or one for each run.
+        control: Shift of the control, on the log scale.
+        tick: Resolution of latencies in seconds; 0 for none.
         every: Seconds between two runs.
-        service: Its name.
-        fields: Of its samples.
-        generation: Other fields of the generation.
+        fields: Further fields of the samples.
+        generation: Further fields of the generation.
     """
     mhz = clock(rng, runs)
     shared = rng.normal(0, 0.002)
@@ -194,26 +191,25 @@ def scene(
     pace: float = 1.0,
     **noise: Any,
 ) -> Scene:
-    """Make an upgrade of all replicas at once, except those that ``stay``.
+    """Make an upgrade of several replicas at once.
 
     Args:
-        rng: Source of the numbers.
-        replicas: That are upgraded.
-        earlier: Starts of each before the last one with the old image.
-        siblings: Of other services.
-        stay: Replicas that stay on the old image.
-        image: How much slower the new image is (a ratio, as the next three).
-        host: Slow-down by the host, of the canary, from the upgrade on.
-        control: The same of controls.
-        felt: The same of siblings.
-        wave: Slow-down by the host at these times, of all but controls (logarithms).
+        replicas: Number of replicas that are upgraded.
+        earlier: Number of a replica's starts before its last start with the old image.
+        siblings: Number of siblings (replicas of other services).
+        stay: Number of further replicas that stay on the old image.
+        image: Relative slowdown by the new image.
+        host: Relative slowdown of the canary by the host, from the upgrade on.
+        control: Relative slowdown of the control by the host, from the upgrade on.
+        felt: Relative slowdown of siblings by the host, from the upgrade on.
+        wave: Function that returns the host's effect on canaries at each time, on the log scale.
         old: Fields of samples of the old image.
-        new: Fields of samples of the new image; without it as of the old one.
+        new: Fields of samples of the new image; default: ``old``.
         beside: Fields of samples of siblings since the upgrade.
-        known: Fields of the generations of both images.
-        runs: Of each start since the upgrade.
-        pace: How many times as often as all else a new start runs, as in the burst after a start.
-        noise: Of all starts of the service, as :func:`start` has it.
+        known: Fields of the generations: of the old image, and of the new image.
+        runs: Number of runs of each start since the upgrade.
+        pace: Rate of runs of a new start, relative to all other starts (as in the burst after a start).
+        noise: Further arguments of :func:`start` for all starts of the service.
     """
     at = GAP * (earlier + 1) + 1e6
     moved, spin, own = math.log1p(host), math.log1p(control), {**noise, "fields": old, **known[0]}
@@ -252,14 +248,18 @@ def scene(
 
 
 def tagged(tag: str, share: float) -> Fields:
-    """Return runs of which this share has a tag."""
+    """Return fields with a tag in this share of the runs."""
     return lambda rng, seconds: {"tags": [(tag,) if hit else () for hit in rng.random(seconds.size) < share]}
 
 
 def shared(waits: float = 0.0, crowds: float = 0.0, cores: float = 0.1, received: float = 30.0) -> Fields:
-    """Return runs with a known CPU wait.
+    """Return fields of runs whose CPU wait is measured.
 
-    ``waits`` is the wait for processes on the host, ``crowds`` for processes inside the container (shares).
+    Args:
+        waits: CPU wait caused by other containers, as a share of the latency.
+        crowds: CPU wait caused by processes inside the container, as a share of the latency.
+        cores: CPU use inside the container, in cores.
+        received: Received segments per second.
     """
 
     def fields(rng: np.random.Generator, seconds: Floats) -> dict[str, Any]:
@@ -280,9 +280,9 @@ def shared(waits: float = 0.0, crowds: float = 0.0, cores: float = 0.1, received
 
 
 def bursts(share: float, of_starts: bool = False) -> Fields:
-    """Return runs with a neighbour in this share of the runs, or of the starts.
+    """Return fields with a neighbour on the host in this share of the runs, or of the starts.
 
-    A run beside the neighbour waits as long as it computes.
+    Beside the neighbour, CPU wait is about as long as computing.
     """
 
     def fields(rng: np.random.Generator, seconds: Floats) -> dict[str, Any]:
@@ -299,7 +299,7 @@ def bursts(share: float, of_starts: bool = False) -> Fields:
 def slowed(
     starts: Sequence[Start], name: str, ratio: float, since: float, until: float = math.inf
 ) -> list[Start]:
-    """Return ``starts`` after making the container's runs slower by this factor at these times."""
+    """Return ``starts``, with the runs of container ``name`` slower by factor ``ratio`` in a period."""
     return [
         Start(
             s.generation,
@@ -332,7 +332,7 @@ def renamed(rng: np.random.Generator, image: float = 0.0, throttled: float = 1.0
 
 
 def beside(image: float, rng: np.random.Generator) -> Scene:
-    """Make a scene with a new pod beside two staying pods, which a neighbour disturbed until the upgrade."""
+    """Make a scene with a new pod beside two pods on the old image, which a neighbour slowed until the upgrade."""
     made = scene(rng, stay=2, image=image)
     new = [Start(msgspec.structs.replace(s.generation, container="new"), s.samples) for s in made.after]
     at, before = new[0].generation.started_at, made.before
@@ -343,7 +343,7 @@ def beside(image: float, rng: np.random.Generator) -> Scene:
 
 
 def cold(ratio: float, rng: np.random.Generator) -> Scene:
-    """Make an upgrade of two replicas after which loading takes this factor longer."""
+    """Make an upgrade of two replicas, after which loading takes ``ratio`` times as long."""
     made = scene(rng, replicas=2)
 
     def starting(start: Start, seconds: float) -> Start:
@@ -354,7 +354,7 @@ def cold(ratio: float, rng: np.random.Generator) -> Scene:
 
 
 def hardware(slower: float, rng: np.random.Generator) -> Scene:
-    """Make three old pods on each of two classes of hosts, one of them half as fast; new pods run only there."""
+    """Make three old pods on each of two classes of hosts, and three new pods only on the class half as fast."""
 
     def pods(name: str, at: float, image: str, ratio: float, model: str) -> list[Start]:
         known, log = {**THREADS, "cpu_model": model}, math.log(ratio)
@@ -366,7 +366,7 @@ def hardware(slower: float, rng: np.random.Generator) -> Scene:
 
 
 def measured(names: Sequence[str], ratio: float, sd: float) -> Fields:
-    """Return measures of each run; the last measure is larger by this factor. Each start has its own levels."""
+    """Return measures of each run; the last measure is multiplied by ``ratio``. Each start has its own levels."""
 
     def fields(rng: np.random.Generator, seconds: Floats) -> dict[str, Any]:
         runs, columns = seconds.size, []

@@ -5,14 +5,14 @@ The truth is found in hindsight:
 
 - The series is cut at its change points, as in Barrett et al. ("Virtual Machine Warmup Blows Hot and Cold", OOPSLA
   2017) and Traini et al. ("Towards effective assessment of steady state performance in Java software", EMSE 2022). The
-  cut minimizes absolute deviations (logarithms, optimal partitioning, 3 ln n per change), so a single slow repeat does
-  not move it.
+  cuts minimize absolute deviations (logarithms, optimal partitioning, 3 ln n per change), so a single slow repeat does
+  not move a cut.
 - The steady level is the median of the last half. A segment is steady if its median is within 5 % of this level, or
   within the scatter (median absolute deviation) of this half.
 - The steady state starts with the first steady segment after which four of five repeats are in steady segments, both
   in the next 50 repeats and in all repeats. The papers require all segments to be steady; but on a shared machine a
   neighbour slows some repeats of any start, and no rule could distinguish this from warm-up.
-- A series that starts to be steady only in its last half has no steady state, and is counted separately.
+- A series that becomes steady only in its last half has no steady state, and is counted separately.
 
 A first recording was used to choose the window of ``is_steady``; a second recording was held out.
 
@@ -121,7 +121,7 @@ def in_hindsight(kind: str, seconds: Sequence[float]) -> Series:
 
 
 SHAPES: dict[str, Callable[[int], float]] = {
-    # ratio of the k-th repeat above the steady level
+    # excess of the k-th repeat over the steady level, as a share of this level
     "flat": lambda k: 0.0,
     "step, 5 at +100 %": lambda k: 1.0 if k < 5 else 0.0,
     "step, 20 at +50 %": lambda k: 0.5 if k < 20 else 0.0,
@@ -162,14 +162,14 @@ Rule = Callable[[Sequence[float]], bool]
 
 
 def fixed(count: int) -> Rule:
-    """Return the rule of most scripts: a fixed count."""
+    """Return the rule of most scripts: a fixed number of repeats."""
     return lambda latencies: len(latencies) >= count
 
 
 def georges(latencies: Sequence[float]) -> bool:
-    """Rule of Georges et al.
+    """True if the coefficient of variation of the last 10 repeats is below 2 %.
 
-    ("Statistically Rigorous Java Performance Evaluation", 2007): the last 10 vary by under 2 %.
+    Georges et al., "Statistically Rigorous Java Performance Evaluation", 2007.
     """
     last = latencies[-10:]
     return len(last) == 10 and statistics.stdev(last) < 0.02 * statistics.mean(last)
@@ -250,10 +250,10 @@ def main() -> int:
         table(f"{path.name}: recorded with {recorded['about']}", real)
         left_out = sum(series.start is None for series in real)
         print(f"{len(real)} starts; no steady state in hindsight, and left out: {left_out}\n")
-    early = table("made", list(made()))
+    early = table("simulated", list(made()))
     ours, fixed_count = early["is_steady"], early["50 repeats"]
     print(
-        f"early: {ours / fixed_count:.2f} times as often as 50 repeats (goal: 1 at most); {ours:.1%} of the made "
+        f"early: {ours / fixed_count:.2f} times as often as 50 repeats (goal: 1 at most); {ours:.1%} of the simulated "
         f"series (goal: {EARLY_GOAL:.0%} at most)"
     )
     return int(ours > min(fixed_count, EARLY_GOAL))

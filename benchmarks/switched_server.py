@@ -1,4 +1,4 @@
-"""The example server with a probe that also profiles, and that a benchmark pauses and resumes while the server runs.
+"""The example server with a probe that also profiles. A benchmark pauses and resumes the probe in the running server.
 
 Requests: ``POST /probe/hold`` and ``POST /probe/release``. Settings: HOST, PORT, PROBE_LISTEN, and PROBE_INTERVAL
 (seconds).
@@ -25,7 +25,7 @@ _GATE = web.AppKey("gate", Gate)
 
 
 async def probing(app: web.Application) -> AsyncIterator[None]:
-    """Make the example's probe, with profiles."""
+    """Run the example's probe, with profiles, while the application runs."""
     classifier = app[CLASSIFIER]
     probe = Probe(
         {"resnet18": TorchTarget(classifier.model, [{"shape": list(SHAPE)}], device=classifier.device)},
@@ -41,13 +41,13 @@ async def probing(app: web.Application) -> AsyncIterator[None]:
 
 
 async def hold(request: web.Request) -> web.Response:
-    """Give the probe no further turn; a running turn ends normally."""
+    """Pause the probe; a running turn ends normally."""
     request.app[_GATE].open.clear()
     return web.Response()
 
 
 async def release(request: web.Request) -> web.Response:
-    """Let the probe have turns again."""
+    """Resume the probe."""
     request.app[_GATE].open.set()
     return web.Response()
 

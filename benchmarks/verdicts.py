@@ -5,18 +5,18 @@
 
 Each figure is a rate with its interval (Wilson, 95 %), or a median with the interval of its order statistics.
 ``simulation.py`` makes the services. A row draws the same services for every version of the judge, so outputs are
-comparable. A life is judged after 5, 8, 12, 24 and 48 runs of the new starts; each look is a complete verdict on all
-runs so far.
+comparable. A life is the series of looks at one service, after 5, 8, 12, 24 and 48 runs of the new starts. Each look is
+a complete verdict on all runs so far.
 
 Exits with 1 if, beyond chance, more than .5 % of unchanged services or more than .1 % of quiet places are called.
 
 **Causes.** Each cell (``CAUSES``) has its correct answers and the reason; any other named cause is wrong. With
 siblings or replicas on the old image, a new start runs 2.5 times as often as they do, as in the burst after a start.
-Before 12 runs of the new start, they have too few runs for a comparison, so `unknown` is also correct. One case is
-missing: a host effect that neither a control nor a sibling shows looks the same as a slower image, so no judge can
-distinguish them; `image` is the convention.
+Before 12 runs of the new start, siblings and replicas have too few runs for a comparison, so `unknown` is also correct.
+One case is missing: a host effect that neither a control nor a sibling shows. No judge can distinguish this effect from
+a slower image; by convention, the cause is `image`.
 
-The data of ``--series`` is that of ``labelled.py``. A place is quiet if no mark is within 30 points.
+``--series`` takes the data of ``labelled.py``. A place is quiet if no mark is within 30 points.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from simulation import (
 )  # fmt: skip
 
 FALSE_GOALS = {"live, all cells: false call": 0.5, "event: false calls at quiet places": 0.1}
-"""Row → the most, in %."""
+"""Row → largest accepted rate, in %."""
 LOOKS, LAST, COMPARED, CALLED = (5, 8, 12, 24, 48), 192, 12, ("regressed", "improved")
 AT_1, AT_8 = throughput_of(1, 1), throughput_of(8, 1)
 BURST = 2.5  # when a new start has 12 runs, siblings have five, the fewest for a comparison
@@ -84,7 +84,7 @@ def ask(starts: Sequence[Start], siblings: Sequence[Start] = (), canary: str = C
 
 
 class Look(NamedTuple):
-    """State and cause after this number of runs; `crashed` after an error."""
+    """State and cause after this number of runs; the state is `crashed` after an error."""
 
     runs: int
     state: str
@@ -149,7 +149,7 @@ def share(row: str, outcomes: Sequence[bool]) -> Iterator[Figure]:
 
 
 def first(looks: Iterable[Look], states: Sequence[str] = CALLED, causes: Sequence[str] = ()) -> float:
-    """Return the number of runs at the first positive look."""
+    """Return the number of runs at the first look with one of the states (and causes); infinite without one."""
     right = (each.runs for each in looks if each.state in states and (not causes or each.cause in causes))
     return next(right, math.inf)
 
@@ -160,7 +160,7 @@ def false_calls(row: str, lives: Lives) -> Iterator[Figure]:
 
 
 def power(*within: int) -> Figures:
-    """Return the rate of lives called `regressed` within this number of runs, and the median number of runs."""
+    """Return the rate of lives called `regressed` within each number of runs, and the median number of runs."""
 
     def figures(row: str, lives: Lives) -> Iterator[Figure]:
         called = [first(looks, ("regressed",)) for looks in lives]
@@ -179,8 +179,9 @@ def causes(right: tuple[str, ...], waits: bool) -> Figures:
     """Return the causes by look for called lives, the number of runs until a correct cause, and contradictions.
 
     Args:
-        right: Which causes may be named.
-        waits: Whether siblings or replicas that stay must be compared first: until then `unknown` is right, too.
+        right: Correct causes.
+        waits: True if the cause needs a comparison with siblings or with replicas on the old image. Before 12 runs,
+            `unknown` is then also correct.
     """
 
     def figures(row: str, lives: Lives) -> Iterator[Figure]:
@@ -201,7 +202,7 @@ def causes(right: tuple[str, ...], waits: bool) -> Figures:
 
 
 def contradicts(looks: Sequence[Look]) -> bool:
-    """True if two looks name different causes, or if a call is taken back."""
+    """True if two looks name different causes, or if a call is withdrawn."""
     called = [look for look in looks if look.state in CALLED]
     causes = {look.cause for look in called} - {"unknown"}
     is_taken_back = bool(called) and looks[-1].state not in (called[0].state, "unconfirmed")
@@ -218,28 +219,28 @@ CAUSES: tuple[tuple[str, dict[str, Any], tuple[str, ...], str], ...] = (
     ("slower host, control, two siblings", {**SLOW, "felt": 0.3, "siblings": 2}, ("host",), "all move as much"),
     (
         "slower host, control flat, two siblings", {"host": 0.3, "felt": 0.3, "siblings": 2}, ("host", "unknown"),
-        "a control's work is of another kind, and two siblings agree: `image` hides the neighbour",
+        "the control's work is of another kind, but two siblings agree: `image` would hide the neighbour",
     ),
     (
         "slower host, control flat, one sibling", {"host": 0.3, "felt": 0.3, "siblings": 1}, ("host", "unknown"),
-        "one sibling may have changed by itself: nothing tells",
+        "one sibling may have changed by itself: the data cannot tell",
     ),
     (
         "slower image, own quota", QUOTA, ("unknown", "image"),
-        "the quota slows the control as well, and no sibling shows the host: nothing tells, but `host` is false",
+        "the quota also slows the control, and no sibling shows the host: the data cannot tell, but `host` is wrong",
     ),
     ("slower image, own quota, two siblings", {**QUOTA, "siblings": 2}, ("image",), "the host is as before"),
     (
         "slower image and host, two siblings",
         {"image": 0.25, "host": 0.25, "control": 0.25, "felt": 0.25, "siblings": 2}, ("both",),
-        "all else shows half of it",
+        "control and siblings show half of the shift",
     ),
-    ("neighbour, identical rebuild", BUSY, ("host",), "each run measures its waiting for others on the host"),
+    ("neighbour, identical rebuild", BUSY, ("host",), "each run measures its CPU wait"),
     (
         "neighbour, identical rebuild, two siblings", {**BUSY, "beside": shared(0.5), "siblings": 2}, ("host",),
-        "waiting is measured, and siblings feel it",
+        "CPU wait is measured, and siblings are slower, too",
     ),
-    ("slower image, two replicas stay", {"image": 0.3, "stay": 2}, ("image",), "these are flat"),
+    ("slower image, two replicas stay", {"image": 0.3, "stay": 2}, ("image",), "these replicas are flat"),
     (
         "slower image and host, two replicas stay", {"image": 0.3, "host": 0.15, "control": 0.15, "stay": 2},
         ("image",), "the shift is beyond that of these replicas",
@@ -257,17 +258,17 @@ def says(made: Build, right: Callable[[Any], bool], rng: Rng) -> bool:
 
 
 def is_called(result: Any) -> bool:
-    """True if the change is called slower."""
+    """True if the change is called `regressed`."""
     return bool(result.state == "regressed")
 
 
 def is_blamed(result: Any) -> bool:
-    """True if the image is named as the cause of a slowdown."""
+    """True if the image is named as a cause of a slowdown."""
     return is_called(result) and result.causes.cause in ("image", "both")
 
 
 def loads(result: Any) -> bool:
-    """True if a slower cold start is named."""
+    """True if the verdict names a change of loading in the cold start."""
     return "load" in result.causes.cold_start
 
 
@@ -285,10 +286,10 @@ def measure(names: Sequence[str], ratio: float, sd: float, rng: Rng) -> bool:
 
 
 def spread(ratio: float, neighbour: str, rng: Rng) -> bool:
-    """True if a spread that grew by this factor is called, at the same median.
+    """True if the judge calls a change of spread. The new image's spread is ``ratio`` times as large, the median equal.
 
-    There are two replicas with three earlier starts. A neighbour increases the spread of runs, also of two siblings:
-    from time to time, or since the upgrade.
+    There are two replicas with three earlier starts. A neighbour, if any, increases the spread of all runs, also of two
+    siblings: from time to time, or since the upgrade.
     """
     blocks = int(5 * GAP / EVERY)
     is_busy = np.cumsum(rng.random(blocks) < 1 / 30) % 2 == 1
@@ -329,7 +330,7 @@ class Row(NamedTuple):
     trial: Callable[[Rng], Any]
     figures: Figures
     pool: str = ""
-    """Name of a figure over several rows, which shows all of them together and the worst."""
+    """Name of a group of rows. The table shows the rate over the group, and the group's worst row."""
     worst: Callable[..., Figure] = max
     part: int = 1
     """Divisor of the number of trials; the row itself then has no figure."""
@@ -451,7 +452,7 @@ ROWS = {row.name: row for row in rows()}
 
 
 def outcome(name: str, seed: int, number: int) -> Any:
-    """Result of a row's trial; the same trial draws the same numbers each time."""
+    """Return the outcome of a row's trial. A trial draws the same random numbers each time."""
     return ROWS[name].trial(np.random.default_rng([seed, crc32(name.encode()), number]))
 
 

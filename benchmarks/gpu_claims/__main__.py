@@ -29,7 +29,7 @@ try:
     from gpu_claims.step import LIMIT_SECONDS, ROOT, NotRun, Place, Step, group, steps
 except ModuleNotFoundError as error:
     needs = "click msgspec nvidia-ml-py psutil PyYAML"
-    raise SystemExit(f"{sys.executable} has no module `{error.name}`; the probe needs {needs}") from None
+    raise SystemExit(f"{sys.executable} has no module `{error.name}`; install {needs}") from None
 
 RESULTS = ROOT / "benchmarks/results"
 _MARK = "claims: "
@@ -166,10 +166,13 @@ def main() -> int:
         "--scale", type=float, default=1.0, help="factor for repeats and seconds (default: %(default)s)"
     )
     parser.add_argument(
-        "--results", type=Path, help="the folder of the table (default: benchmarks/results on a GPU)"
+        "--results", type=Path, help="folder for the table (default: benchmarks/results on a GPU)"
     )
     parser.add_argument(
-        "--limit", type=float, default=LIMIT_SECONDS, help="seconds a step (default: %(default)s)"
+        "--limit",
+        type=float,
+        default=LIMIT_SECONDS,
+        help="time limit of each step, in seconds (default: %(default)s)",
     )
     parser.add_argument("--list", action="store_true", help="print the steps")
     parser.add_argument("--perform", help=argparse.SUPPRESS)
@@ -181,7 +184,7 @@ def main() -> int:
         print("\n".join(f"{each.name:<32} {each.about}" for each in table_of_steps.values()))
         return 0
     if unknown := [name for name in given.step if name not in table_of_steps]:
-        raise SystemExit(f"no step {', '.join(unknown)}; there are {', '.join(table_of_steps)}")
+        raise SystemExit(f"no step {', '.join(unknown)}; choose from {', '.join(table_of_steps)}")
     why = "" if given.device == "cpu" else why_not()
     device = "none" if why else device_name(given.device)
     state = states.read(given.state)
@@ -189,7 +192,7 @@ def main() -> int:
         device, {"versions": versions("cpu" if why else given.device), "steps": {}}
     )
     for name, each in table_of_steps.items():
-        # a missing program may be installed now
+        # try again what was not run: a missing program may be installed now
         before = run["steps"].get(name, {"outcome": "not run"})["outcome"]
         if name in given.step or (not given.step and before == "not run"):
             begin = time.monotonic()
@@ -207,7 +210,10 @@ def main() -> int:
                 flush=True,
             )
         else:
-            print(f"{name}: {run['steps'].get(name, {}).get('outcome', 'left out')} before", flush=True)
+            print(
+                f"{name}: skipped; earlier: {run['steps'].get(name, {}).get('outcome', 'not run')}",
+                flush=True,
+            )
     folder = given.results or (RESULTS if device not in ("none", "cpu") else given.state.resolve().parent)
     results = folder / f"gpu-{device}.md"
     results.write_text(table(device, run, list(table_of_steps)))

@@ -39,7 +39,7 @@ class Change(NamedTuple):
     name: str
     sides: Callable[[Any, Place], tuple[TorchTarget, TorchTarget]]
     cause: str
-    """In words."""
+    """The right cause, in words."""
     is_named: Callable[[Seen], bool]
     on_cpu: bool = True
     around: Callable[[Any, Place, bool], Any] = lambda torch, place, is_new: nullcontext()
@@ -58,7 +58,7 @@ def _target(place: Place, model: Any, shape: list[int], **options: Any) -> Torch
 
 
 def _grew(seen: Seen, phase: str) -> bool:
-    """True if this phase has most of the increase of all phases."""
+    """True if this phase has more than 40 % of the increase of all phases that grew."""
     whole = sum(value for value in seen.phases.values() if value > 0)
     return seen.phases.get(phase, 0.0) > 0.4 * whole > 0
 
@@ -256,7 +256,7 @@ CHANGES = (
 
 
 def measured(change: Change, place: Place) -> Seen:
-    """Measure both sides in turns, with profiles, and the control after each."""
+    """Measure both sides in turns, with profiles, and the control after each turn."""
     if not change.under_load:
         return _measured(change, place, partial(change.around, torch_module(place), place))
     with Busy(place, "compute", 2 if place.on_gpu else 4) as load:

@@ -1,4 +1,4 @@
-"""A claim with its measured value, and the decision whether the claim holds. Pure functions."""
+"""A claim with its measured value, and the decision whether the claim holds."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def paired_ratio(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
     of: Callable[[Sequence[float]], float],
 ) -> tuple[float, float, float]:
-    """Return the ratio of a statistic between first and second sides, with its bootstrap interval.
+    """Return the ratio of a statistic, first sides to second sides, with its 95 % bootstrap interval.
 
     Whole pairs are resampled, because requests in a block are correlated.
     """

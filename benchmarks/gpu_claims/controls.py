@@ -25,10 +25,10 @@ _INTERVAL_SECONDS = 1.6
 
 @contextmanager
 def opened(place: Place) -> Iterator[Mapping[str, Seconds]]:
-    """Open the device's controls, except those that time only a launch, which need not be repeatable."""
+    """Open the device's controls, and warm them up."""
     controls, _ = available_controls(place.device)
     if not controls:
-        raise NotRun(f"no controls of {place.device} here")
+        raise NotRun(f"no controls are available for {place.device}")
     with ExitStack() as stack:
         works = {name: stack.enter_context(control()) for name, control in controls.items()}
         for work in works.values():
@@ -38,7 +38,7 @@ def opened(place: Place) -> Iterator[Mapping[str, Seconds]]:
 
 
 def seconds(work: Seconds, repeats: int = _REPEATS) -> float:
-    """Return the median of one execution, in seconds."""
+    """Return the median time of one execution, in seconds."""
     return statistics.median(work() for _ in range(repeats))
 
 
@@ -72,7 +72,7 @@ def repeat(place: Place) -> list[Measured]:
 
 @step(
     "controls-memory-hog",
-    "a process that copies memory takes turns with ours: controls stay, and runs are tagged",
+    "beside a process that copies memory, controls do not change, and runs are tagged",
 )
 def memory_hog(place: Place) -> list[Measured]:
     """Claim: controls do not change beside a process that copies memory.
@@ -116,7 +116,7 @@ def _tagged(place: Place, load: Busy) -> list[Measured]:
         _further(probe, 1)
         without = _further(probe, count)
         with load.at_work():
-            _further(probe, 1)  # the run's sample may include the second before
+            _further(probe, 1)  # not counted: the run's NVML sample may include the second before the load
             beside = _further(probe, count)
     finally:
         probe.stop()
@@ -140,12 +140,14 @@ def _further(probe: Probe, count: int) -> Sequence[Run]:
         if len(runs) >= count:
             return runs[:count]
         time.sleep(0.1)
-    raise RuntimeError(f"a probe made no {count} runs in {60 + count * 2 * _INTERVAL_SECONDS:g} s")
+    raise RuntimeError(
+        f"the probe finished fewer than {count} runs in {60 + count * 2 * _INTERVAL_SECONDS:g} s"
+    )
 
 
-@step("controls-neighbour", "controls beside a neighbour; a changed image moves the canary alone")
+@step("controls-neighbour", "controls beside a neighbour; a changed image changes only the canary")
 def neighbour(place: Place) -> list[Measured]:
-    """Measure the ratio of a canary's shift to the control's: once beside a neighbour, once with twice the work."""
+    """Measure the shifts of a canary and of a control: beside a neighbour, and after the canary's work doubled."""
     torch = torch_module(place)
     width = 4096 if place.on_gpu else 512
     matrix = torch.randn(width, width, device=place.device)
@@ -189,7 +191,7 @@ def neighbour(place: Place) -> list[Measured]:
     ]
 
 
-@step("controls-power-cap", "a power cap by load of our own processes is recognised", needs_gpu=True)
+@step("controls-power-cap", "a power cap under the benchmark's own load is recognised", needs_gpu=True)
 def power_cap(place: Place) -> list[Measured]:
     """Measure NVML's seconds of `sw_power_cap` and the SM clock during matrix products in half precision."""
     from infercanary.probe.gpu.cuda_driver import pci_bus_id
@@ -223,7 +225,7 @@ def power_cap(place: Place) -> list[Measured]:
     sampler.close()
     if capped <= 0:
         raise NotRun(
-            f"the load did not reach the power limit (clock at {statistics.fmean(clocks):.2f} of its start)"
+            f"the load did not reach the power limit (clock: {statistics.fmean(clocks):.2f} times its first value)"
         )
     return [
         Measured(

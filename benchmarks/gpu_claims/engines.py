@@ -1,4 +1,4 @@
-"""Engines: ONNX Runtime on CUDA, torch's modes against each other, and a server with continuous batching."""
+"""Claims on engines: ONNX Runtime on CUDA, torch's modes, and a server with continuous batching."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def _model(path: Path) -> str:
 
 
 @step(
-    "engine-onnxruntime", "ONNX Runtime: provider order, and an operator that falls back to the CPU, by name"
+    "engine-onnxruntime", "ONNX Runtime: order of providers, and the name of an operator that runs on the CPU"
 )
 def onnxruntime(place: Place) -> list[Measured]:
-    """Check the order of providers and the fallback to the CPU.
+    """Check the order of providers, and the name of the operator that runs on the CPU.
 
-    Needs onnxruntime-gpu on a GPU; on a CPU, the same code runs on the CPU's provider.
+    A GPU needs onnxruntime-gpu; without a GPU, all operators run on the CPU.
     """
     need("onnxruntime", "onnx", "numpy")
     import onnxruntime as ort
@@ -127,18 +127,18 @@ def onnxruntime(place: Place) -> list[Measured]:
     ]
 
 
-@step("engine-streaming", "a server that streams with continuous batching: Transformers'")
+@step("engine-streaming", "a stream of a server with continuous batching (Transformers)")
 def streaming(place: Place) -> list[Measured]:
-    """Measure the latency of a token of a tiny model, alone and beside other requests.
+    """Compare the sum of a stream's phases with its whole duration.
 
-    The model has random weights, so nothing is downloaded.
+    The model is tiny and has random weights, so nothing is downloaded.
     """
     torch_module(place)
     command = Path(sys.executable).with_name("transformers")
     if importlib.util.find_spec("transformers") is None or not (
         command.exists() or shutil.which("transformers")
     ):
-        raise NotRun("needs transformers[serving] (vLLM and SGLang were not to be had)")
+        raise NotRun("needs transformers[serving]")
     from infercanary.probe.targets import make
 
     with _serving(place, str(command if command.exists() else "transformers")) as url:
@@ -223,12 +223,14 @@ def _needs(name: str, modules: tuple[str, ...], what: str) -> None:
 _needs(
     "vllm",
     ("vllm",),
-    "vLLM is installed, and needs a model: run `vllm serve`, then the target `openai` against it",
+    "no model for vLLM is given; run `vllm serve`, and measure it with the target `openai`",
 )
 _needs(
     "sglang",
     ("sglang",),
-    "SGLang is installed, and needs a model: start it, then the target `openai` against it",
+    "no model for SGLang is given; start SGLang, and measure it with the target `openai`",
 )
-_needs("mps", (), "needs a host with an MPS daemon, and a second tenant: nvidia-cuda-mps-control -d, as root")
-_needs("locked-clocks", (), "needs root on the host; a clock lock is tested over the scripted driver only")
+_needs("mps", (), "needs an MPS daemon (as root: nvidia-cuda-mps-control -d) and a second tenant")
+_needs(
+    "locked-clocks", (), "needs root on the host; clock locks are tested only with a stand-in for the driver"
+)

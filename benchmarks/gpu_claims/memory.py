@@ -48,9 +48,9 @@ print(json.dumps(found))
 """.replace("MODEL_BYTES", str(_MODEL_BYTES))
 
 
-@step("memory", "device memory of context, torch, model and an in-process probe, apart")
+@step("memory", "device memory of a context, of torch, of a model, and of an in-process probe")
 def memory(place: Place) -> list[Measured]:
-    """Measure new processes by NVML's memory in use. No other process may start on the device meanwhile."""
+    """Measure new processes by NVML's memory in use. No other process may start on the device during the step."""
     torch_module(place)
     trials = place.times(4, least=2)
     bare, full = ([json.loads(child(place, _CODE, str(on))) for _ in range(trials)] for on in (False, True))

@@ -1,4 +1,4 @@
-"""State of a run in one file: finished steps with their outcomes, and the device.
+"""State of a run in one file: outcomes of the finished steps, by device.
 
 The file can be moved between machines.
 """

@@ -22,7 +22,7 @@ MODULES = ("timing", "controls", "tenant", "memory", "changes", "restarts", "var
 
 
 class NotRun(Exception):
-    """The step cannot run here. The text has the reason and the missing requirement."""
+    """The step cannot run here. The message names the reason or the missing requirement."""
 
 
 class Place(NamedTuple):
@@ -52,7 +52,7 @@ class Step(NamedTuple):
     about: str
     function: Callable[[Place], list[Measured]]
     needs_gpu: bool
-    """False if the step's logic also runs on a CPU, or only with a stand-in."""
+    """False if the step's logic also runs on a CPU, or if the step uses a stand-in."""
     stand_in: bool
     """True if the step uses a stand-in and never needs a device."""
 
@@ -83,7 +83,8 @@ def steps() -> dict[str, Step]:
 def group(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """Run a process in a separate group, which is killed at the end of the block, however this process ends.
 
-    A killed process cannot clean up. So a guard waits at a pipe that only this process holds open.
+    A killed process cannot clean up. So a guard process waits for the end of a pipe that only this process holds open,
+    and then kills the group.
     """
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -138,14 +139,14 @@ def child(place: Place, code: str, *arguments: str, seconds: float = 200.0) -> s
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"a child ended with {done.returncode}: {done.stderr.strip()[-600:]}")
+        raise RuntimeError(f"child process ended with {done.returncode}: {done.stderr.strip()[-600:]}")
     return done.stdout
 
 
 class Busy:
     """Processes that keep the device busy within :meth:`at_work`, by matrix products or copies.
 
-    They start once and wait for commands, because a start takes longer than the measurements beside them.
+    The processes start once and wait for commands, because a start takes longer than a measurement.
     """
 
     def __init__(self, place: Place, kind: Literal["compute", "memory"], count: int = 1) -> None:
@@ -189,13 +190,13 @@ class Busy:
                 process.stdin.write(f"{command}\n")
                 process.stdin.flush()
             except BrokenPipeError:
-                raise RuntimeError(f"a load of our own ended before it was to {command}") from None
+                raise RuntimeError(f"a load process ended before the command `{command}`") from None
 
     def _all_say(self, state: str) -> None:
         for process in self._processes:
             assert process.stdout is not None
             if process.stdout.readline().strip() != state:
-                raise RuntimeError(f"a load of our own ended before it was {state}")
+                raise RuntimeError(f"a load process ended before it was {state}")
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:

@@ -1,6 +1,6 @@
 """Measures the cost of a probe for a tenant.
 
-The probe is paused and resumed every 2 s in one server process, in random order.
+In one server process, blocks of 2 s with a running probe and with a paused probe form pairs in random order.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SETTLE_SECONDS = 0.2
 _PAIRS = 90
 
 
-@step("tenant", "a server's p50 and p99 with the probe over without it, blocks of 2 s as pairs")
+@step("tenant", "ratio of a server's p50 and p99 with the probe to those without, in pairs of 2 s blocks")
 def tenant(place: Place) -> list[Measured]:
-    """Measure with requests back to back, and with a run each second (ten times the default)."""
+    """Measure with requests back to back, and with a run each second (ten times as often as by default)."""
     torch = torch_module(place)
     network, shape = model(place)
     shape = [1, *shape[1:]]

@@ -28,7 +28,7 @@ for _path in sorted((ROOT / "tests/gpu").glob("test_*.py")):
 
 
 def _stand_in(name: str, about: str, path: str, chosen: str) -> None:
-    words = f"{about}; a stand-in in place of the driver"
+    words = f"{about}; with a stand-in for the driver"
     _register(name, words, f"{about} (over a stand-in)", path, "-k", chosen, is_stand_in=True)
 
 
@@ -44,7 +44,7 @@ _stand_in(
 )
 _stand_in(
     "tensorrt-stand-in",
-    "TensorRT's code paths; never run on the real library",
+    "TensorRT's code paths; not tested with the real library",
     "tests/integration/probe/test_cuda_engines.py",
     "tensorrt",
 )

@@ -28,7 +28,7 @@ def model(place: Place) -> tuple[Any, list[int]]:
 
 
 def target(place: Place, mode: str) -> TorchTarget:
-    """Return an unopened target of the model in one mode."""
+    """Return a target of the model in one mode; the target is not open yet."""
     torch = torch_module(place)
     made, shape = model(place)
     inputs, options = [{"shape": shape}], {"device": place.device}

@@ -24,7 +24,7 @@ _TF32_OFF = "env.NVIDIA_TF32_OVERRIDE=0"  # only cuBLAS reads this variable
 
 @step("ab-variable", "`ab --b env.NAME=VALUE`: one model, and a variable that turns TF32 off for B alone")
 def variable(place: Place) -> list[Measured]:
-    """Run both sides as processes of this interpreter, without Docker, in turns as in `ab`."""
+    """Run `ab` with both sides as processes of this interpreter, without Docker."""
     torch_module(place)
     need("numpy", "scipy", "docker", "rich")
     width = 4096 if place.on_gpu else 128
