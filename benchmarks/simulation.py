@@ -259,7 +259,7 @@ def shared(waits: float = 0.0, crowds: float = 0.0, cores: float = 0.1, received
         waits: CPU wait caused by other containers, as a share of the latency.
         crowds: CPU wait caused by processes inside the container, as a share of the latency.
         cores: CPU use inside the container, in cores.
-        received: Received segments per second.
+        received: TCP segments received per second.
     """
 
     def fields(rng: np.random.Generator, seconds: Floats) -> dict[str, Any]:
