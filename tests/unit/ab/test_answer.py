@@ -1,4 +1,4 @@
-"""The answer of an experiment, as a document and as every format of the command."""
+"""The result of an experiment, as a document and in every format of the command."""
 
 import json
 import math
@@ -32,7 +32,7 @@ SOURCE = "https://github.com/acme/search"
 
 
 def turn(rng, level, torch="2.7.0", contended=0, canaries=("c",)):
-    """A turn as a probe would give it: 12 runs around a level of its own."""
+    """Return a turn like a probe's: 12 runs around a separate level for each start."""
     starts = {}
     for canary in canaries:
         of = level * math.exp(rng.gauss(0, 0.005))
@@ -61,7 +61,7 @@ def turn(rng, level, torch="2.7.0", contended=0, canaries=("c",)):
 
 
 def in_turn(pairs):
-    """Pairs whose starts began in turn: A B B A A B …"""
+    """Return pairs whose starts ran in the order A B B A A B …"""
     for number, pair in enumerate(pairs):
         for late, side in enumerate(pair if number % 2 == 0 else pair[::-1]):
             for canary, start in side.starts.items():
@@ -92,7 +92,7 @@ def document(found, answer):
 
 
 def shown(capsys, found, ended="clear", signal=0, judge=JUDGE, **output):
-    """Exit code and output of the command."""
+    """Return exit code and output of the command."""
     code = command.show(result(found, ended), judge, signal, Output(**output))
     return code, capsys.readouterr().out
 
@@ -197,7 +197,7 @@ def test_a_claim_decides_the_exit_code(capsys, shift, claimed, state, code):
 
 
 def test_an_experiment_goes_on_until_the_claim_is_known():
-    """The verdict is clear after two pairs, and the claim is not: it goes on, to its last start."""
+    """The verdict is clear after two pairs, but the claim is not. So the experiment continues to its last start."""
     judge, rng = ExperimentJudge(12, claimed=-0.5), random.Random(2)
     wide = [TurnPair(turn(rng, 0.02), turn(rng, 0.01 * math.exp(rng.gauss(0, 0.4)))) for _ in range(12)]
     done = [judge.decisions(wide[:n])["c"].done for n in range(1, 13)]
@@ -247,7 +247,7 @@ def test_a_canary_of_one_side_is_not_judged():
 
 
 def test_the_policy_in_use_decides_and_is_named():
-    """A shift of 2 % is no change by default, and is one where 1.5 % counts."""
+    """A shift of 2 % is within the default's smallest effect, but beyond 1.5 %."""
     rng = random.Random(4)
     found = [TurnPair(turn(rng, 0.02), turn(rng, 0.0204)) for _ in range(12)]
     strict = ExperimentJudge(12, EXPERIMENT.but(smallest_effect=0.015, clear_zone=0.005, confidence=0.9))

@@ -57,7 +57,7 @@ def test_what_docker_says_is_one_line(error, line):
 
 
 def test_a_pull_that_fails_says_why_and_what_to_do():
-    """In the words of a real registry and daemon."""
+    """The message of a real registry and daemon."""
     answer = 'Get "http://h/v2/": dial tcp 127.0.0.1:1: connect: connection refused'
     client: Any = Registry({"error": answer})
     with pytest.raises(UsageError) as error:
@@ -73,7 +73,7 @@ def test_only_a_missing_image_is_pulled(capsys):
 
 
 class Registry:
-    """Docker's client, of a daemon without an image until it is pulled; the pull has this one line."""
+    """Docker client of a daemon that must pull the image; the pull prints this line."""
 
     def __init__(self, line):
         self._line, self._is_here = line, False
@@ -89,7 +89,7 @@ class Registry:
 
 
 def docker_client():
-    """Docker's client, of a daemon that has every image, and does as it is told."""
+    """Docker client of a daemon that has every image and accepts every command."""
     answers = {"inspect_image": {"Id": "sha256:1"}, "inspect_container": {}}
     return Mock(
         base_url="http+docker://localhost",
@@ -121,7 +121,7 @@ def test_settings_are_copied_into_the_container():
     ],
 )
 def test_the_reaper_watches_a_container_until_docker_confirms_its_end(answer, is_forgotten):
-    """From before it is created, since this process may be killed meanwhile."""
+    """The reaper watches from before the container's creation, because this process may be killed meanwhile."""
     client, reaper = docker_client(), Mock(spec=Reaper)
     client.remove_container.side_effect = answer
     client.create_container.side_effect = lambda *_, **options: order.append(options["name"])

@@ -45,8 +45,9 @@ def pair(log, se=0.002):
 
 
 def experiment(rng, sd, effect=0.0, trend=0.0, bad_luck=0.0, most=MOST):
-    """As `infercanary ab` goes on: pairs until it is decided. ``trend`` is what each turn adds, ``bad_luck`` the share
-    of starts that something slowed by up to 60 %."""
+    """Simulate `infercanary ab`: pairs until a decision. Each turn adds ``trend``. A share ``bad_luck`` of
+    starts is slowed by up to 60 %.
+    """
     pairs: list[Any] = []
     turn = 0
     while True:
@@ -75,7 +76,8 @@ def rates(count, seed=1, **kwargs):
 @pytest.mark.parametrize(
     ("count", "sd", "effect", "more", "called", "pairs"),
     [
-        *((400, sd, 1.0, {}, (0.0, 0.0076), 99) for sd in (0.002, 0.01, 0.03, 0.15)),  # nothing is assumed about it
+        # no restart variance is assumed
+        *((400, sd, 1.0, {}, (0.0, 0.0076), 99) for sd in (0.002, 0.01, 0.03, 0.15)),
         (400, 0.01, 1.0, {"bad_luck": 0.15}, (0.0, 0.005), 99),
         (400, 0.01, 1.0, {"trend": 0.01}, (0.0, 0.005), 99),
         (150, 0.01, 1.05, {}, (0.97, 1.0), 8),
@@ -122,7 +124,7 @@ def test_swapping_the_images_turns_the_sign(values):
 
 
 def test_what_the_runs_leave_open_stays_open():
-    """Three pairs that agree by chance: the runs within the starts scatter."""
+    """Three pairs agree by chance, but the runs within starts scatter."""
     assert estimate([pair(0.05, 0.03)] * 3).se == pytest.approx(0.03 / math.sqrt(3))
     assert decide([pair(0.05, 0.03)] * 3, MOST).verdict == "inconclusive"
 
@@ -156,7 +158,7 @@ def test_a_change_counts_when_two_looks_show_it():
     assert not decide(pairs[:3], MOST).done
     decision = decide(pairs[:4], MOST)
     assert (decision.verdict, decision.done, len(decision.looks)) == ("regressed", True, 3)
-    # The last planned look is the first to show it: one pair more.
+    # If only the last planned look shows the change, one more pair is needed.
     few = [pair(0.15 + x / 1000) for x in range(3)]
     assert not decide(few, 3).done
     assert decide(pairs[:4], 3) == decide(pairs[:4], 3)._replace(verdict="regressed", done=True)

@@ -40,7 +40,7 @@ def test_what_changed_is_called_and_nothing_else(words):
     ],
 )  # fmt: skip
 def test_a_verdict_is_in_the_measures_own_direction(name, ratio, state, shift):
-    """One value a start is enough, and starts that are the same to the byte make it certain."""
+    """One value for each start is enough, and equal values in all pairs make the verdict certain."""
     pairs = [(start({name: [2e9]}), start({name: [2e9 * ratio]})) for _ in range(4)]
     (found,) = measures.decide(pairs, PairJudge(MOST))[0].values()
     assert found.state == state and found.shift == pytest.approx(shift)
@@ -57,7 +57,7 @@ def test_a_pair_that_lacks_a_measure_does_not_count_for_it():
 
 
 def pairs(ratios, latency=1.0):
-    """Of each pair, the throughput of B over that of A at batch 8; and of all, its latency over that of A."""
+    """Return pairs with these throughput ratios of B to A at batch 8, and one latency ratio for all pairs."""
     sides = [
         [
             Turn({CANARY: start({AT_8: [250.0 * r]}, seconds=0.02 * slower)}, {}, 9.0)
@@ -73,8 +73,8 @@ def pairs(ratios, latency=1.0):
     [
         ([1.0, 0.75, 1.0, 0.75], 1.0, MOST, "latency", True),
         ([1.0, 0.75, 1.0, 0.75], 1.0, MOST, "all", False),
-        ([1.0, 0.75, 1.0, 0.75], 1.0, 4, "all", True),  # but not for ever
-        ([1.0, 0.75], 2.0, MOST, "all", True),  # slower is the answer
+        ([1.0, 0.75, 1.0, 0.75], 1.0, 4, "all", True),  # the number of starts is limited
+        ([1.0, 0.75], 2.0, MOST, "all", True),  # slower is a clear result
         ([1.0, 1.25, 1.0, 1.25], 1.0, MOST, "all", True),
     ],
 )
@@ -86,7 +86,7 @@ def test_an_experiment_goes_on_while_something_looks_worse(ratios, latency, most
     ("gate", "claimed", "code"), [("all", None, 1), ("latency", None, 0), ("all", 0.0, 0)]
 )
 def test_the_exit_code(gate, claimed, code):
-    """A claim is about latency alone."""
+    """A claim concerns only latency."""
     arms = ArmSummary(name="a"), ArmSummary(name="b", settings={"cpus": "2"})
     result = Result(arms, pairs([0.8, 0.81, 0.79, 0.8, 0.8]), (), "clear", 9.0)
     found = ExperimentJudge(MOST, claimed=claimed, gate=gate).answer(CANARY, result)

@@ -1,4 +1,4 @@
-"""Selection of counted runs if other work on the host came and went."""
+"""Counted runs, if other work on the host comes and goes."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from infercanary.judge.model import Generation, Sample, Start
 
 
 def start(tags, level=0.02):
-    """A start with a run for each of ``tags``; contended runs take twice as long."""
+    """Return a start with one run for each of ``tags``; contended runs take twice as long."""
     samples = [
         Sample(sequence=i, canary="c", started_at=float(i), outcome="ok", median=level * (2 if tag else 1),
                tags=(tag,) if tag else ())
@@ -17,7 +17,7 @@ def start(tags, level=0.02):
 
 
 def pairs(*counts, tag="cpu_wait_outside"):
-    """Pairs of starts with 12 runs, so many of them contended: of A and of B."""
+    """Return pairs of starts of 12 runs; ``counts`` has the numbers of contended runs of A and B."""
     return [tuple(start([tag] * n + [""] * (12 - n)) for n in pair) for pair in counts]
 
 
@@ -26,8 +26,8 @@ def pairs(*counts, tag="cpu_wait_outside"):
     [
         ([(0, 0)] * 3, 3, ""),
         ([(4, 0), (0, 3), (2, 2), (0, 0)], 4, "11 of 96 runs excluded: contended"),
-        ([(8, 0), (0, 8), (0, 0), (0, 0)], 2, "48 of 96 runs"),  # a pair without enough quiet runs
-        # More threads than CPUs: its runs wait in start after start.
+        ([(8, 0), (0, 8), (0, 0), (0, 0)], 2, "48 of 96 runs"),  # in two pairs too few runs are quiet
+        # More threads than CPUs: runs of B wait for a CPU in every start.
         ([(1, 4), (0, 3), (1, 5), (0, 4), (0, 5)], 5, "all runs count"),
         ([(12, 11)] * 4, 4, "most runs were contended; all runs count"),
     ],
@@ -43,7 +43,7 @@ def test_what_neighbours_slowed_at_random_is_left_out(counts, kept, note):
 
 
 def test_what_an_image_does_to_itself_counts():
-    """A busy loop in B takes the CPU for half of its runs, and in A and B a neighbour does now and then."""
+    """A busy loop in B uses the CPU during half of its runs; in A and B a neighbour uses it at times."""
     crowded = start(["cpu_wait_outside"] * 2 + [""] + ["cpu_wait_inside"] * 6 + [""] * 3)
     found, notes = counted([(pairs((2, 0))[0][0], crowded)] * 4)
     assert notes[0].startswith("16 of 96 runs")

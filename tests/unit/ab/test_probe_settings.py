@@ -27,7 +27,7 @@ def test_settings_of_an_experiment(tmp_path):
         ({"sweep": {}}, {"every_seconds": 20.0}),
         ({"sweep": {"seconds": 2}}, {"seconds": 2, "every_seconds": 4.0}),
         ({"sweep": {"seconds": 0.2, "every_seconds": 3600}}, {"seconds": 0.2, "every_seconds": 1.0}),
-        # What is wrong is left to the probe.
+        # The probe reports wrong settings.
         ({"sweep": 3}, 3),
         ({"sweep": {"seconds": "a"}}, {"seconds": "a"}),
         ({}, None),

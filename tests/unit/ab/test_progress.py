@@ -29,7 +29,7 @@ def test_a_closed_standard_error_does_not_end_it(monkeypatch):
 
 
 def test_what_the_parent_ignores_stays_ignored():
-    """`nohup`, and a shell's background job: the experiment is to outlive the terminal."""
+    """With `nohup`, or as a shell's background job, the experiment must outlive the terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         interruption = Interruption()

@@ -21,7 +21,7 @@ def read(*images, path="", both=(), a=(), b=()):
 
 @pytest.fixture
 def here(monkeypatch, tmp_path):
-    """A working folder with settings of a probe."""
+    """Working folder with settings of a probe."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOKEN", "secret")
     Path("probe.yaml").write_text(yaml.safe_dump(PROBE))
@@ -106,7 +106,7 @@ def test_settings_that_differ_are_named_as_they_were_given(here):
 
 @pytest.fixture
 def mistake(monkeypatch, infercanary):
-    """What `infercanary ab` prints on wrong use: one line, and exit code 2. Docker must not be needed for it."""
+    """Return a function that runs a wrong `infercanary ab`: one line and exit code 2, without Docker."""
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
 
     def mistake(*arguments):

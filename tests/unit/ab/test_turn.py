@@ -14,14 +14,14 @@ from infercanary.contract.report import Family, Point, Report, Run, encode
 
 
 def reader(runs=8):
-    """A turn that was started, of an arm that runs on."""
+    """Return the reader of a started turn, whose arm keeps running."""
     made = TurnReader(Mock(), Plan(12, runs, 60, 60), time.monotonic() + 60, Interruption())
     made._urls, made._start = ["http://published"], 0.0
     return made
 
 
 def report(interval, swept_at, runs, at):
-    """A probe with one canary and so many runs, the first at 0 and the last then."""
+    """Return the report of a probe with one canary and ``runs`` runs; the first began at 0, all others at ``at``."""
     of = {"infercanary_sweep_interval_seconds": interval, "infercanary_sweep_timestamp_seconds": swept_at}
     families = [
         Family(
@@ -41,12 +41,12 @@ def report(interval, swept_at, runs, at):
     ("interval", "swept_at", "run_at", "runs", "is_enough"),
     [
         (None, None, 5.0, 7, False),
-        (None, None, 5.0, 8, True),  # it is not swept
+        (None, None, 5.0, 8, True),  # no sweep
         (4.0, None, 5.0, 8, False),
-        (4.0, 6.0, 5.0, 8, False),  # the next run brings what it gave
+        (4.0, 6.0, 5.0, 8, False),  # the next run reports the points
         (4.0, 4.0, 5.0, 8, True),
-        (4.0, None, 17.0, 8, True),  # no point gave numbers
-        (3600.0, None, 5.0, 8, True),  # of a server's own probe: not within this experiment
+        (4.0, None, 17.0, 8, True),  # the sweep gives no points
+        (3600.0, None, 5.0, 8, True),  # a server's own probe, which sweeps too rarely for this experiment
     ],
 )
 def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(interval, swept_at, run_at, runs, is_enough):
@@ -59,12 +59,12 @@ def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(interval, swept_
 def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
     monkeypatch,
 ):
-    """Two canaries open one after the other, and answer 5 s and 11 s after the start; each warms up for 2 s."""
+    """Two canaries open one after the other, and answer 5 s and 11 s after the start. Each warms up for 2 s."""
     now = 0.0
     monkeypatch.setattr(turn, "time", SimpleNamespace(monotonic=lambda: now))
 
     async def fetched(url, cursor, _seconds):
-        """What the probe says now."""
+        """Return the probe's current report."""
         opened = [name for name, at in {"a": 7.0, "b": 13.0}.items() if now >= at]
         steps = [Point((name, "warm_up"), 2.0) for name in opened]
         states = [Point((name, "opening"), float(name not in opened)) for name in "ab"]
@@ -86,7 +86,7 @@ def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
 
 
 def test_a_server_that_restarts_within_its_start_is_no_start(monkeypatch):
-    """Its runs would be those of two starts. A restart before the first run does no harm."""
+    """The runs would be of two starts. A restart before the first run is harmless."""
     boots = iter((("first", 0), ("second", 3), ("second", 4), ("third", 0)))
 
     async def fetched(url, cursor, _seconds):

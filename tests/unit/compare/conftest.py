@@ -8,7 +8,7 @@ from infercanary.probe.journal import Journal
 
 @pytest.fixture
 def write(tmp_path):
-    """A file of these lines or bytes, and its path."""
+    """Write a file of these lines or bytes, and return its path."""
 
     def write(name, content):
         path = tmp_path / name
@@ -23,7 +23,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def numbers():
-    """Latencies around a level, with 1 % of noise."""
+    """Return latencies around a level, with 1 % noise."""
 
     def numbers(level=0.02, count=100, seed=1, noise=0.01):
         rng = random.Random(seed)
@@ -34,7 +34,7 @@ def numbers():
 
 @pytest.fixture
 def journal(tmp_path):
-    """A journal as the probe writes it, with one boot for each of ``levels``."""
+    """Write a journal like a probe's, with one boot for each of ``levels``."""
 
     def journal(
         name,
@@ -64,7 +64,7 @@ def journal(tmp_path):
                         "phases": {"h2d": 0.002, "compute": median - 0.002},
                         "controls": {"cpu_spin": 4e-4 * control * rng.lognormvariate(0, 0.003)},
                     }  # fmt: skip
-                    known = (outputs or {}) if i else {}  # there is none before the first steady run
+                    known = (outputs or {}) if i else {}  # the first run is not steady, and reports no output
                     writer.append(
                         [Run(**(run | fields))], {"torch": torch, "python": "3.11", **(more or {})}, known
                     )

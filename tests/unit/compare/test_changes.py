@@ -50,7 +50,8 @@ def test_a_restart_of_another_image_is_reported_with_its_changes(journal):
     later = journal("b", [0.03], torch="2.13.0", scheduled_at=0.0, boot="new")
     recording = read([path, later])
     series = recording.canaries["resnet18"]
-    parts: list[Any] = [[each[i] for i in (0, 2, 1)] for each in series[:3]]  # in the order of the files
+    # starts in the order of files, not of time
+    parts: list[Any] = [[each[i] for i in (0, 2, 1)] for each in series[:3]]
     series = RecordedRuns(*parts)
     result = scan_runs("resnet18", series, components=recording.components)
     (change,) = result.changes
@@ -61,7 +62,7 @@ def test_a_restart_of_another_image_is_reported_with_its_changes(journal):
 
 
 def test_a_change_names_all_that_began_near_it(journal):
-    """A container that restarted at once: the two runs of its first boot are no place of their own."""
+    """A container restarted at once. The two runs of its first boot are too few for a separate change."""
     paths = [
         journal("a", [0.02]),
         journal("b", [0.03], count=2, torch="2.8.0"),

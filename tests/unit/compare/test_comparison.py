@@ -70,7 +70,7 @@ def test_restart_variance_is_assumed_until_a_restart_is_seen(numbers):
     ],
 )  # fmt: skip
 def test_runs_that_fail_are_no_reason_to_pass(numbers, level, failed_before, failed_after, verdict):
-    """A regression stays one; nothing else follows from the runs that did not fail."""
+    """A regression is called in spite of failures. Any other verdict needs runs that succeed."""
     old = series(numbers, 0.02)._replace(attempts=Attempts(100, failed_before))
     new = RecordedRuns([np.array(numbers(level, seed=7))], attempts=Attempts(100, failed_after))
     result = compare_runs("", old, new, restart_sd=0.0, claimed=1.0)
@@ -92,7 +92,7 @@ def test_a_rise_of_many_runs(before, after, rose):
 
 @given(st.integers(1, 60), st.integers(0, 60), st.integers(3, 60), st.integers(0, 60))
 def test_a_rise_is_what_chance_makes_in_less_than_one_of_a_thousand(begun, failed, after, failed_after):
-    """By counting: in how many of the ways to deal the failures would so many be the candidate's?"""
+    """The exact test counts the ways to distribute the failures in which the candidate has at least as many."""
     failed, failed_after = min(failed, begun), min(failed_after, after)
     both, every = failed + failed_after, begun + after
     ways = sum(
@@ -128,7 +128,8 @@ SAME = {"control": 1.0, "outputs": {"resnet18": (1.0, 2.5)}, "measures": {"outpu
         ({"more": {"settings:resnet18": "1"}}, {"more": {"settings:resnet18": "2"}}, ": image or settings; canary"),
         ({"more": {"settings:resnet18": "1"}}, {"more": {"settings:resnet18": "1"}}, ""),
         ({}, {"more": {"model:resnet18": "file:2", "settings:resnet18": "2"}}, ""),
-        # A factory's last bits differ with the instruction set, and with them the digest; the answer is the same.
+        # A factory's weights may differ in the last bits with the instruction set. This changes the digest, but not
+        # the output.
         ({"more": {"model:resnet18": "weights-a.l"}},
          {"more": {"model:resnet18": "weights-b.l"}, "outputs": {"resnet18": (1.0, 2.500001)}}, ""),
         ({"more": {"model:resnet18": "weights-a.l"}},

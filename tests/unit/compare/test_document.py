@@ -33,7 +33,7 @@ def facts(document):
 
 
 def overview():
-    """Rows of stores, one with a long name."""
+    """Return an overview of stores; one row has a long name."""
     row = OverviewRow(
         canary="resnet18", host="gpu-host-1", service="search", image=f"registry.test/{'team/' * 9}search:1",
         origin="1.5", engine="torch 2.13.0", device="NVIDIA H100 80GB HBM3", starts=3, runs=123_456, model="file:1",
@@ -73,7 +73,7 @@ def test_golden_text(journal, tmp_path, monkeypatch):
 
 
 def test_a_bottleneck_is_named_only_for_a_change(journal):
-    """ "unknown 228 %, scheduling -35 % of the change" stood under a shift of -3.2 % [-31.5, +36.8]."""
+    """Regression: "unknown 228 %, scheduling -35 % of the change" for a shift of -3.2 % [-31.5, +36.8]."""
     old = read([journal("old", [0.02, 0.0201])]).canaries["resnet18"]
     for name, levels, is_named in (("shaky", [0.016, 0.027], False), ("new", [0.026, 0.0261], True)):
         new = read([journal(name, levels, phases={"queue": 0.010})]).canaries["resnet18"]

@@ -67,7 +67,7 @@ def test_environments_and_boots_are_picked_by_the_beginning_of_their_ids(journal
 
 
 def test_twice_as_many_canaries_take_twice_as_many_steps(write):
-    """A journal may have a thousand, each in hundreds of boots."""
+    """A journal may have a thousand canaries, each in hundreds of boots."""
 
     def steps(canaries):
         line = '{"boot_id":"b%d","environment":"e","run":{"sequence":%d,"canary":"c%d","scheduled_at":1,"started_at":1,'
@@ -104,7 +104,7 @@ def test_twice_as_many_canaries_take_twice_as_many_steps(write):
     ],
 )
 def test_only_steady_runs_that_ended_well_count(journal, fields, counts, fails, why):
-    """Those that failed are counted whatever they are tagged; a run that was skipped as busy never began."""
+    """Failed runs count as failures even with a tag. A run that was skipped as busy never began."""
     path = journal("a", [0.02], count=2)
     journal("a", [0.02], count=3, boot="b", **fields)
     series = read([path]).canaries["resnet18"]
@@ -128,7 +128,7 @@ def test_only_steady_runs_that_ended_well_count(journal, fields, counts, fails, 
 def test_a_journal_of_small_parts_has_bounds(
     journal, write, monkeypatch, bound, most, repeated, count, message
 ):
-    """Each part takes many times its size in memory: 64 MiB of them took 900 MiB."""
+    """Each part needs many times its size in memory: 64 MiB of such parts took 900 MiB."""
     monkeypatch.setattr(journals, bound, most)
     whole = Path(journal("a", [0.02], count=3)).read_bytes()
     old, _, new = repeated.partition(b"=>")

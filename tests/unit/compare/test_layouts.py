@@ -18,11 +18,11 @@ from infercanary.compare.rows import File
 from infercanary.compare.table import numbers
 from tests.scenarios import scenarios
 
-COUNT = 120  # more than the rows whose keys are the columns
+COUNT = 120  # more than the rows whose keys define the columns
 HALF = COUNT // 2
 X = [0.02 + 1e-5 * (i * 37 % 100) for i in range(COUNT)]
 
-# « » is repeated for each run; the comma at the end of the last one is left out.
+# The text in « » is repeated for each run, without the comma at the end of the last one.
 LAYOUTS = {
     "hyperfine": '{"results": [{\n"command": "./a b", "mean": 1.0, "times": [«%(s)r,»], "exit_codes": [«0,»]}]}',
     "pytest-benchmark": '{"machine_info": {},\n"benchmarks": [{"group": null, "name": "test_a[1]", "stats":'
@@ -50,14 +50,14 @@ LAYOUTS = {
     "«%(s).6f,0.0,0.0,0.0,0.1,0.0,200,0.5\n»",
     "oha": "request-start,DNS,DNS+dialup,Response-delay,request-duration,bytes,status\n«%(i)d,0,0,0.01,%(s)r,11,200\n»",
     "ghz": '{"count": 9, "details": [«{"latency": %(ns).0f, "error": "", "status": "OK"},»]}',
-    # vLLM's and SGLang's: times to the first token, and gaps between tokens.
+    # vLLM and SGLang: times to the first token, and gaps between tokens.
     "serving": '{"backend": "vllm", "mean_ttft_ms": 1.0, "request_rate": Infinity, "completed": 9,'
     ' "input_lens": [8], "ttfts": [«%(s)r,»], "itls": [«[%(s)r, %(s)r],»], "errors": [«"",»], "output_lens": [«3,»]}',
     "aiperf": '{"metadata": {"benchmark_phase": "warmup", "was_cancelled": false}, "metrics": {"request_latency":'
     ' {"value": 9e3, "unit": "ms"}}, "error": null}\n«{"metadata": {"id": "r", "benchmark_phase": "profiling",'
     ' "was_cancelled": false}, "metrics": {"request_latency": {"value": %(ms)r, "unit": "ms"}, "osl": {"value": 9,'
     ' "unit": "tokens"}}, "error": null}\n»',
-    # Prometheus has no value for a time without requests.
+    # Prometheus returns NaN for a time without requests.
     "query_range": '{"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {"job": "a",'
     ' "status": "500"}, "values": [[7, "NaN"],«[%(i)d, "%(s)r"],»]}]}}',
     "perf_analyzer": '{"experiments": [{"experiment": {"mode": "concurrency", "value": 1}, "requests": ['
@@ -80,7 +80,7 @@ def layout(tool, latencies=X):
 
 
 def read(text, column="", *where):
-    """The series in a text, and the notes."""
+    """Return the series in a text, and the notes."""
     notes: list[str] = []
     pairs = [(name, value) for name, _, value in (pair.partition("=") for pair in where)]
     return numbers(File("f", notes, column, pairs), text.encode()), "".join(notes)
@@ -169,7 +169,7 @@ finish_reason        | stop            | abort
 
 @pytest.mark.parametrize(("column", "good", "bad"), scenarios(OUTCOMES))
 def test_failed_rows_are_failed_runs(column, good, bad):
-    """Whatever is in their latency: only what ended well must have one."""
+    """A failed row may have any latency; only a successful row needs a valid one."""
     rows = [(s if i % 2 else 0.0, good if i % 2 else bad) for i, s in enumerate(X)]
     series = read(table_of(f"ms,{column}", rows), "ms")[0][""]
     assert series.every.tolist() == pytest.approx([1e3 * s for s in X[1::2]], abs=1e-3)
@@ -274,7 +274,7 @@ FORMS: dict[str, Callable[[float], str] | str] = {
     "time;latency_ms\n": lambda s: f"x;{1e6 * s:,.0f}\n".replace(",", "\u202f"),
     "time,latency_ms\n": lambda s: f'1,"{1e6 * s:,.1f}"\n',
     "name;latency_ms\n": lambda s: f"x;{1e3 * s:.3f}ms\n".replace(".", ","),
-    "name,latency_ms\n": "«x,%(ms).3f,\n»",  # a comma behind each row
+    "name,latency_ms\n": "«x,%(ms).3f,\n»",  # a comma at the end of each row
     '{"about": {"n": 3},\n': '"latency_ms": [«%(s)r,»]}',
     '{"a": {"rows": [': '«{"id": "x", "latency_ms": %(s)r},»]}}',
     '{"latency_ms": {': '«"%(i)d": %(s)r,»}}',  # a column of pandas
@@ -291,7 +291,7 @@ def test_forms_that_people_have(head):
     if head == '{"t": [' or head.startswith(("# made", "time,")):
         assert "several columns; give --column one of: t" in refused(text)
     else:
-        with suppress(UsageError):  # or it is the only column of times
+        with suppress(UsageError):  # this may fail unless the column is the only one with times
             assert read(text)[0][""].every.tolist() == latencies.tolist()
 
 
@@ -347,7 +347,7 @@ def test_a_failed_request_of_each_tool_is_no_run(text, column, failed):
 
 
 def test_the_commands_take_such_files(infercanary):
-    """Also that files of different columns are not compared, and failed runs are counted against those before."""
+    """Files with different columns are not compared, and failed runs are compared with earlier failures."""
 
     def run(*arguments):
         return " ".join("".join(infercanary(*arguments)[1:]).split())

@@ -1,4 +1,4 @@
-"""The cause named by an answer in a notebook."""
+"""The cause that a result names in a notebook."""
 
 import dataclasses
 

@@ -22,7 +22,7 @@ SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
 
 @pytest.fixture
 def run(infercanary):
-    """Output of a command with its exit code; as one line, or an answer in JSON."""
+    """Run a command and check its exit code; return its output in one line, or its JSON."""
 
     def run(line, code=None):
         ended, out, err = infercanary(*shlex.split(line))
@@ -44,7 +44,7 @@ def verdicts(answer):
 
 
 def test_milliseconds_against_seconds_are_asked_about(run, write, numbers):
-    """Once it was "improved -99.9 %", with exit code 0."""
+    """Regression: the result was "improved -99.9 %", with exit code 0."""
     write("s", numbers())
     write("ms", numbers(level=20))
     for line in ("compare s ms", "compare ms s"):
@@ -79,7 +79,7 @@ def test_every_format_has_each_canary_and_one_exit_code(run, journal, tmp_path):
 
 
 def test_the_command_answers_as_the_judge_does(run, write, numbers, journal):
-    """On the same numbers and on the same starts: verdict, shift and interval."""
+    """On the same numbers and starts, verdict, shift and interval are equal."""
 
     def said(files):
         answer = run(f"compare {files} --json")
@@ -100,7 +100,7 @@ def test_the_command_answers_as_the_judge_does(run, write, numbers, journal):
 
 
 def test_no_text_of_others_acts_on_a_terminal(run, journal, write):
-    """`jq -r` prints a JSON text as it is; `run` looks for escapes."""
+    """`jq -r` prints text from JSON unchanged. The fixture `run` checks the output for escapes."""
     journal("old", [0.02, 0.0201], canaries=("x\x1b[2J",), torch="2.12.0")
     journal("new", [0.024, 0.0241], canaries=("x\x1b[2J",), torch="2.13.0\x9b1A")
     assert "\x9b" not in json.dumps(run("compare old new --json", 1), ensure_ascii=False)
@@ -123,7 +123,7 @@ def test_a_canary_that_never_ran_in_the_candidate_does_not_pass(run, journal, tm
         run(f"compare {line}", code)
     journal("slow", [0.024, 0.0241, 0.024], canaries=("x",))
     run("compare old slow", 1)
-    # A canary that cannot be opened is tried again after minutes: a run or two, and each is tagged.
+    # A canary that cannot be opened is retried only after minutes, so it has few runs, and each is tagged.
     failed = {"canaries": ("y",), "outcome": "raised", "latencies": (), "tags": ("failing",)}
     journal("new", [0.02], count=2, **failed, detail="out of memory (host): 1.00 GiB in use")
     assert "the last one: out of memory (host): 1.00 GiB in use" in run("compare old new", 3)
@@ -182,7 +182,7 @@ def test_the_numbers_that_decide_can_be_set(run, write, numbers):
     assert (plain["smallest_effect"], plain["level"]) == (decide.smallest_effect, decide.confidence)
     strict = run("compare a b --restart-sd 0 --smallest-effect 1.5 --json", 1)
     assert (strict["smallest_effect"], strict["shift"]) == (0.015, plain["shift"])
-    # Within the dead band of the default.
+    # This shift is within the default's dead band.
     run("compare a c --restart-sd 0 --smallest-effect 0.4", 1)
 
 
@@ -228,7 +228,7 @@ def test_a_terminal_as_it_is(monkeypatch, encoding, terminal_type, no_color, tex
     [
         ("old new --expect -40%", 0, "improved", "held"),
         ("old new --expect -60%", 1, "improved", "refuted"),
-        ("new old --expect=+70%", 0, "regressed", "held"),  # that it is slower was expected
+        ("new old --expect=+70%", 0, "regressed", "held"),  # a slowdown within the claim
         ("old few --expect -40%", 3, "inconclusive", "unknown"),
     ],
 )

@@ -40,7 +40,7 @@ def take(
     at=0.0,
     **environment,
 ):
-    """A start for each level, of 40 steady runs and one that was warming."""
+    """Store a start for each level, with 40 steady runs and one warm-up run."""
     rng = random.Random(image)
     for number, level in enumerate(levels):
         generation = Generation(
@@ -62,7 +62,8 @@ def take(
 @pytest.mark.parametrize(
     ("environment", "engine", "device"),
     [
-        ({"torch": "2.7.0", "onnxruntime": "1.20"}, "torch 2.7.0", "EPYC"),  # which is only installed
+        # onnxruntime is only installed, but not used
+        ({"torch": "2.7.0", "onnxruntime": "1.20"}, "torch 2.7.0", "EPYC"),
         ({"torch": "2.7.0", "torch_cuda_device": "H100"}, "torch 2.7.0", "H100"),
         ({"onnxruntime": "1.20", "onnx_provider": "CPUExecutionProvider"}, "ONNX Runtime 1.20", "EPYC"),
         (
@@ -122,7 +123,7 @@ def test_images_and_hosts_side_by_side(run, tmp_path):
     with closing(open_store(tmp_path / "two.sqlite")) as with_gpu:
         take(with_gpu, "search:1", [0.004], torch_cuda_device="H100", onnxruntime="1.20")
     files = ("cpu-host=one.sqlite", "gpu-host=two.sqlite")
-    # The other one's exporter still has its store open.
+    # An exporter still has the other store open.
     rows = answer(run, *files, "--canary", "resnet*")
     with_cpu.close()
     assert [(row["host"], row["image"], row["device"], row["starts"], row["runs"]) for row in rows] == [
@@ -146,8 +147,9 @@ def test_images_and_hosts_side_by_side(run, tmp_path):
 @pytest.mark.parametrize(
     ("models", "rows"),
     [
-        (["file:1", "file:2", ""], [("file:1", 1), ("file:2", 2)]),  # new weights are an upgrade as a new image is
-        (["weights-0.0", "weights-1.1", "weights-2.2", "weights-3.3"], [("", 4)]),  # without a seed
+        # new weights are a separate row, like a new image
+        (["file:1", "file:2", ""], [("file:1", 1), ("file:2", 2)]),
+        (["weights-0.0", "weights-1.1", "weights-2.2", "weights-3.3"], [("", 4)]),  # weights without a seed
     ],
 )  # fmt: skip
 def test_each_model_of_an_image_is_a_row(run, tmp_path, models, rows):
@@ -186,7 +188,7 @@ def test_a_journal_has_a_row_for_each_run(run, journal, tmp_path):
         measures={"host_memory": 3e9, "throughput@8x1": 800.0, "throughput@8x2": 900.0, "colour": 7.0},
     )  # fmt: skip
     with (tmp_path / "old.jsonl").open("ab") as file:
-        file.write((tmp_path / "old.jsonl").read_bytes())  # written twice
+        file.write((tmp_path / "old.jsonl").read_bytes())  # the journal's content is there twice
         file.write(b'{"boot_id":"torn')
     rows = table(run("old.jsonl", "--format", "csv", note="old.jsonl: 1 truncated line left out"))
     assert [row["boot_id"] for row in rows] == ["old.jsonl-0"] * 3 + ["old.jsonl-1"] * 3
@@ -219,7 +221,7 @@ def test_each_run_of_a_store_on_demand(run, tmp_path):
             {"throughput": 50.0, "throughput@8x1": 1250.0, "throughput@8x4": 2000.0, "energy": 0.5, "host_memory": 3e9},
             2000.0, 500, "sweep, batch 8 with 4 requests at a time",
         ),
-        # Its cost would be infinite, which is no JSON.
+        # The cost would be infinite, which JSON cannot represent.
         ({"throughput@8x1": 5e-324, "throughput": 400.0, "energy": 5e-324}, 400.0, None, "runs"),
         ({"throughput@8x1": 1e308, "throughput": 400.0, "energy": 1e308}, 400.0, None, "runs"),
     ],

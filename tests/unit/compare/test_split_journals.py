@@ -13,7 +13,7 @@ LEVELS = [0.02, 0.0203, 0.0199], [0.0212, 0.0216]
 
 @pytest.fixture
 def answer(infercanary):
-    """What the command prints as JSON, without the names of the files."""
+    """Return the command's JSON, without the names of files."""
 
     def answer(*arguments):
         _, out, err = infercanary(*arguments, "--json")
@@ -24,12 +24,12 @@ def answer(infercanary):
 
 
 def pieces(path, cuts):
-    """The journal in files that begin at these lines, which may be out of range or empty."""
+    """Split a journal at these lines, which may be out of range or equal."""
     lines = Path(path).read_text().splitlines(keepends=True)
     ends = [0, *sorted(min(cut, len(lines)) for cut in cuts), len(lines)]
     found = []
     for number, (begin, end) in enumerate(pairwise(ends)):
-        if begin < end:  # one that says what was there, and has no run, is a part of it too
+        if begin < end:  # a piece may have only a start's environment and no run
             found.append(f"{path}-{number}")
             Path(found[-1]).write_text("".join(lines[begin:end]))
     return found
@@ -42,7 +42,7 @@ def also(option, files):
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_journal_in_several_files_gives_the_same_verdict(answer, journal, data):
-    """Wherever it is cut, between starts or within one, and in whatever order the files are named."""
+    """The cuts may be between or within starts, and the files may be in any order."""
     sides = [Path(name).name for name in ("old", "new")]
     if not Path(sides[0]).exists():
         for name, levels, torch, output in zip(sides, LEVELS, ("2.7.0", "2.13.0"), (2.0, 3.0), strict=True):

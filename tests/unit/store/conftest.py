@@ -33,7 +33,7 @@ def store(opened):
 
 @pytest.fixture(params=["file", "postgres"])
 def location(request, tmp_path):
-    """Where an empty store is that outlives its process."""
+    """Location of an empty store that outlives its process."""
     if request.param == "file":
         return str(tmp_path / "store.db")
     server = request.getfixturevalue("postgres")

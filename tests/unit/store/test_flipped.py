@@ -42,7 +42,7 @@ def test_a_latency_that_cannot_be_is_no_sample(number):
 
 
 def flipped(body):
-    """Flip three bits of each byte, one at a time."""
+    """Yield the body with one flipped bit, for three bits of each byte."""
     rng = random.Random(1)
     for place, byte in enumerate(body):
         for bit in rng.sample(range(8), 3):
@@ -97,8 +97,8 @@ def test_a_row_that_cannot_be_read_costs_no_other_and_stops_nothing(path, statem
 
 
 def test_a_file_or_its_log_that_was_removed_is_an_error_and_the_next_write_begins_anew(path):
-    """What lies in the log alone is written into the file when it is closed."""
-    copy = path.with_name("copy")  # as a crash would leave it
+    """When the store is closed, it writes the log's content into the file."""
+    copy = path.with_name("copy")  # copied like the files after a crash
     with closing(open_store(path)) as store:
         assert store.take(generation(container="new"), RUNS[:15]) == 15
         for end, left in (("-wal", 15), ("", 0)):

@@ -30,7 +30,7 @@ def upgrade():
 
 @pytest.fixture
 def newer(tmp_path, monkeypatch):
-    """Makes this process a newer InferCanary, with a column more in each of its two newer schemas."""
+    """Turn this process into a newer InferCanary with two newer schemas, each with an additional column."""
 
     def upgraded(*columns):
         folder = tmp_path / "migrations"
@@ -85,7 +85,7 @@ def test_older_tables_are_brought_up_to_date_with_all_that_is_in_them_and_newer_
 
 def test_an_upgrade_that_fails_changes_nothing(location, newer, monkeypatch):
     filled(location)
-    newer("zone", "host")  # there is a column of this name
+    newer("zone", "host")  # a column of this name exists
     assert migrate.main([location]) == 2
     monkeypatch.setattr(schema, "SCHEMA", "0001")
     with closing(open_store(location)) as store:

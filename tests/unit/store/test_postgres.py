@@ -1,4 +1,4 @@
-"""Properties of PostgreSQL alone: location, leases, data of other exporters, and faults."""
+"""Properties of PostgreSQL only: location, leases, data of other exporters, and faults."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ RANK = ServiceKey("prod", "rank")
 
 
 class Server:
-    """A database of the server, with three exporters that share it."""
+    """A database of the server, and three exporters that share the database."""
 
     def __init__(self, postgres, stack):
         self.postgres, self.url = postgres, postgres.database()
@@ -43,7 +43,7 @@ def server(postgres):
         yield Server(postgres, stack)
 
 
-# Where it is, and what goes wrong --------------------------------------------------------------------------------
+# Location and faults ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_service_has_one_holder_until_its_lease_ends(server):
 
 @pytest.mark.parametrize("has_same_name", [False, True])
 def test_one_that_slept_writes_nothing(server, has_same_name):
-    """The fencing number tells it from a process that has its name by now."""
+    """The fencing number distinguishes it from a later process with the same name."""
     slept, awake, reader = server.fleets
     if has_same_name:
         awake.holder = slept.holder
@@ -143,7 +143,7 @@ def test_one_that_slept_writes_nothing(server, has_same_name):
         partial(slept.put_finding, SEARCH, "c", T, b"late", b""),
         partial(server.stores[0].save, SEARCH, "c", "verdict", T, b"late"),
     ):
-        slept.held[SEARCH] = 1  # as if it did not know
+        slept.held[SEARCH] = 1  # as if this process did not know
         with pytest.raises(LeaseLost, match="search: the lease has ended"):
             write()
         assert SEARCH not in slept.held
@@ -213,7 +213,7 @@ def test_findings_that_could_not_be_read_are_read_at_the_next_call(server):
     assert counts == [25, 0, 0, 25], "what was known of others is forgotten"
 
 
-# Reading what others wrote ---------------------------------------------------------------------------------------
+# Data of other exporters ----------------------------------------------------------------------------------------
 
 
 def test_a_change_by_anybody_is_seen_once_whatever_the_order_of_commits(server):
@@ -228,13 +228,13 @@ def test_a_change_by_anybody_is_seen_once_whatever_the_order_of_commits(server):
 
     writer.take(generation(), samples(10, 20))
     sees(CANARY, 10)
-    with writer.session.transaction():  # begins first, and commits last
+    with writer.session.transaction():  # this transaction begins first, and commits last
         writer.take(generation("z"), samples(0, 5))
         other.take(generation("b", container="b"), samples(20, 25))
         sees(CANARY, 15)
     sees(CANARY, 20)
     for start, runs, changed, count in (
-        (generation(), samples(5, 10), CANARY, 25),  # late, out of a journal
+        (generation(), samples(5, 10), CANARY, 25),  # late runs from a journal
         (generation(), samples(0, 3, canary="d"), "d", 25),
         (generation(), [failure(99)], CANARY, 26),
         (generation("b", container="b", host="another"), [], CANARY, 26),

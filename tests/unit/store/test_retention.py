@@ -1,4 +1,4 @@
-"""Days later, the store still has all rows that the judge replays at each restart."""
+"""After days, the store still has all rows that the judge replays at each restart."""
 
 import random
 
@@ -12,7 +12,7 @@ HOUR_SECONDS = DAY / 24
 
 
 def runs(begin, end, slower_at, seed):
-    """Yield a run in 10 s, by 10 % slower from a moment on."""
+    """Yield a run every 10 s, slower by 10 % from ``slower_at`` on."""
     rng = random.Random(seed)
     for number in range(int((end - begin) / 10)):
         at = begin + 10 * number
@@ -21,16 +21,16 @@ def runs(begin, end, slower_at, seed):
 
 
 def take(store, container, boot, image, begin, end, slower_at):
-    """Take the runs of a start, thinned as often as needed."""
+    """Store the runs of a start, and thin them repeatedly."""
     start = generation(boot, container=container, image_id=image, started_at=T + begin)
     store.take(start, runs(begin, end, slower_at, boot))
-    for _ in range(3):  # into blocks, hours, and beyond
+    for _ in range(3):  # first into blocks, then into hours, then beyond
         store.take(start, [])
         store.thin(T + end)
 
 
 def test_replicas_that_stay_show_what_the_host_did_also_days_after_an_upgrade(in_memory):
-    """The host slows down at the moment of the upgrade; later a replica restarts, and the judge looks again."""
+    """The host slows down at the moment of the upgrade. Days later a replica restarts, and the judge looks again."""
     store, upgrade = in_memory(None), 2 * DAY
     again, end = upgrade + 4 * DAY, upgrade + 4 * DAY + HOUR_SECONDS / 2
     take(store, "a", "a-1", "old", 0, upgrade, upgrade)

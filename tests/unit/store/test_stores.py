@@ -53,14 +53,14 @@ def boots(store, **limits):
 
 
 def simulate(store, runs, boot_id="boot", step=90, **given):
-    """Runs as they come, and thinning after so many."""
+    """Store runs in order, and thin the store after each ``step`` runs."""
     for begin in range(runs.start, runs.stop, step):
         end = min(begin + step, runs.stop)
         store.take(generation(boot_id, **given), samples(begin, end))
         store.thin(T + 10 * end)
 
 
-# What is taken is what is read -----------------------------------------------------------------------------------
+# Stored and read data ------------------------------------------------------------------------------------------
 
 
 def test_what_was_taken_is_read_also_by_the_next_process(location):
@@ -102,7 +102,7 @@ def test_what_a_start_reports_of_itself_may_change_and_its_time_does_not(store):
         ({"container": "a", "since": T + 100}, "2345"),
         ({"most_bytes": 100_000}, "012345"),
         ({"most_bytes": 7_500}, "45"),
-        ({"most_bytes": 1_000}, "5"),  # the last one in any case
+        ({"most_bytes": 1_000}, "5"),  # the last start is always read
     ],
 )
 def test_starts_of_a_container_since_a_moment_that_fit(store, limits, found):
@@ -115,7 +115,7 @@ def test_starts_of_a_container_since_a_moment_that_fit(store, limits, found):
 
 
 def test_what_one_judgement_reads_is_bounded(store):
-    """Of the starts with most runs the first and the last, half of an equal share of bytes each."""
+    """Starts share the bytes equally. Of a start that exceeds its share, the first and the last runs are read."""
     large = {f"phase-{number}": 0.1 for number in range(150)}
     store.take(
         generation("a"), [sample(number, phases=large if number > 100 else {}) for number in range(1, 1_001)]
@@ -131,7 +131,7 @@ def test_what_one_judgement_reads_is_bounded(store):
 RUNNING, GONE = 1e9, 1e5
 """Times of a container's last run."""
 SOME = [0, 1, *range(24, 80)]
-"""Of 80 containers the first and the latest ones."""
+"""The first and the latest of 80 starts."""
 
 
 @pytest.mark.parametrize(
@@ -139,16 +139,16 @@ SOME = [0, 1, *range(24, 80)]
     [
         (20, 20, 8, RUNNING, [*range(20)]),
         (80, 80, 2, GONE, SOME),
-        (80, 80, 2, RUNNING, SOME),  # too short to tell
+        (80, 80, 2, RUNNING, SOME),  # too few runs
         (80, 80, 8, GONE, SOME),
         (80, 80, 8, RUNNING, [*range(80)]),
-        (3, 120, 5, RUNNING, [0, 1, *range(96, 120)]),  # each is restarted
+        (3, 120, 5, RUNNING, [0, 1, *range(96, 120)]),  # each container restarts
     ],
 )
 def test_a_judgement_reads_few_starts_of_containers_that_come_and_go_or_restart(
     containers, starts, runs, at, read
 ):
-    """Of each image those of containers that run, and the first and the latest of the others."""
+    """For each image, starts of running containers are read, and the first and latest starts of the others."""
 
     def row(number, container, image):
         return SimpleNamespace(
@@ -171,7 +171,7 @@ def test_a_probe_that_invents_canaries_and_phases_costs_little(store):
 
 
 def test_a_report_that_cannot_be_kept_costs_only_itself(store):
-    """PostgreSQL keeps no NUL, no text has half a surrogate pair, and no integer more than 64 bits."""
+    """PostgreSQL rejects NUL, and both databases reject half a surrogate pair and integers of more than 64 bits."""
     reports = []
     for container, image, sequences in (
         ("a", "", (1, 2)),
@@ -197,7 +197,7 @@ def test_a_report_that_cannot_be_kept_costs_only_itself(store):
 
 
 def test_what_ran_on_a_host_and_when(store):
-    """Not what neither Docker nor Kubernetes found, nor what ran on another host."""
+    """Containers that were found by neither Docker nor Kubernetes are left out, and so are those on another host."""
     for name, host, image in (("a", "one", "sha256:1"), ("b", "two", "sha256:1"), ("static", "one", "")):
         start = generation(service=name, container=name, host=host, image_id=image)
         store.take(start, samples(1, 4))
@@ -207,7 +207,7 @@ def test_what_ran_on_a_host_and_when(store):
 
 
 def test_what_cannot_be_read_is_left_out_and_said(in_memory):
-    """As a failing disk leaves it; also where such rows are merged."""
+    """The rows look like those of a failing disk. They are also left out when rows are merged."""
     store = in_memory(None)
     store.take(generation(), samples(1, 3_000))
     spoilt = ", ".join(map(str, random.Random(5).sample(range(1, 3_000), 500)))
@@ -220,17 +220,17 @@ def test_what_cannot_be_read_is_left_out_and_said(in_memory):
     check_counts(store)
 
 
-# Once ------------------------------------------------------------------------------------------------------------
+# Each run once ---------------------------------------------------------------------------------------------------
 
 
 class Interrupted(Exception):
-    """The process ends, or an error comes, before a transaction does."""
+    """Simulated end of the process, or an error, before a transaction ends."""
 
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_what_a_probe_delivers_is_taken_once_through_thinning_restarts_and_failures(data, tmp_path_factory):
-    """As a ring does: from any earlier place on, so that a client that lost its cursor gets all of it again."""
+    """A probe's buffer may be read from any earlier position, so a client without its cursor gets all runs again."""
     path = tmp_path_factory.mktemp("store") / "store.db"
     store = open_store(path, SMALL)
     reached, now = 0, T
@@ -289,7 +289,7 @@ def test_a_block_is_the_median_of_its_runs():
     assert merge(runs) == block
     of_blocks = merge([merge(runs), merge(runs[:3]), merge(runs[1:2])])
     assert of_blocks.runs == 24 and of_blocks.tags == ("stalled",)
-    # The judge leaves out those beside a sweep: a block must be able to stand for the others.
+    # The judge excludes runs beside a sweep. So a block must use its other runs, if it has any.
     beside = samples(1, 4, median=0.030, tags=("beside_canary",))
     block = merge([*beside, *samples(4, 6, median=0.010, tags=("stalled",))])
     assert (block.median, block.tags, block.runs, block.sequence) == (0.010, ("stalled",), 5, 5)
@@ -297,7 +297,7 @@ def test_a_block_is_the_median_of_its_runs():
 
 
 def test_weeks_of_one_image(in_memory):
-    """By the defaults, at a run in 10 s."""
+    """With the default limits, and a run every 10 s."""
     store, day, sizes = in_memory(None), int(DAY / 10), []
     for number in range(11):
         simulate(store, range(number * day, (number + 1) * day), step=720)
@@ -315,7 +315,7 @@ def test_weeks_of_one_image(in_memory):
 
 
 def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(in_memory):
-    """Also where they are drawn anew at each start."""
+    """The other canary may get new random weights at each start."""
     store, now = in_memory(SMALL), T
     length = SMALL.opening + 2 * SMALL.raw + SMALL.slack
     for number in range(40):
@@ -332,7 +332,7 @@ def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(in_memory)
 
 
 def test_years_are_bounded(in_memory):
-    """Hours before the last 90 days go, the first day does not."""
+    """Hours before the last 90 days are dropped, but the first day is kept."""
     store, first = in_memory(SMALL), SMALL.first + SMALL.opening
     simulate(store, range(20_000), step=500)
     half = count(store)
@@ -355,7 +355,7 @@ def test_the_opening_of_an_older_start_is_merged_once_newer_ones_fill_the_window
 
 
 def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store):
-    """Starts without runs, as of a server that ends before its first one, take the place of none that has some."""
+    """Starts without runs, as of a server that ends before its first run, displace no start with runs."""
     for number in range(200):
         store.take(generation(f"boot-{number}", started_at=T + number), samples(1, 4))
         store.take(generation(f"empty-{number}", started_at=T + number), [])
@@ -379,13 +379,15 @@ def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store):
     st.lists(st.sampled_from([0.0, 0.0, 0.0, -4e9, 3e8, 86_399.0]), min_size=10, max_size=10),
 )
 def test_whatever_a_container_goes_through(in_memory, starts, seconds, steps):
-    """Any upgrades, rollbacks and restarts at any pace, with clocks that are set: what must stay, stays."""
+    """For any upgrades, rollbacks and restarts at any pace, and for clocks that jump, the kept rows are as
+    promised.
+    """
     store, clock = in_memory(SMALL), T
     history = []
     for number, (image, length) in enumerate(starts):
         clock += steps[number % 10]
         runs = [sample(n, started_at=clock + n * seconds) for n in range(1, length + 1)]
-        # The images 1 and 2 are two models of one image: new weights are compared with runs of the old ones.
+        # Images 1 and 2 are two models of one image, because new weights are compared with runs of the old weights.
         models = {f"model:{CANARY}": f"file:{image}"}
         start = generation(
             f"{number}", image_id=f"sha256:{min(image, 1)}", environment=models, started_at=clock
@@ -407,7 +409,7 @@ def test_whatever_a_container_goes_through(in_memory, starts, seconds, steps):
     for of_image in {image for image, _ in history}:
         own = [(number, runs) for number, (image, runs) in enumerate(history) if image == of_image]
         if sum(min(image, 1) == min(of_image, 1) for image, _ in history) > SMALL.starts:
-            continue  # starts are counted by image, whatever their model
+            continue  # the limit of starts is for the image, not for its models
         every = [run for _, runs in own for run in runs]
         stored = [run for number, _ in own for run in found.get(number, [])]
         assert all(run in stored for run in every[-SMALL.raw :])
@@ -430,7 +432,7 @@ def test_a_clock_that_jumps_costs_nothing(in_memory):
 
 
 def test_starts_are_in_order_of_their_begin_and_of_one_container_as_they_came(store):
-    """A clock that is set back leaves a start after what ran before it."""
+    """If a clock is set back, the start still comes after the container's earlier runs."""
     order = [("a", "old", T), ("c", "old", T + 20), ("b", "old", T + 60), ("a", "new", 30.0)]
     for container, boot, at in (order[2], *order[:2], order[3]):
         store.take(generation(boot, container=container, started_at=at), samples(1, 50))
@@ -449,7 +451,7 @@ def test_time_counts_while_an_exporter_watches(tmp_path):
         store = open_store(path)
     assert len(starts_of(store)) == 4
     for _ in range(20):
-        store.take(generation("1", image_id="sha256:1"), [])  # runs again, or still
+        store.take(generation("1", image_id="sha256:1"), [])  # the image runs again
         store.thin(now := now + DAY)
     assert [start.boot_id for start in starts_of(store)] == ["1", "3"], "90 days; the newest two stay"
     store.close()
@@ -471,7 +473,7 @@ class StartRecord(NamedTuple):
 
 
 def days(form, count, step=1, first=0):
-    """Container and image, with the number for each `#`, and the day on which it was seen, oldest first."""
+    """Return container, image and day last seen, oldest first; the number replaces each `#`."""
     container, image = form.split()
     return [
         (container.replace("#", str(n)), image.replace("#", str(n)), first + step * n) for n in range(count)
@@ -483,11 +485,12 @@ def days(form, count, step=1, first=0):
     [
         (days("c# i#", 10), 9, [7, 8, 9]),
         (days("c# i#", 10), 30, [7, 8, 9]),
-        (days("c# i#", 10), 400, [8, 9]),  # the current and the previous for ever
-        (days("c# i#", 10, 0, 100), 100, [*range(10)]),  # those that run stay, however many
-        (days("c i#", 10, 0, 100), 100, [7, 8, 9]),  # in one container
+        (days("c# i#", 10), 400, [8, 9]),  # the current and the previous image stay for ever
+        (days("c# i#", 10, 0, 100), 100, [*range(10)]),  # running images stay, even if there are many
+        (days("c i#", 10, 0, 100), 100, [7, 8, 9]),  # images in one container
         ([("c", "a", 1), ("c", "b", 2), ("c", "x", 3), ("c", "a", 4)], 400, [0, 2, 3]),  # a rollback
-        (days("c# i", 6), 50, [3, 4, 5]),  # containers that were not seen for longest
+        # the containers that were not seen for the longest time are dropped
+        (days("c# i", 6), 50, [3, 4, 5]),
         (days("c# i", 6, 0, 50), 50, [*range(6)]),
     ],
 )
@@ -515,7 +518,7 @@ def test_documents(location):
         assert store.history(SEARCH, "c", "verdict") == []
         if store.fleet is not None:
             store.fleet.hold({SEARCH})
-        for number in range(250):  # the order is that of saving, whatever the clock says
+        for number in range(250):  # the order is that of saving, not of the clock
             store.save(SEARCH, "c", "verdict", T - number, b"%d" % number)
         store.save(SEARCH, "other", "state", T, b"x")
     with closing(open_store(location)) as store:
@@ -525,7 +528,7 @@ def test_documents(location):
 
 
 def test_the_first_and_the_last_profiles_of_a_start_stay(store):
-    """Also where an exporter adds some later, or was started since and knows none."""
+    """Profiles may come later, or an exporter may have been restarted and report none."""
     taken = [[1], [1, 2], [], [3], [4, 5, 6, 7]]
     for sequence, times in enumerate(taken):
         profiles = [Profile(at, "torch", "ok", (0.1,), (0.1,), (0.0,), ()) for at in times]
@@ -550,7 +553,7 @@ def test_two_namespaces_share_nothing(opened):
     if store.fleet is not None:
         store.fleet.hold({*services})
     for runs, service in enumerate(services, 3):
-        # A probe may claim another's boot id.
+        # A probe may report another probe's boot id.
         start = generation(namespace=service.namespace, image=f"search:{runs}", image_digest="sha256:d")
         assert store.take(start, samples(1, 1 + runs)) == runs
         store.save(service, CANARY, "verdict", T, service.namespace.encode())
