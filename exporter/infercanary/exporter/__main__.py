@@ -43,18 +43,18 @@ https://github.com/python/cpython/issues/52194
     type=_FILE,
     help="Config file exporter.yaml.  [default: built-in settings]",
 )
-@click.option("--listen", help="HOST:PORT to listen on, instead of the config's.  [default: [::]:9797]")
+@click.option("--listen", help="HOST:PORT to listen on; overrides the config.  [default: [::]:9797]")
 @click.option(
     "--store",
     metavar="PATH|URL",
-    help="File of the store of runs, or postgresql:// URL of a store that several exporters share, instead of the "
-    "config's.  [default: memory]",
+    help="Store of runs: a file, or the postgresql:// URL of a store that several exporters share; overrides the "
+    "config.  [default: memory]",
 )
 @click.option(
     "--web-config",
     "web_path",
     type=_FILE,
-    help="File with TLS and users, in the format of Prometheus' exporters.  [default: neither]",
+    help="File with TLS and users, in the format of Prometheus' exporters.  [default: no TLS, no users]",
 )
 def command(path: Path | None, web_path: Path | None, **options: str | None) -> None:
     """Find the probes on this host, poll them, and serve metrics to Prometheus.

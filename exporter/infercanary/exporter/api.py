@@ -43,13 +43,13 @@ def routes(memory: Memory) -> list[web.RouteDef]:
 
 
 async def _answer(memory: Memory, passes: Collection[Verdict], request: web.Request) -> web.Response:
-    """Answer 200 to a query, and to a webhook if its verdict passes; answer 412 to a webhook with any other verdict."""
+    """Answer a query with 200. Answer a webhook with 200 if the verdict is in ``passes``, and with 412 otherwise."""
     try:
         question = parse(await _posted(request) if passes else request.query)
     except UsageError as error:
         return web.Response(status=400, text=f"{error}\n")
     found = answer(question, memory(ServiceKey(question.namespace, question.service)))
-    plain = all_printable(msgspec.to_builtins(found, enc_hook=float))  # needed for numpy's numbers
+    plain = all_printable(msgspec.to_builtins(found, enc_hook=float))  # float() converts numpy's numbers
     status = 412 if passes and found.verdict not in passes else 200
     return web.Response(status=status, body=msgspec.json.encode(plain), content_type="application/json")
 

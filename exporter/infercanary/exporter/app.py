@@ -107,7 +107,7 @@ class Exporter:
 
     Args:
         config: A checked config.
-        path: File of the config; None if no file can be reloaded.
+        path: File of the config, which is reloaded when it changes; None without a file.
     """
 
     def __init__(self, config: ExporterConfig, path: Path | None = None) -> None:
@@ -157,12 +157,12 @@ class Exporter:
         self.exposition.replace(_SELF, [expose.write(family, {}) for family in self._families()])
         yield from self.exposition.families(in_openmetrics=in_openmetrics)
         write_process = openmetrics.generate_latest if in_openmetrics else generate_latest
-        yield write_process(self._process)  # OpenMetrics has an end mark
+        yield write_process(self._process)  # last, because it ends with OpenMetrics' end mark
 
     def service_state(self, service: ServiceKey) -> ServiceState:
-        """Return the state of a service that a rollout needs.
+        """Return the facts about a service that a rollout needs.
 
-        Starts on other hosts are included from a few seconds after the first question.
+        Starts on other hosts are included a few seconds after the first question about the service.
         """
         probes = self.collector.services.get(service, ())
         ownership = self.judging.ownership
@@ -269,7 +269,7 @@ class Exporter:
 
 
 async def _healthy(_request: web.Request) -> web.Response:
-    return web.Response(text="healthy\n")  # the event loop answered, so it runs
+    return web.Response(text="healthy\n")  # this answer itself proves that the event loop runs
 
 
 async def _show_runbooks(_request: web.Request) -> web.Response:

@@ -41,7 +41,7 @@ STATES: Mapping[str, str] = {
 
 
 def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
-    """Return the worst state of a container. Alerts are evaluated in Prometheus instead.
+    """Return the worst state of a container, for the page only: Prometheus evaluates alerts from the metrics.
 
     Args:
         probe: A followed container.
@@ -77,7 +77,7 @@ def card(probe: PolledProbe, most: int) -> dict[str, Any]:
         "probe": probe,
         "container": container,
         "key": "/".join(probe.key),
-        # Docker shows an image id instead of a tag that was moved to another image.
+        # After a tag was moved to another image, Docker shows the image id in place of the tag.
         "image": "" if digest.removeprefix("sha256:").startswith(container.image) else container.image,
         "digest": digest,
         "tag_moves": tag_moves(container.image),
@@ -123,10 +123,10 @@ def _canary(name: str, probe: PolledProbe) -> dict[str, Any]:
 
 
 def _side(finding: Finding, probe: PolledProbe) -> Literal["old", "new", "other"]:
-    """Return the side of a canary's last upgrade that the container runs.
+    """Return the side of a canary's last upgrade on which a container is.
 
-    ``new`` if the verdict is about the container's image, also without an upgrade. ``old`` if the container runs the
-    image before the upgrade. ``other`` otherwise, for example if the judge has no run of the image yet.
+    ``new``: the verdict is about the container's image, also without an upgrade. ``old``: the container runs the image
+    before the upgrade. ``other``: neither, for example if the judge has no run of the image yet.
     """
     if probe.start is None:
         return "other"

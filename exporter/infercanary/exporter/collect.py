@@ -81,8 +81,8 @@ class Collector:
         self.shares = Shares(memory)
         self.kills = KillCounts()
         self.ended: list[tuple[Container, float]] = []
-        """Last container of each service that ended in the last hour, with the Unix time of its end. Without this
-        list, a stopped server would disappear from the status page together with its alerts.
+        """Services whose last container ended within the last hour: that container, and the Unix time of its end.
+        Without this list, a stopped server would disappear from the status page together with its alerts.
         """
         self._exposition = exposition
         self._reserved = reserved
@@ -213,11 +213,11 @@ class Collector:
             probe.rejected["conflict"] += conflicts
 
     def _compare(self, now: float) -> None:
-        """Find the containers that share CPUs (Docker's containers are all on one host) and GPUs.
+        """Find the CPUs and GPUs that containers share.
 
-        The number of each container is shown after the next poll of that container: showing a thousand at once would
-        block the event loop. A container whose probe is down still counts as a neighbour, because the container still
-        runs.
+        CPUs are compared only between discovered containers, which are on this host; those in the config's list may be
+        on other hosts. The result for a container is shown after its next poll: showing a thousand at once would block
+        the event loop. A container whose probe is down still counts as a neighbour, because the container still runs.
         """
         probes = self.probes.items()
         shared = shared_cpus(probe.reported.cpus for _, probe in probes if probe.container.id)
@@ -330,8 +330,8 @@ class Collector:
             )
         probe.failures[reason] += 1
         probe.up, probe.trouble = False, f"{reason}: {detail}"
-        self._exposition.replace(probe.key, [])  # clear the report, because half of it would mislead
-        with suppress(Exception):  # this family itself may be the cause of the failure
+        self._exposition.replace(probe.key, [])  # clear the whole report, because a part of it would mislead
+        with suppress(Exception):  # writing this family may have been the failure
             self._exposition.replace(probe.key, [write(UP.family(0.0), probe.identity)])
 
     def _stop_polling(self, key: Key) -> None:

@@ -68,7 +68,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
         super().__init__(
             server,
             loop=loop,
-            access_log=None,  # type: ignore[arg-type]  # aiohttp takes it, as everywhere, for no log
+            access_log=None,  # type: ignore[arg-type]  # aiohttp accepts None, too
             lingering_time=0,
             max_headers=48,  # 8 KiB each; a browser behind two proxies sends 25
         )
@@ -92,7 +92,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
             self._connections.open.pop(self, None)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Free the place of a closed connection; ``exc`` is None if either side closed the connection."""
+        """Free the place of a closed connection; ``exc`` is None if the connection was closed without an error."""
         super().connection_lost(exc)
         self.leave()
 
@@ -103,7 +103,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Pass on a piece of ``nbytes`` to aiohttp."""
         self.data_received(bytes(_PIECE[:nbytes]))
-        # aiohttp's parser error in place of a request.
+        # After an error, aiohttp's parser adds the error to the messages in place of a request.
         if self._messages and not hasattr(self._messages[-1][0], "method"):
             self.close()
 
@@ -124,7 +124,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
         return response
 
     def _end(self, reason: Reason | None) -> None:
-        # the TLS handshake just ended, or the client is gone and the handler hangs
+        # Without a transport, the TLS handshake has just ended, or the client has left and the handler hangs.
         if self.transport is None:
             self._connections.open.pop(self, None)
             return

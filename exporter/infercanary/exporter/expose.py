@@ -93,7 +93,7 @@ class _Family(msgspec.Struct):
     """One family: the text of each container. A scrape reads only the bytes."""
 
     layout: Layout
-    """Labels of the container that reported last; the family's HELP and TYPE lines come from its layout."""
+    """Layout of the container that reported last. The family's HELP and TYPE lines come from this layout."""
     texts: dict[Key, bytes] = {}
     size: int = 0
 
@@ -101,7 +101,7 @@ class _Family(msgspec.Struct):
 class Exposition:
     """Families that are shown now, each with its containers.
 
-    The first container with a name decides the kind of that name.
+    The first container that reports a family decides the family's kind (counter, gauge or histogram).
     """
 
     def __init__(self) -> None:

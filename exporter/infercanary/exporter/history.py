@@ -57,10 +57,10 @@ def waiting_share(runs: Sequence[RunSummary]) -> float:
 
 
 class History(dict[str, deque[RunSummary]]):
-    """Last runs of the last canaries; both numbers are limited."""
+    """Last runs of each canary; the number of runs and the number of canaries are limited."""
 
     def take(self, runs: Iterable[Run]) -> None:
-        """Add ``runs`` of any canaries, in order of time."""
+        """Add runs in order of time; they may be of several canaries."""
         for run in runs:
             summaries = self.pop(run.canary, None) or deque(maxlen=_RUNS)
             if summaries and summaries[-1].detail:  # only the last run's reason is shown

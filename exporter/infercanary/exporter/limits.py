@@ -72,9 +72,10 @@ PROBE_BYTES: Final = 1_536 << 10
 """Memory of a probe at its limits: two thirds for the probe itself, one third for its part of the shared totals."""
 UNLIMITED: Final = 1 << 50
 """Bytes of memory if there is no limit; cgroup v1 writes a larger number in this case."""
-# Above its body_size_limit (100 MB in our config), Prometheus refuses the whole host.
+# Prometheus rejects an answer larger than its body_size_limit (100 MB in our config) as a whole.
 SHOWN_BYTES = 80_000_000
-_SERIES_BYTES = 200  # smallest counted size; 400,000 series fit, less than Prometheus' sample_limit
+# A series counts as at least this size. So at most 400,000 series fit, fewer than Prometheus' sample_limit.
+_SERIES_BYTES = 200
 _FAMILY_BYTES = 512 << 10  # size of one family; each slow reader may keep an old copy of a family
 _LONGEST_WAIT = 60.0
 _DEBT = -1e-6  # a smaller debt is due to rounding
@@ -190,7 +191,7 @@ class Share:
 
 
 class Shares:
-    """Admission of probes by memory (bytes), and the part of each probe in the totals."""
+    """Admits probes as far as the memory (bytes) suffices, and divides the totals among them."""
 
     def __init__(self, memory: int = UNLIMITED) -> None:
         self.refused: frozenset[Key] = frozenset()
@@ -202,7 +203,7 @@ class Shares:
     def admitted(self, found: Mapping[Key, Container], polled: Collection[Key]) -> dict[Key, Container]:
         """Return the containers that fit, ``polled`` ones first.
 
-        Refused containers are counted, and new ones are logged.
+        The number of refused containers is a metric, and newly refused containers are logged.
         """
         order = sorted(found, key=lambda key: key not in polled)
         refused = frozenset(order[self._most :])
@@ -234,7 +235,7 @@ class Shares:
         return False
 
     def forget(self, key: Key) -> None:
-        """Return all shares of a probe."""
+        """Free all shares of a probe."""
         for share in (self.shown, self.held):
             share.grant(key, 0)
 
@@ -247,9 +248,8 @@ def memory_limit(root: Path = Path("/sys/fs/cgroup"), of_process: Path = Path("/
     """Return the memory limit of this process's cgroup in bytes; in a container, this cgroup is at the root."""
     limits = [UNLIMITED]
     with suppress(OSError):
-        name = (
-            of_process.read_text().rpartition(":")[2].strip().lstrip("/")
-        )  # path of cgroup v2; with v1 this path does not exist
+        # Path of cgroup v2; with v1 this path does not exist.
+        name = of_process.read_text().rpartition(":")[2].strip().lstrip("/")
         for file in (root / name / "memory.max", root / "memory.max", root / "memory/memory.limit_in_bytes"):
             with suppress(OSError, ValueError):  # the file is missing, or contains `max`
                 limits.append(int(file.read_text()))

@@ -13,7 +13,7 @@ from structlog.typing import EventDict
 from infercanary.contract.text import masked, printable
 
 LINES = 30
-"""Lines a minute for each cause; enough for the verdicts of one service after an upgrade."""
+"""Maximum number of lines a minute for each cause; enough for the verdicts on one service after an upgrade."""
 SECONDS = 60.0
 _MOST_CHARACTERS = 4096  # size of one value; the end is kept, because a traceback has its error there
 

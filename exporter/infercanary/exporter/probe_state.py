@@ -111,7 +111,7 @@ _BOOTS = 512  # a probe in a crash loop may find runs of this many starts in its
 
 
 class PolledProbe:
-    """State of the probe of one container. Times are of the monotonic clock.
+    """State of the probe of one container. Times are of the monotonic clock if not noted otherwise.
 
     Args:
         container: The container as first found.
@@ -167,10 +167,10 @@ class PolledProbe:
         return next(reversed(self.generations.values()), None)
 
     def start_id(self, boot_id: str) -> str:
-        """Return the judge's name of a start.
+        """Return the id by which the judge distinguishes starts.
 
-        A new server beside a sidecar is a new start, even though the probe's process is the same.
-
+        This is the boot id, and beside a sidecar also the watched container's id: a new server is then a new start,
+        even if the probe's process is the same.
         Args:
             boot_id: Boot id of the probe's process.
         """
@@ -198,7 +198,7 @@ class PolledProbe:
         return starts
 
     def take(self, report: Report, starts: Mapping[str, Sequence[Run]], profiles: Packed) -> None:
-        """Record the start that reports, and its new runs.
+        """Record the start that sent a report, and the report's new runs.
 
         Args:
             report: The valid part of the report.
@@ -215,7 +215,7 @@ class PolledProbe:
         if not self.neighbours:
             del environment[GPU_SHARED_WITH]
         if latest is not None and latest.environment == environment:
-            environment = latest.environment  # shared, because many reports may wait for the store
+            environment = latest.environment  # one copy for all reports, because many may wait for the store
         # The cold start and the reference outputs of a sidecar may belong to an earlier server.
         is_own = c.watched_since <= report.started_at + _TOGETHER_SECONDS
         self.generations[boot_id] = Generation(
@@ -277,11 +277,11 @@ class PolledProbe:
     def share(self, gpus: Mapping[tuple[str, str], GpuShare], now: float) -> None:
         """Record the other containers on the same GPUs.
 
-        A neighbour that has been present or absent for long enough changes the environment of the next report. Any
-        probe may claim to use this GPU, so a neighbour that comes and goes changes nothing.
+        A neighbour that has been present or absent for long enough changes the environment of the next report. A
+        neighbour that comes and goes changes nothing, because any probe may claim to use this GPU.
 
         Args:
-            gpus: Other users by label and uuid of each of the container's GPUs.
+            gpus: Other users of the container's GPUs, by label and uuid of a GPU.
             now: Seconds, monotonic clock.
         """
         names = {name for share in gpus.values() for name in share.names}

@@ -71,7 +71,7 @@ def read_facts(families: Iterable[Family]) -> ReportFacts:
 
 
 def _values(by_name: _ByName, name: str, *labels: str) -> dict[tuple[str, ...], float]:
-    """Map the values of these labels to the value of their series; empty if the family lacks one of these labels."""
+    """Return the value of each series by its values of ``labels``; empty if the family lacks one of these labels."""
     family = by_name.get(name)
     if family is None or not {*labels} <= {*family.labels}:
         return {}

@@ -114,7 +114,7 @@ def answer(question: Question, state: ServiceState) -> Answer:
 def _of_canary(question: Question, canary: str, state: ServiceState) -> Answer:
     finding = state.findings[canary]
     result = finding.result
-    since = result.upgraded_at  # the verdict is about no upgrade
+    since = result.upgraded_at
     if since is not None and (reason := _why_not(question, finding, state, since)):
         about = f"the last verdict ({result.state}) is about {result.candidate_image}"
         return _unknown(question, f"{about}, and {reason}", canary)

@@ -47,7 +47,7 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings file.
 
-    Unknown keys of the exporter-toolkit are refused, because an ignored key would protect nothing.
+    Keys that only Prometheus' exporters know are refused, because an ignored key would protect nothing.
     """
 
     tls_server_config: Tls | None = None
@@ -88,7 +88,7 @@ class Secured:
         if self._mistake:
             return web.Response(status=503, text="the web config cannot be used; see the exporter's log\n")
         if self._config.basic_auth_users and not await self._is_user(request):
-            return web.Response(status=401, text="a user and the password are needed\n", headers=_REALM)
+            return web.Response(status=401, text="wrong or missing user or password\n", headers=_REALM)
         return await handler(request)
 
     async def _is_user(self, request: web.Request) -> bool:
@@ -130,7 +130,10 @@ class Secured:
         self._mistake, self._contents = mistake, contents
 
     def _read(self) -> list[bytes]:
-        """Return the content of each file. Modification times may be equal after two changes within a second."""
+        """Return the contents of the web config and of its TLS files.
+
+        Changes are detected by content, because two changes within a second may leave the same modification time.
+        """
         tls = self._config.tls_server_config
         return [_bytes(file) for file in (self._path, *(tls.files(self._path.parent) if tls else ()))]
 
@@ -166,8 +169,8 @@ def _context(tls: Tls | None, path: Path) -> ssl.SSLContext | None:
     certificate, key, *authorities = files = tls.files(path.parent)
     try:
         for file in files:
-            file.stat()  # opened first, because this error names the file, unlike ssl's
-        # An empty password, because otherwise OpenSSL would ask for the password on the terminal.
+            file.stat()  # checked first, because this error names the file, unlike ssl's error
+        # Without a password argument, OpenSSL would ask for the password on the terminal.
         context.load_cert_chain(certificate, key, password="")
         for file in authorities:
             context.verify_mode = ssl.CERT_REQUIRED

@@ -266,7 +266,7 @@ def asking(kind: str, given: Mapping[str, str], names: Sequence[str]) -> Asking 
     Args:
         kind: ``label`` or ``annotation``.
         given: Labels or annotations of the container.
-        names: Known names. The first name opts in. If only other known names are set, a message reports the mistake.
+        names: Known names; the first one opts in. Setting names with our prefix without the first one is a mistake.
 
     Returns:
         None if the container does not opt in.

@@ -86,7 +86,7 @@ class DockerSource:
     async def watch(self) -> AsyncGenerator[list[Container], None]:
         """List the containers at the start, after each event, and every 30 s.
 
-        A call that hangs in a broken Docker daemon keeps its thread.
+        If a broken Docker daemon never answers a call, the thread of this call hangs.
 
         Yields:
             All containers with a probe.
@@ -140,7 +140,7 @@ class DockerSource:
             changed.set()
 
     def _open_events(self, client: docker.APIClient) -> docker.types.CancellableStream[bytes]:
-        """Open the events after the last one by a plain GET, because ``client.events()`` has no time-out."""
+        """Open a stream of the events since the last one, by a plain GET: ``client.events()`` has no time-out."""
         response = client.get(
             f"{client.base_url}/v{client.api_version}/events",
             params={
@@ -154,9 +154,9 @@ class DockerSource:
         return docker.types.CancellableStream(_lines(response), response)
 
     def _take(self, line: bytes) -> bool:
-        """Process an event; return True if its container has one of our labels.
+        """Process an event; return True if the event's container has one of our labels.
 
-        A memory kill is an `oom` and a `die` of a known container, in either order.
+        A known container was killed for memory if it has an `oom` and a `die`, in either order.
         """
         try:
             event = _decode_event(line)
@@ -189,4 +189,4 @@ def _read(path: str) -> str:
     try:
         return Path(path).read_text()
     except OSError:
-        return ""  # a system without procfs is not a container
+        return ""  # without procfs, this process is in no container

@@ -91,7 +91,7 @@ class ListedImage(msgspec.Struct, rename="pascal"):
 _HOST = ListedContainer("", host_config=_HostConfig("host"))
 """Placeholder for the exporter's container if the exporter runs on the host."""
 _UNLISTED = ListedImage("")
-"""Placeholder for an image that lost its tag: some image stores stop listing such images."""
+"""Placeholder for an image that is not listed: some image stores do not list images that lost their tag."""
 
 
 def read_entry(entry: Mapping[str, object], kind: type[T]) -> T:
@@ -198,9 +198,9 @@ class Listing:
             )
 
     def _watched(self, listed: ListedContainer, given: Mapping[str, str]) -> ListedContainer:
-        """Return the server that a sidecar watches, if the server's label agrees.
+        """Return the server that a sidecar watches, if the server's label names the sidecar.
 
-        Without a sidecar, this is the container itself.
+        For a container that is no sidecar, return the container itself.
         """
         server = given.get(WATCHES_LABEL)
         if not server:
@@ -229,7 +229,7 @@ class Listing:
             if writers := self._writers(path.removeprefix("unix://"), listed):
                 several = label_text(", ".join(sorted(writers)))
                 raise _UnpolledError(
-                    f"the volume of its socket is also writable for {several}; use a separate volume for each "
+                    f"the volume of the probe's socket is also writable for {several}; use a separate volume for each "
                     "container"
                 )
             return path
@@ -305,7 +305,7 @@ def _digest(reference: str, digests: Sequence[str]) -> str:
 def own_ids(hostname: str, mountinfo: str) -> list[str]:
     """Return possible beginnings of the id of this process's container.
 
-    They come from files mounted by Docker, then from the host name.
+    The ids come from the files that Docker mounts into ``/etc``, and then from the host name.
 
     Args:
         hostname: Host name of this process.

@@ -1,7 +1,7 @@
 """Kubernetes: pods of this node with the annotation or label ``infercanary.io/enable: "true"``.
 
-First all pods are listed, page by page; then a watch follows the changes from the list's version on. No client
-library is used, because it reads the service account's token only once, but tokens are renewed within the hour.
+First all pods are listed, page by page; then a watch follows the changes from the list's version on. The official
+client library is not used: it reads the service account's token only once, but the token is renewed within the hour.
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
@@ -185,7 +185,10 @@ def source() -> KubernetesPods:
     """
     host, node = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("NODE_NAME")
     if not host:
-        raise UsageError("discovery: not in a pod, because KUBERNETES_SERVICE_HOST is not set")
+        raise UsageError(
+            "discovery: not in a pod (KUBERNETES_SERVICE_HOST is not set); run the exporter in a pod, or use "
+            "another discovery"
+        )
     if not node:
         raise UsageError(
             "discovery: the node's name is unknown; set NODE_NAME from the field spec.nodeName of the pod"

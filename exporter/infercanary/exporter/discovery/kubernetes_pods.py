@@ -182,7 +182,7 @@ def containers(pod: Pod) -> tuple[Container, ...]:
 
 
 def _ports(pod: Pod) -> tuple[dict[str, int], str]:
-    """Return the containers with a probe and their ports, and a mistake that leaves the container or port unknown."""
+    """Return the port of each container with a probe, and the mistake if a container or port cannot be determined."""
     ports = [(container.name, port) for container in pod.containers for port in container.ports]
     named = {name: port.container_port for name, port in ports if port.name == PORT_NAME}
     text = pod.given.get(PORT)
@@ -226,8 +226,8 @@ def _owner(metadata: _Metadata) -> str:
             (metadata.labels[label] for label in _TEMPLATE_HASHES if label in metadata.labels), ""
         )
         return owner.name.removesuffix(f"-{template}")
-    # The leaders of a LeaderWorkerSet are owned by a StatefulSet of the same name; the workers of each group by a
-    # StatefulSet of their own.
+    # In a LeaderWorkerSet, a StatefulSet of the same name owns the leaders, and a further StatefulSet for each group
+    # owns the group's workers.
     return metadata.labels.get(_WORKER_SET, owner.name)
 
 
@@ -239,7 +239,7 @@ def image_identity(image_id: str) -> tuple[str, str, ImageForm]:
             ``sha256:…`` or only digits for a loaded image.
 
     Returns:
-        Either id or digest, the other is empty. All three are empty if both are unknown.
+        Id, digest and form. Only one of id and digest is set; all three are empty if neither is known.
     """
     form: ImageForm = "docker" if image_id.startswith("docker-pullable://") else "registry"
     repository, _, digest = _bare(image_id).rpartition("@")
@@ -275,8 +275,8 @@ class NodePods:
     def __iter__(self) -> Iterator[Container]:
         """Yield all running containers with a probe; each address occurs once.
 
-        An address may be reused as soon as its pod has ended, and the end may become known late. So the newer pod
-        keeps the address.
+        The address of an ended pod may already be in use by a new pod, because the end may become known late. So the
+        newer pod keeps the address.
         """
         pods = sorted(self._pods.values(), key=attrgetter("created"))
         yield from {each.url or each.key: each for pod in pods for each in pod.containers}.values()

@@ -234,7 +234,7 @@ _OF_CHANGE: _Table[Result] = {
         "gauge",
         f"Share of a phase in the latency change. Only phases with {100 * LIVE.attribute.phase_share:g} % or more.",
         ("canary", "phase"),
-        reading="Above 1 if another phase became shorter. Missing if nothing changed.",
+        reading="Above 1 only if another phase changed in the opposite direction. Missing if nothing changed.",
     ): lambda r: _labelled(r.causes.phases),
     Metric(
         "infercanary_shift_bottleneck_ratio",
@@ -292,8 +292,8 @@ _OF_DRIFT: _Table[Drift] = {
     Metric(
         "infercanary_drift_info",
         "gauge",
-        "Always 1; how the environment of a drifted container changed since the image's first day, and its slower "
-        "operators.",
+        "Always 1; changes in the environment of a drifted container since the image's first day, and operators that "
+        "became slower.",
         ("canary", "changes"),
         reading="Shows limits and variables that changed without a new image (`CPU quota 4 → 2`), or a new host "
         "kernel.",

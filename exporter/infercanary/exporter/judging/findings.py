@@ -27,7 +27,7 @@ from infercanary.judge.upgrade import Selection, select
 from infercanary.judge.verdict import Judge, Trials
 from infercanary.pages.sentence import measure_words, sentence
 
-_TRIALS = 2  # most A/A trials in one judgement, because all trials are due after a restart of the exporter
+_TRIALS = 2  # limit of A/A trials in one judgement; after a restart of the exporter, all trials are due
 
 
 class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     drifts: Mapping[str, Drift] = {}
     """Drift by container."""
     answers: tuple[PastVerdict, ...] = ()
-    """Last verdicts on the last upgrades, in order of time."""
+    """Most recent verdict for each of the latest upgrades, on latency and then on other measures, oldest upgrade first;
+    at most 16 verdicts.
+    """
     trials: Trials = {}
     """A/A tests of the judge on restarts of the same image."""
     measures: Mapping[str, MeasureVerdict] = {}
@@ -83,7 +85,7 @@ Findings = Mapping[str, Finding]
 NOTHING: Final[Findings] = MappingProxyType({})
 
 _decoder = msgspec.msgpack.Decoder(Finding)
-_encoder = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # of numpy
+_encoder = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # for numpy's numbers
 
 
 def encode(finding: Finding) -> bytes:

@@ -30,8 +30,8 @@ _AWAY_SECONDS = 600.0  # seconds for which an exporter still shows its findings 
 class Ownership:
     """Leases of this exporter.
 
-    The judge's thread and the thread that calls :meth:`keep` change the leases. :meth:`publishes` may be called from
-    any thread.
+    Two threads change the leases: the judge's thread, and the thread that calls :meth:`keep`. Any thread may call
+    :meth:`publishes`.
 
     Args:
         is_alone: True if no other exporter uses the store.
@@ -46,9 +46,8 @@ class Ownership:
         self._shared_at = -math.inf
         self._names: Collection[ServiceKey] = ()  # all judged services
         self._asked: dict[ServiceKey, float] = {}  # time until which a service is followed
-        self._running: dict[
-            ServiceKey, list[Generation]
-        ] = {}  # running starts of services that a rollout asked about
+        # Running starts of the services that a rollout asked about.
+        self._running: dict[ServiceKey, list[Generation]] = {}
         self._running_until = 0.0
 
     @property

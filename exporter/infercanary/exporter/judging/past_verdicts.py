@@ -34,8 +34,8 @@ def record(store: Store, service: ServiceKey, canary: str, before: Finding | Non
         after: Current finding.
 
     Returns:
-        The current finding with past verdicts: for each of the last upgrades, in order of time, the last verdict on
-        the latency, and then those on its measures.
+        The current finding with the most recent verdict for each of the latest upgrades, oldest upgrade first; for
+        each upgrade, the latency comes before other measures.
     """
     result = after.result
     same = before if before is not None and before.result.upgraded_at == result.upgraded_at else None

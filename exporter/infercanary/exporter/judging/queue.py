@@ -77,7 +77,7 @@ class ReportQueue:
                 self._remove(oldest)
 
     def waiting(self) -> list[StartReport]:
-        """Return all reports, those of one container in order. They stay in the queue until :meth:`done`."""
+        """Return all reports, those of one container in order. Reports stay in the queue until :meth:`done`."""
         with self._lock:
             return [*chain.from_iterable(self._reports.values())]
 

@@ -27,7 +27,7 @@ _KNOWN_SECONDS = 1800.0  # delay before a new prior is used, until all exporters
 class RestartPrior:
     """Priors learned from the restart variances of all services.
 
-    An upgrade is judged with the latest prior at the time of the upgrade. So a later prior does not change its verdict.
+    An upgrade is judged with the latest prior at the time of the upgrade. So a later prior does not change the verdict.
     """
 
     def __init__(self) -> None:

@@ -24,16 +24,16 @@ class Due(NamedTuple):
 
 EVERYTHING = Due(True, True, True)
 MEASURE_LOOKS = (8, 96, 192)
-"""Numbers of runs of a start after which measures are judged. This takes more CPU time than a look at the latency, so
-there are fewer looks: memory is known after 8 runs, throughput (every tenth run) after 96. Spread is judged at each
-look at the latency.
+"""Numbers of runs of a start after which measures are judged. Measures take more CPU time than the latency, so they
+have fewer looks: memory is known after 8 runs, throughput (every tenth run) after 96. Spread is judged at each look at
+the latency.
 """
 BASELINE_LOOKS = (12, LIVE.pool.full_baseline_runs)
 """Numbers of runs of a start without an upgrade after which its levels are computed anew."""
 REMOVED_SECONDS = 7200.0
 """Seconds without a run after which a canary counts as removed, if other canaries of its service ran."""
 CANARIES = 64
-"""Largest number of canaries of a service. Without it, canaries with new names could fill the memory with verdicts."""
+"""Largest number of canaries of a service. Without a limit, ever new names of canaries could fill the memory."""
 
 
 class SeenStart(NamedTuple):
@@ -59,8 +59,8 @@ def due(
     if not taken.keys() <= seen.keys():
         return EVERYTHING  # a new start
     has_look = has_measure_look = has_block = False
-    # Three times a window of drift: with the default policy after 96 and 192 runs, at looks.
     looks = policy.decide.looks if has_upgrade else BASELINE_LOOKS
+    # Drift is judged three times in each drift window. By default this is every 96 runs: 96 and 192 are looks, too.
     every = policy.drift.block_runs * policy.drift.blocks // 3
     for boot, runs in taken.items():
         was = seen[boot]
@@ -93,8 +93,8 @@ class ServiceState:
     def may_be_due(self, canary: str, boot: Boot, runs: int, policy: Policy, *, has_upgrade: bool) -> bool:
         """Count new runs of a start, and return True if a judgement may be due.
 
-        For most runs no judgement is due. This check avoids a query of the store, which would take longer than
-        storing the runs.
+        For most runs no judgement is due. Then this check saves a query of the store, which takes longer than storing
+        the runs.
         """
         seen, reported = self.seen.get(canary, {}), self.reported.get(canary, {})
         if boot not in seen or boot not in reported:

@@ -20,7 +20,7 @@ _MOST = 8
 """Largest number of siblings on a host."""
 _MOST_IN_ALL = 64
 _MOST_RUNS = 6_000
-"""Largest number of a sibling's runs, the newest ones. A merged block of runs counts as one run."""
+"""Largest number of runs of a sibling; the newest are kept. A merged block of runs counts as one run."""
 _ASKED = tuple(sorted(NOT_JUDGED | BY_ITSELF))
 """Tags that are kept with a sibling's runs. Other tags are dropped, because a hostile probe may report many."""
 _READ_SECONDS = 30.0  # seconds for which the siblings of a host are cached
@@ -28,7 +28,7 @@ _RECENT_SECONDS = 600.0  # a canary runs if its last run is within this time of 
 
 
 class Siblings:
-    """Finds siblings: of each other service on a host, one canary in one container.
+    """Finds siblings: one canary in one container of each other service on a host.
 
     The starts of one image are joined to one start. So a sibling that was restarted still has runs before and after
     an upgrade.
@@ -119,14 +119,14 @@ def newest(starts: Sequence[Start]) -> list[Start]:
 
 
 def chosen(runs: Iterable[LastRun], now: float) -> list[LastRun]:
-    """Choose one canary in one container of each service: the first by name that runs, so that it stays the same.
+    """Choose one canary in one container of each service: the first by name that runs. So the choice rarely changes.
 
     Args:
         runs: Last runs on one host.
         now: Unix time. A run in the future counts as now, so that a wrong clock does not make the other runs old.
 
     Returns:
-        One last run for each service, first of canaries that run, ordered by name.
+        Last run of each service's chosen canary: first those of canaries that run, then the others, ordered by name.
     """
     runs = [run._replace(at=min(run.at, now)) for run in runs]
     recent = max((run.at for run in runs), default=0.0) - _RECENT_SECONDS

@@ -3,8 +3,8 @@
 A report is processed in these steps:
 
 1. :meth:`Judging.submit` puts the report into a bounded queue, from the event loop;
-2. once a second :meth:`Judging.turn` stores the queue in one transaction (:mod:`.intake`); from a shared store, it
-also reads the runs that other exporters stored for services whose lease it has (:mod:`.ownership`);
+2. once a second :meth:`Judging.turn` stores the queue in one transaction (:mod:`.intake`); with a shared store, it also
+reads the runs that other exporters stored for services whose lease this exporter has (:mod:`.ownership`);
 3. :func:`.schedule.due` decides for each canary that ran which judgements are due;
 4. :func:`.findings.judge_canary` judges: verdict, measures, drift, A/A trials, sentence;
 5. a new verdict is logged and recorded (:mod:`.past_verdicts`);
@@ -73,7 +73,8 @@ class Judging:
         read_bytes: int = 32 << 20,
     ) -> None:
         self.findings: dict[ServiceKey, Findings] = {}
-        """Findings by service. They are replaced as a whole, so any thread may read them at any time."""
+        """Findings by service. A service's findings are replaced as a whole, so any thread may read them at any time.
+        """
         self.ownership = Ownership(is_alone=not is_shared(str(location)))
         self.watched: frozenset[ServiceKey] = frozenset()
         """Services with containers that this exporter polls; replaced as a whole."""
@@ -148,7 +149,7 @@ class Judging:
         while not self._stopping.wait(0.0 if self._due and self.up else _TURN_SECONDS):
             self.turn()
         self.turn()
-        self._keeper.join()  # otherwise it could renew a lease that has just been given back
+        self._keeper.join()  # otherwise that thread could renew a lease that has just been given back
         if self._store is not None:
             self.ownership.end(self._store.fleet)
             self._store.close()
@@ -198,7 +199,7 @@ class Judging:
     def _must_exchange(self, store: Store) -> bool:
         """Return True if reports must be stored, or leases renewed, before the next judgement.
 
-        After a restart of the exporter, for example, all probes report their buffered runs, and all canaries are due.
+        This occurs after a restart of the exporter: all probes report their buffered runs while all canaries are due.
         """
         return self._queue.is_half_full or (store.fleet is not None and self.ownership.is_due(store.fleet))
 
@@ -233,7 +234,7 @@ class Judging:
     def _share(self, store: Store, fleet: Fleet) -> None:
         """Renew the leases, and read the data that other exporters stored."""
         for service in self.ownership.renew(fleet, self.watched):
-            self._services[service].seen.clear()  # all its canaries are due
+            self._services[service].seen.clear()  # all canaries of the service are due
         followed = self.watched | self.ownership.read_asked(fleet)
         for service in self.findings.keys() - followed:
             del self.findings[service]
@@ -250,7 +251,7 @@ class Judging:
             self._services[service].newest = newest
 
     def _act(self, store: Store) -> None:
-        """Judge the canaries that are due, for at most one turn. The remaining ones are first in the next turn."""
+        """Judge the canaries that are due, for at most one turn. The remaining canaries come first in the next turn."""
         end = time.thread_time() + _TURN_SECONDS
         for service, canary in [*self._due]:
             if self._must_exchange(store):
