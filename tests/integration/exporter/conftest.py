@@ -1,4 +1,4 @@
-"""A real exporter on a real socket, with real servers in the role of probes and Docker."""
+"""A real exporter on a real socket, with real servers that stand in for probes and Docker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from infercanary.exporter.judging import worker
 
 
 class Exporter:
-    """A running exporter, asked over HTTP."""
+    """HTTP client of a running exporter."""
 
     def __init__(self, url, session):
         self.url = url
@@ -42,7 +42,7 @@ class Exporter:
             return response.status, await response.text()
 
     async def found(self, name, **labels):
-        """The samples of ``name`` that have ``labels``."""
+        """Return the samples of ``name`` that have ``labels``."""
         status, text = await self.get()
         assert status == 200
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
@@ -53,7 +53,7 @@ class Exporter:
         ]
 
     async def value(self, name, **labels):
-        """The one sample of ``name`` that has ``labels``, or None."""
+        """Return the value of the only sample of ``name`` with ``labels``, or None."""
         found = await self.found(name, **labels)
         assert len(found) <= 1, found
         return found[0][1] if found else None
@@ -62,7 +62,7 @@ class Exporter:
         return [labels for labels, _ in await self.found(name)]
 
     async def each(self, name):
-        """The samples of ``name`` by container."""
+        """Return container → value of the samples of ``name``."""
         return {labels["container"]: value for labels, value in await self.found(name)}
 
     async def _until(self, holds, name, labels):
@@ -72,7 +72,7 @@ class Exporter:
         await eventually(is_there)
 
     async def becomes(self, expected, name, **labels):
-        """Wait until a sample has a value; None where there is none."""
+        """Wait until a sample has a value; None means that it does not exist."""
         await self._until(lambda value: value == expected, name, labels)
 
     async def reaches(self, least, name, **labels):
@@ -94,7 +94,7 @@ class Exporter:
 
 
 async def eventually(condition, seconds=15.0):
-    """What ``condition`` gives once it is true."""
+    """Wait until ``condition`` returns a true value, and return this value."""
     deadline = time.monotonic() + seconds
     while not (result := await condition()):
         assert time.monotonic() < deadline, f"not in {seconds} s"
@@ -107,7 +107,7 @@ Serve = Callable[[web.Application], Awaitable[str]]
 
 @pytest.fixture
 async def serve():
-    """Serves an aiohttp application on a free port, and gives its URL."""
+    """Serve aiohttp applications on free ports; each call returns a URL."""
     async with AsyncExitStack() as stack:
 
         async def start(app):
@@ -122,7 +122,7 @@ async def serve():
 
 @pytest.fixture
 async def listen():
-    """Serves raw bytes: a handler of (reader, writer) on a free port, for what no HTTP library would send."""
+    """Serve raw bytes on a free port by a handler of (reader, writer), for answers that no HTTP library would send."""
     async with AsyncExitStack() as stack:
 
         async def start(handler):
@@ -131,7 +131,7 @@ async def listen():
                     await reader.readuntil(b"\r\n\r\n")
                     await handler(reader, writer)
                 except (ConnectionError, asyncio.IncompleteReadError):
-                    pass  # the exporter hung up, as it should
+                    pass  # the exporter closed the connection, as expected
                 finally:
                     writer.close()
 
@@ -144,7 +144,7 @@ async def listen():
 
 @pytest.fixture
 def exporter():
-    """Runs the exporter with the given config, or the given config file, until the end of the block."""
+    """Run the exporter with a config, or a config file, until the end of the block."""
 
     @asynccontextmanager
     async def run(config=None, path=None):
@@ -164,7 +164,7 @@ def exporter():
 
 
 class GoodProbe:
-    """A probe that works: its report is what a test sets, and grows with each poll."""
+    """A working probe. A test sets its report, and the report grows with each poll."""
 
     def __init__(self):
         self.status = 200
@@ -216,14 +216,14 @@ def impatient(monkeypatch):
 
 
 def config(*probes, **changes):
-    """A config that polls ``probes`` (container → URL) fast, without Docker."""
+    """Return a config that polls ``probes`` (container → URL) fast, without Docker."""
     listed = tuple(StaticProbe(url=url, service="resnet", container=name) for name, url in probes)
     return ExporterConfig(**{"poll_seconds": 0.1, "discovery": "none", "probes": listed, **changes})
 
 
 @pytest.fixture
 def watch(exporter, serve, listen):
-    """Runs the exporter with these probes: container → URL, probe, application or handler of raw bytes."""
+    """Run the exporter with these probes: container → URL, probe, application or handler of raw bytes."""
 
     async def address(source):
         if isinstance(source, str):

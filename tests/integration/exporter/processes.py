@@ -1,4 +1,4 @@
-"""A real probe and a real exporter as processes that can be killed and restarted."""
+"""A real probe and a real exporter as separate processes, which a test may kill and restart."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Quick:
 
 
 def until(condition, seconds=300.0):
-    """Wait until a function says yes."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not in {seconds} s"
@@ -54,7 +54,7 @@ def until(condition, seconds=300.0):
 
 
 def stored(path):
-    """Boot id → the sequences of its runs in a store."""
+    """Return boot id → sequence numbers of the stored runs."""
     with closing(open_store(path)) as store:
         found = store.generations(KEY, CANARY)
         kept = {generation.boot_id: [sample.sequence for sample in samples] for generation, samples in found}
@@ -65,7 +65,7 @@ def stored(path):
 
 
 def certificate(folder, name, *more, address="IP:127.0.0.1"):
-    """Make a certificate that signs itself; its key is beside it."""
+    """Make a self-signed certificate, and its key in the same folder."""
     pem = folder / f"{name}.pem"
     kind = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
     names = f"-subj /CN={name} -addext subjectAltName={address} -keyout {name}.key -out {name}.pem"
@@ -75,17 +75,17 @@ def certificate(folder, name, *more, address="IP:127.0.0.1"):
 
 
 class Process:
-    """A command, in a folder of its own, with its log.
+    """A command in a separate folder, with its log.
 
     Args:
-        folder: Made; it holds the settings.
-        environment: Variables that the process has besides those of this one.
+        folder: New folder for the settings.
+        environment: Additional environment variables.
     """
 
     command: Sequence[str] = ("-m", "infercanary")
-    """How Python starts it."""
+    """Arguments with which Python starts the program."""
     arguments: Sequence[str] = ()
-    """Others than its settings."""
+    """Additional arguments of the command."""
 
     def __init__(self, folder, name, environment=None):
         folder.mkdir(exist_ok=True)
@@ -96,14 +96,14 @@ class Process:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self):
-        """Start it; it is up a second or so later."""
+        """Start the process, without waiting until it serves."""
         command = [sys.executable, *self.command, self.name, "--config", f"{self.name}.yaml", *self.arguments]
         environment = {**os.environ, **self.environment}
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
 
     def kill(self):
-        """End it as a lack of memory does."""
+        """Kill the process with SIGKILL, as the kernel does when memory runs out."""
         if self.process is not None:
             assert self.process.poll() is None, f"{self.folder.name} ended by itself: {self.log[-4000:]}"
             self.process.kill()
@@ -111,7 +111,7 @@ class Process:
             self.process = None
 
     def stop(self):
-        """End it as a container's stop does, and wait for that."""
+        """End the process with SIGTERM, as a container's stop does, and wait."""
         if self.process is not None:
             self.process.terminate()
             assert self.process.wait(60) == 0
@@ -122,17 +122,17 @@ class Process:
         return (self.folder / "log").read_text()
 
     def get(self, path):
-        """What it answers; nothing where it does not."""
+        """Return the body of an answer; empty without an answer."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=10) as response:
                 body = response.read()
-        except (OSError, HTTPException):  # also where it is killed in the middle of an answer
+        except (OSError, HTTPException):  # the process may be killed during an answer
             return b""
         return body
 
 
 class ProbeProcess(Process):
-    """Three runs a second of a canary that sleeps, kept in a journal."""
+    """A probe with three runs a second of a canary that sleeps, and with a journal."""
 
     def __init__(self, folder, environment=None, seconds=0.001):
         super().__init__(folder, "probe", environment)
@@ -140,19 +140,19 @@ class ProbeProcess(Process):
         self.takes(seconds)
 
     def takes(self, seconds, more=""):
-        """From its next start on its canary takes so long."""
+        """Set the canary's seconds from the next start on."""
         (self.folder / "probe.yaml").write_text(
             f"listen: 127.0.0.1:{self.port}\ninterval_seconds: 0.3\nduty_cap: 1\ncontrols: false\njournal: journal\n"
             f"canaries: {{{CANARY}: {{target: 'quick:Quick', options: {{seconds: {seconds}}}}}}}\n{more}"
         )
 
     def works(self):
-        """Whether it has a run of this start: it offers those of earlier ones first."""
+        """Return True if the probe has a run of this start. It first offers runs of earlier starts."""
         body = self.get("/report")
         return bool(body) and bool(self.ring().get(report_in(body).boot_id))
 
     def journalled(self):
-        """Boot id → the sequences of its runs, of all starts until now."""
+        """Return boot id → sequence numbers of the journalled runs, for all starts."""
         found: dict[str, list[int]] = {}
         for file in ("journal.1", "journal"):
             if (self.folder / file).exists():
@@ -162,7 +162,7 @@ class ProbeProcess(Process):
         return found
 
     def ring(self):
-        """The same of the runs that it offers now."""
+        """Return boot id → sequence numbers of the runs that the probe offers now."""
         found: dict[str, list[int]] = {}
         cursor = ""
         while body := self.get(f"/report?since={cursor}"):
@@ -176,14 +176,14 @@ class ProbeProcess(Process):
 
 
 class ExporterProcess(Process):
-    """It polls these probes ten times a second, and keeps their runs in a file.
+    """An exporter that polls these probes ten times a second, and stores their runs.
 
     Args:
-        folder: Made.
+        folder: New folder for the settings.
         probes: Container → URL.
-        environment: Variables that its process has besides those of this one.
-        store: A file, or a database.
-        poll_seconds: Between two questions to a probe.
+        environment: Additional environment variables.
+        store: A file, or a database; empty for a file in the folder.
+        poll_seconds: Interval of polls.
     """
 
     def __init__(self, folder, probes, environment=None, store="", poll_seconds=0.1):
@@ -199,7 +199,9 @@ class ExporterProcess(Process):
 
     @contextmanager
     def listening(self, settings, *arguments, listen=""):
-        """Run it by other settings and arguments; its URL as it logs it. It is killed if it still runs afterwards."""
+        """Run the exporter with other settings and arguments; yield the logged URL. A process that still runs
+        is killed.
+        """
         (self.folder / "exporter.yaml").write_text(settings)
         self.arguments = ("--listen", listen or f"127.0.0.1:{self.port}", *arguments)
         self.start()
@@ -211,12 +213,12 @@ class ExporterProcess(Process):
                 self.kill()
 
     def works(self):
-        """Whether it stores what all of its probes report."""
+        """Return True if the exporter stores the runs of all its probes."""
         stored = self.values("infercanary_stored_runs_total")
         return any(stored.values()) and {*self.values("infercanary_up").values()} == {1.0}
 
     def has_collected(self, rings):
-        """Whether it took as many runs since it was started as the rings of its probes had."""
+        """Return True if the exporter has collected as many runs since its start as the probes' buffers had."""
         counts = sorted(self.values("infercanary_runs_collected_total").items())
         had = [sum(map(len, ring.values())) for ring in rings]
         return len(counts) == len(had) and all(
@@ -224,11 +226,11 @@ class ExporterProcess(Process):
         )
 
     def values(self, name):
-        """The series of a metric, by labels; none where it does not answer."""
+        """Return labels → value of a metric's series; empty without an answer."""
         text = self.get("/metrics").decode()
         return {labels: float(value) for labels, value in re.findall(rf"^{name}({{.*}}|) (\S+)$", text, re.M)}
 
 
 def urls(probes):
-    """Container → URL."""
+    """Return container → URL."""
     return {probe.folder.name: probe.url for probe in probes}

@@ -17,13 +17,13 @@ from infercanary.exporter import connections as own
 from infercanary.exporter import scrape
 from infercanary.exporter.connections import Connections
 
-BIG = b"x" * (8 << 20)  # more than the kernel takes for a reader that does not read
+BIG = b"x" * (8 << 20)  # more than the kernel buffers for a client that does not read
 ASK = b"GET %s HTTP/1.1\r\nHost: x\r\n"
 TLS = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 
 
 class Client:
-    """One connection to the exporter."""
+    """A connection to the exporter."""
 
     def __init__(self, reader, writer):
         self._reader, self._writer = reader, writer
@@ -35,7 +35,7 @@ class Client:
         return await self._reader.readline()
 
     async def read(self):
-        """Bytes that come until the end, or until the connection is cut."""
+        """Read until the end, or until the connection is cut; return the number of bytes."""
         count = 0
         try:
             while count < len(BIG) and (piece := await asyncio.wait_for(self._reader.read(1 << 20), 10)):
@@ -55,7 +55,7 @@ class Client:
 
 
 class Server:
-    """The exporter's port, with a page that is big, one that is slow, and one that fails."""
+    """The exporter's port with a large page, a slow page, and a page that fails."""
 
     def __init__(self, port, connections):
         self.connections = connections
@@ -67,7 +67,7 @@ class Server:
         return {**self.connections.refused}
 
     async def connect(self, path=None, header=b"\r\n", host=1):
-        """Connect from an address 127.0.0.*, and ask for a page if one is given."""
+        """Connect from an address 127.0.0.*, and request a page if one is given."""
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", self._port, limit=4096, local_addr=(f"127.0.0.{host}", 0)
         )
@@ -136,7 +136,7 @@ async def test_what_is_no_http_takes_little_memory():
 
 
 async def test_an_error_keeps_no_memory_until_a_collection():
-    """Its traceback has frames, these have what was read and what was to be sent; collections are rare."""
+    """An error's traceback has frames, which hold the read and unsent bytes. Garbage collections are rare."""
     kinds = (own.Connection, asyncio.sslproto.SSLProtocol)
     gc.collect()
     gc.disable()
@@ -234,7 +234,7 @@ async def test_an_idle_connection_gives_its_place_to_a_new_one_or_is_closed_late
     async with served() as server:
         idle = await server.connect(b"/slow")
         assert b" 200 " in await idle.line()
-        await server.connect(b"/")  # it takes no answer
+        await server.connect(b"/")  # this client does not read the answer
         await server.until(lambda found: [connection.is_idle for connection in found.open] == [True, False])
         monkeypatch.setattr(own, "IDLE_SECONDS", 0.2)
         later = await server.connect(b"/nowhere")

@@ -1,4 +1,4 @@
-"""The disk loses power, or is full at each single write: the stored content, and the recovery."""
+"""The disk loses power, or is full at any single write: stored content and recovery."""
 
 import random
 import sqlite3
@@ -21,7 +21,7 @@ pytestmark = [needs_cc, pytest.mark.store]
 
 
 def batches_in(path):
-    """How many batches the store in a file holds: each as a whole, all up to one."""
+    """Return the number of batches in a store's file; each must be complete, and no earlier one may be missing."""
     with closing(open_store(path, KEEP)) as store:
         assert store.database.set_aside_at is None
         found = store.generations(S, "c")
@@ -56,7 +56,7 @@ def test_a_loss_of_power_leaves_whole_transactions_and_all_that_was_safe(tmp_pat
     )
     calls = disk.take_record()
     assert batches_in(disk.folder / "store.db") == batches
-    # Half of them beside what orders writes, where a mistake would show: there are few of these calls.
+    # Half of the losses are near calls that order writes. There are few such calls, and a fault would show there.
     order = [number for number, call in enumerate(calls) if call.kind in "CTSUR"]
     moments = [rng.choice(order) + rng.randint(-3, 3) for _ in range(losses // 2)]
     moments += [rng.randrange(len(calls)) for _ in range(losses - len(moments))]
@@ -110,7 +110,7 @@ def test_a_disk_that_is_full_at_any_write_costs_nothing_that_the_rings_hold(tmp_
         assert found.left == everything[: len(found.left)] and len(found.left) % full_disk.RUNS == 0, call
         assert found.ups[-1] == 1.0, call
         assert found.verdict == trials[0].verdict, call
-        # It is said, of a report that was not stored and of a verdict that was not.
+        # The exporter reports each report that was not stored, and at most one verdict.
         assert 0 <= len(found.left) // full_disk.RUNS - found.ups[:-1].count(1.0) <= 1, call
         assert (0.0 in found.ups) is (call > 0), call
     print(f"{len(trials) - 1} of {trials[0].calls} calls without room")

@@ -1,4 +1,4 @@
-"""Discovery with the real Docker SDK, and a server with Docker's five allowed calls on a unix socket."""
+"""Discovery with the real Docker SDK, and a server with the five permitted calls of Docker on a unix socket."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ FIRST, SECOND = {"container": "app-resnet-1"}, {"container": "app-resnet-2"}
 
 
 class FakeDocker:
-    """The daemon's API as Docker 20.10 answers it, and a proxy's allow-list: what is not allowed is a failure."""
+    """The daemon's API as of Docker 20.10, behind a proxy's allow-list: any other call fails the test."""
 
     def __init__(self, path):
         self.path = path
         self.probe_port = 0
         self.watched: Callable[[], Any]
-        """Runs an exporter that discovers here."""
+        """Runs an exporter that discovers at this server."""
         self.listing: list[dict[str, Any]] = []
         self.forbidden: list[str] = []
         self.listings = 0
         self.ahead = 0.0
-        """Seconds by which the clock was set."""
+        """Seconds by which the clock was set forward."""
         self.hang = False
         self.refused = ""
-        """A list that the proxy forbids."""
+        """A list that the proxy refuses."""
         self.kept: list[dict[str, Any]] = []
-        """The last events."""
+        """Latest events."""
         self._streams: list[tuple[web.Request, web.StreamResponse]] = []
         self._runner: web.AppRunner | None = None
 
@@ -56,11 +56,11 @@ class FakeDocker:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         await web.UnixSite(self._runner, str(self.path)).start()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()  # as a socket proxy
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()  # like a socket proxy
         self.port = int(self._runner.addresses[-1][1])
 
     async def stop(self):
-        """As when the daemon dies: connections break, the socket refuses."""
+        """Stop like a dead daemon: connections break, and the socket refuses new ones."""
         if self._runner is not None:
             await self.cut_events()
             await self._runner.cleanup()
@@ -74,7 +74,9 @@ class FakeDocker:
         await asyncio.sleep(0)
 
     async def event(self, action="start", number=0, **attributes):
-        """Send what Docker says of a container, as 20.10 does it after `docker run -m` with cgroup v1."""
+        """Send an event about a container, with the fields that Docker 20.10 sends after `docker run -m` with
+        cgroup v1.
+        """
         action, _, code = action.partition(" ")
         known = {"image": "x", "infercanary.enable": "true"} | ({"exitCode": code} if code else {})
         event = {
@@ -87,29 +89,29 @@ class FakeDocker:
             await self._send(request, stream, event)
 
     async def ends(self, number, *actions):
-        """Send such events of a container as ``die 137``."""
+        """Send events of a container, such as ``die 137``."""
         for action in actions:
             await self.event(action, number)
 
     async def has(self, *numbers):
-        """Let it have these containers, with an event."""
+        """Set the list of containers, and send an event."""
         self.listing = [self.entry(number) for number in numbers]
         await self.event()
 
     async def lists_again(self):
-        """Wait until it was listed from now on, and events are followed."""
+        """Wait for the next listing, and for an open stream of events."""
         last = self.listings
         while self.listings == last or not self._streams:  # noqa: ASYNC110 - a server that another process asks
             await asyncio.sleep(0.02)
 
     def entry(self, number, port=0, **given):
-        """A container of the good probe, or of what is at another port."""
+        """Return a container of the good probe, or of a server at another port."""
         port = port or self.probe_port
         return listed(number, "app_default=127.0.0.1", given=given, port=f"{port}")
 
     async def _send(self, request, stream, event):
         if event["Action"] in json.loads(request.query["filters"])["event"]:
-            with suppress(ConnectionError):  # the exporter is between two streams
+            with suppress(ConnectionError):  # the exporter may be between two streams
                 await stream.write(json.dumps(event).encode() + b"\n")
 
     async def _answer(self, request):
@@ -167,7 +169,7 @@ async def docker(tmp_path, monkeypatch, serve, watch, good_probe):
 
 
 async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(docker, good_probe):
-    """At the speed of events: the periodic listing is far away."""
+    """The wait is for events, because the periodic listing is much slower."""
     async with docker.watched() as run:
         await run.appears(DISCOVERY)
         assert await run.value("infercanary_discovered_containers") == 0
@@ -195,7 +197,7 @@ async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(docker
         assert [info["image_digest"] for info in await run.labels(INFO)] == IMAGES[1:]
         assert good_probe.cursors[asked] == "", "another container: nothing of the old one is taken over"
         docker.listing = []
-        await docker.event("died")  # Podman's word
+        await docker.event("died")  # the word of Podman
         await run.becomes(None, UP)
 
 
@@ -213,7 +215,8 @@ async def test_what_the_kernel_ended_is_counted_also_where_the_container_is_gone
     async with docker.watched() as run:
         await run.appears(UP, **SECOND)
         assert await run.value(KILLS, **FIRST) == 0
-        # A worker of the one is killed, and its server goes on; somebody kills the other, which is no news of memory.
+        # In the first container a worker is killed and the server continues. A user kills the second one, which is no
+        # memory kill.
         await docker.ends(1, "oom")
         await docker.ends(2, "die 137")
         docker.listing.pop()
@@ -229,7 +232,7 @@ async def test_what_the_kernel_ended_is_counted_also_where_the_container_is_gone
         assert "app-resnet-1</span>" not in page
         assert "app-resnet-1 (resnet) does not run: killed for memory once, last" in page
 
-        # It is started again, and ends again: its count goes on.
+        # The container is restarted and killed again; its count continues.
         await docker.has(1)
         await run.appears(UP)
         await docker.ends(1, "oom", "die 137", "start")
@@ -267,13 +270,14 @@ async def test_neither_docker_nor_a_probe_is_asked_through_a_proxy(docker, monke
 
 
 async def test_a_clock_that_steps_loses_no_kill_and_counts_none_twice(docker, monkeypatch):
-    monkeypatch.setattr(docker_discovery, "_RELIST_SECONDS", 0.4)  # also of a stream
+    monkeypatch.setattr(docker_discovery, "_RELIST_SECONDS", 0.4)  # the limit also ends a stream
     docker.listing = [docker.entry(1)]
     async with docker.watched() as run:
         await run.appears(UP)
         for kills, ahead in enumerate((0.0, -3600.0, 3600.0), 1):
             docker.ahead = ahead
-            # What ends between two streams, just after the clock stepped back, is not in the next one.
+            # A container may end between two streams, just after the clock stepped back. The next stream does not
+            # include this event.
             await docker.lists_again()
             await docker.ends(1, "oom", "die 137")
             await run.becomes(kills, KILLS)
@@ -291,7 +295,7 @@ async def test_what_happens_between_two_streams_is_seen_once(docker):
         for kills, actions in ((1, ("die 137", "oom")), (2, ("oom", "die 137"))):
             if kills == 2:
                 await docker.has()
-                await run.becomes(None, UP, **FIRST)  # a listing goes before the events
+                await run.becomes(None, UP, **FIRST)  # listings have priority over events
             await docker.cut_events()
             await docker.ends(1, *actions)
             await run.becomes(kills, KILLS, **FIRST)

@@ -21,7 +21,7 @@ def runs(count, seconds, begin):
 
 
 def restart(probe, boot, torch, seconds, hour):
-    """Another start: of another image, where torch is another one."""
+    """Restart the probe. Another version of torch makes another image."""
     probe.boot_id, probe.environment = boot, {"torch": torch}
     probe.runs = runs(200, seconds, BEGIN + 3600 * hour)
 
@@ -33,7 +33,7 @@ async def test_an_upgrade_is_judged_shown_and_remembered(watch, good_probe, tmp_
     of_latency = {**labels, "measure": "latency"}
     restart(good_probe, "old-0", "2.7.0", 0.020, 0)
     async with watch({"a": good_probe}, store=store) as up:
-        # A store that fails costs verdicts and nothing else; what came meanwhile is stored once the folder is there.
+        # If the store fails, only verdicts are missing. Waiting runs are stored as soon as the folder exists.
         await up.appears("infercanary_up", container="a")
         await up.reaches(1, "infercanary_store_errors_total")
         assert await up.value("infercanary_store_up") == 0
@@ -67,11 +67,11 @@ async def test_an_upgrade_is_judged_shown_and_remembered(watch, good_probe, tmp_
         assert 'class="verdict regressed"' in page
         assert "image; torch 2.7.0 → 2.13.0; compute phase; controls flat" in page
         assert page.count('aria-label="medians of runs') == 1
-    # The next exporter finds all of that in the store, and takes no run twice.
+    # The next exporter finds all of this in the store, and stores no run twice.
     async with watch({"a": good_probe}, store=store) as up:
         await up.becomes(1, "infercanary_verdict", verdict="regressed", **of_latency)
         assert await up.value("infercanary_stored_runs_total") == 0
-        # After the next upgrade it is history.
+        # The next upgrade makes this verdict a past verdict.
         restart(good_probe, "back", "2.7.0", 0.020, 5)
         await up.becomes(1, "infercanary_verdict", verdict="improved", **of_latency)
         page = (await up.get("/"))[1]
@@ -91,7 +91,7 @@ async def test_a_rollout_waits_and_then_aborts(watch, eventually, good_probe):
             return dict(json.loads(text))
 
         async def gates(**metadata):
-            """Answers to a promotion and to a rollback, as Flagger asks."""
+            """Return the answers to Flagger's questions about promotion and rollback."""
             call = {"name": "resnet", "namespace": "test", "metadata": {"namespace": "", **metadata}}
             return [(await up.get(f"/api/v1/{path}", "POST", json=call))[0] for path in ("gate", "rollback")]
 
@@ -102,7 +102,7 @@ async def test_a_rollout_waits_and_then_aborts(watch, eventually, good_probe):
             await eventually(does)
             assert await gates() == [*statuses]
 
-        # Before anything was judged, while the new container starts, and after its first runs: wait.
+        # Before the first judgement, while the new container starts, and after its first runs, the answer is to wait.
         assert (await verdict())["verdict"] == "unknown"
         await says("no_baseline", 412, 412)
         canary.status, canary.runs = 200, runs(3, 0.026, begin + 4000)
@@ -112,10 +112,10 @@ async def test_a_rollout_waits_and_then_aborts(watch, eventually, good_probe):
         given = await verdict("&canary=resnet18")
         assert given["sentence"].startswith("regressed +") and given["canaries"] == {"resnet18": "regressed"}
         assert 0.1 < given["low"] < given["shift"] < given["high"] < 0.5
-        # Of these containers no image is known, so that one which is named may be another one.
+        # The images of these containers are unknown, so a named image may be a different one.
         assert await gates(image="search:v2") == [412, 412]
         assert (await verdict("&namespace=ml"))["verdict"] == "unknown"
         assert (await up.get("/api/v1/gate", "POST", data=b" " * 70_000))[0] == 413
-        # The new container is gone: its verdict no longer aborts anything.
+        # The new container is gone, so its verdict no longer aborts a rollout.
         canary.status = 503
         await says("unknown", 412, 412)

@@ -20,7 +20,7 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path, kills):
         for process in processes:
             process.start()
         for victim in victims:
-            if rng.random() < 0.8:  # else it may be killed while it starts
+            if rng.random() < 0.8:  # otherwise the process may be killed while it starts
                 until(exporter.works)
             time.sleep(rng.uniform(0, 1.5))
             victim.kill()
@@ -28,7 +28,7 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path, kills):
         exporter.kill()
         until(lambda: all(probe.works() for probe in probes))
         rings = [probe.ring() for probe in probes]
-        exporter.start()  # it knows of no run, and asks for all
+        exporter.start()  # it has no cursor, and requests all runs
 
         until(lambda: exporter.has_collected(rings))
         exporter.stop()
@@ -42,7 +42,8 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path, kills):
         starts += len(journal)
         for boot, made in journal.items():
             if boot not in kept:
-                # Nobody asked while it ran: which image its container had is not known, so its runs are left out.
+                # The start was never polled while it ran, so its container's image is unknown, and its runs are not
+                # stored.
                 unknown += 1
                 assert boot != next(reversed(ring))
                 continue

@@ -1,6 +1,6 @@
-"""The Kubernetes discovery and an API server that misbehaves on command.
+"""The Kubernetes discovery, and an API server with faults on request.
 
-A real one is asked in tests/kubernetes, and stopped in its test_kubelet.py.
+tests/kubernetes uses a real API server, which its test_kubelet.py also stops.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CUT = b"cut"
 
 
 class Api:
-    """Answers lists from ``pods``, and each watch with the pieces in ``stream``; None ends a watch."""
+    """Answers lists from ``pods``, and each watch with the items of ``stream``; None ends a watch."""
 
     def __init__(self):
         self.pods: list[msgspec.Raw] = []
@@ -44,7 +44,7 @@ class Api:
         self.page_pods = 100
         self.requests: list[dict[str, str]] = []
         self.tokens: list[str] = []
-        self.status: list[int] = []  # of the next answers; 200 is an answer as it should be
+        self.status: list[int] = []  # status codes of the next answers; 200 is a valid answer
         self.stream: asyncio.Queue[bytes | None] = asyncio.Queue()
         app = web.Application()
         app.router.add_get("/api/v1/pods", self._answer)
@@ -79,17 +79,17 @@ class Api:
 
     @property
     def watches(self):
-        """The resource versions that watches began at."""
+        """Resource versions at which watches began."""
         return [each["resourceVersion"] for each in self.requests if "watch" in each]
 
     @property
     def lists(self):
-        """Where the lists went on."""
+        """Continue tokens of the lists."""
         return [each["continue"] for each in self.requests if "watch" not in each]
 
 
 class Follower:
-    """Watches that server's pods, again after each failure."""
+    """Watches the pods of that server, and retries after each failure."""
 
     def __init__(self, api):
         self.discovery = KubernetesPods(str(api.server.make_url("")), "node-1")
@@ -121,7 +121,7 @@ class Follower:
         await self.until(lambda: sorted(each.pod for each in self.containers) == [*names])
 
     async def fails(self, says):
-        """Wait until a watch failed with this text."""
+        """Wait until a watch has failed with this text."""
         await self.until(lambda: says in str(self.failures))
 
 
@@ -142,7 +142,7 @@ async def api(tmp_path):
 
 @pytest_asyncio.fixture
 async def follow(api):
-    """Begins to follow, and waits for the first watch."""
+    """Start to follow, and wait for the first watch."""
     started = []
 
     async def begin():
@@ -158,7 +158,7 @@ async def follow(api):
 
 async def test_a_list_in_pages_and_then_what_changes(api, follow):
     api.pods, api.page_pods, api.version = [raw(number) for number in "12345"], 2, 9
-    api.status = [200, 410]  # a page that expired means to begin the list again
+    api.status = [200, 410]  # after an expired page, the list begins again
     follower = await follow()
     await follower.finds(*"12345")
     assert api.watches == ["9"] and api.lists == ["", "2", "", "2", "4"]
@@ -205,7 +205,7 @@ REFUSALS = {
 
 
 async def test_an_answer_that_refuses(api, follow):
-    """The token is for this address: no redirection is followed."""
+    """Redirections are not followed, because the token is only for this address."""
     api.pods, api.status = [raw("1")], [*REFUSALS]
     follower = await follow()
     await follower.finds("1")
@@ -224,7 +224,7 @@ async def test_what_is_no_watch_means_to_list_again(api, follow, odd, monkeypatc
 
 
 async def test_a_silent_watch_is_begun_again(api, follow, monkeypatch):
-    """As through a connection with nobody behind it; a bookmark in time keeps a watch."""
+    """Simulates a connection whose other end is gone. A bookmark keeps a watch alive."""
     monkeypatch.setattr(kubernetes, "SILENT_SECONDS", 0.5)
     follower = await follow()
     await asyncio.sleep(0.3)
@@ -232,12 +232,12 @@ async def test_a_silent_watch_is_begun_again(api, follow, monkeypatch):
     await asyncio.sleep(0.3)
     assert api.watches == ["1"]
     await follower.until(lambda: api.watches == ["1", "7"])
-    api.send(None, event("ADDED", "1", 8))  # the first handler still waits for a piece
+    api.send(None, event("ADDED", "1", 8))  # the first handler still waits for an item
     await follower.finds("1")
 
 
 async def test_a_version_that_the_server_has_forgotten_means_to_list_again(api, follow):
-    """By an event, as a real one says it, or by the status of its answer to a watch."""
+    """The server reports this by an event of the watch, or by the status of its answer."""
     follower = await follow()
     api.send(line("ERROR", code=410, reason="Expired", message="too old resource version: 1 (9)"))
     await follower.until(lambda: len(api.lists) == 2 and len(api.watches) == 2)

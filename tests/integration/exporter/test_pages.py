@@ -1,4 +1,4 @@
-"""Pages of the exporter: status, health, formats, compression, and a check by promtool."""
+"""Pages of the exporter: status, health, formats and compression; promtool checks the metrics."""
 
 import asyncio
 import re
@@ -34,7 +34,7 @@ async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(wat
     rules = yaml.safe_load((ROOT / "prometheus/rules/alerts.yml").read_text(encoding="utf-8"))
     for alert in {rule["alert"] for group in rules["groups"] for rule in group["rules"]}:
         assert f'<h3 id="{alert.lower()}">{alert}</h3>' in text
-    # Nothing that is loaded from elsewhere, and no link that leads nowhere.
+    # The page loads nothing from elsewhere, and no link is broken.
     places = {*re.findall(r' id="([^"]+)"', text)}
     leads = re.findall(r'href="([^"]+)"', text)
     assert {lead[1:] for lead in leads if lead.startswith("#")} <= places
@@ -56,7 +56,7 @@ async def test_the_page_says_what_is_wrong_with_the_exporter(exporter, tmp_path,
 
 
 async def test_every_link_works_behind_a_path_prefix(watch, serve, good_probe):
-    """Through a reverse proxy that strips the prefix, from page to page."""
+    """The pages are behind a reverse proxy that strips a prefix."""
     good_probe.runs = [Run(number, f"canary-{number}", 0.0, 0.0, "not_finite") for number in range(60)]
     async with watch({"down": NOTHING_LISTENS, "many": good_probe}) as run:
 
@@ -84,7 +84,7 @@ async def test_every_link_works_behind_a_path_prefix(watch, serve, good_probe):
 
 
 async def test_the_page_shows_the_worst_first_and_escapes_what_probes_say(watch, good_probe):
-    """All places where words of others may be: tests/unit/pages/test_hostile.py."""
+    """tests/unit/pages/test_hostile.py tests all places with untrusted text."""
     evil = "<script>alert(1)</script>"
     failing = type(good_probe)()
     failing.environment = {evil: f'"{evil}\x1b\u202e'}

@@ -1,4 +1,4 @@
-"""TLS and a token between exporter and probe: the probe's real server, and the exporter's real polls."""
+"""TLS and a token between exporter and probe: the probe's real server, and real polls."""
 
 import itertools
 import shutil
@@ -27,7 +27,7 @@ Serves = Callable[[Access], ReportServer]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Certificates that sign themselves, of a probe and of a stranger; and a token."""
+    """Make self-signed certificates of a probe and of a stranger, and a token."""
     folder = tmp_path_factory.mktemp("certificates")
     for name in ("probe", "stranger"):
         certificate(folder, name, address=f"DNS:{name}.infercanary")
@@ -81,7 +81,7 @@ async def test_both_know_each_other_or_a_stranger_is_refused(watch, files, serve
 
 
 def test_tls_handshakes_are_charged(files, serves, monkeypatch):
-    """Each takes a millisecond: an address with many is refused."""
+    """A handshake takes a millisecond, so an address with many handshakes is refused."""
     monkeypatch.setattr(callers, "ADDRESS_SECONDS", 0.01)
     port = int(serves(Access(server_tls(files))).address.rpartition(":")[2])
     context = ssl.create_default_context(cafile=f"{files}/probe.pem")

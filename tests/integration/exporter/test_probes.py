@@ -24,7 +24,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 def raw(*answer, again=b"", pause=0.0):
-    """Gives an answer, and then a piece for ever."""
+    """Return a handler that sends an answer, and then repeats ``again`` for ever."""
 
     async def handle(_reader, writer):
         writer.write(b"".join(answer))
@@ -41,7 +41,7 @@ def whole(body):
     return raw(OK, b"Content-Length: %d\r\n\r\n" % len(body), body)
 
 
-# Many headers at a time: on a busy machine the limit of their number must come before the time-out.
+# Send many headers at a time, so that their limit comes before the timeout, even on a busy machine.
 HEADERS = (b"X-More: " + b"x" * 4000 + b"\r\n") * 50
 HOSTILE = {
     "hanging": (raw(pause=60), "timeout"),
@@ -58,11 +58,11 @@ HOSTILE = {
     "no-report": (whole(b"[]"), "malformed"),
     "from-the-future": (whole(b'{"schema_version": 2, "all": "new"}'), "schema"),
 }
-"""How an answer is taken apart is tested in tests/unit/client."""
+"""tests/unit/client tests how answers are parsed."""
 
 
 async def test_each_hostile_probe_costs_only_itself(watch, good_probe, eventually):
-    """All at once: the good one is polled on, and the reasons are right."""
+    """All probes run at the same time. The good probe is still polled, and the reasons are correct."""
     reasons = {name: reason for name, (_, reason) in HOSTILE.items()} | {"refusing": "unreachable"}
     probes = {name: handler for name, (handler, _) in HOSTILE.items()}
     async with watch({**probes, "good": good_probe, "refusing": NOTHING_LISTENS}) as run:
@@ -72,7 +72,7 @@ async def test_each_hostile_probe_costs_only_itself(watch, good_probe, eventuall
             return found if found.keys() >= reasons.keys() else {}
 
         found = await eventually(failures)
-        # Where other work takes the CPUs, a poll may time out before its answer is taken apart.
+        # On a busy machine, a poll may time out before its answer is parsed.
         late = {name: reasons[name] for name, reason in found.items() if reason == "timeout" != reasons[name]}
         assert found | late == reasons and len(late) <= 3, found
         assert await run.each("infercanary_up") == dict.fromkeys(reasons, 0.0) | {"good": 1.0}
@@ -82,7 +82,9 @@ async def test_each_hostile_probe_costs_only_itself(watch, good_probe, eventuall
 
 
 async def test_a_poll_that_times_out_as_it_is_stopped_is_stopped(watch, monkeypatch):
-    """A cancellation may be lost in the timeout that it met: such a poll went on, and the exporter never ended."""
+    """Regression: a cancellation was lost in a concurrent timeout, so the poll continued and the exporter
+    never ended.
+    """
     polling = asyncio.Event()
 
     async def times_out(*_):
@@ -110,7 +112,7 @@ def gauge(name, value=""):
 
 
 async def test_bad_families_are_rejected_by_reason_and_good_ones_of_the_same_report_shown(watch, good_probe):
-    """A metric of the exporter that is added and not declared in METRICS could be forged by a probe."""
+    """A probe could forge a metric of the exporter that is missing in METRICS."""
     async with watch({"one": good_probe, "refusing": NOTHING_LISTENS}) as run:
         await run.appears(FAILURES)
         await run.appears("infercanary_up", container="one")
@@ -151,7 +153,7 @@ def runs(*bounds, boot_id=""):
 
 async def test_each_run_is_taken_once_and_the_lost_ones_are_counted(watch, good_probe):
     good_probe.runs = runs(5)
-    good_probe.lost_runs = 100  # before the exporter ever came
+    good_probe.lost_runs = 100  # lost before the exporter's first poll
     async with watch({"one": good_probe, "repeating": whole(encode(good_probe.report()))}) as run:
         await run.appears(COLLECTED, container="one")
         assert await run.value("infercanary_runs_lost_total", container="one") == 0
@@ -159,8 +161,8 @@ async def test_each_run_is_taken_once_and_the_lost_ones_are_counted(watch, good_
         good_probe.runs += runs(5, 8)
         await run.becomes(8, COLLECTED, container="one")
         assert good_probe.cursors[0] == "" and good_probe.cursors[-1].startswith("boot-1:")
-        # The probe restarts: its sequence begins again. In its journal it found runs of a start that no poll saw, and
-        # of one that polls saw.
+        # The probe restarts, so its sequence begins again. Its journal has runs of a start that was never polled, and
+        # of a start that was polled.
         good_probe.boot_id = "boot-2"
         good_probe.runs = [*runs(2), *runs(4, boot_id="unseen"), *runs(8, 9, boot_id="boot-1")]
         await run.becomes(4, "infercanary_runs_left_out_total")

@@ -20,7 +20,7 @@ def put(path, text):
 
 
 def write(path, **probes):
-    """Replace the file as editors and Kubernetes do: another file under the same name."""
+    """Replace the file like editors and Kubernetes do: by a new file of the same name."""
     entries = ", ".join(
         f'{{url: "{url}", service: resnet, container: {name}}}' for name, url in probes.items()
     )
@@ -36,7 +36,7 @@ async def test_a_changed_file_is_followed_and_a_bad_one_is_not(exporter, serve, 
         await run.appears("infercanary_up", container="one")
         await run.appears("infercanary_poll_failures_total", container="refusing")
 
-        write(path, two=url, refusing=url)  # fixed: the same container at another address
+        write(path, two=url, refusing=url)  # the same container at a correct address
         await run.appears("infercanary_up", container="two")
         await run.appears("infercanary_up", container="refusing")
         assert await run.value("infercanary_poll_failures_total", container="refusing") >= 1

@@ -1,4 +1,4 @@
-"""An exporter over simulated days: its use of resources does not grow."""
+"""An exporter over simulated days: its resources do not grow."""
 
 import subprocess
 import sys
@@ -11,11 +11,13 @@ from soak import HOUR, NAMES, Hour
 from infercanary.store.retention import BLOCK, Retention
 
 FULL_HOURS = 24
-"""Until then what is kept as a whole grows: the first day of an image, a ring, a history, and the caches of these."""
+"""Until this hour memory grows: first day of an image, buffers, histories, and their caches."""
 
 
 def most_rows(images):
-    """Of one canary of one container with so many images, each started so often that the openings are all kept."""
+    """Return the limit of rows of a canary in one container with this number of images, each with the largest
+    number of openings.
+    """
     keep = Retention()
     of_image = keep.opening * keep.opening_starts + keep.raw + keep.slack + keep.first // BLOCK
     return images * of_image + keep.blocks + keep.hours + keep.failed
@@ -24,7 +26,7 @@ def most_rows(images):
 @pytest.mark.campaign
 @pytest.mark.parametrize("days", [1, 7])
 def test_memory_is_flat_and_files_are_within_their_bound(tmp_path, days):
-    days += 1  # and the first one
+    days += 1  # the first day is also counted
     command = [sys.executable, soak.__file__, str(tmp_path / "store.db"), str(24 * HOUR * days)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=2 * 3600 * days)
     hours = [msgspec.json.decode(line, type=Hour) for line in done.stdout.splitlines()]
@@ -37,7 +39,7 @@ def test_memory_is_flat_and_files_are_within_their_bound(tmp_path, days):
     assert max(hour.store for hour in hours) <= 14e6 * len(NAMES), "as store/retention.py says"
     assert max(hour.log for hour in hours) <= 17e6, "as store/sqlite.py says"
     assert max(hour.tasks for hour in later) == min(hour.tasks for hour in later)
-    # None is lost in all that time, but for what a start made within the last seconds before the next one.
+    # Only runs from the last seconds before a restart may be lost.
     made = 24 * HOUR * days // soak.RUN_SECONDS * len(NAMES)
     assert made - 100 * days <= hours[-1].stored <= made
     assert hours[-1].verdicts["upgraded"] == "regressed"

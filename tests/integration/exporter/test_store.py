@@ -1,6 +1,6 @@
-"""The judge's store on real disks: full, damaged, held by another process, or not writable.
+"""The judge's store on real disks: full, corrupt, in use by another process, or read-only.
 
-test_killed.py and test_disk.py test kills, a loss of power, and a disk that is full at any write.
+test_killed.py and test_disk.py test kills, power failures, and a disk that is full at any write.
 """
 
 import os
@@ -40,7 +40,7 @@ def small_disk(tmp_path):
 
 
 def make(path):
-    """A store with some runs; how many bytes."""
+    """Make a store with some runs, and return its size in bytes."""
     with closing(open_store(path)) as store:
         for number in range(20):
             store.take(generation(container=f"c-{number}"), samples(1, 300))
@@ -104,7 +104,7 @@ def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(path, offset, body):
 
 
 def test_a_file_that_is_damaged_in_use_is_set_aside_too(path, monkeypatch):
-    monkeypatch.setattr(sqlite, "_CACHE_KIB", 64)  # so that it is read from the disk
+    monkeypatch.setattr(sqlite, "_CACHE_KIB", 64)  # a small cache, so pages are read from the disk
     size = make(path)
 
     def use(store):
@@ -137,7 +137,7 @@ def test_the_log_beside_a_corrupt_file_goes_with_it_and_only_the_last_three_are_
 
 def test_a_log_that_is_damaged_costs_what_was_in_it_only(path):
     make(path)
-    left = path.with_name("left.db")  # as by a crash
+    left = path.with_name("left.db")  # a copy, as after a crash
     with closing(open_store(path)) as store:
         store.take(generation(), samples(1, 300))
         shutil.copy(path, left)
@@ -161,7 +161,7 @@ def test_a_file_is_held_from_the_first_moment_on_and_left_alone_by_others(path, 
     ending = open_store(path)
     timer = threading.Timer(0.7, ending.close)
     timer.start()
-    with closing(open_store(path)) as store:  # one that is just ending is waited for
+    with closing(open_store(path)) as store:  # waits for a store that is being closed
         assert sequences(store) == [*range(1, 10)]
     timer.join()
 

@@ -26,7 +26,7 @@ main()
 
 @contextmanager
 def exporter(folder, thread):
-    """One of one probe, whose clock can be broken for a thread."""
+    """Run an exporter with one probe. Its clock can be broken for one thread."""
     probe = Probe("c")
     with served(probe) as url:
         running = ExporterProcess(folder, {"c": url})
@@ -43,9 +43,9 @@ def exporter(folder, thread):
 
 
 def test_a_judge_that_fails_at_each_turn_is_shown_and_its_thread_is_started_again(tmp_path):
-    """The log of the first turn that fails does so, too, and ends the thread."""
+    """In the first failing turn, the log call also fails, and ends the thread."""
     with exporter(tmp_path, "judge") as (running, probe):
-        probe.upgrade(0.02, "2")  # a turn with nothing to judge reads no clock
+        probe.upgrade(0.02, "2")  # a turn without judgements reads no clock
         until(lambda: running.values("infercanary_worker_failures_total") == {'{worker="judge"}': 1.0})
         until(lambda: running.values("infercanary_store_up") == {"": 0.0})
         (tmp_path / "faults").unlink()
@@ -54,7 +54,7 @@ def test_a_judge_that_fails_at_each_turn_is_shown_and_its_thread_is_started_agai
 
 
 def test_polls_that_end_again_end_the_process(tmp_path):
-    """The log of it fails, too."""
+    """The log call fails, too."""
     with exporter(tmp_path, "MainThread") as (running, _):
         assert running.process is not None
         assert running.process.wait(60) == 70, "Docker and Kubernetes start it again"

@@ -24,10 +24,10 @@ from tests.scenarios import scenarios
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 
-# What it says of a connection that is refused depends on who closes it first.
+# The error of a refused connection depends on which side closes first.
 REFUSED = (urllib.error.URLError, ConnectionError, ssl.SSLError, http.client.HTTPException)
-HASH = bcrypt.hashpw(b"canary", b"$2b$04$" + b"." * 22).decode()  # the same in each of the tests' processes
-OTHER = HASH[:-1] + ("a" if HASH[-1] != "a" else "b")  # of another password, and as long
+HASH = bcrypt.hashpw(b"canary", b"$2b$04$" + b"." * 22).decode()  # the same in all test processes
+OTHER = HASH[:-1] + ("a" if HASH[-1] != "a" else "b")  # hash of another password, with the same length
 
 
 def users(**hashes):
@@ -40,7 +40,7 @@ def basic(user):
 
 @contextmanager
 def running(folder, web_config, settings="discovery: none", python_path=""):
-    """The exporter's URL; after the block it ends as a container does."""
+    """Run the exporter, yield its URL, and stop it like a container."""
     (folder / "web.yml").write_text(web_config)
     paths = os.pathsep.join(filter(None, (python_path, os.environ.get("PYTHONPATH"))))
     exporter = ExporterProcess(folder, {}, {"PYTHONPATH": paths})
@@ -50,7 +50,7 @@ def running(folder, web_config, settings="discovery: none", python_path=""):
 
 
 def get(url, user="", context=None, authorization=""):
-    """The status; -1 where a user is refused without being asked for a password."""
+    """Return the status; -1 if the user is refused without a request for a password."""
     header = {"Authorization": basic(user) if user else authorization}
     request = urllib.request.Request(url, headers=header if header["Authorization"] else {})
     try:
@@ -78,7 +78,7 @@ def test_users(tmp_path):
 
 
 def swapped(path, text):
-    """As Kubernetes renews a mounted Secret: the file is a link through a folder that becomes another one."""
+    """Replace the file as Kubernetes updates a mounted Secret: a link through a folder, which changes."""
     folder = path.parent / f"..data_{time.monotonic_ns()}"
     folder.mkdir()
     (folder / path.name).write_text(text)
@@ -91,22 +91,23 @@ def swapped(path, text):
 
 
 def replaced(path, text):
-    """As editors do."""
+    """Replace the file like an editor."""
     other = path.with_suffix(".new")
     other.write_text(text)
     other.replace(path)
 
 
 def in_the_same_second(path, text):
-    """In place and as long, on a file system that keeps whole seconds."""
+    """Overwrite the file with the same size and time, as on a file system that stores only whole seconds."""
     seconds = path.stat().st_mtime
     path.write_text(text.ljust(path.stat().st_size))
     os.utime(path, (seconds, seconds))
 
 
 def test_the_file_is_read_at_each_request(tmp_path):
-    """Also passwords that were remembered go. Nobody is let in while it cannot be used: an editor may empty it before
-    it writes it, and what is wrong may hide who was to be taken out."""
+    """A changed file also invalidates cached passwords. With an unusable file nobody has access: an editor
+    may empty the file before it writes, and a mistake may hide a removed user.
+    """
     path, both = tmp_path / "web.yml", users(prometheus=HASH, removed=HASH)
     with running(tmp_path, both) as url:
 
@@ -145,7 +146,7 @@ socket.getaddrinfo = hangs
 
 
 def test_look_ups_that_hang_stop_no_login_reload_or_end(tmp_path):
-    """More of them than Python's own pool has threads; the end is that of :func:`running`."""
+    """There are more hanging look-ups than threads in Python's pool. :func:`running` stops the exporter."""
     count = min(32, (os.cpu_count() or 1) + 4) + 2
     probes = [f"{{url: 'http://hangs-{n}:1', service: s, container: c{n}}}" for n in range(count)]
     (tmp_path / "sitecustomize.py").write_text(HANGS)
@@ -155,9 +156,8 @@ def test_look_ups_that_hang_stop_no_login_reload_or_end(tmp_path):
     with running(tmp_path, users(prometheus=HASH), settings, str(tmp_path)) as url:
         until(lambda: len([*asked.iterdir()]) >= count - 2, 60)
         assert get(url, "prometheus:canary") == 200
-        (tmp_path / "exporter.yaml").write_text(
-            "discovery: none"
-        )  # the probes, whose look-ups hang, are gone
+        # removes the probes whose look-ups hang
+        (tmp_path / "exporter.yaml").write_text("discovery: none")
         login = {"Authorization": basic("prometheus:canary")}
         request = urllib.request.Request(f"{url}/metrics", headers=login)
         until(lambda: b'service="s"' not in urllib.request.urlopen(request, timeout=60).read(), 60)
@@ -254,7 +254,7 @@ async def test_a_user_who_is_not_there_takes_as_long_and_a_good_password_is_chec
         ("nobody:canary", False, [HASH]),
         ("other:canary", False, [OTHER]),
         ("prometheus:canary", True, [HASH]),
-        ("prometheus:canary", True, []),  # a good password is remembered
+        ("prometheus:canary", True, []),  # a correct password is cached
         ("prometheus:wrong", False, [HASH]),
     ):
         checked.clear()

@@ -154,4 +154,8 @@ def test_a_probe_beside_a_server_profiles_by_itself_and_its_journal_has_it(tmp_p
 
 def test_a_mistake_is_one_line(tmp_path):
     code, out, err = profile_command(tmp_path, "--trace", "none/trace.json")
-    assert (code, out) == (2, "") and "--trace: no folder `none`; create the folder" in err and err.count("\n") == 1
+    assert (
+        (code, out) == (2, "")
+        and "--trace: no folder `none`; create the folder" in err
+        and err.count("\n") == 1
+    )

@@ -23,7 +23,7 @@ def generation(boot="b1", image="sha256:1", container="a", **fields):
 
 
 def runs(count, first=0, seconds=0.02, *, at=0.0, **fields):
-    """Runs of the canary ``c``, one in ten seconds from ``at`` on."""
+    """Return runs of the canary ``c``, one every ten seconds from ``at`` on."""
     run = msgspec.structs.replace(Run(0, "c", 0.0, 0.0, "ok"), **fields)
     return [
         msgspec.structs.replace(
@@ -38,7 +38,7 @@ def runs(count, first=0, seconds=0.02, *, at=0.0, **fields):
 
 
 def run(number, canary="a", of="", **fields):
-    """A run; ``of`` is the start whose journal it was found in."""
+    """Return a run; ``of`` is the start whose journal contains the run."""
     return msgspec.structs.replace(Run(number, canary, 0.0, 0.0, "ok", (0.01,), boot_id=of), **fields)
 
 
@@ -56,7 +56,7 @@ def collecting(judging=None):
 
 
 def have(found, expected):
-    """Assert that containers have these fields; of ``url_missing`` and ``notes`` a part, and numbers for ids."""
+    """Assert that containers have these fields: ``url_missing`` and ``notes`` in part, and ids as numbers."""
     for container, fields in zip(found, expected, strict=True):
         for name, value in fields.items():
             has = getattr(container, name)
@@ -68,14 +68,14 @@ def have(found, expected):
 
 
 def value(judging, name):
-    """The value of a metric of the judge; None where it has no series."""
+    """Return the value of a metric of the judge; None without a series."""
     [family] = [family for family in judging.families() if family.name == f"infercanary_{name}"]
     numbers = [point.value for point in family.points if isinstance(point.value, float)]
     return numbers[0] if numbers else None
 
 
 class Judged:
-    """The judge of one exporter, turned by hand."""
+    """The judge of one exporter, whose turns a test calls."""
 
     def __init__(self, store=None, policy=LIVE, **limits):
         self.judging = Judging(store, policy, **limits)
@@ -85,7 +85,7 @@ class Judged:
         return self
 
     def finding(self, canary="c"):
-        """After a turn."""
+        """Run a turn, and return the finding."""
         self.judging.turn()
         return self.judging.findings[S][canary]
 
@@ -96,7 +96,7 @@ class Judged:
         return value(self.judging, name)
 
     def again(self, store, policy=LIVE):
-        """After a restart of the exporter."""
+        """Return a judge after a restart of the exporter."""
         self.close()
         return Judged(store, policy)
 

@@ -10,7 +10,7 @@ OLD, NEW = ("a", "b1"), ("a", "b2")
 
 
 def extent(runs: int, was: SeenStart | None, policy: Policy = LIVE, *, has_upgrade: bool = True) -> str:
-    """Names of the judgements that are due of a canary whose new start has so many runs now."""
+    """Return the names of due judgements, if a canary's new start has this number of runs now."""
     seen = {OLD: SeenStart(200, 200)} | ({NEW: was} if was else {})
     judgements = due(seen, {OLD: 200, NEW: runs}, policy, has_upgrade=has_upgrade)
     return " ".join(name for name, is_due in judgements._asdict().items() if is_due)
@@ -19,7 +19,7 @@ def extent(runs: int, was: SeenStart | None, policy: Policy = LIVE, *, has_upgra
 @pytest.mark.parametrize(
     ("was", "runs", "has_upgrade", "expected"),
     [
-        (None, 1, True, "upgrade measures drift"),  # of a start that it has not seen
+        (None, 1, True, "upgrade measures drift"),  # a start that was not judged yet
         (None, 1, False, "upgrade measures drift"),
         (1, 4, True, ""),
         (3, 3, True, ""),

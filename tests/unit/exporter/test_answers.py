@@ -1,4 +1,4 @@
-"""Verdicts on earlier upgrades: one for each upgrade, the last one, kept over restarts."""
+"""Past verdicts: the last one for each upgrade, kept over restarts."""
 
 import msgspec
 
@@ -41,16 +41,16 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path):
 
 
 def test_what_was_said_last_stands_and_a_rolled_back_upgrade_says_so():
-    """The numbers of the first look stayed, and that of an image that nobody runs any more."""
+    """Regression: the numbers of the first look stayed, and so did the verdict on an image that no longer runs."""
     store = open_store(None)
     last = msgspec.structs.replace(verdict("regressed"), shift=0.2, low=0.18, high=0.22)
-    edited = verdict("no_baseline", None)  # its settings, while it runs on
+    edited = verdict("no_baseline", None)  # new settings in the same container
     alone = msgspec.structs.replace(edited, rolled_back_image="search:2")
     improved = verdict("improved", 500.0)
     for result, before, rolled_back, said in (
         (verdict("regressed"), None, [False], verdict("regressed")),
         (edited, last, [False], last),
-        (alone, None, [True], last),  # also after a restart of the exporter
+        (alone, None, [True], last),  # the same after a restart of the exporter
         (alone, None, [True], last),
         (verdict("regressed"), None, [False], verdict("regressed")),
         (improved, last, [False, False], last),

@@ -1,4 +1,4 @@
-"""Verdict API: all answers follow the schema, for any findings and any question."""
+"""Verdict API: each answer follows the schema, for any findings and question."""
 
 import json
 import re
@@ -50,7 +50,7 @@ ANSWER, CALL = validator("Answer"), validator("Call")
 
 
 class Client:
-    """Asks the API on a real socket; ``known`` is its memory."""
+    """Client of the API on a real socket; ``known`` is the API's memory."""
 
     def __init__(self, session, known):
         self.session, self.known = session, known
@@ -129,7 +129,7 @@ async def test_every_question_that_is_described_has_an_answer_that_is(client, kn
     answer = json.loads(text)
     ANSWER.validate(answer)
     assert (answer["service"], answer["namespace"]) == (asked["service"], asked["namespace"])
-    # Flagger's form of the same question: name and namespace always, and the rest in the metadata.
+    # Flagger's form of the same question: name and namespace as keys, and the rest as metadata.
     call = {"name": asked.pop("service"), "namespace": asked.pop("namespace"), "metadata": asked}
     CALL.validate(call)
     for path, passes in (("gate", PROMOTES), ("rollback", ABORTS)):
@@ -209,7 +209,9 @@ async def test_a_mistake_in_a_body_is_named(client, body, status, line):
 
 
 async def test_what_flagger_posts(client):
-    """Its keys (CanaryWebhookPayload in pkg/apis/flagger/v1beta1/canary.go), and one that a later version may add."""
+    """Flagger's keys (CanaryWebhookPayload in pkg/apis/flagger/v1beta1/canary.go), and a key that a later
+    version may add.
+    """
     posted = {"name": "search", "namespace": "ml", "phase": "WaitingPromotion", "checksum": "85d557f47b"}
     for call in (posted, {**posted, "metadata": None}, {**posted, "metadata": {}, "buildId": 7}):
         CALL.validate(call)

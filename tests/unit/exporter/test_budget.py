@@ -48,7 +48,7 @@ def test_the_table_of_the_docs_has_these_numbers():
 
 
 class Asked:
-    """A probe that is polled each five seconds by a clock that only tests move."""
+    """A probe that is polled every five seconds, by a clock that only tests advance."""
 
     def __init__(self, monkeypatch):
         self.now = self.begin = 1000.0
@@ -61,12 +61,12 @@ class Asked:
         self.now += max(5.0, self.probe.account.wait(self.now))
 
     def allowed(self, budget):
-        """That much since the beginning."""
+        """Return the allowance since the beginning."""
         allowance = ALLOWED[budget]
         return allowance.most + allowance.minute * (self.now - self.begin) / 60
 
     def queued(self):
-        """Start and canary of each run that waits for the judge."""
+        """Return start and canary of each run that waits for the judge."""
         return [
             (each.generation.boot_id, r.canary) for each in self.judging._queue.waiting() for r in each.runs
         ]

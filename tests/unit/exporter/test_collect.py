@@ -33,7 +33,7 @@ def collector(judging):
 
 
 async def stored(collector, judging, path):
-    """Starts that the store has after the exporter's end, with the numbers of their runs."""
+    """Return the starts in the store after the exporter's end, with their sequence numbers."""
     await collector.close()
     judging.start()
     judging.stop()
@@ -51,10 +51,10 @@ def test_the_first_retries_are_quick_and_the_last_not_for_ever():
     ("runs", "waited", "share"),
     [
         (10, 0.005, 0.25),
-        (4, 0.005, math.nan),  # of four runs nothing is known
-        (10, None, math.nan),  # an older probe does not say it
+        (4, 0.005, math.nan),  # four runs are too few
+        (10, None, math.nan),  # an older probe does not report CPU wait
         (10, 0.0, 0.0),
-        (10, 0.001, 0.05),  # on two cores nearly each run meets somebody, for a moment
+        (10, 0.001, 0.05),  # on two cores, almost every run has a short CPU wait
     ],
 )
 def test_the_share_of_the_latency_that_is_waiting(runs, waited, share):
@@ -77,12 +77,12 @@ async def test_runs_that_a_crashed_probe_left_are_taken_once(collector):
     asked, counts = probe(), []
     for boot, several in (
         ("one", [("", 1), ("", 2)]),
-        # It died after its 4th run, and the next one found 1 to 4 in the journal: 3 and 4 are new to us.
+        # The probe died after its 4th run. The next one found runs 1 to 4 in the journal, of which 3 and 4 are new.
         ("two", [("one", 3), ("one", 4), ("", 1)]),
         ("two", [("", 1), ("", 2)]),
-        # Whoever lies about what we have gets nothing counted twice.
+        # A probe that lies about the exporter's position gets no run counted twice.
         ("three", [("two", 1), ("two", 2), ("", 1), ("", 1)]),
-        # Each that dies before it has run anything leaves the journal of an earlier one to the next.
+        # A probe that dies before its first run leaves an earlier probe's journal to the next one.
         *((f"dies-{n}", [("one", 1), ("one", 4)]) for n in range(20)),
     ):
         await collector.absorb(asked, report(boot, [run(number, of=of) for of, number in several]))
@@ -117,7 +117,7 @@ async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(c
     asked = probe()
     reports: list[tuple[str, dict[tuple[str, ...], float], list[Run]]] = [
         ("one", {("a", "load"): 2.0, ("a", "warm_up"): 1.0, ("a", "first_run"): 0.0}, [run(1)]),
-        ("two", {}, [run(2, of="one")]),  # it still opens
+        ("two", {}, [run(2, of="one")]),  # the canary is still being opened
         ("two", {("a", "load"): 9.0}, [run(3, of="one"), run(1)]),
     ]
     for boot, steps, several in reports:
@@ -131,9 +131,9 @@ async def test_a_start_that_the_kernel_ended_is_known_to_the_judge(collector, ju
     asked = probe(id="1" * 64, image="i:2", image_id="sha256:2")
     collector.probes[asked.key] = asked
     for boot, runs, killed_at, of in (
-        ("one", [run(1)], 10.0, "1"),  # it does not report again
-        ("two", [], 20.0, "1"),  # before it ran
-        ("three", [run(1)], 30.0, "2"),  # another container of that name
+        ("one", [run(1)], 10.0, "1"),  # this start does not report again
+        ("two", [], 20.0, "1"),  # before the first run
+        ("three", [run(1)], 30.0, "2"),  # another container with this name
         ("three", [run(2)], None, ""),
     ):
         await collector.absorb(asked, report(boot, runs))
@@ -151,7 +151,7 @@ async def test_a_start_that_the_kernel_ended_is_known_to_the_judge(collector, ju
 async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
     collector, judging, tmp_path, is_known
 ):
-    """The probe died while no exporter ran: only the store can know which image that start had."""
+    """The probe died while no exporter ran, so only the store can know the start's image."""
     if is_known:
         with closing(open_store(tmp_path / "judge.sqlite")) as store:
             store.take(generation("one", container="c", started_at=5.0), [kept(run(1))])
@@ -176,7 +176,7 @@ async def test_a_sidecars_runs_count_though_the_clock_was_set_back_after_its_ser
 
 @pytest.mark.parametrize(("since", "counts"), [(1000.0, True), (1030.0, True), (5000.0, False)])
 async def test_a_sidecars_start_is_not_that_of_a_server_that_came_later(collector, since, counts):
-    """Its own start, and the answers that it compares with, were those of the server before."""
+    """The start's cold start and reference outputs belong to the earlier server."""
     asked, steps = probe(watched_id="7" * 64, watched_since=since), COLD_START.family({("a", "load"): 2.0})
     body = report("one", (), [steps], started_at=1000.0, outputs={"a": (1.0, 2.0)})
     await collector.absorb(asked, body)
@@ -203,7 +203,9 @@ async def test_a_service_ends_with_its_last_container_and_is_named_for_an_hour(c
 
 
 async def test_reports_that_come_at_once_are_read_one_by_one(collector, monkeypatch):
-    """To hand a thousand to threads at once held up the event loop for 300 ms; each takes memory while it is read."""
+    """Passing a thousand reports to threads at once blocked the event loop for 300 ms, and each report needs
+    memory while it is read.
+    """
     reading, most = 0, 0
 
     def noted(*given):

@@ -62,7 +62,7 @@ links: {grafana: 'https://me:secret@grafana.example'}  | links.grafana: expected
 probes: [                                              | not YAML
 []                                                     | expected
 """)  # noqa: E501
-"""Settings, or an address of a probe; and what is wrong."""
+"""Settings, or a probe's address, and the message."""
 
 
 @pytest.mark.parametrize(("text", "line"), MISTAKES)

@@ -35,15 +35,15 @@ def ours(labels):
 
 
 def listed(number=1, networks="app_default=172.18.0.5", mode="app_default", given=None, project="", **labels):
-    """An entry of GET /containers/json, as Docker 20.10 gives it, in what is used of it.
+    """Return an entry of GET /containers/json of Docker 20.10, with the fields that are used.
 
     Args:
-        number: In its name and id.
-        networks: Name=address of each.
-        mode: Of the network.
-        given: Fields in place of these.
-        project: Of Compose.
-        labels: Of ours, without the prefix.
+        number: Number in the container's name and id.
+        networks: Name=address of each network.
+        mode: Network mode.
+        given: Fields that replace these.
+        project: Compose project.
+        labels: InferCanary's labels, without the prefix.
     """
     addresses = {}
     for name, _, address in (each.partition("=") for each in networks.split()):
@@ -110,7 +110,7 @@ def test_what_an_image_brings_beside_labels_of_ours():
 
 
 def test_of_thousands_of_names_few_are_said():
-    """Whoever writes them would take the time of all."""
+    """Whoever writes many names must not cost other containers time."""
     many = {f"{number}{'x' * 200}": "" for number in range(10_000)}
     [found] = containers([listed(service="x" * 999, **many)])
     assert len(found.notes) == 8 and found.service == "x" * 256
@@ -127,7 +127,7 @@ NetworkSettings.Networks.app_default.GlobalIPv6Address
 
 
 def test_odd_entries_and_events_cost_no_other_container():
-    """Null, or a value of a wrong type, in any place."""
+    """Null, or a value of a wrong type, in any field."""
 
     def odd(field, value):
         plain = {"Names": ["/odd"], "Labels": {"a": "b"}, "Ports": [], "Created": 1, "Mounts": []}

@@ -35,7 +35,7 @@ KINDS: dict[str, Any] = {
 
 
 def theirs(key, families):
-    """The same families, built by hand for prometheus_client."""
+    """Return the same families, built for prometheus_client."""
     metrics = []
     for family in families:
         names = ["service", "container", *family.labels]
@@ -85,12 +85,15 @@ def some_families(draw: st.DrawFn) -> list[Family]:
     return made
 
 
-name = st.one_of(printable, st.text(st.sampled_from('%s\\"\n{},=')))  # what has a meaning on the way
+# characters with a meaning in Python's formats or in the exposition
+name = st.one_of(printable, st.text(st.sampled_from('%s\\"\n{},=')))
 
 
 @given(before=some_families(), now=some_families(), key=st.tuples(name, name), other=st.tuples(name, name))
 def test_the_same_bytes_as_prometheus_client_writes(before, now, key, other):
-    """In both formats, whatever came before and from another container, which decides what is written anew."""
+    """In both formats, for any earlier families of this container and of another one, because unchanged parts
+    are reused.
+    """
     exposition = Exposition()
     held = [write(family, identity(other)) for family in now]
     exposition.replace(key, [write(family, identity(key)) for family in before])
@@ -102,7 +105,7 @@ def test_the_same_bytes_as_prometheus_client_writes(before, now, key, other):
 
 
 def test_containers_with_the_same_labels_share_what_is_written_once():
-    """All but the values and the identity: a thousand containers would each keep their own 42 KB of it."""
+    """The layout is shared, and values and identity are not. A thousand containers would otherwise each keep 42 KB."""
 
     def written(canary, count, key):
         counts = (count,) * (len(LADDER) + 1)
@@ -134,14 +137,14 @@ def test_a_name_has_the_kind_of_its_first_container():
 
 
 def own(number, names, value=1.0):
-    """A container, and its families of one series, which no other container has."""
+    """Return a container, and its families of one series that no other container has."""
     key = ("hostile", f"c{number}")
     families = (Family(f"infercanary_own_{n:04}", "gauge", "Own.", (), (Point((), value),)) for n in names)
     return key, [write(family, identity(key)) for family in families]
 
 
 def test_families_are_sent_in_parts_of_a_bounded_size_as_they_are_when_they_are_asked_for():
-    """Thousands of small parts took the event loop for seconds."""
+    """Regression: thousands of small parts blocked the event loop for seconds."""
     exposition = Exposition()
     points = tuple(Point((f"{n:03}" + "x" * 250,), 1.0) for n in range(150))
     wide = Family("infercanary_wide", "gauge", "Wide.", ("label",), points)
@@ -171,7 +174,7 @@ def test_the_header_is_of_the_container_that_reported_last():
 
 
 def test_what_one_shows_again_costs_as_much_however_much_others_show():
-    """Counted by the names that are looked at, not timed."""
+    """The test counts the names that are looked up, instead of timing."""
     looked_at: list[Any] = []
 
     class Counted(dict[Any, Any]):

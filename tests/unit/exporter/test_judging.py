@@ -28,7 +28,7 @@ def judged():
 
 
 def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path):
-    """The store has starts of a probe without digests; they are starts of the same model."""
+    """The store has starts of an older probe without digests, which count as starts of the same model."""
     store = tmp_path / "judge.sqlite"
 
     def start(number, **components):
@@ -82,7 +82,7 @@ def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path)
 
 
 def test_what_a_new_start_reports_late_counts_at_its_next_run(judged):
-    """Docker may be slow to name an image, and a probe knows its output only after its warm-up."""
+    """Docker may report an image late, and a probe reports its output only after warm-up."""
     judged.take(generation(outputs={"c": (1.0, 2.0)}), runs(192)).state()
     states = [judged.take(start, runs(1, n)).state() for n, start in enumerate((generation("b2"), NEW, NEW))]
     assert states == ["no_baseline", "settling", "settling"], "first it is a restart, as far as is known"
@@ -91,7 +91,7 @@ def test_what_a_new_start_reports_late_counts_at_its_next_run(judged):
 
 
 def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its_blocks(judged, monkeypatch):
-    """Each judgement reads all runs of the service's starts, which is expensive where it was restarted often."""
+    """A judgement reads all runs of the service's starts, which is slow after many restarts."""
     judged.take(OLD, runs(24)).take(NEW, runs(24)).state()
     at: dict[str, list[int]] = {"verdict": [], "detect": []}
 
@@ -110,7 +110,7 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
 
 
 def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_it_goes_on(judged):
-    """Its container may be gone, or its reports are late: at first nobody knows."""
+    """At first it is unknown whether the container is gone or its reports are late."""
     went_on, upgraded = runs(700), runs(240, seconds=0.03, at=2400)
     beside = generation("b2", "sha256:2", "b")
     assert judged.take(OLD, went_on[:240]).state() == "no_baseline"
@@ -126,7 +126,7 @@ def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_
 
 @pytest.mark.parametrize("image", ["", "other:1", "other:2"])
 def test_siblings_that_were_restarted_or_upgraded_since_tell_what_was_before(judged, image):
-    """After a restart of the exporter all is judged again, with the same verdicts."""
+    """After a restart of the exporter, all canaries are judged again, with the same verdicts."""
     judged.take(OLD, runs(192))
     for name in "xy":
         beside = generation("x1", "other:1", name, service=name)
@@ -181,7 +181,7 @@ def test_of_what_waits_for_a_store_who_has_most_loses_its_oldest():
     for report in (few, *many):
         reports.put(report)
     assert reports.waiting() == [few, *many[5:]] and reports.dropped == 50
-    reports.done([few, *many[4:7]])  # the first of them was dropped since
+    reports.done([few, *many[4:7]])  # the first of these reports was dropped meanwhile
     assert reports.waiting() == many[7:]
     wide = msgspec.structs.replace(runs(1)[0], latencies=(0.1,) * 10_000)
     reports.put(queue.StartReport(generation(), [wide]))
@@ -189,12 +189,12 @@ def test_of_what_waits_for_a_store_who_has_most_loses_its_oldest():
 
 
 def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(judged, monkeypatch):
-    """After a restart of the exporter every probe hands over its ring, and every canary is to be judged."""
+    """After a restart of the exporter, every probe delivers its buffer, and every canary is due."""
     judged.judging._queue.most_bytes = queue.StartReport(OLD, runs(100)).size
     real, more = Judge.verdict, [runs(60, first) for first in range(100, 400, 60)]
 
     def verdict(*given):
-        if more:  # while one canary is judged, probes go on
+        if more:  # probes deliver runs while a canary is judged
             judged.take(OLD, more.pop())
         return real(*given)
 
@@ -235,7 +235,7 @@ def test_a_canary_that_cannot_be_judged_costs_no_other(judged, monkeypatch):
 
     monkeypatch.setattr(Judge, "verdict", verdict)
     judged.take(OLD, [*runs(20, 1000, canary="bad"), *runs(20)]).judging.turn()
-    while judged.judging._due:  # a traceback may take a turn
+    while judged.judging._due:  # logging a traceback may take a turn
         judged.judging.turn()
         assert judged.judging.up
     assert {*judged.judging.findings[S]} == {"c"} and judged.value("store_errors_total") == 1
@@ -285,18 +285,13 @@ def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_t
 @pytest.mark.parametrize(
     ("container", "service", "canary", "left"),
     [
-        (
-            "b",
-            "b",
-            "c",
-            {"b": {"c": {"b"}}},
-        ),  # a container that is run without a name is a service of its own
+        ("b", "b", "c", {"b": {"c": {"b"}}}),  # a container without a label is a separate service
         ("b", "s", "d", {"s": {"d": {"b"}}}),
         ("b", "s", "c", {"s": {"c": {"a", "b"}}}),  # as at the last look
     ],
 )
 def test_what_the_store_forgot_is_forgotten(judged, monkeypatch, container, service, canary, left):
-    """The store keeps one container besides those that run, is thinned at each turn, and days pass after each."""
+    """The store keeps one container in addition to running ones, thins at each turn, and days pass after each turn."""
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
     store, began, judging = open_store(None, Retention(containers=1)), time.time(), judged.judging
     monkeypatch.setattr(worker, "open_store", lambda location: store)
@@ -306,7 +301,7 @@ def test_what_the_store_forgot_is_forgotten(judged, monkeypatch, container, serv
     ):
         judged.take(start, runs(20, canary=name)).judging.turn()
         assert name in judging.findings[start.key]
-        for day in range(4):  # a longer step would be none that passed here
+        for day in range(4):  # a longer step would not count as elapsed time
             store.thin(began + 86_400 * day)
         judging.turn()
     found = {s.name: {c: {*finding.drifts} for c, finding in f.items()} for s, f in judging.findings.items()}

@@ -1,4 +1,4 @@
-"""Conversion of pods to containers with a probe. The recorded pods are from a real cluster (1.35)."""
+"""Conversion of pods to containers with a probe. The pods were recorded in a real cluster (1.35)."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def status(name="server", number=1, **others):
 
 
 def document(*statuses, init=(), ports=(), address="10.244.1.2", owner="", **metadata):
-    """A pod as the API server has it.
+    """Return a pod in the form of the API server.
 
     Args:
-        statuses: Of its containers.
-        init: Of its init containers.
-        ports: Container → port of the probe; it is named infercanary unless it is 9798.
-        address: Of the pod.
+        statuses: Statuses of the containers.
+        init: Statuses of the init containers.
+        ports: Container → port of the probe, with the name infercanary unless it is 9798.
+        address: Address of the pod.
         owner: Kind and name.
-        metadata: What differs; None is left out.
+        metadata: Metadata to change; None removes a key.
     """
     kind, _, name = owner.partition(" ")
     owners = [{"kind": "Other", "name": "other"}, {"kind": kind, "name": name, "controller": True}]
@@ -73,7 +73,7 @@ def document(*statuses, init=(), ports=(), address="10.244.1.2", owner="", **met
 
 
 def pod(containers=(("server", 1),), init=(), image="", **others):
-    """A pod by the numbers or states of its containers."""
+    """Return a pod by the numbers or states of its containers."""
 
     def statuses(of):
         states: dict[str, Any] = {
@@ -106,17 +106,11 @@ def test_containers_of_a_pod(given, found):
     have(containers(pod(**given)), found)
 
 
-"""Service, owner and label. A date is no minute of Unix time; clocks may differ by less than a minute."""
-
-
-"""Containers, those of them with named ports, an annotation, and the port and its containers, or why there is none."""
-
-
 # Pods of a node -----------------------------------------------------------------------------------------------------
 
 
 def raw(name, number=1, killed=None, **metadata):
-    """Pod with one container, of which ``number`` runs and ``killed`` was killed for memory."""
+    """Return a pod with one container: run ``number`` of it is running, and run ``killed`` was killed for memory."""
     at = "2026-11-24T23:20:00Z"
     end = {"terminated": {"reason": "OOMKilled", "finishedAt": at, "containerID": f"x://{killed}"}}
     state, last = (RUNNING, end if killed else {}) if number else (end, {})
@@ -142,8 +136,8 @@ def test_lists_and_changes():
         (raw("3"), False, True, "2 3"),
         (raw("3"), False, False, "2 3"),  # the same pod
         (raw("2"), True, True, "3"),
-        (raw("3", 7), False, True, "3"),  # made again: found once
-        (raw("3", annotations={}), False, True, ""),  # it no longer asks
+        (raw("3", 7), False, True, "3"),  # recreated: found once
+        (raw("3", annotations={}), False, True, ""),  # without the annotation
         (raw("3", annotations={}), False, False, ""),
     ):
         assert known.take(change, gone=gone) == is_news
@@ -181,9 +175,9 @@ def test_a_pod_that_cannot_be_read_costs_no_other(odd, monkeypatch, capsys):
 
 
 def test_an_address_belongs_to_the_newer_pod():
-    """The end of the older one is not known yet."""
+    """The end of the older pod is not known yet."""
     pods = [raw(f"{name}-1", creationTimestamp=f"2026-11-2{day}T00:00:00Z") for name, day in ("a4", "b5")]
-    elsewhere = {**ENABLED, "infercanary.io/port": "9102"}  # pods on the host's network share its address
+    elsewhere = {**ENABLED, "infercanary.io/port": "9102"}  # pods on the host's network share one address
     for pair in (pods, pods[::-1]):
         known = node(raw("c-1", annotations=elsewhere))
         for each in pair:
@@ -197,8 +191,8 @@ def test_an_address_belongs_to_the_newer_pod():
     [
         ([raw("1"), raw("1", None, killed=1), raw("1", 2, killed=1), raw("1", 2, killed=1)], ["1"]),
         ([raw("1"), raw("1", 2, killed=1), raw("1", 3, killed=2)], ["1", "2"]),
-        ([raw("1", 2, killed=1)], []),  # before the exporter began
-        ([raw("1"), raw("2", 2, killed=1)], []),  # of another pod
+        ([raw("1", 2, killed=1)], []),  # killed before the exporter began
+        ([raw("1"), raw("2", 2, killed=1)], []),  # a container of another pod
     ],
 )
 @pytest.mark.parametrize("way", ["list", "change", "end"])

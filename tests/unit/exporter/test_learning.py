@@ -12,7 +12,7 @@ HOUR = LEARN_SECONDS
 
 
 def taught(sd, services=10):
-    """Findings on canaries of so many services, each of which has a restart SD of its own."""
+    """Return findings on the canaries of ``services`` services, each with a separate restart SD."""
     return {
         ServiceKey("", f"s{number}"): {"c": finding(sd * (0.8 + 0.04 * number))} for number in range(services)
     }
@@ -28,7 +28,7 @@ def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path):
     for now, lessons in (
         (10.0, taught(0.02)),  # not all services were judged yet
         (10.0 + HOUR, taught(0.02)),
-        (20.0 + 2 * HOUR, taught(0.02)),  # nothing changed
+        (20.0 + 2 * HOUR, taught(0.02)),  # no change
         (30.0 + 3 * HOUR, taught(0.006)),
     ):
         learning.learn(store, now, lessons)

@@ -31,7 +31,7 @@ SERIES = Metric("infercanary_series", "gauge", "Series.", ("name",))
 
 
 def lines_of(count, name="many"):
-    """Families of one series."""
+    """Return families of one series."""
     families = (Metric(f"infercanary_{name}_{n}", "gauge", "Many.").family(1.0) for n in range(count))
     return [write(family, {"service": "s"}) for family in families]
 
@@ -126,7 +126,7 @@ odd                                               | memory.max                  
 """),
 )
 def test_the_limit_of_its_own_control_group(tmp_path, of_process, file, limit, expected):
-    """The last two but one are of a control group above the namespace's own, and of no known form."""
+    """The last three rows: a control group above the namespace, an unknown form, and no file."""
     path, process = tmp_path / "cgroup" / file, tmp_path / "process"
     path.parent.mkdir(parents=True)
     path.write_text(f"{limit}\n")
@@ -136,7 +136,9 @@ def test_the_limit_of_its_own_control_group(tmp_path, of_process, file, limit, e
 
 
 async def test_what_a_probe_holds_that_has_all_it_may_is_within_what_is_set_aside_for_it():
-    """Two thirds of that are its own; the rest is its shares of ``/metrics``, of answers and of the queue."""
+    """A probe itself uses up to two thirds of it. The rest is its share of ``/metrics``, of answers and of
+    the queue.
+    """
     collector = collecting(Judging(None, queue_bytes=0))
     collector.shares.shown.total = 1
 
@@ -150,7 +152,7 @@ async def test_what_a_probe_holds_that_has_all_it_may_is_within_what_is_set_asid
 
     tracemalloc.start()
     asked = await full()
-    await asyncio.sleep(0)  # asyncio holds on to the last answer until then
+    await asyncio.sleep(0)  # until then asyncio keeps the last answer
     gc.collect()
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""The log limits floods, and texts with an effect on a terminal."""
+"""The log limits floods, and removes control characters of terminals."""
 
 import logging
 import subprocess

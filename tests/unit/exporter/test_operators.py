@@ -1,4 +1,4 @@
-"""The live judge names operators: from a probe's runs to the sentence and the metrics."""
+"""The live judge names operators: runs of a probe, sentence and metrics."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed():
 async def test_of_a_report_that_is_full_of_profiles_few_are_packed_by_the_worker_whose_time_its_probe_pays(
     monkeypatch,
 ):
-    """A probe may send 10,000, at each poll."""
+    """A probe may send 10,000 profiles at each poll."""
     threads: list[str] = []
 
     def seen(one):

@@ -13,7 +13,7 @@ A, B = ServiceKey("", "a"), ServiceKey("", "b")
 
 
 class Leases:
-    """Gives every lease that is asked for."""
+    """Fleet that grants every lease."""
 
     lease_seconds = 20.0
 

@@ -45,13 +45,13 @@ xw              | 2 | 5 |          | 2
 """)
     for name in names.split()
 }  # fmt: skip
-"""Names, whose first letter is the container; version, hour of the start, tag, and model."""
+"""Names, whose first letter is the container; then version, hour of the start, tag, and model."""
 for _name in [name for name in STARTS if name[0] == "o"]:
     STARTS[_name] = msgspec.structs.replace(
         STARTS[_name], container=_name[1], boot_id=f"{_name[1]}@{_name[2]}"
     )
 STARTS["gone"] = msgspec.structs.replace(STARTS["x"], ended_at=4.6 * HOUR)
-for _name in "abx":  # of images that are not known
+for _name in "abx":  # variants with unknown images
     STARTS[f"{_name}?"] = msgspec.structs.replace(
         STARTS[_name], image="", image_id="", environment={"torch": "2"} if _name == "x" else {}
     )
@@ -77,9 +77,9 @@ settling       |      | older fast 200 | a b fast 362 | x slow 2
 unknown images |      | a? b? fast 560 | x? slow 200
 """)
 }
-"""What ran: a situation that it adds to, and starts with their speed, number of runs, and canary unless it is c.
+"""Situation → situation that it extends, and groups of starts: latency, number of runs, and canary (default: c).
 
-The stable replicas have four starts each, so that the judge knows how much starts differ.
+The stable replicas have four starts each, so that the restart variance is known.
 """
 OLDER = "oa0 ob0 oa1 ob1 oa2 ob2"
 NAMES = {"older": OLDER, "old": f"{OLDER} oa3 ob3"}
@@ -96,7 +96,7 @@ def samples(canary, container, at, speed, count):
 
 @cache
 def findings_of(situation):
-    """What the judge finds in a situation of the table."""
+    """Return the judge's findings in a situation of the table."""
     if situation in ("", "nothing"):
         return NOTHING
     before, *groups = SITUATIONS[situation]
@@ -111,7 +111,7 @@ def findings_of(situation):
 
 
 def says(situation, running, silent=(), *, since="", **asked):
-    """Return the answer about the service `search` of the namespace `ml`."""
+    """Return the answer about the service `search` in the namespace `ml`."""
     at = datetime.fromtimestamp(float(since), timezone.utc) if since else None
     question = Question(service="search", namespace="ml", since=at, **asked)
     state = ServiceState(findings_of(situation), [STARTS[name] for name in running.split()], silent)
@@ -200,7 +200,7 @@ def test_races(race):
 @pytest.mark.parametrize("situation", ["all fast", "all slow"])
 @pytest.mark.parametrize("silent", [(), ("x",)])
 def test_a_verdict_on_the_upgrade_before_neither_promotes_nor_aborts(situation, image, silent):
-    """v2 was rolled out long ago; now v3 is, and its pods are not there yet, or have not reported."""
+    """v2 was rolled out long ago. Now v3 is being rolled out, and its pods do not exist yet, or have not reported."""
     given = says(situation, "a2 b2", silent, image=image)
     assert given.verdict == "unknown" and given.shift is None and V2 in given.sentence
 

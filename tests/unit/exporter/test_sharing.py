@@ -55,7 +55,7 @@ def test_the_family_is_the_probes_own():
 
 
 class Clock:
-    """Stands for the module ``time``."""
+    """Replaces the module ``time``."""
 
     now = 1000.0
 
@@ -66,13 +66,15 @@ class Clock:
 
 
 class Host:
-    """A collector, what it shows, and the reports that its containers give."""
+    """A collector, its exposition, and the reports of its containers."""
 
     def __init__(self):
         self.collector = collecting()
 
     def follow(self, names, **others):
-        """Docker found these containers, each named by a letter; of others it found another id or image."""
+        """Follow these containers, each named by a letter, as if Docker had found them; ``others`` changes
+        ids or images.
+        """
         found = Container(service="s", name="", id="0" * 64, url="http://127.0.0.1:9")
         self.collector.follow([msgspec.structs.replace(found, name=name, **others) for name in names])
 
@@ -86,7 +88,7 @@ class Host:
         return self.collector.probes["", "s", name]
 
     def lines(self, metric):
-        """Container → value, as a scrape would show it now."""
+        """Return container → value, as in a scrape now."""
         lines = b"".join(self.collector._exposition.families(in_openmetrics=False)).decode().splitlines()
         samples = (line.rpartition(" ") for line in lines if line.startswith(metric + "{"))
         return {
@@ -94,7 +96,7 @@ class Host:
         }
 
     def shows(self, metric=SHARED):
-        """Its lines after the next poll of each."""
+        """Poll each container, and return the lines."""
         for probe in self.collector.probes.values():
             self.collector.show(probe)
         return self.lines(metric.name)
@@ -117,7 +119,7 @@ async def host(monkeypatch):
 
 
 async def test_containers_share_what_docker_found(host, monkeypatch):
-    """Of what is listed in the config the host is not known."""
+    """The host of a container from the config is unknown."""
     elsewhere = Container(service="s", name="listed", url="http://127.0.0.1:9")
     host.follow("abc")
     host.collector.follow([*(probe.container for probe in host.collector.probes.values()), elsewhere])
@@ -150,7 +152,7 @@ async def test_containers_share_what_docker_found(host, monkeypatch):
 
 
 def seen(gpus, canaries=""):
-    """What a probe reports of its GPUs, each label=uuid, and of their canaries, each label=count."""
+    """Return a probe's families of GPUs (label=uuid) and of their canaries (label=count)."""
     labels = dict(pair.split("=") for pair in gpus.split())
     counts: dict[tuple[str, ...], float] = {(pair[0],): float(pair[2:]) for pair in canaries.split()}
     return [
@@ -169,10 +171,10 @@ ON_A, ON_B = seen("0=GPU-a"), seen("0=GPU-b")
 @pytest.mark.parametrize(
     ("gpus", "canaries", "uuids"),
     [
-        ("0=GPU-a 1=GPU-b", "", "GPU-a GPU-b"),  # nobody knows which of them is used
+        ("0=GPU-a 1=GPU-b", "", "GPU-a GPU-b"),  # it is unknown which GPU is used
         ("0=GPU-a 1=GPU-b", "0=0 1=2", "GPU-b"),
         ("0=GPU-a 1=GPU-b", "0=0 1=0", ""),
-        ("0=GPU-a 0:0=MIG-x 0:2=MIG-y", "0=1", "MIG-x MIG-y"),  # not the GPU that they are parts of
+        ("0=GPU-a 0:0=MIG-x 0:2=MIG-y", "0=1", "MIG-x MIG-y"),  # the parts of a GPU count, not the GPU
         ("0=a 1=XPU-a 2=", "", ""),
     ],
 )
@@ -194,15 +196,16 @@ def test_who_else_is_on_a_gpu():
     ("counts", "unknown"),
     [
         ("5/1 5/2", "2 2"),
-        ("3/1 5/2", "0 2"),  # one of them is shown less, and what the other is shown is its claim
+        # the first probe sees fewer processes, so the second one's number is only a claim
+        ("3/1 5/2", "0 2"),
         ("1/1 999999/0", "0 999998"),
-        ("1/1 1/1", "nan nan"),  # the driver shows each its own: it hides others' too
+        ("1/1 1/1", "nan nan"),  # the driver shows each probe only its own processes, and hides all others
         ("5/1 5/nan", "nan nan"),
         ("nan/1", "nan"),
     ],
 )
 def test_processes_of_nobody_known(counts, unknown):
-    """Processes that a probe sees on the GPU, and its own."""
+    """Processes that a probe sees on the GPU, and those of the probe itself."""
     gpus = {
         ("", "s", str(i)): (SeenGpu("0", "GPU-a", *map(float, each.split("/"))),)
         for i, each in enumerate(counts.split())
@@ -213,7 +216,7 @@ def test_processes_of_nobody_known(counts, unknown):
 
 async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host, clock):
     async def neighbours(seconds):
-        """Of ``a``, after its next report so much later."""
+        """Return the neighbours of ``a`` after a report that comes ``seconds`` later."""
         clock.now += seconds
         await host.says("a", *ON_A)
         return host.probe("a").neighbours
@@ -229,7 +232,7 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host, clock):
     assert await neighbours(1) == "b"
     await neighbours(0)
     assert host.probe("a").generations["boot"].environment == {GPU_SHARED_WITH: "b"}
-    for families, count in (([], 1), (ON_B, 0)):  # at first its driver does not answer
+    for families, count in (([], 1), (ON_B, 0)):  # at first the driver does not answer
         await host.says("b", *families)
         assert host.shows(SHARED_GPU) == {"a": count, "b": count}
     host.follow("a")
@@ -240,7 +243,9 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host, clock):
 
 @pytest.mark.parametrize("first", [0, 1])
 async def test_a_neighbour_that_comes_and_goes_changes_no_start(host, clock, first):
-    """Each change of a start's facts is judged: who claims another's GPU in each second report must cost nothing."""
+    """Each changed fact of a start is judged. A container that claims another's GPU in every second report
+    must cost nothing.
+    """
     host.follow("abc")
     named = []
     for c in (ON_B, ON_A, ON_B):
@@ -284,11 +289,11 @@ def test_who_came_onto_the_gpu_is_a_change(before, after, count):
     assert len(changes(was, now, "canary")) == count
 
 
-# What a fault of the exporter costs ----------------------------------------------------------------------------
+# Faults of the exporter ------------------------------------------------------------------------------------------
 
 
 async def test_a_fault_that_stays_leaves_the_others_shown_and_followed(host):
-    """The image's name is from Docker: half a surrogate pair cannot be written at all."""
+    """The image's name from Docker has half a surrogate pair, which cannot be encoded."""
     host.follow("a", image="\ud800")
     broken = host.probe("a").container
     host.follow("b")

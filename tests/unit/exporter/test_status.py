@@ -23,13 +23,13 @@ TABLES = yaml.safe_load((Path(__file__).parents[2] / "golden/status_cards.yaml")
 
 @pytest.fixture
 def stopped(monkeypatch):
-    """Time stands still, so that a slow machine changes no word."""
+    """Stop the clock, so that texts do not depend on the machine's speed."""
     monkeypatch.setattr(time, "time", lambda: NOW)
     monkeypatch.setattr(time, "monotonic", lambda: CLOCK)
 
 
 def words(html):
-    """The text that people read."""
+    """Return the visible text."""
     return " ".join(re.sub(r"<[^>]*>", "", html.replace("</td>", " ")).split())
 
 
@@ -94,7 +94,7 @@ def test_a_label_without_enable_is_a_card_and_no_alert():
 
 @pytest.mark.parametrize("where", ["card", "state_of"])
 def test_a_fault_with_one_card_costs_no_other(where, monkeypatch):
-    """No part of it is shown as if that were all, and the log has it."""
+    """No partial card is shown, and the fault is logged."""
     whole = getattr(status, where)
 
     def broken(probe, *others):

@@ -1,4 +1,4 @@
-"""Metrics of a store that was lost."""
+"""Metrics of a corrupt store."""
 
 import time
 
@@ -15,7 +15,7 @@ def corrupt(tmp_path):
 
 
 def after_a_turn(path):
-    """When a file was set aside, as an exporter says it that was started after the others."""
+    """Return the time of the last renamed file, as shown by a new exporter after a turn."""
     judged = Judged(path)
     assert judged.value("store_set_aside_timestamp_seconds") is None, "not opened yet"
     judged.judging.turn()

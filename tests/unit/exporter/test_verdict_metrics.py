@@ -19,7 +19,7 @@ STATE_SETS = ("verdict", "shift_cause")
 
 
 def shown(name, result):
-    """Labels without the canary → value, of the series of a metric."""
+    """Return labels (without the canary) → value of a metric's series."""
     found = result if isinstance(result, Finding) else Finding(result=result, sentence=sentence(result))
     [family] = [f for f in metrics.families({"c": found}, "a") if f.name == f"infercanary_{name}"]
     assert all(point.labels[0] == "c" for point in family.points)
@@ -61,7 +61,7 @@ def test_of_many_or_long_changes_and_operators_a_bounded_part_is_shown():
 
 
 def shown_sentence(result):
-    """The sentence as a scrape carries it."""
+    """Return the sentence as in a scrape."""
     found = {"c": Finding(result=result, sentence=sentence(result))}
     families = {family.name: family for family in metrics.families(found, "a")}
     text = write(families["infercanary_verdict_info"], {"service": "s", "container": "k"}).text.decode()
