@@ -120,7 +120,7 @@ def troubles(ghosts, tmp_path_factory):
 
 def test_a_mutable_tag(troubles):
     """A mutable tag fires no alert, because nothing happened yet; the status page shows a note."""
-    note = f"runs {MUTABLE}, a tag that may be another image tomorrow"
+    note = f"runs {MUTABLE}, a tag that may point to another image tomorrow"
     eventually("the line on the page", 60, lambda: note in get(EXPORTER).decode())
     assert {alert.name for alert in troubles.stack.received("unnamed")} <= BY_CHANCE
 

@@ -16,7 +16,7 @@ from infercanary.render.document import Chart
 _POINTS = 1500
 """Maximum number of points of a series. A longer series is drawn as medians of parts, so that pages stay below 1 MB."""
 _BINS = 60
-_WIDTH = 600  # width of the drawing's coordinates; on a page, the drawing is scaled to its place
+_WIDTH = 600  # width of the drawing's coordinates; a page scales the drawing to fit
 _GRID = 1000  # vertical steps; integers are written much faster than floats
 _SPAN = 1.1  # ratio of the scale's range to the values' range
 # Minimum half range of the scale, as a share of its middle, so that noise does not look like a change.

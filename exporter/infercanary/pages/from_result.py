@@ -25,7 +25,7 @@ from infercanary.pages.sentence import (
 from infercanary.render.document import Chart, Document, Fact, Series, Table
 from infercanary.render.units import when
 
-_CHANGES = 20  # environment components in one fact
+_CHANGES = 20  # maximum number of environment components in one fact
 
 
 def causes_facts(causes: Causes, *, is_change: bool = True) -> list[Fact]:
@@ -92,7 +92,7 @@ def verdict_document(result: Result, sentence: str, measures: Mapping[str, Measu
     Args:
         result: Result for a service's last upgrade.
         sentence: The result in words.
-        measures: Verdict on each measure, by measure.
+        measures: Verdict by name of the measure.
     """
     is_change = result.state in CHANGED
     return Document(

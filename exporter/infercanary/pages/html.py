@@ -65,7 +65,7 @@ def write(path: str, text: str, option: str = "--html") -> None:
     Args:
         path: An existing file is replaced.
         text: Content.
-        option: Option with the name of the file, for messages.
+        option: Command-line option that sets the path, for messages.
 
     Raises:
         UsageError: The file cannot be written completely.

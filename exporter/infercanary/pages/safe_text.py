@@ -20,7 +20,7 @@ def shown(text: str, most: int = 4000) -> str:
 
 
 def web_link(address: str) -> str:
-    """Return ``address`` if a page may link to it, else "": a `javascript:` address would run in the page.
+    """Return ``address`` if a page may link to it, otherwise "". A `javascript:` address would run code in the page.
 
     Args:
         address: Any text.

@@ -1,5 +1,5 @@
-"""Sentence: the one-line summary of a result, built from phrases. Phrases that would make the sentence too long are
-only facts of the document.
+"""Sentence: the one-line summary of a result, built from phrases. Phrases that do not fit appear only as facts of the
+document.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from infercanary.render.document import Fact
 from infercanary.render.units import count, interval, percent, short, when
 
 SENTENCE_BYTES = 300
-"""Maximum length of a sentence in UTF-8. It is short, because a sentence is a label value, and is read on phones."""
-_COMPONENTS = 4  # environment components that a sentence names
+"""Maximum length of a sentence in UTF-8. The limit is low, because a sentence is a label value and is read on phones.
+"""
+_COMPONENTS = 4  # maximum number of environment components in a sentence
 _VALUE = 40  # maximum number of characters of a name or of a setting
 _OPEN = ("inconclusive", "unconfirmed")
 _UPGRADED: Mapping[Changed, str] = {"image": "image", "model": "model", "both": "image and model"}
 
 
 class Phrase(Fact, frozen=True):
-    """A fact that is also a phrase of the sentence. A phrase is never cut; without a value, it is left out."""
+    """A fact that is also a phrase of the sentence. A phrase is never cut. A phrase without a value is left out."""
 
     words: str = ""
     """Text of the phrase in the sentence."""
@@ -46,7 +47,7 @@ def sentence(result: Result, subject: str = "image", also: Sequence[str] = ()) -
 
     Args:
         result: Result for an upgrade, for two files or for an experiment.
-        subject: Difference between the two sides, apart from the host; empty if unknown.
+        subject: Name of the difference between the two sides, apart from the host; empty if unknown.
         also: Other findings on the same canary, such as :func:`measure_words`.
 
     Returns:
@@ -172,7 +173,7 @@ def shares(causes: Causes) -> list[Phrase]:
 
 
 def evidence(causes: Causes) -> list[Phrase]:
-    """Return other evidence, changed or stable: other processes, controls, siblings, clock, tags."""
+    """Return further evidence, whether it changed or not: other processes, controls, siblings, clock, tags."""
     controls = ", ".join(f"{name} {percent(shift)}" for name, shift in causes.controls.items())
     values = {
         "cores used by other processes in its container": _both(causes.inside, ".2f"),
@@ -261,7 +262,7 @@ def _fitted(lead: str, state: str, statements: Sequence[Phrase]) -> str:
 
 
 def _lead(result: Result) -> str:
-    """Return the verdict, its size, and both medians; without a baseline, the reason for that."""
+    """Return the verdict, its size, and both medians; without a baseline, the reason why there is none."""
     new = f"the new {_UPGRADED[result.changed]}"
     if result.state == "no_baseline":
         if result.settings_changed_at is not None:
@@ -270,7 +271,7 @@ def _lead(result: Result) -> str:
                 f"no baseline yet: the canary's settings changed ({at}), and runs before are not comparable"
             )
         if result.upgraded_at is not None:
-            return "no upgrade yet: the image before has too few runs"
+            return "no upgrade yet: the old image has too few runs"
         if not (image := result.rolled_back_image):
             return "no upgrade yet: no earlier image has enough runs"
         stopped = f"the new model in {image}" if image == result.candidate_image else image

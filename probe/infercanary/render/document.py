@@ -45,7 +45,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """Series over time (`points`), or one distribution for each series on one scale."""
+    """Series over time (`points`), or one distribution for each series (`distributions`), all on one scale."""
 
     title: str
     kind: Literal["points", "distributions"]

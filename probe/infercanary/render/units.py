@@ -14,7 +14,7 @@ def value(number: float | None, unit: str | None) -> str:
     """Return a latency with up to four digits, such as ``57.5 ms``, or a number without a unit.
 
     Args:
-        number: Number in ``unit``; None is "unknown".
+        number: Number in ``unit``; None becomes "unknown".
         unit: "s", or "" or None for an unknown unit.
     """
     if number is None:
@@ -29,7 +29,8 @@ def quantity(number: float, unit: str) -> str:
 
     Args:
         number: Number in ``unit``.
-        unit: Unit of a :class:`~infercanary.render.document.Fact`, or ``measure.unit or "ratio"`` of a measure.
+        unit: Unit of a :class:`~infercanary.render.document.Fact` or of a measure; "ratio" for a measure without a
+            unit.
     """
     if unit in ("", "s"):
         return value(number, unit)
@@ -50,7 +51,7 @@ def size(number: float) -> str:
 
 
 def short(number: float, digits: int = 2) -> str:
-    """Return a number in ``digits`` significant digits, without trailing zeros or an exponent."""
+    """Return a number with ``digits`` significant digits, thousands separators and at most nine decimals."""
     return f"{float(f'{number:.{digits}g}'):,.9f}".rstrip("0").rstrip(".")
 
 
@@ -60,9 +61,7 @@ def count(number: float, noun: str) -> str:
 
 
 def when(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC", unknown: str = "at an unknown time") -> str:
-    """Return date and time (UTC) of Unix seconds; ``unknown`` outside the calendar, because a probe's clock may be
-    wrong.
-    """
+    """Return the date and time (UTC) of Unix seconds, or ``unknown`` if a wrong clock gives an impossible time."""
     try:
         return datetime.fromtimestamp(seconds, timezone.utc).strftime(form)
     except (ValueError, OverflowError, OSError):
