@@ -1,14 +1,16 @@
-"""Prometheus' alert rules as Grafana's own rules, for users who page with Grafana; sent to the stack's Alertmanager.
+"""Converts Prometheus' alert rules to Grafana's own rules, for users who page with Grafana.
 
-The conversion is Grafana's own: a query, then 1 for any value of it. Prometheus fires for every series that exists,
-even if its value is 0, and does not fire without a series. The rules are off by default, because Prometheus and
-Grafana together would page twice. The files mounted by default only remove rules from earlier, if they were on.
+Grafana then sends the alerts to the stack's Alertmanager. A converted rule has the same form as in Grafana's own
+converter: a query, then an expression that is 1 for any value. The reason is that Prometheus fires for every series
+that exists, even if its value is 0, and does not fire without a series. The rules are off by default, because
+Prometheus and Grafana together would page twice. The file that is mounted by default removes the rules, if they were
+on before.
 
-Texts in Grafana cannot query Prometheus. So each query in an annotation becomes a query of the rule, and the text
-reads its value or its labels. Grafana gives an alert only the values of queries whose labels contain the alert's own
-labels (pkg/services/ngalert/eval/eval.go, "matching labels"). So each such query is the alert's own expression with
-an addition. Without data, there are no values, but Grafana still expands the annotations. So each annotation is
-inside ``with $values.A``.
+Annotations in Grafana cannot query Prometheus. So each query in an annotation becomes a query of the rule, and the
+annotation reads the value or the labels of that query. Grafana gives an alert only the values of queries whose labels
+contain the alert's own labels (pkg/services/ngalert/eval/eval.go, "matching labels"). So each such query is joined to
+the alert's own expression. Without data, there are no values, but Grafana still expands the annotations. So each
+annotation is inside ``with $values.A``.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ RULES = HERE.parent / "prometheus/rules"
 PROVISIONING = HERE / "provisioning/alerting"
 
 FOLDER = "InferCanary alerts"
-"""Beginning of the folders' names. The severity follows, because one alert may have two severities, and a folder may
-have each title only once.
+"""First part of the folders' names. Each severity has a folder, because an alert may have two severities, and titles in
+a folder must be unique.
 """
 CONTACT = "InferCanary's Alertmanager"
 _RECEIVER = "infercanary-alertmanager"
@@ -75,7 +77,7 @@ def files() -> dict[Path, str]:
 
 
 def _to_alertmanager() -> Rule:
-    """Return settings that send everything to the stack's Alertmanager.
+    """Return settings that send all alerts to the stack's Alertmanager.
 
     Alertmanager groups, inhibits and notifies as for Prometheus.
     """
@@ -127,7 +129,7 @@ def _rule(rule: Rule, shared: bool) -> Rule:
     above = {"evaluator": {"type": "gt", "params": [0]}}
     return {
         "uid": uid(f"{name}-{labels['severity']}" if shared else name),
-        "title": name,  # Grafana makes it the label alertname, which Alertmanager inhibits by
+        "title": name,  # Grafana copies the title to the label alertname, which Alertmanager's inhibition uses
         "condition": "C",
         "data": [
             _query("A", expression),

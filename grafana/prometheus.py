@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 
 class Refused(Exception):
-    """Prometheus refuses a query; the message has its own words."""
+    """Prometheus refused a query; the message is Prometheus' own."""
 
 
 class Prometheus:
@@ -48,7 +48,7 @@ class Prometheus:
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise UsageError(f"{url}: not an address; write it as http://127.0.0.1:9090")
+            raise UsageError(f"{url}: not a web address; write it like http://127.0.0.1:9090")
 
     def at(self, expression: str, time: float) -> Answer:
         """Run an instant query.
@@ -122,7 +122,7 @@ class Prometheus:
                 text = error.read(MAX_BYTES + 1)
             if len(text) > MAX_BYTES:
                 raise UsageError(
-                    f"{self.url}: more than {MAX_BYTES >> 20} MiB for one query; ask for less time"
+                    f"{self.url}: the answer exceeds {MAX_BYTES >> 20} MiB; query a shorter time range"
                 )
             answer = json.loads(text)
             if answer["status"] != "success":
@@ -130,6 +130,8 @@ class Prometheus:
             return dict(answer["data"]), [*answer.get("warnings", ()), *answer.get("infos", ())]
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "reason", None) or error
-            raise UsageError(f"{self.url}: does not answer ({why}); is Prometheus there?") from None
+            raise UsageError(f"{self.url}: does not answer ({why}); check the address") from None
         except (ValueError, LookupError, TypeError, AttributeError):
-            raise UsageError(f"{self.url}: answers, but not as Prometheus does; check the address") from None
+            raise UsageError(
+                f"{self.url}: the answer is not in Prometheus' format; check the address"
+            ) from None

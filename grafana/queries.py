@@ -70,7 +70,7 @@ def expression(raw: str, values: Mapping[str, str]) -> str:
     """
     if found := _LABEL_VALUES.fullmatch(raw):
         raw = f"count by ({found['label']}) ({found['selector']})"
-    # May be empty, because these labels exist only in Kubernetes.
+    # These two values may be empty, because the labels exist only in Kubernetes.
     every = {"namespace": ".*", "pod": ".*", **values}
     return _VARIABLE.sub(lambda name: every.get(name[1] or name[2], ".+"), raw)
 

@@ -15,14 +15,14 @@ from grafana.situations.worlds import SITUATIONS
 
 
 @click.command()
-@click.option("--board", "boards", multiple=True, type=click.Choice([*dashboards()]), help="Default: all.")
+@click.option("--board", "boards", multiple=True, type=click.Choice([*dashboards()]), help="All by default.")
 @click.option(
-    "--situation", "situations", multiple=True, type=click.Choice([*SITUATIONS]), help="Default: all."
+    "--situation", "situations", multiple=True, type=click.Choice([*SITUATIONS]), help="All by default."
 )
 @click.option("--panel", default="", help="Only panels whose title contains this text.")
 @click.option("--library", type=click.Choice(node.VERSIONS), default="compose", show_default=True)
 @click.option(
-    "--page", "pages", multiple=True, type=int, default=node.PAGES, show_default=True, help="Pixels."
+    "--page", "pages", multiple=True, type=int, default=node.PAGES, show_default=True, help="Width in pixels."
 )
 @click.option("--verbose", is_flag=True, help="Also print everything that a panel would show.")
 def main(
@@ -55,7 +55,7 @@ def main(
                     faults.append(f"sends more than {asking.QUERIES} queries or {asking.BYTES:,} bytes")
                 first = ", ".join(tables.on_phone(content)[:3])
                 click.echo(
-                    f"{name}: {board}: {queries} queries, {size:,} bytes of PromQL; a phone begins with {first}"
+                    f"{name}: {board}: {queries} queries, {size:,} bytes of PromQL; first on a phone: {first}"
                 )
                 click.echo(
                     "".join(f"{name}: {board}: {fault}\n" for fault in faults) + "\n".join(lines), nl=verbose

@@ -5,7 +5,7 @@ import { uPlot } from './library.mjs';
 
 const PADDING = 0.1;
 
-/** Returns the lowest and highest value of the axis; `low` and `high` are those of the data, or null without data. */
+/** Returns the lowest and highest value of the axis; `low` and `high` are the limits of the data (null without data). */
 export function range({ min, max, softMin, softMax, log, centred, decimals }, low, high) {
   if (log) {
     const to = (value, round) => (value > 0 ? log ** round(power(value, log)) : null);

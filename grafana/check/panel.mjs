@@ -6,7 +6,7 @@ export async function prepared({ data, theme }, panel, frames, range, variables)
   const interpolate = (text) => replaced(text, variables);
   for (const { id } of panel.transformations ?? []) {
     if (!data.standardTransformersRegistry.getIfExists(id)) {
-      throw new Error(`the transformation ${id} is none of @grafana/data's, so nobody can check what it makes`);
+      throw new Error(`the transformation ${id} is not in @grafana/data, so this check cannot apply it`);
     }
   }
   const transformed = await new Promise((resolve, reject) => {

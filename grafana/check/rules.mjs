@@ -2,9 +2,9 @@
 // fault.
 import { onPhone } from './layout.mjs';
 
-const TOO_FAR = 100; // ratio of an axis' end to the largest drawn value
-const NEAR = 10; // colour difference CIE76: shades of a colour have 5, the first twelve of the classic palette at least 10.4
-const MANY = 8; // number of series; more series cannot all have different looks by their names
+const TOO_FAR = 100; // maximum ratio of an axis' end to the largest drawn value
+const NEAR = 10; // minimum colour difference (CIE76); shades of a colour differ by 5, the first twelve of the classic palette by 10.4
+const MANY = 8; // maximum number of series that must all have different looks
 const PAGES = { dark: '#181b1f', light: '#ffffff' }; // colors.background.primary of both themes
 const FAINT = 2; // minimum contrast of a line; the first hues of the classic palette have at least 1.96
 const SENTENCE = 4; // minimum number of words of a sentence
@@ -158,7 +158,7 @@ function mixedDecimals({ columns = [], rows = [], series = [] }) {
   return lists.flatMap((list) => {
     const numbers = list.map((text) => /^[-+−]?[\d,]+(\.\d+)?(\D*)$/.exec(text)).filter(Boolean);
     const bad = numbers.find(([, part = '', unit]) => numbers.some(([, other = '', same]) => same === unit && other.length !== part.length));
-    return bad ? [`has numbers with other decimals than others: ${listed(numbers.filter(([, , unit]) => unit === bad[2]).map(([text]) => text))}`] : [];
+    return bad ? [`has numbers with different decimals: ${listed(numbers.filter(([, , unit]) => unit === bad[2]).map(([text]) => text))}`] : [];
   });
 }
 
@@ -196,7 +196,7 @@ function rangeInLines(_, { targets = [] }) {
 
 function sameName({ series = [] }) {
   const all = series.filter(({ hidden }) => !hidden).map(({ name }) => name);
-  return some(all.filter((name, i) => all.indexOf(name) < i), (found) => `has several series of one name: ${found}`);
+  return some(all.filter((name, i) => all.indexOf(name) < i), (found) => `has several series with one name: ${found}`);
 }
 
 function sameRow({ rows = [] }) {
@@ -217,9 +217,9 @@ function farAxis({ axes = [] }) {
     }
     const most = Math.max(...drawn.map(Math.abs));
     if (most === 0 || high > TOO_FAR * most) {
-      return [`its axis goes to ${shown[1]}, and what is drawn to ${shownDrawn[1]}`];
+      return [`its axis ends at ${shown[1]}, far above the largest drawn value, ${shownDrawn[1]}`];
     }
-    return now > 0 && high > TOO_FAR * now ? [`its axis goes to ${shown[1]}, which flattens what is drawn now, ${shownNow}`] : [];
+    return now > 0 && high > TOO_FAR * now ? [`its axis ends at ${shown[1]}, far above the current value, ${shownNow}`] : [];
   });
 }
 

@@ -15,7 +15,7 @@ export async function shown(library, { panel, answers, range, variables = {} }, 
   try {
     const show = KINDS[panel.type];
     if (show === undefined) {
-      throw new Error(`panels of the kind ${panel.type} are not known to this check: teach it (kinds/)`);
+      throw new Error(`this check does not support panels of the kind ${panel.type}: add the kind to kinds/`);
     }
     const made = [];
     for (const page of pages) {

@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 class Board(NamedTuple):
-    """A dashboard. ``name`` is the name of its file and the end of its uid, which keeps its address stable."""
+    """A dashboard. ``name`` is the file's name and the end of the uid. Addresses contain it, so it must not change."""
 
     name: str
     title: str
@@ -74,7 +74,7 @@ class Board(NamedTuple):
 
 
 def link(name: str, *fields: str, since: str = "", also: str = "") -> str:
-    """Return the address of a dashboard. In a table, the row's fields become the values of its variables.
+    """Return the address of a dashboard. In a table, the row's fields become values of that dashboard's variables.
 
     Args:
         name: ``name`` of the other board.

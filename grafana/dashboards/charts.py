@@ -189,12 +189,16 @@ _Line = tuple[str, str] | tuple[str, str, str]
 def plot(
     title: str, text: str, act: str, unit: str, *queries: _Line, empty: str = NO_DATA, **looks: Any
 ) -> Panel:
-    """Return a chart with the legend on the right, in one declaration: short form of :func:`lines`.
+    """Return a chart with the legend on the right: :func:`lines` without :class:`About` and :class:`Query` objects.
 
     Args:
-        title: As in :class:`About`, like `text`, `act`, `unit` and `empty`.
-        queries: One for each line or group of lines.
-        looks: Keyword arguments of :func:`lines`.
+        title: See :class:`About`.
+        text: See :class:`About`.
+        act: See :class:`About`.
+        unit: See :class:`About`.
+        empty: See :class:`About`.
+        queries: Expression, legend and optional colour, for each line or group of lines.
+        looks: Further keyword arguments of :func:`lines`.
     """
     about = About(title, text, act, unit, empty=empty)
     return lines(about, *(Query(*query) for query in queries), right=True, **looks)

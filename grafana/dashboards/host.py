@@ -1,6 +1,6 @@
 """Dashboard *Host*: was the host the cause?
 
-Canaries and reference work are on one axis. Then follow CPUs, memory, threads, and the GPU.
+The panels of canaries and of reference work have equal axes. Panels on CPUs, memory, threads and GPUs follow.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def _first_screen() -> list[Panel]:
         ),
         plot(
             "Reference work",
-            "Change of the reference work's time from before the last upgrade, the mean of the replicas: 0 is as "
-            "before. It is the same work in every image.",
+            "Change of the reference work's time since before the last upgrade (mean of the replicas): 0 is as "
+            "before. Reference work is the same in every image.",
             "cpu_spin and gpu_fma follow the clock. memory_copy, gpu_copy, gpu_transfer and page_io follow "
             "memory, bus "
             "and kernel, which a neighbour may use too.",

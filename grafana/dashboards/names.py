@@ -57,7 +57,7 @@ def _strokes(strokes: Strokes) -> dashboard.DynamicConfigValue:
 def _lookaheads(number: int, signs: Sequence[str], outside: str, end: str) -> str:
     """Return a lookahead for each bit: positive if the bit is 0, negative if it is 1.
 
-    It tests for an even number of characters.
+    A lookahead matches if the bit's characters occur an even number of times.
     """
     return "".join(
         f"(?{'!' if number >> bit & 1 else '='}(([^{each}{outside}]*[{each}]){{2}})*[^{each}{outside}]*{end})"

@@ -152,7 +152,7 @@ def colour(hue: str) -> dashboard.DynamicConfigValue:
 
 
 def missing_values(panel: Any, text: str) -> None:
-    """Replace the text for an empty panel in single missing values, where Grafana would also write it.
+    """Set the text for single missing values. Otherwise Grafana writes the text for an empty panel there.
 
     Args:
         panel: A panel builder.

@@ -87,7 +87,7 @@ def increase(name: str, *matchers: str, window: str = "$__rate_interval") -> str
 
 
 SCRAPED = 'instance_job:up:max{job="infercanary", instance=~"$instance"}'
-"""1 if Prometheus reaches an exporter, else 0. For exporters that it does not reach, no other series exist."""
+"""1 if Prometheus reaches an exporter, else 0. An exporter out of reach has no other series."""
 
 RUNNING = series(UP, INSTANCE, SERVICES)
 """Containers on the chosen hosts."""
@@ -209,7 +209,7 @@ def newest(name: str, *matchers: str, by: str = CONTAINER) -> str:
     end it has not seen. A join with several series would fail.
 
     Args:
-        by: Labels that keep one series each.
+        by: Labels; the newest series is kept for each combination of their values.
     """
     return f"topk by ({by}) (1, timestamp({series(name, *matchers)})) ^ 0"
 

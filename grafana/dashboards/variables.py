@@ -68,18 +68,24 @@ def service(*matchers: str, multi: bool = True) -> Variable:
     Args:
         multi: True if several values can be chosen.
     """
-    return _labels("service", "Service", "What stays the same across upgrades.", _up(UP, *matchers), multi)
+    return _labels(
+        "service",
+        "Service",
+        "The service. Its name stays the same across upgrades.",
+        _up(UP, *matchers),
+        multi,
+    )
 
 
 def namespace(*matchers: str) -> Variable:
     """Kubernetes namespaces of the services."""
-    text = "The namespace in Kubernetes. Elsewhere there is none: keep All."
+    text = "The namespace in Kubernetes. Outside Kubernetes, keep All."
     return _labels("namespace", "Namespace", text, _up(UP, *matchers), all_value=".*")
 
 
 def container(*matchers: str) -> Variable:
     """Replicas of the services: containers; in Kubernetes, containers in all pods of the service."""
-    text = "Replicas of the service, by the name that a restart keeps."
+    text = "Replicas of the service, by the name that stays the same across restarts."
     return _labels("container", "Replica", text, _up(UP, *matchers, SERVICES))
 
 

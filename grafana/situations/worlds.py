@@ -58,7 +58,7 @@ class Server(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """Servers over a time. Without servers: a stack that has just started, or a live stack."""
+    """Servers over a period. Without servers: a stack that has just started, or a live stack."""
 
     name: str
     servers: Sequence[Server]

@@ -58,12 +58,12 @@ def test_a_query_that_is_refused(serve):
 def test_what_is_no_prometheus(serve, status, body):
     there, _ = serve(status, body)
     with pytest.raises(
-        UsageError, match=f"^{there.url}: answers, but not as Prometheus does; check the address$"
+        UsageError, match=f"^{there.url}: the answer is not in Prometheus' format; check the address$"
     ):
         there.at("x", 0)
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:9090", "ftp://127.0.0.1", "http//x"])
 def test_what_is_no_address(url):
-    with pytest.raises(UsageError, match=r"not an address; write it as http://127\.0\.0\.1:9090"):
+    with pytest.raises(UsageError, match=r"not a web address; write it like http://127\.0\.0\.1:9090"):
         Prometheus(url)
