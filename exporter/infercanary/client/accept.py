@@ -1,4 +1,4 @@
-"""Valid part of a report. A probe is untrusted, so invalid parts are left out and counted."""
+"""Checks a report and keeps its valid part. A probe is untrusted, so invalid parts are left out and counted."""
 
 from __future__ import annotations
 
@@ -62,13 +62,14 @@ _VISIBLE = r"\A[ -~]*\Z"  # printable ASCII characters only
 _MAX_NAMES = 100  # limit for each of phases, controls and measures in one run
 _MAX_TAGS = 32  # limit for one run; an honest probe has fewer tags
 _MAX_DETAIL = 500  # characters of a failure's reason; a longer reason is cut
-_MAX_PARTS = (
-    REPORT_BYTES // 20
-)  # parts of an honest report have at least 20 bytes: most are numbers of 17 digits
+# Parts of an honest report have at least 20 bytes on average, because most are numbers of 17 digits.
+_MAX_PARTS = REPORT_BYTES // 20
 
 
 class _Frame(msgspec.Struct):
-    """A report's own fields within their limits; another schema version may have other fields."""
+    """Single values of a report, with their limits. They are decoded first, because the rest of a report with a newer
+    schema may differ.
+    """
 
     schema_version: int
     boot_id: Annotated[str, msgspec.Meta(max_length=64, pattern=_VISIBLE)] = ""
@@ -91,8 +92,8 @@ def read(body: bytes, reserved: Collection[str] = ()) -> tuple[Report, Counter[R
         PollError: The body is not a report.
     """
     if (parts := body.count(b",")) > _MAX_PARTS:
-        # A part such as "1," takes 32 bytes or more once it is decoded, and a body has room for two million.
-        raise PollError("too_large", f"the report has {parts} parts; at most {_MAX_PARTS} are allowed")
+        # A decoded part such as "1," takes 32 bytes or more, and a body could contain two million such parts.
+        raise PollError("too_large", f"the report has {parts} commas; at most {_MAX_PARTS} are allowed")
     try:
         version = msgspec.json.decode(body, type=_Frame).schema_version
         if version > SCHEMA_VERSION:

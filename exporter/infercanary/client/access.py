@@ -68,7 +68,7 @@ class ProbeAccess(msgspec.Struct, frozen=True):
             raise UsageError(f"probe_tls: ca_file cannot be used ({error}); use a PEM file") from None
 
     def header(self, scheme: str) -> str:
-        """Return the request header with the token; empty if a probe with such a URL gets no token."""
+        """Return the request header with the token; empty if a probe with this URL scheme gets no token."""
         if self.token_file is None or (self.tls and scheme == "http"):
             return ""
         return f"Authorization: Bearer {_token(self.token_file)}\r\n"
@@ -83,7 +83,7 @@ def _context(ca_file: str | None, _changed_at: int) -> ssl.SSLContext:
 
 
 def _token(file: str) -> str:
-    """Read a token; empty if the file cannot be read."""
+    """Read a token; empty if the file cannot be read, or contains control characters."""
     try:
         text = Path(file).read_text("ascii").strip()
     except (OSError, ValueError):

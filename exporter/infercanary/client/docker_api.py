@@ -10,8 +10,8 @@ import docker
 class DirectClient(docker.APIClient):
     """Docker client that ignores the environment's proxies (``HTTP_PROXY``, ``ALL_PROXY``).
 
-    Docker is on this host, or behind a socket proxy next to it. ``trust_env`` cannot do this: the base class sets it
-    and immediately asks the daemon for its version.
+    Docker is on this host, or behind a socket proxy next to it. Clearing the session's ``trust_env`` would be too late:
+    the base class already asks the daemon for its version in ``__init__``.
     """
 
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:

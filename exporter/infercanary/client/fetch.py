@@ -77,7 +77,7 @@ async def fetch(
         cursor: The report contains only runs after this cursor; empty at first.
         timeout_seconds: Time limit for the whole answer.
         access: Credentials for the probe.
-        may_hold: Function that is called with the size of the received data, and returns False if it is too large.
+        may_hold: Function that gets the size of the data received so far, and returns False if the size is too large.
 
     Raises:
         PollError: No complete answer was received.

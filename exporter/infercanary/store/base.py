@@ -24,7 +24,7 @@ GONE_SECONDS = 300.0
 
 
 class StoreError(Exception):
-    """A call of the store failed and changed nothing. The text is one line for people."""
+    """A call of the store failed and changed nothing. The message is one line for users."""
 
     def __str__(self) -> str:
         return masked(" ".join(super().__str__().split()))
@@ -61,7 +61,7 @@ class Database:
 
     engine: Engine
     shown: str
-    """Name for people, without secrets. Each error message begins with it."""
+    """Name for messages, without secrets. Each error message begins with this name."""
     advice: ClassVar[Mapping[str, str]] = {}
     """Explanation and fix of an error, by a part of the error's text."""
     set_aside_at: float | None = None

@@ -23,8 +23,8 @@ class Fleet:
     """Leases and findings of this process in a shared database. Every method except :meth:`close` may raise
     :class:`.StoreError`.
 
-    A lease has one holder. If it is not renewed, it ends after ``lease_seconds`` by the database's clock. Only
-    :meth:`renew` may be called from another thread.
+    A lease has one holder, and ends ``lease_seconds`` after its last renewal, by the database's clock. All methods
+    except :meth:`renew` must be called from the same thread.
 
     Args:
         session: The store's connection.
@@ -51,7 +51,7 @@ class Fleet:
     def renew(self, services: _Services) -> set[ServiceKey]:
         """Renew held leases on a separate connection, and return the services whose lease was renewed.
 
-        This method may be called from another thread than the other methods.
+        This method may be called from a different thread.
         """
         return {*self._lease(self._renewing, services, self.lease_seconds)}
 

@@ -30,7 +30,7 @@ class Location(msgspec.Struct, frozen=True):
     conninfo: str
     """Connection string for libpq."""
     shown: str
-    """URL for people, without parameters."""
+    """URL for messages, without parameters."""
     password_file: str | None
     lease_seconds: float
     """Seconds after which another exporter may take the services of an exporter that has stopped responding."""
@@ -47,9 +47,7 @@ class Location(msgspec.Struct, frozen=True):
         base, _, text = url.partition("?")
         query = dict(parse_qsl(text, keep_blank_values=True))
         role, _, place = base.partition("//")[2].rpartition("@")
-        is_cut = (
-            "@" in text
-        )  # an unescaped password contains `?`, which looks like the start of the parameters
+        is_cut = "@" in text  # an unescaped `?` in a password looks like the start of the parameters
         shown = f"postgresql://{'…' if is_cut else place}"
         if "password" in query or ":" in role or is_cut:
             raise StoreError(

@@ -67,7 +67,7 @@ class PostgresDatabase(Database):
     def fleet(self, session: Session) -> Fleet:
         """Return the leases and findings of the exporters that share the database."""
         seconds = self._location.lease_seconds
-        # With this shorter time, a database that does not answer is noticed before the lease ends.
+        # With this shorter time limit, a database that does not answer is noticed before the lease ends.
         renewing = PostgresDatabase(self._url, min(_CALL_SECONDS, seconds / 2))
         return Fleet(session, Session(renewing), seconds)
 

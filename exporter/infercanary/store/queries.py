@@ -149,7 +149,7 @@ RECORDS = text(
     "FROM start LEFT JOIN series ON series.start = start.id "
     "WHERE (:everything OR (namespace, service) IN :services) GROUP BY start.id ORDER BY began, start.id"
 ).bindparams(_SERVICES)
-"""Starts with the columns that :func:`.retention.expired` needs."""
+"""One row for each start, with the columns that :func:`.retention.expired` needs."""
 DROP_ORPHANS = [
     text(
         f"DELETE FROM {table} WHERE service <> '' AND (:everything OR (namespace, service) IN :services) "  # noqa: S608 - constants
@@ -158,8 +158,8 @@ DROP_ORPHANS = [
     ).bindparams(_SERVICES)
     for table in ("document", "finding")
 ]
-"""Drop documents and findings of canaries without a start. Rows without a service name stay: they are about all
-services.
+"""Drop documents and findings of canaries without a start. Rows without a service name stay, because they are about
+all services.
 """
 
 # Thinning --------------------------------------------------------------------------------------------------------
@@ -238,6 +238,7 @@ COUNTS = text(
     "FROM start JOIN series ON series.start = start.id "
     "WHERE (:everything OR (namespace, service) IN :services) GROUP BY namespace, service, canary"
 ).bindparams(_SERVICES)
-"""Sums by canary, which change whenever starts or runs of the canary change. The summed numbers of a row never
-decrease, except ``failed``; if ``failed`` decreases, ``thinned`` increases. New rows have larger ids than dropped rows.
+"""Sums by canary. At least one sum changes whenever starts or runs of the canary change: the summed numbers of a row
+never decrease, except ``failed``, and ``thinned`` increases whenever ``failed`` decreases. New rows have larger ids
+than dropped rows.
 """

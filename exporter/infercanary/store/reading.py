@@ -10,15 +10,17 @@ from infercanary.judge.policy import LIVE
 from infercanary.store.base import GONE_SECONDS
 
 FIRST_STARTS, LATEST_STARTS, OWN_STARTS = 2, 56, LIVE.pool.history
-"""Numbers of starts of each image that a judgement reads: the first starts of the image (which date the upgrade; two,
-because one may be unreadable), the latest starts of ended containers, and the latest starts of each running container.
-So the CPU time of a judgement does not grow with the number of restarts or pod names.
+"""Numbers of starts of each image that a judgement reads. They limit its CPU time after many restarts or new pod names.
+
+- FIRST_STARTS: first starts of the image, which date the upgrade; two, because one may be unreadable.
+- LATEST_STARTS: latest starts of ended containers.
+- OWN_STARTS: latest starts of each running container.
 """
 _IMAGES = 8  # number of latest images and models with separate limits; with random weights each start is a new model
 
 
 def to_judge(starts: Sequence[Any]) -> list[Any]:
-    """Choose the starts that a judgement needs of each image and model.
+    """Choose the starts of each image and model that a judgement needs.
 
     Starts with too few runs have a separate limit, so that they do not displace longer starts.
 

@@ -14,7 +14,7 @@ from infercanary.judge.profiles import merged
 log = structlog.get_logger(__name__)
 
 MAX_BYTES = 4096
-"""Limit of an encoded run."""
+"""Maximum size of an encoded run, in bytes."""
 MAX_CANARIES = 32
 """Largest number of canaries of one start, so that a faulty probe with new names at each run cannot fill the disk."""
 

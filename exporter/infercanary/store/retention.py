@@ -2,12 +2,13 @@
 
 Each tier is kept for a purpose:
 
-- OPENING, the first runs of a start: the looks, which are replayed at each judgement, and memory at the same age.
-- RAW, the newest runs of an image: the baseline, and the latest blocks in which a drift is sought.
-- FIRST, block medians of an image's first runs: the frozen baseline of a drift.
-- BLOCKS, block medians of a week: replicas that stayed on the old image, if an upgrade is judged again days later.
-  Medians of hours are too coarse, because all looks take half an hour.
-- HOURS, medians of hours: the onset of a drift, and ``infercanary scan``.
+- OPENING, the first runs of a start: for the looks, which each judgement replays, and to compare memory at the same
+  age.
+- RAW, the newest runs of an image: for the baseline, and for the latest blocks, in which a drift is sought.
+- FIRST, block medians of an image's first runs: for the frozen baseline of a drift.
+- BLOCKS, block medians of a week: for replicas that stayed on the old image, if an upgrade is judged again days later.
+  Hourly medians are too coarse for this, because all looks take only half an hour.
+- HOURS, hourly medians: for the onset of a drift, and for ``infercanary scan``.
 - FAILED, failed runs: they show that a container still runs, and ``infercanary report`` lists them.
 
 The status page reads no stored runs. Limits are counts and not ages, because a clock that jumps must not drop a
@@ -28,7 +29,7 @@ BLOCK = LIVE.drift.block_runs
 """Number of runs in a block median."""
 
 HOUR = 30
-"""Number of block medians in the median of an hour, if there is a run every 10 s."""
+"""Number of block medians in an hourly median, if there is a run every 10 s."""
 
 DAY_SECONDS = 86_400.0
 
@@ -37,7 +38,8 @@ TIERS = ("opening", "raw", "failed", "first", "blocks", "hours")
 """Names of the tiers. A series has a column of each name with its number of rows in that tier."""
 
 _SEEN_SECONDS = 7_200.0  # `seen` is written once an hour, so smaller differences do not count
-_RUNS_SECONDS = 2 * DAY_SECONDS  # a container seen within this time runs; the store's age may jump by one day
+# A container seen within this time still runs. One day would be too short, because the store's age may jump by one day.
+_RUNS_SECONDS = 2 * DAY_SECONDS
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,10 +51,10 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     day and 3 MB after three months. If an image has several models, the size at most doubles.
     """
 
-    opening: int = (
-        3 * LIVE.decide.looks[-1] // 2
-    )  # half as many again as the last look needs, because some runs do not count
-    """First runs of a start, unmerged, for an image's last ``opening_starts`` starts."""
+    opening: int = 3 * LIVE.decide.looks[-1] // 2
+    """First runs of a start, unmerged, for an image's last ``opening_starts`` starts. 1.5 times the runs that the last
+    look needs, because some runs do not count.
+    """
     opening_starts: int = 8
     """Number of an image's last starts whose first runs are kept unmerged."""
     raw: int = 960
@@ -62,27 +64,29 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     first: int = 8_640
     """First runs of each image (a day), whose block medians stay as long as the image."""
     blocks: int = 5_040
-    """Later block medians of all images (a week)."""
+    """Block medians of later runs; one limit for all images together (a week)."""
     hours: int = 2_160
-    """Medians of earlier hours, of all images (90 days)."""
+    """Hourly medians, merged from block medians beyond ``blocks``; one limit for all images together (90 days)."""
     failed: int = 240
-    """Failed runs of all images."""
+    """Failed runs; one limit for all images together."""
     starts: int = 64
-    """Starts of each image: the first ``first_starts`` and the newest. Starts without runs have an equal limit."""
+    """Starts of each image: the first ``first_starts``, and the newest. For starts without runs, a separate limit of
+    the same size applies.
+    """
     first_starts: int = 8
     """Number of first starts of each image that are kept."""
     images: int = 8
-    """Images of each service, or more if more run at the same time. Also the number of models of an image that have
-    separate limits in a container.
+    """Images of each service; images that still run are kept beyond this limit. Also the number of models of an image
+    that have separate limits in a container.
     """
     image_seconds: float = 90 * DAY_SECONDS
     """Seconds for which an image is kept after it was last seen. The newest two images are kept longer."""
     containers: int = 4_000
-    """Number of containers that are kept, the last seen ones. Containers that still run are always kept."""
+    """Number of containers that are kept: those seen last. Containers that still run are always kept."""
 
 
 IN_MEMORY = Retention(opening_starts=2, raw=240, blocks=240, hours=240, failed=120, starts=16, images=3)
-"""Limits of a store in memory: .4 MB for a canary of a container after a day."""
+"""Limits of a store in memory: 0.4 MB for a canary of a container after a day."""
 
 
 def image_of(key: str) -> str:
@@ -102,7 +106,7 @@ def expired(starts: Iterable[Any], age: float, keep: Retention) -> list[int]:
     ranks: defaultdict[object, dict[object, int]] = defaultdict(dict)  # images of a service, newest first
     kept: set[object] = set()  # images that stay
     groups: defaultdict[tuple[object, object, bool], list[int]] = defaultdict(list)
-    newest_first = [*starts][::-1]  # includes images seen at the same time
+    newest_first = [*starts][::-1]  # also among starts that were seen at about the same time
     newest_first.sort(key=lambda start: min(start.seen, age - _SEEN_SECONDS), reverse=True)
     for start in newest_first:
         service = start.namespace, start.service

@@ -109,7 +109,8 @@ finding = Table(
     *_columns(LargeBinary, "body", "taught"),
 )
 
-# fence: increases at each change of holder. expires: Unix time of the database's clock.
+# fence: fencing token; increases each time an expired lease is taken, even by the same holder. expires: end of the
+# lease, in Unix seconds by the database's clock.
 lease = Table(
     "lease",
     metadata,

@@ -69,7 +69,7 @@ class Session:
                 self.size_bytes = self._database.size(connection)
                 connection.commit()
             except BaseException:
-                with suppress(Exception):  # nothing was committed over a broken connection
+                with suppress(Exception):  # a broken connection has committed nothing
                     connection.rollback()
                 self._reset()
                 raise

@@ -29,15 +29,11 @@ from infercanary.store.retention import DAY_SECONDS, IN_MEMORY, Retention
 log = structlog.get_logger(__name__)
 
 _LOCK_SECONDS = 2.0  # longest wait for an exporter that is ending to release the file
-_MAX_CHECKED_BYTES = (
-    256 << 20
-)  # a larger file is not checked when opened; checking this size takes about a second
+_MAX_CHECKED_BYTES = 256 << 20  # a larger file is not checked; checking this size takes about a second
 _MAX_SET_ASIDE = 3
 _CACHE_KIB = 16 << 10
 _WAL_PAGES = 4_000  # 16 MB; with a large log, a page that is written often is copied into the file only once
-_APPLICATION_ID = (
-    0x1CA9A12  # in the file's header, so that another program's database is not mistaken for a store
-)
+_APPLICATION_ID = 0x1CA9A12  # in the header of each store, to recognize databases of other programs
 _CORRUPT = ".corrupt-%Y%m%dT%H%M%S.%f%z"
 _CORRUPT_FILES = ".corrupt-????????T??????.??????+0000"
 _NOT_WRITABLE = (
@@ -126,7 +122,7 @@ class SqliteDatabase(Database):
         return int(connection.exec_driver_sql(pages).scalar_one())
 
     def age(self, connection: Connection, now: float | None = None) -> float:
-        """Return the seconds for which exporters have run, after advancing them to the Unix time ``now``."""
+        """Return the seconds for which exporters have run, up to the Unix time ``now`` if it is given."""
         if now is not None:
             connection.execute(queries.ADVANCE_CLOCK, {"now": now, "day": DAY_SECONDS})
         return connection.scalar(queries.AGE) or 0.0
@@ -141,7 +137,7 @@ class SqliteDatabase(Database):
     def prepare(self, connection: Connection) -> None:
         """Lock the file at the first read, and bring its tables to the current schema."""
         driver: Any = connection.connection.driver_connection
-        # If a byte of a name is wrong after a disk error, only this row must be lost.
+        # If a disk error changes a byte of a name, only this row may be lost.
         driver.text_factory = lambda text: text.decode(errors="replace")
         # With exclusive locking from the first read on, SQLite needs no shared-memory file.
         connection.exec_driver_sql("PRAGMA locking_mode = EXCLUSIVE")
@@ -206,8 +202,8 @@ class SqliteDatabase(Database):
 def _drop_unreadable(connection: Connection) -> None:
     """Drop rows with a value that does not have its column's type, because SQLite does not enforce types.
 
-    After a disk error, one wrong bit in a row's header turns a text into a blob, which readers do not expect. Encoded
-    runs are not checked here: their table is large, and decoding checks them.
+    For example, one wrong bit in a row's header after a disk error turns a text into a blob, which readers do not
+    expect. Encoded runs are not checked here: their table is large, and decoding checks them.
     """
     for table in (schema.start, schema.series, schema.document):
         kinds = {column.name: _KINDS[column.type.python_type] for column in table.columns}
@@ -217,5 +213,5 @@ def _drop_unreadable(connection: Connection) -> None:
 
 
 def _is_corrupt(error: object) -> bool:
-    """Return True if the error means a corrupt file. Other errors are of subclasses of ``DatabaseError``."""
+    """Return True if the error means a corrupt file. All other errors have a subclass of ``DatabaseError``."""
     return type(error) is sqlite3.DatabaseError

@@ -1,7 +1,7 @@
 """Store: keeps each run once, and the judge's documents, in SQLite or PostgreSQL.
 
-Old runs are merged and dropped by the limits of :class:`.retention.Retention`. So the size is bounded, whatever probes
-report and clocks show.
+Old runs are merged and dropped by the limits of :class:`.retention.Retention`. So the size is bounded, even with faulty
+probes and clocks.
 """
 
 from __future__ import annotations
@@ -107,9 +107,8 @@ class Store:
 
     def taken(self, service: ServiceKey, canary: str) -> dict[tuple[str, str], int]:
         """Return the number of successful runs, including merged runs, by container and boot id."""
-        rows = self.session.fast(
-            queries.TAKEN, named(service, canary=canary)
-        )  # called for each canary once a second
+        # fast(), because this is called for each canary once a second.
+        rows = self.session.fast(queries.TAKEN, named(service, canary=canary))
         return {(container, boot_id): runs for container, boot_id, runs in rows}
 
     def start_of(self, service: ServiceKey, container: str, boot_id: str) -> Generation | None:
@@ -138,9 +137,9 @@ class Store:
             canary: Name of the canary.
             container: Only starts of this container; None for all containers.
             since: Only starts from this Unix time on.
-            most_bytes: For a judgement, only the starts that it needs (:func:`.reading.to_judge`), and at most this
-                number of bytes of starts and of runs. If the limit is exceeded, the oldest starts are left out, and
-                the middle runs of long starts. None for all starts and runs.
+            most_bytes: Limit of the bytes of starts, and of the bytes of runs, for a judgement. Only the starts that a
+                judgement needs are read (:func:`.reading.to_judge`). Beyond the limit, the oldest starts and the middle
+                runs of long starts are left out. None for all starts and runs.
 
         Returns:
             Starts with their samples, both in order of time. Starts at the same time are ordered by container.
@@ -160,7 +159,7 @@ class Store:
     def thin(self, now: float) -> None:
         """Merge and drop old rows. Call this method every few minutes.
 
-        In a shared store, rows are merged only of containers whose runs this process stored, and dropped only of
+        In a shared store, this process merges only rows of containers whose runs it stored, and drops only rows of
         services that it judges.
 
         Args:
@@ -271,7 +270,7 @@ class Store:
                 connection.execute(statement, services)
 
     def _bodies(self, rows: Sequence[Any], most_bytes: int | None) -> Mapping[int, list[bytes]]:
-        """Return the stored runs by series. If these have more than ``most_bytes``, only first and last runs."""
+        """Return the stored runs by series: if all runs have more than ``most_bytes``, only the first and last runs."""
         statement: Executable = queries.BODIES
         given: dict[str, Any] = {"ids": [row.id for row in rows]}
         if most_bytes is not None and sum(row.rows for row in rows) * MAX_BYTES > most_bytes:
@@ -300,9 +299,8 @@ def check(location: str | os.PathLike[str] | None) -> Database:
         from infercanary.store.postgres import PostgresDatabase
 
         return PostgresDatabase(text)
-    if "://" in text or not _FILE.fullmatch(
-        text
-    ):  # the message leaves out the text, which may contain a password
+    if "://" in text or not _FILE.fullmatch(text):
+        # The message leaves out the location, which may contain a password.
         raise StoreError("the location is neither a file's path nor a URL that begins with postgresql://")
     return SqliteDatabase(Path(text))
 
@@ -313,8 +311,8 @@ def open_store(location: str | os.PathLike[str] | None, keep: Retention | None =
     The caller closes the store.
 
     Raises:
-        StoreError: The location is invalid, or the file cannot be used, because another exporter has it open, or a
-            newer version or another program wrote it. The file is not changed.
+        StoreError: The location is invalid, or the file cannot be used: another exporter has the file open, or a newer
+            version or another program wrote it. The file is not changed.
     """
     store = Store(check(location), keep)
     if store.fleet is None:

@@ -47,9 +47,8 @@ def thin(connection: Connection, service: ServiceKey, container: str, keep: Rete
                 *_surplus(older, OPENING, max(0, openings)),
                 *_surplus(window[::-1], FIRST, first),  # models that now share one window have too many rows
             ]
-            for one, tier, count in reversed(
-                surplus
-            ):  # oldest first, because these runs are the image's first
+            surplus.reverse()  # oldest first, because these runs are the image's first
+            for one, tier, count in surplus:
                 room -= _replace(connection, one, tier, count, room)
         surplus = [
             *_surplus(series, BLOCKS, keep.blocks, HOUR),
@@ -77,10 +76,10 @@ def _surplus(series: Iterable[Any], tier: int, window: int, whole: int = 1) -> I
     """Yield the rows to merge or drop as (series, tier, number of rows).
 
     Args:
-        series: Series whose rows count, one after the other.
+        series: Series in the order in which their rows stay.
         tier: Tier of the rows.
         window: Number of rows that stay, over all series.
-        whole: If rows of a series stay, the number is a multiple of this.
+        whole: If some rows of a series stay, the number of its other rows is rounded down to a multiple of this.
     """
     for one in series:
         there = getattr(one, TIERS[tier])

@@ -185,7 +185,7 @@ def test_a_report_with_a_bad_field_of_its_own_is_none(change):
 @pytest.mark.parametrize(
     ("body", "reason", "detail"),
     [
-        (b"[" + b"1," * (REPORT_BYTES // 20 + 1) + b"1]", "too_large", "parts"),
+        (b"[" + b"1," * (REPORT_BYTES // 20 + 1) + b"1]", "too_large", "commas"),
         (b'{"x":' + b"[" * 100_000, "malformed", "maximum recursion depth"),
         (
             encode(report(environment={"a": "2.13"})).replace(b"2.13", b"2\xff"),
