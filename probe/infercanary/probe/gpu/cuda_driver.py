@@ -1,4 +1,4 @@
-"""CUDA's driver API through ctypes, as far as controls and targets without torch need it.
+"""The part of CUDA's driver API that controls and targets without torch need, called through ctypes.
 
 ``libcuda.so.1`` and its PTX compiler come with the host's driver, not with the image (except in images with
 ``cuda-compat``). Names and types: https://docs.nvidia.com/cuda/cuda-driver-api/.
@@ -104,7 +104,7 @@ class Driver:
         """Call a function of the library.
 
         Args:
-            function: Its name, such as ``cuInit``.
+            function: Name of the function, such as ``cuInit``.
             arguments: Values for :mod:`ctypes`.
 
         Raises:
@@ -157,8 +157,8 @@ class Device:
 
         Raises:
             Unavailable: There is no driver, or no GPU.
-            NoSuchGpu: There are GPUs, but not this number.
-            CudaError: Anything else failed.
+            NoSuchGpu: There are GPUs, but none with this number.
+            CudaError: Another call failed.
         """
         try:
             self.driver, self._device = _found(ordinal)
@@ -168,7 +168,7 @@ class Device:
             if error.code == _INVALID_DEVICE:
                 raise NoSuchGpu(f"no GPU {ordinal} here ({error})") from None
             raise
-        self._held = ExitStack()  # released inside the context
+        self._held = ExitStack()  # the resources; they are released inside the context
         self._closed = False
         self._in_use = threading.Lock()
         self.name = self.driver.text("cuDeviceGetName", self._device)
@@ -206,15 +206,14 @@ class Device:
     def close(self) -> None:
         """Release everything, unless an abandoned call still uses the device.
 
-        Freeing memory may wait while the host keeps the device busy.
+        This call may block while the server keeps the device busy, because freeing device memory waits for that work.
         """
         if not self._in_use.acquire(blocking=False):
             return
         self._closed = True
         self._in_use.release()
         if self.driver.end("cuCtxPushCurrent_v2", self._context):
-            # A failure may have left copies pending; without a stream, this call would wait for the host's default
-            # stream.
+            # Copies may still be pending after a failure. A missing stream (0) would mean the host's default stream.
             if self.stream:
                 self.driver.end("cuStreamSynchronize", self.stream)
             self._held.close()
@@ -315,7 +314,7 @@ def pci_bus_id(ordinal: int) -> str:
 
     Raises:
         Unavailable: There is no driver.
-        CudaError: There is no such GPU, for example.
+        CudaError: The call failed, for example because there is no such GPU.
     """
     driver, device = _found(ordinal)
     return driver.text("cuDeviceGetPCIBusId", device)
@@ -329,7 +328,7 @@ def has_context(ordinal: int) -> bool:
 
     Raises:
         Unavailable: There is no driver.
-        CudaError: There is no such GPU, for example.
+        CudaError: The call failed, for example because there is no such GPU.
     """
     driver, device = _found(ordinal)
     flags, is_active = c_uint(), c_int()

@@ -38,8 +38,8 @@ class Sampler:
     """Families that are shown while the sampler hangs."""
 
     def sample(self) -> Iterable[Family]:
-        """Return or yield the current families. Counters are cumulative; unknown values are left out. May raise, may
-        hang.
+        """Return or yield the current families. Counters are cumulative; unknown values are left out. This method
+        may raise or hang.
         """
         raise NotImplementedError
 

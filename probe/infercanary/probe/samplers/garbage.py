@@ -13,8 +13,8 @@ PAUSE = Metric(
     "infercanary_gc_pause_seconds_total",
     "counter",
     "Time in which Python's garbage collector stopped the process that the probe runs in.",
-    reading="A run with more than 5 % (and 2 ms) is tagged `gc`. With many long-lived objects, "
-    "`gc.freeze()` after loading helps.",
+    reading="A run is tagged `gc` if pauses took more than 5 % of its time and more than 2 ms. With many long-lived "
+    "objects, `gc.freeze()` after loading helps.",
 )
 
 

@@ -1,4 +1,6 @@
-"""Network: requests to the container, by its TCP counters, without help from the server."""
+"""Network: counts the TCP segments that the container receives, as a measure of its requests. The server need not
+report anything.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ OVERSUBSCRIPTION = Metric(
     "infercanary_thread_oversubscription_ratio",
     "gauge",
     "The engine's computing (intra-op) threads divided by the granted CPUs; missing if unknown.",
-    reading="Above 1 threads wait for each other: set `OMP_NUM_THREADS`, or raise the quota.",
+    reading="Above 1, threads wait for each other: set `OMP_NUM_THREADS`, or raise the quota.",
 )
 
 DETAILED = 128
@@ -75,7 +75,7 @@ class ThreadUsage(NamedTuple):
 
     @property
     def waited(self) -> float | None:
-        """CPU wait (seconds) caused by other processes, without waiting for other threads of its own process."""
+        """CPU wait caused by other processes, in seconds, without the wait for other threads of the same process."""
         if self.run_queue_seconds is None:
             return None
         return max(0.0, self.run_queue_seconds - max(0.0, self.process_cpu_seconds - self.cpu_seconds))
@@ -129,7 +129,7 @@ def threads_beside() -> dict[str, OnCpu]:
     """Return the compute and CPU wait of the other threads of this process; never raises. Takes about 7 µs a thread.
 
     Returns:
-        By thread number, for :data:`DETAILED` threads at most; threads without counts are left out.
+        Thread number → times, for at most :data:`DETAILED` threads; threads without counts are left out.
     """
     own = str(threading.get_native_id())
     try:

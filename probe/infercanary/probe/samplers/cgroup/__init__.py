@@ -2,8 +2,8 @@
 
 Files: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the kernel. A container sees its own cgroup at the
 mount point (a private cgroup namespace, Docker's default on v2) or at the path in /proc/self/cgroup. Limits of
-ancestors also apply: the tightest visible limit counts. The kernel counts a reached limit in the cgroup with that
-limit; this module sums these counts.
+ancestors also apply: the tightest visible limit counts. The kernel counts a reached limit in the cgroup that has
+the limit; this module sums these counts.
 
 A missing, disabled or malformed file only leaves out its metric.
 """
@@ -25,7 +25,7 @@ _MAX_LABEL = 256  # longest label that the exporter accepts; a longer list would
 
 @register
 class CgroupSampler(Sampler):
-    """Reads this process's cgroup. Each sample finds the cgroup again, because a container may be moved."""
+    """Reads this process's cgroup. Each sample searches for the cgroup again, because a container may be moved."""
 
     name = "cgroup"
 

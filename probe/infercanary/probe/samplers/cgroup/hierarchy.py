@@ -118,13 +118,13 @@ class Cgroup(NamedTuple):
             time.update(table(folder / "cpu.stat"))  # each level counts its own throttling
         own, *above = _controlled(self.memory, names.memory_used)
         if self.version == 1:
-            above = []  # memory.stat of the own cgroup has the limit that applies
+            above = []  # memory.stat of the own cgroup includes the limits of its ancestors
         pages, events = table(own / "memory.stat"), table(own / names.kills)
         used, inactive = number(own / names.memory_used), pages.get(f"{names.below}inactive_file")
         hits = events.get("max") if self.version == 2 else number(own / "memory.failcnt")
         if hits is not None:
-            # The own file includes the cgroups below. The file of an ancestor would count this cgroup twice, and its
-            # neighbours too.
+            # The own file includes the cgroups below. Ancestors are read from memory.events.local, because their
+            # memory.events includes this cgroup (a second time) and its siblings.
             hits += sum(table(folder / "memory.events.local").get("max", 0) for folder in above)
         return {
             PERIODS: time.get("nr_periods"),
@@ -145,7 +145,7 @@ class Cgroup(NamedTuple):
         )
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU seconds of the own cgroup and of those below; None for the root, which is the whole host."""
+        """Return the CPU seconds of the own cgroup and the cgroups below; None for the root, which is the host's."""
         own = self.cpuacct[0]
         if self._is_root(own):
             return None
@@ -154,7 +154,7 @@ class Cgroup(NamedTuple):
         return _over(number(own / "cpuacct.usage"), 1e9)
 
     def resident(self) -> int | None:
-        """Return the mapped bytes of the own cgroup, including files and cgroups below; None for the root."""
+        """Return the bytes that processes of the own cgroup and the cgroups below have mapped; None for the root."""
         own = self.memory[0]
         pages = {} if self._is_root(own) else table(own / "memory.stat")
         anonymous = pages.get(self.names.anonymous)
@@ -233,7 +233,7 @@ def own_cgroup(root: Path, proc: Path) -> Cgroup:
 
 
 def _v1_mount(root: Path, controller: str) -> Path:
-    """Return the folder (or link) of a controller, or the folder of several, such as ``cpu,cpuacct``."""
+    """Return the folder (or link) of a controller, or a folder shared by several, such as ``cpu,cpuacct``."""
     named = root / controller
     if os.path.isdir(named):
         return named
@@ -254,8 +254,8 @@ def _own_paths(file: Path) -> dict[str, str]:
 
 
 def _lineage(mount: Path, path: str) -> Lineage:
-    """Return the own cgroup with its ancestors. In a private namespace, or behind a bind mount, this is the mount
-    point.
+    """Return the own cgroup with its ancestors. In a private namespace, or behind a bind mount, the result is only the
+    mount point.
     """
     names = [name for name in path.split("/") if name]
     # A path with "/.." is outside the namespace, and does not exist here.
@@ -265,7 +265,7 @@ def _lineage(mount: Path, path: str) -> Lineage:
 
 
 def _controlled(lineage: Lineage, file: str) -> Lineage:
-    """Return the lineage from the first cgroup with the file: without an enabled controller, the parent counts."""
+    """Return the lineage from the first cgroup with the file. A cgroup without the file has its controller disabled."""
     if len(lineage) == 1:  # no choice, so do not access the file
         return lineage
     return next((lineage[i:] for i, folder in enumerate(lineage) if os.path.exists(folder / file)), lineage)

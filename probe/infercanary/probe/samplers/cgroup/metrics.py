@@ -25,7 +25,8 @@ THROTTLED_SECONDS = Metric(
     "infercanary_cgroup_cpu_throttled_seconds_total",
     "counter",
     "Time in which CPU quotas throttled threads, summed over CPUs; visible ancestors included.",
-    reading="Such runs are tagged `cgroup_throttled`. If all runs since an upgrade are, the image uses more threads.",
+    reading="Throttled runs are tagged `cgroup_throttled`. If all runs since an upgrade have this tag, the image uses "
+    "more threads.",
 )
 CPUSET = Metric(
     "infercanary_cgroup_cpuset_cpus",
@@ -56,9 +57,9 @@ MEMORY_LIMIT = Metric(
 LIMIT_HITS = Metric(
     "infercanary_cgroup_memory_limit_hits_total",
     "counter",
-    "Times that memory was reclaimed because a memory limit was about to be exceeded.",
-    reading="At each, an allocation waited. If it grows steadily, the limit is too low. Such runs are tagged "
-    "`memory_limit`.",
+    "Number of times that memory was reclaimed because a memory limit was about to be exceeded.",
+    reading="Each time, an allocation waited. A steady increase means that the limit is too low. Affected runs are "
+    "tagged `memory_limit`.",
 )
 OOM_KILLS = Metric(
     "infercanary_cgroup_oom_kills_total",

@@ -47,8 +47,8 @@ T = TypeVar("T")
 class NvmlSampler(Sampler):
     """Initialises NVML at the first sample, and again after a failure (a driver may be reloaded).
 
-    A host without a driver is no failure; the state metric shows this. If there is a driver and no GPU answers, the
-    sample fails; its families are the state, the GPUs that are down, and the XIDs, which often show why.
+    A missing driver is not a failure; the state metric shows ``no_driver``. If there is a driver but no GPU answers,
+    the sample fails. Its families are the state, the GPUs that are down, and the XIDs, which often show the cause.
     """
 
     name = "nvml"
@@ -138,14 +138,14 @@ class NvmlSampler(Sampler):
         for gpu, constant in known:
             with self._alone(index, gpu.label):
                 current = fast.sample(self._nvml, gpu, self._events)
-                if fresh:  # not again for a minute: a cached value does not prove that the GPU is up
+                if fresh:  # keep each reading only once: the constant values are read once a minute
                     self._totals.keep(constant)
                 for metric, points in (constant | self._totals.keep(current)).items():
                     self._values.setdefault(metric, {}).update(points)
 
     @contextmanager
     def _alone(self, index: int, label: str) -> Iterator[None]:
-        """True if this GPU is up. A failure does not affect the other GPUs."""
+        """Record whether a GPU answers in this block. A failure does not affect the other GPUs."""
         try:
             yield
         except pynvml.NVMLError as error:
@@ -163,7 +163,7 @@ class NvmlSampler(Sampler):
                 except pynvml.NVMLError:
                     if not gpu.is_mig:
                         raise
-                    continue  # a GPU of another container
+                    continue  # a MIG device of another container
                 if not gpu.is_mig:
                     with suppress(pynvml.NVMLError):
                         if cpus := local_cpus(self._nvml, gpu.handle):
@@ -190,7 +190,7 @@ def memory_of(bus_id: str) -> tuple[int, int] | None:
     None without a driver, without an answer in time, or with several parts.
 
     Args:
-        bus_id: Its PCI address.
+        bus_id: PCI address of the GPU.
     """
     return _asked(lambda: _memory(bus_id))
 

@@ -60,7 +60,7 @@ _MEMBERS = {  # nvmlValueType_t → member of the union nvmlValue_t
 class Nvml:
     """Functions of pynvml under their own names.
 
-    A missing function, or a call without an answer, counts as not supported.
+    A missing function, or the answer "value not available", counts as not supported.
     """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

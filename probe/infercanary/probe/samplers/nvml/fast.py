@@ -31,8 +31,8 @@ ENERGY = Metric(
     "counter",
     "Energy used since the driver was loaded.",
     _GPU,
-    reading="`rate(…[5m])` is the mean power in watts; near `infercanary_gpu_power_limit_watts`, the clocks "
-    "are held back.",
+    reading="`rate(…[5m])` is the mean power in watts; near `infercanary_gpu_power_limit_watts`, the "
+    "driver lowers the clocks.",
 )
 SM_CLOCK = Metric(
     "infercanary_gpu_sm_clock_hertz",
@@ -83,7 +83,7 @@ LINK = Metric(
     "gauge",
     "Bandwidth of the PCIe link now (generation and lanes), divided by the highest that GPU and slot support.",
     _GPU,
-    reading="An idle GPU lowers it. If it is below 1 under load, `h2d` and `d2h` are slower: check the slot, "
+    reading="An idle GPU lowers this ratio. If it is below 1 under load, `h2d` and `d2h` are slower: check the slot, "
     "riser or BIOS.",
 )
 
@@ -93,7 +93,7 @@ MOST_PER_SECOND = {
     ENERGY: 10e3,  # several times the largest GPU's power
     REPLAYS: ERRORS_PER_SECOND,
 }
-"""The driver's running totals, and the largest increase of each in a second."""
+"""The driver's running totals, each with its largest possible increase per second."""
 
 _EVENT_FIELDS = {74: "sw_power_cap", 76: "sync_boost"}
 _SLOWDOWN_FIELDS = {269: "sw_thermal", 270: "hw_thermal", 271: "hw_power_brake"}
@@ -107,9 +107,9 @@ def event_fields(driver: str) -> dict[int, str]:
     """Return the field ids of this driver's clock-event counters (ns), with their reasons.
 
     The ids are numbers, because pynvml's constants belong to one release, and three ids moved. Drivers 575 to 580.65
-    have the slowdowns at 251 to 253, later drivers at 269 to 271, which were used for power smoothing before
+    have the slowdowns at 251 to 253; later drivers have them at 269 to 271, which meant power smoothing before
     (https://docs.nvidia.com/deploy/nvml-api/change-log.html, "between v575 and v580"). Earlier drivers have only the
-    counter of the thermal policy, which is nearest to the software slowdown.
+    counter of the thermal policy, which is most similar to the software slowdown.
 
     Args:
         driver: Version of the driver, such as ``550.54.15``.

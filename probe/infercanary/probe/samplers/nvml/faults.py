@@ -11,7 +11,7 @@ STATE = Metric(
     "gauge",
     "1 for the current state of NVML, else 0; with several GPUs, the state of the first faulty GPU.",
     ("state",),
-    reading="`no_permission`: recreate the container. `version_mismatch`: restart it. `lost`: reset the "
+    reading="`no_permission`: recreate the container. `version_mismatch`: restart the container. `lost`: reset the "
     "GPU. `hanging`: see the kernel's log.",
 )
 STATES = ("ok", "no_driver", "no_permission", "version_mismatch", "lost", "failing", "hanging")
@@ -34,8 +34,7 @@ _ADVICE = {
     ),
     "version_mismatch": (
         "the NVML library has another version than the running driver ({}): the driver was upgraded while the "
-        "container ran; restart "
-        "the container, and where that does not help the host"
+        "container ran; restart the container, and if that does not help, the host"
     ),
     "lost": "{}: the GPU fell off the bus or needs a reset; the kernel's log has the reason (NVRM: Xid)",
     "failing": "NVML fails ({})",
@@ -46,7 +45,7 @@ def state_of(error: pynvml.NVMLError, opening: bool = False) -> str:
     """Return NVML's state after an error.
 
     Args:
-        opening: True if ``nvmlInit`` raised it.
+        opening: True if ``nvmlInit`` raised the error.
     """
     if opening and error.value == pynvml.NVML_ERROR_UNKNOWN:
         # A container sees "Failed to initialize NVML: Unknown Error" if systemd took its devices away.
@@ -58,7 +57,7 @@ def advice(error: pynvml.NVMLError, opening: bool = False) -> str:
     """Return a log line with the fault and its fix.
 
     Args:
-        opening: True if ``nvmlInit`` raised it.
+        opening: True if ``nvmlInit`` raised the error.
     """
     line = _ADVICE[state_of(error, opening)].format(error)
     if error.value == pynvml.NVML_ERROR_UNINITIALIZED:

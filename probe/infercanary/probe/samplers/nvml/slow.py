@@ -88,7 +88,7 @@ ROW_REMAP = Metric(
 )
 
 MOST_PER_SECOND = dict.fromkeys((ECC_ERRORS, REMAPPED_ROWS), ERRORS_PER_SECOND)
-"""The driver's running totals, and the largest increase of each in a second."""
+"""The driver's running totals, each with its largest possible increase per second."""
 
 _RECOVERY_ACTION = 230
 _SEVERITIES = {

@@ -16,10 +16,10 @@ from infercanary.contract.report import Metric
 from infercanary.probe.samplers.nvml.calls import Found
 
 ERRORS_PER_SECOND = 1e6
-"""Limit for counted events (errors, rows, packets sent again).
+"""Largest possible increase per second of counted events: errors, rows, resent packets.
 
-A GPU with more errors does not work any more, and most wrong values are far above. The limit also allows all events
-counted since the host booted.
+A GPU with more errors does not work any more, and most wrong values are far above this limit. The first value, with all
+events since the host booted, is below the limit, too.
 """
 
 _SLACK_SECONDS = 1.0  # the driver updates its totals every 100 ms, each at another time
@@ -31,7 +31,7 @@ class _Known(NamedTuple):
     at: float
     total: float
     doubt: str = ""
-    """Why the driver's last value was refused: "back" (a decrease) or "leap" (a jump); empty if accepted."""
+    """Reason why the driver's last value was refused: "back" (a decrease) or "leap" (a jump); empty if accepted."""
 
 
 class Totals:

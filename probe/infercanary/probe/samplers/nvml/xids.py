@@ -28,7 +28,7 @@ EVENTS = Metric(
     reading="Any increase is an alert; `infercanary_gpu_xid_errors_total` has the number.",
 )
 
-# events in one sample, so that an error storm does not delay the sample; the rest waits for the next sample
+# largest number of events read in a sample, so that an error storm does not delay it; the next sample reads the others
 _MOST_EVENTS = 100
 _NUMBERS = 1000  # each label value is a time series, so numbers far above any XID share one value
 
@@ -43,7 +43,7 @@ class Xids:
         self._events: Counter[tuple[str, ...]] = Counter()
 
     def watch(self, nvml: Nvml, handle: Any, label: str) -> None:
-        """Also listen for this GPU, if permission, MIG and driver allow it.
+        """Listen for the XIDs of one more GPU, if permission, MIG and driver allow it.
 
         Args:
             label: The GPU's index in metrics.
