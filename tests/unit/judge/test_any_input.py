@@ -25,9 +25,10 @@ from tests.factories import start
 EPOCH, UPGRADE = 1e6, 10_000.0
 MEASURES = (HOST_MEMORY, DEVICE_MEMORY, ENERGY, throughput_of(8, 1))
 KINDS = ("equal", "calm", "host", "wild", "ticks", "two values")
-"""Noise of the latencies: of one value, 1 %, a host whose pace all feel, a factor of 20, a coarse clock, two modes."""
+"""Noise of latencies: none, 1 %, a pace of the host that all feel, a factor of 20, a coarse clock, two values."""
 OPTIONS = {
-    "waited": (None, 0.0, 0.2, 0.9, 1.5),  # share of the latency; a wait may be read as more than that
+    # share of the latency; the reported CPU wait may be higher than the latency
+    "waited": (None, 0.0, 0.2, 0.9, 1.5),
     "crowded": (None, 0.0, 0.2),
     "inside": (None, 0.0, 1.5),
     "received": (None, 0.0, 90.0),
@@ -38,10 +39,10 @@ OPTIONS = {
     "measures": ((), MEASURES),
     "tags": ((), *((name,) for name in TAGS)),
     "merged": (1, 12),
-    "sometimes": (0.0, 0.0, 0.5),  # share of the runs that have none of these
+    "sometimes": (0.0, 0.0, 0.5),  # share of the runs without these values
     "failing": (0.0, 0.0, 0.3),
-    "set_back": (0.0, 0.0, 7200.0),  # by which the clock is set back on the way
-    "every": (2.0, 10.0, 10.0, 300.0),  # seconds from run to run
+    "set_back": (0.0, 0.0, 7200.0),  # seconds by which the clock is set back during the runs
+    "every": (2.0, 10.0, 10.0, 300.0),  # seconds between runs
 }
 GENERATIONS = {
     "host": ("", "", "a", "b"),
@@ -63,7 +64,7 @@ odd = st.integers(0, 3).map(lambda n: n == 3)
 
 
 def drawn(draw, options):
-    """The first value of each option, but for some of them: so that records are often alike."""
+    """Draw values for some options and the first value for the others, so that records are often alike."""
     found = {name: values[0] for name, values in options.items()}
     for name in draw(st.lists(st.sampled_from(sorted(options)), unique=True)):
         found[name] = draw(st.sampled_from(options[name]))
@@ -129,7 +130,7 @@ def starts(
     images="AB",
     most=30,
 ):
-    """Starts of a service in order of time: of a container one after the other."""
+    """Draw the starts of a service in order of time; starts of one container do not overlap."""
     found = []
     level = draw(st.sampled_from([0.02, 0.02, 1e-9, 1e5]))
     usual = drawn(draw, OPTIONS)
@@ -165,7 +166,9 @@ def starts(
 
 @st.composite
 def siblings(draw, seed, kind):
-    """Other services on the host; some run all the time, and some end before the upgrade or within it."""
+    """Draw siblings on the host. Some run all the time, and some end before the upgrade or during the new
+    image's runs.
+    """
     found = []
     for name in "xyz"[: draw(st.integers(0, 3))]:
         found += draw(starts(seed, draw(kinds), name, 1, "o"))
@@ -188,7 +191,7 @@ def floats(value, place=""):
 
 
 def is_sound(result):
-    """Each number is finite but for the upper end of an interval, and each shift lies within its own."""
+    """Check that numbers are finite, except the upper end of an interval, and that each shift is in its interval."""
     assert all(math.isfinite(x) or (x > 0 and place == "high") for place, x in floats(result)), result
     if getattr(result, "low", None) is not None:
         assert -1 <= result.low <= result.shift <= result.high
@@ -213,7 +216,7 @@ def test_a_verdict(data, seed, kind):
 
 @pytest.mark.parametrize("runs", range(5, 9))
 def test_a_verdict_on_the_first_runs_beside_siblings_that_feel_the_same_host(runs):
-    """What siblings felt can be taken off the old image's starts, but not off so few runs."""
+    """Host slowdown can be subtracted from the old image's starts, but the new image has too few runs."""
     rng = random.Random(1)
     host = [rng.lognormvariate(0, 0.3) for _ in range(512)]
 

@@ -14,7 +14,7 @@ from tests.factories import HOUR, start
 OFF_CPU = ("queued", "blocked", "reading")
 PHASES = ("compute", "launch", "h2d", "wait", "receive")
 
-# Name | milliseconds before | after: of the latency, and of what is known of it | factors of controls | shares.
+# Name | milliseconds before | after: latency, and the known parts of it | factors of controls | shares.
 TABLE = """
 a lower instruction set | 10 queued=0 | 20 queued=0 | cpu_spin=1 memory_copy=1 | compute=1
 a faster program | 10 queued=0 | 5 queued=0 | cpu_spin=1 memory_copy=1 | compute=1

@@ -1,4 +1,4 @@
-"""Properties of the scan: changes that must or must not be found, and its best segmentation."""
+"""Properties of the scan: changes that must or must not be found, and the best segmentation."""
 
 import math
 
@@ -12,7 +12,7 @@ COUNT = 650
 
 
 def lasting(rng, alike, sd=0.02, count=COUNT):
-    """First-order autocorrelated noise, as logarithms."""
+    """Return the logarithms of first-order autocorrelated noise."""
     return np.log(latencies(rng, count, sd, alike, 1.0))
 
 
@@ -72,7 +72,7 @@ def test_steps_are_found_where_they_are_there_and_back(count, places, effect):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_change_of_a_coarse_clock_is_more_than_a_step(seed):
-    """A step is 5 %, and no scatter is seen on either side: one may be the rounding, two are not."""
+    """A step is 5 %, and neither side has visible scatter. A change of one step may be rounding, but not two."""
     base = np.where(np.random.default_rng([seed, 4]).random(300) < 0.03, 20.0, 19.0)
     assert scan(base + (np.arange(300) >= 140)) == []
     (found,) = scan(base + 2 * (np.arange(300) >= 140))
@@ -84,7 +84,7 @@ def test_a_change_of_a_coarse_clock_is_more_than_a_step(seed):
     ("after", "count", "found"),
     [
         (12.5, 20, [20]),
-        (5.5, 20, []),  # it may be one step of a coarse clock
+        (5.5, 20, []),  # may be one step of a coarse clock
         (12.5, 11, []),  # too short
         (5.1, 20, []),  # less than the smallest effect
     ],

@@ -27,21 +27,24 @@ def made(
     container, at, runs, image="old", *, slower=0.0, later=0.0,
     host=0.0, **fields,
 ):  # fmt: skip
-    """A start slower by ``slower``, and from the upgrade on by ``later`` and, as its control is, by ``host``."""
+    """Return a start that is slower by ``slower``, and from the upgrade on by ``later`` and ``host`` (like
+    its control).
+    """
     level = 0.02 * (1 + slower) * math.exp(random.Random(f"{container} {at}").gauss(0, 0.003))
     seconds, control = since(UPGRADE, (1 + host) * (1 + later), level), since(UPGRADE, 1 + host, 0.001)
     return start(container, image, at, seconds, runs, control=control, **fields)
 
 
 def new(container="canary", runs=48, after=0.0, **fields):
-    """A start of the new image, so long after the upgrade."""
+    """Return a start of the new image, ``after`` seconds after the upgrade."""
     return made(container, UPGRADE + after, runs, "new", **fields)
 
 
 def earlier(containers, runs=110, itself=0.0, **last):
-    """Seven starts of each, the last of which runs until the upgrade; of all but the first one, on beside it.
+    """Return seven starts of each replica. The last start runs until the upgrade, and beyond it for all but the first
+    replica.
 
-    The last one changed by ``itself`` from the upgrade on.
+    The last replica changes by ``itself`` from the upgrade on.
     """
     changes = [0.0] * (containers - 1) + [itself]
     return [
@@ -57,12 +60,12 @@ def earlier(containers, runs=110, itself=0.0, **last):
 
 
 def old(count, at=8000.0, runs=300, **fields):
-    """Replicas that stay."""
+    """Return replicas that stay on the old image."""
     return [made(f"r{i}", at + i, runs, **fields) for i in range(count)]
 
 
 def slowed(made, factor, after=-math.inf, until=math.inf, **values):
-    """``made`` with that factor, and these values, in its runs of some minutes."""
+    """Return ``made`` with slower runs, and with these values, in a span of time."""
     there = [after <= s.started_at < until for s in made.samples]
     samples = changed(made, median=lambda s: factor * s.median, **values).samples
     return Start(
@@ -72,7 +75,7 @@ def slowed(made, factor, after=-math.inf, until=math.inf, **values):
 
 
 def restless(starts, sd):
-    """With noise of the host until the upgrade, which lasts from run to run."""
+    """Add autocorrelated noise of the host until the upgrade."""
     rng, last = random.Random(2), 0.0
 
     def noisy(s):
@@ -83,9 +86,9 @@ def restless(starts, sd):
     return [changed(each, median=noisy) for each in starts]
 
 
-# Each line: name | starts | siblings | states; cause, shift and the least lower end of its interval, where known.
-# A start is `container:at*runs` and words after commas; one of the new image is `+container:after*runs`; `x2` are two,
-# a second apart. `earlier:3` are three replicas, the first of which is upgraded. The interval is in percent.
+# Each line: name | starts | siblings | states; then cause, shift, and lowest lower end of its interval (percent), if
+# known. A start is `container:at*runs`, then words after commas; a start of the new image is `+container:after*runs`.
+# `x2` means two starts, a second apart. `earlier:3` means three replicas, of which the first is upgraded.
 TABLE = """
 the host, nobody stays | earlier:1,host=.1 +r0,host=.1 | | regressed
 the host, faster, nobody stays | earlier:1,host=-.1 +r0,host=-.1 | | improved
@@ -135,7 +138,7 @@ ROWS = [[part.strip() for part in line.split("|")] for line in TEXT.splitlines()
 
 
 def starts_of(text):
-    """The starts of a word of a line."""
+    """Return the starts of one word of a line."""
     word, *words = text.split(",")
     place, _, runs = word.partition("*")
     name, _, at = place.partition(":")
@@ -210,7 +213,7 @@ def test_by_what_those_that_stay_differ_is_not_smaller_for_many_restarts(stay, m
 
 
 def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_did():
-    """By their size: two that moved in opposite directions do not cancel."""
+    """The size of their shifts counts: two shifts in opposite directions do not cancel."""
     rng = np.random.default_rng(1)
 
     def error(*factors):
@@ -224,7 +227,7 @@ def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_d
     assert error(1.2, 1 / 1.2, 1.0) > 1.1 * error(1.0, 1.0, 1.0)
 
 
-# Which runs are of the same minutes --------------------------------------------------------------------------------
+# Runs of the same period -----------------------------------------------------------------------------------------
 
 
 def test_a_few_new_starts_are_never_enough_for_equivalent():
@@ -236,7 +239,7 @@ def test_a_few_new_starts_are_never_enough_for_equivalent():
 
 
 def test_the_runs_of_the_same_minutes_are_those_of_every_class_of_hardware_or_of_none():
-    """Replicas that run more seldom have six runs meanwhile: too few for a baseline."""
+    """Replicas with rare runs have six runs in the period, which are too few for a baseline."""
     classes = []
     for cpu, every, slower in (("Xeon", 10.0, 0.0), ("EPYC", 40.0, 0.5)):
         stays = [made(cpu + x, UPGRADE - 50 * every, 50 + int(250 / every), every=every) for x in "ab"]
@@ -247,8 +250,8 @@ def test_the_runs_of_the_same_minutes_are_those_of_every_class_of_hardware_or_of
 
 
 def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it():
-    """Of a rolling update, in whose minutes pulls and loads of models make the host slower."""
-    # Beside 70 % of the new start's runs, all, and 80 %: three quarters are enough for a baseline.
+    """This is a rolling update. Pulls and model loads slow the host during it."""
+    # The replicas run beside 70 %, 100 % and 80 % of the new start's runs. Three quarters are enough for a baseline.
     stays = [made(name, 8000.0, runs) for name, runs in (("r0", 227), ("r1", 240), ("r2", 231))]
     (pair,) = pairs(stays, [new(runs=96)])
     assert pair.meanwhile is not None and len(pair.meanwhile.after[0].samples) == 42
@@ -271,7 +274,7 @@ def test_memory_is_compared_with_nobodys_same_minutes():
 
 
 def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself():
-    """The first rollout was beside a neighbour that slowed all; the second one was not."""
+    """A neighbour slowed all containers during the first rollout, but not during the second."""
     stays = [slowed(s, 1.5, until=UPGRADE + 500) for s in old(1, runs=450)]
     several = [new("n0", 40, slower=1.1 * 1.5 - 1), new("n1", 40, 2000.0, slower=0.1)]
     assert judge([*stays, *several], [], "c").shift == pytest.approx(0.1, abs=0.01)
@@ -282,7 +285,7 @@ def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself():
 
 
 def test_the_judge_waits_for_runs_of_the_same_minutes():
-    """A new start may run more often than others at first, and its first runs are no others' minutes."""
+    """At first a new start may run more often than the others, and then they have no runs of the same period."""
     stays, quick = [made("r0", 9000.0, 60), made("r1", 9000.0, 200)], new("r0", 200, every=2.0)
     looks = {runs: pairs(stays, [quick.first(runs)]) for runs in LIVE.decide.looks}
     assert not looks[5] and not looks[12] and len(looks[24]) == 1
@@ -290,14 +293,14 @@ def test_the_judge_waits_for_runs_of_the_same_minutes():
     assert [s.started_at - UPGRADE for s in beside.during.samples] == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert beside.before.samples[-1].started_at == UPGRADE - 10
     assert judge([*(s.until(UPGRADE + 9) for s in stays), quick.first(5)], [], "c").state == "settling"
-    # A replica that runs more seldom than that is not waited for, and counts once it has run often enough.
+    # The judge does not wait for a replica with rarer runs. It counts once it has enough runs.
     seldom = [stays[0], made("r1", 0.0, 300, every=60.0)]
     assert [pair.concurrent for pair in pairs(seldom, [quick.first(5)])] == [[]]
     assert [len(pair.concurrent) for pair in pairs(seldom, [quick])] == [1]
 
 
 def test_the_runs_after_a_look_do_not_change_it():
-    """What replicas do hours later is no part of a shift."""
+    """Runs of replicas hours later are not part of a shift."""
     starts = [*earlier(3, 300, host=0.05), new(runs=200, host=0.05)]
     verdict = Judge(LIVE.but(looks=(8, 24))).verdict
     early, late = (verdict(each, [], "c") for each in ([s.until(UPGRADE + 235) for s in starts], starts))
@@ -326,7 +329,7 @@ def test_of_a_hundred_replicas_that_stay_16_are_compared_with():
 
 
 def test_replicas_that_started_after_the_upgrade_take_the_place_of_none_that_was_there_before():
-    """They have most runs meanwhile and none before, so nothing can be compared with them."""
+    """They have many runs in the period but none before, so they cannot be compared."""
     upgraded = {f"r{i}" for i in range(3)}
     before = [s.until(UPGRADE) if s.generation.container in upgraded else s for s in earlier(11, host=0.1)]
     after = [new(f"r{i}", after=0.1 * i, host=0.1) for i in range(3)]

@@ -12,9 +12,10 @@ from infercanary.judge.verdict import Judge
 from tests import factories
 
 Points = Sequence[tuple[float, float | None]]
-"""Milliseconds of a run, and how much of it was waiting (None: not known)."""
+"""Milliseconds of a run, and of its CPU wait (None: unknown)."""
 
-# (median, waited) in ms: the first 72 runs of a ResNet-18 whose one core others took again and again, of a stack test.
+# (median, CPU wait) in ms: the first 72 runs of a ResNet-18 in a stack test, whose only core other processes often
+# used.
 CROWDED = """
 59 14 44 1 45 0 43 0 65 20 45 1 43 0 45 0 54 9 42 0 43 0 64 18 48 3 45 1 43 0 43 0 48 4 87 41 42 0 41 0
 45 0 41 0 43 0 41 0 52 8 47 2 44 0 45 1 42 0 46 1 42 0 41 0 41 0 43 0 42 0 45 0 45 0 104 56 82 35 65 17
@@ -39,7 +40,9 @@ def judge(*starts):
 
 
 def runs_of(ms, runs, waits=0.0, seed=1, *, share=0.0, noise=0.01):
-    """Runs of so many ms of work: often a wait of up to ``waits`` ms, always one of ``share`` times the work."""
+    """Return runs with ``ms`` of work: often with a wait of up to ``waits`` ms, always with one of ``share``
+    times the work.
+    """
     rng, found = random.Random(seed), []
     for _ in range(runs):
         work, waited = ms * rng.lognormvariate(0, noise), max(0.0, rng.uniform(-waits, waits))
@@ -52,7 +55,7 @@ def runs_of(ms, runs, waits=0.0, seed=1, *, share=0.0, noise=0.01):
     ("threads", "known", "is_unwaited"), [("1", 1, True), ("4", 1, False), ("1", 3, False)]
 )  # fmt: skip
 def test_twice_as_slow_is_called_although_others_crowded_the_baseline(threads, known, is_unwaited):
-    """Unless several threads wait, or it is known of few runs."""
+    """Not called if several threads wait, or if the wait is known for few runs only."""
     new = [(m, w if i % known == 0 else None) for i, (m, w) in enumerate(runs_of(90, 48))]
     # A start that ended before its first run changes nothing.
     found = judge(start("old", 0, BASELINE, threads), start("new", 1, []), start("new", 2, new, threads))
@@ -65,7 +68,7 @@ def test_twice_as_slow_is_called_although_others_crowded_the_baseline(threads, k
 @pytest.mark.parametrize("runs", [12, 192])
 @pytest.mark.parametrize("waits", [0.0, 40.0, 150.0])
 def test_the_same_work_is_never_called(runs, waits):
-    """Also where a wait leaves the caches cold, which takes a tenth of it again."""
+    """Also if a wait leaves the caches cold, which costs another tenth of the wait."""
     for seed in range(5):
         points = [(m + 0.1 * (w or 0.0), w) for m, w in runs_of(44, runs, waits, seed)]
         assert judge(start("old", 0, BASELINE), start("new", 1, points)).state not in (
@@ -76,7 +79,9 @@ def test_the_same_work_is_never_called(runs, waits):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_waiting_that_is_not_what_makes_the_runs_scatter_stays_in(seed):
-    """Without it, the runs would still scatter by more than half: how long the rest lasts would be hidden."""
+    """Without the wait, the runs would still have more than half of their scatter. Subtracting it would hide
+    the remaining variation.
+    """
     old = runs_of(44, 60, 12, seed, noise=0.09)
     new = runs_of(44 * 1.3, 8, 12, seed + 99, noise=0.09)
     found = judge(start("old", 0, old), start("new", 1, new))
@@ -102,7 +107,9 @@ def contended(number, threads="1", share=5.0):
 @pytest.mark.parametrize("earlier", [1, 3])
 @pytest.mark.parametrize("runs", [12, 48])
 def test_a_contended_start_teaches_no_restart_variance(threads, earlier, runs):
-    """All troubles at once: the next change was inconclusive, [-65 %, ×84]."""
+    """Regression: the contended start counted as restart variance, and the next change was inconclusive, [-65
+    %, ×84].
+    """
     old = [*(quiet(number, threads) for number in range(earlier)), contended(earlier, threads)]
     slow, same = (start("new", earlier + 1, runs_of(44 * by, runs, 1.0, 7), threads) for by in (1.62, 1.0))
     found = judge(*old, slow)
@@ -120,11 +127,12 @@ def test_a_contended_start_is_compared_with_those_that_were_as_much():
     old = quiet(0, "4"), contended(1, "4")
     alike = judge(*old, contended(2, "4").reporting(image_id="new"))
     assert alike.contended == 1 and alike.shift == pytest.approx(0.0, abs=0.02)
-    # Without one that was as much, nothing is left out: a neighbour that comes and goes is no change of the image.
+    # Without a baseline start of similar contention, no start is excluded: a neighbour that comes and goes is not a
+    # change of the image.
     for seed in range(5):
         found = judge(*old, start("new", 2, runs_of(44, 48, seed=seed, share=2.0), "4"))
         assert found.contended == 0 and found.state == "inconclusive"
-    # Of one thread the runs know themselves what they waited.
+    # With one thread, the CPU wait of each run is known.
     found = judge(quiet(0), contended(1), start("new", 2, runs_of(71, 48, seed=5, share=2.0)))
     assert found.state == "regressed" and found.is_unwaited and found.shift == pytest.approx(0.61, abs=0.05)
 

@@ -22,7 +22,7 @@ def start(
     days, level=None, control=None, *, begin=0.0, every=MINUTE,
     **fields,
 ):  # fmt: skip
-    """A run a minute, or ``every`` so many seconds, from a day on."""
+    """Return a start with a run every minute, or every ``every`` seconds, from the day ``begin`` on."""
 
     def by(factor, usual):
         return lambda time: usual * (factor(time / DAY) if factor else 1.0)
@@ -53,7 +53,7 @@ def test_blocks_are_of_twelve_and_merged_ones_stand_for_themselves():
     assert blocks([*samples[:5], *whole, *samples[:12]], BLOCK) == [*whole, whole[0]], "no block of two times"
 
 
-# Starts: how many days, and a factor from a day on, or a creep a day. Then the shift, and the day of its onset.
+# Starts: days, and a factor from a day on (factor@day) or a creep a day. Then the shift, and the day of its onset.
 DRIFTS = """
 .3                    | None
 4                     | 0
@@ -66,8 +66,10 @@ DRIFTS = """
 2; 2 1.18@0 begin=2   | .18 2
 .067 1.08@0 & 3 begin=2 | 0
 """
-"""A creep a rolling baseline would absorb. A run in ten minutes gives 12 blocks a day: the first 24 are the baseline.
-Another start (;) may move the level a little. An hour before a pause (&) is too little for a baseline."""
+"""A rolling baseline would absorb a creep. A run every ten minutes gives 12 blocks a day; the first 24 are
+the baseline. Another start (;) may change the level a little. An hour before a pause (&) is too short for a
+baseline.
+"""
 
 
 def described(text):
@@ -97,8 +99,8 @@ def test_a_drift_is_found_with_its_onset(line):
 @pytest.mark.parametrize(
     ("days", "level", "every", "shift", "kept", "onset"),
     [
-        (90, creep(0.002, 0), 10 * MINUTE, 0.176, 4, None),  # of rare runs the baseline stays
-        (6, step(1.1, 3), 20.0, 0.1, 10, 3),  # in hours
+        (90, creep(0.002, 0), 10 * MINUTE, 0.176, 4, None),  # with rare runs the baseline stays
+        (6, step(1.1, 3), 20.0, 0.1, 10, 3),  # stored as hours
     ],
 )
 def test_a_drift_is_found_after_the_store_thinned_its_runs(days, level, every, shift, kept, onset):
@@ -117,7 +119,9 @@ def test_a_drift_is_found_after_the_store_thinned_its_runs(days, level, every, s
 
 @pytest.mark.parametrize("by", [365 * DAY, -365 * DAY], ids=["on", "back"])
 def test_a_clock_that_is_set_leaves_the_baseline(by):
-    """Set on, it ends the first day at once, as a pause does; set back, that day must not go on for a year."""
+    """Set forward, the clock ends the first day at once, like a pause. Set back, it must not prolong this day
+    by a year.
+    """
 
     def moved(run):
         return run.started_at + by * (run.started_at >= 0.1 * DAY)
@@ -126,7 +130,7 @@ def test_a_clock_that_is_set_leaves_the_baseline(by):
 
 
 def test_what_controls_or_two_siblings_share_is_the_hosts():
-    """One sibling alone may have changed by itself, or lie. Where nothing else can tell, the cause is not known."""
+    """A single sibling may have changed by itself, or lie. Without other evidence the cause is unknown."""
     hot = step(1.1, 3)
     blind, one, other = (
         start(4, hot, controls={}, seed=n, service=name) for n, name in enumerate(("s", "x", "y"))
@@ -142,11 +146,13 @@ def test_what_controls_or_two_siblings_share_is_the_hosts():
         ((1.0, None), 0.28),
         ((None, 1.3), 0.3),
         ((1.0, None, 1.3), 0.3),
-        ((1.0, 1.15, 0.9, 1.1), 0.0),  # restarts do as much
+        ((1.0, 1.15, 0.9, 1.1), 0.0),  # within the restart variance
     ],
 )
 def test_a_restart_does_not_excuse_what_drifts_before_or_after_it(levels, shift):
-    """How far it has drifted is nothing that restarts do, however few there were to learn from. None creeps."""
+    """Restarts do not explain a drift within starts, even if restart variance was learned from few restarts.
+    None means a creep.
+    """
     starts = [
         start(3, lambda day, x=x: 1 + 0.15 * max(0.0, day % 3 - 1) if x is None else x, begin=3.0 * n)
         for n, x in enumerate(levels)
@@ -156,7 +162,7 @@ def test_a_restart_does_not_excuse_what_drifts_before_or_after_it(levels, shift)
 
 
 def test_a_drifts_operators_are_those_that_grew_since_the_first_day():
-    """Of one start: profiles are of the first day or of the time since the onset by when they were taken."""
+    """A start's profiles are from the first day or from after the onset, depending on their time."""
 
     def taken(at, seconds):
         row = ProfileRow("aten::conv2d", "aten::conv2d", "cpu", "", 1.0, (seconds - 0.002,) * 5)

@@ -26,13 +26,13 @@ from tests import factories
 from tests.factories import HOUR
 
 FILE = Path(__file__).parents[2] / "golden" / "verdicts.json.gz"
-# The last digits of numpy's exp and log follow the vector instructions of the processor (AVX2 or AVX-512), and a sum in
-# another order has others: up to 1.6e-12 was seen.
+# numpy's exp and log differ in the last digits with the processor's vector instructions (AVX2 or AVX-512), and so do
+# sums in another order. Differences of up to 1.6e-12 were seen.
 ROUNDING = 1e-9
 
 
 def lasting(rng, runs, phi, sd):
-    """First-order autocorrelated noise with Student's t of 3 degrees of freedom."""
+    """Return first-order autocorrelated noise with Student's t of 3 degrees of freedom."""
     steps = rng.standard_t(3, runs + 50) * sd * math.sqrt((1 - phi**2) / 3)
     noise, last = np.empty_like(steps), 0.0
     for i, step in enumerate(steps):
@@ -41,7 +41,7 @@ def lasting(rng, runs, phi, sd):
 
 
 class World:
-    """A host whose pace varies, on which starts of containers are made."""
+    """A host with a varying pace, on which starts run."""
 
     def __init__(self, seed, wander=0.0, restart_sd=0.005):
         self.rng = np.random.default_rng([20261123, seed])
@@ -49,7 +49,9 @@ class World:
         self.restart_sd = restart_sd
 
     def start(self, name, image, hour, runs, *, slower=0.0, host=0.0, trend=0.0, service="s"):
-        """A run every 10 s; ``slower`` and ``host`` are ratios, ``trend`` is over the whole."""
+        """Return a start with a run every 10 s; ``slower`` and ``host`` are ratios, and ``trend`` is the
+        total over the start.
+        """
         rng, at = self.rng, HOUR * hour
         felt = self.wander[((at + 10.0 * np.arange(runs)) / 10).astype(int) % self.wander.size] + math.log1p(
             host
@@ -69,11 +71,11 @@ class World:
 
 
 CHANGES = (0.0, 0.0), (0.04, 0.0), (0.1, 0.0), (-0.1, 0.0), (0.0, 0.1), (0.08, 0.08)
-"""Of the image and of the host."""
+"""Slowdown by the image, and by the host."""
 
 
 def upgrades():
-    """Name, the starts of a service in order of time, and its siblings."""
+    """Yield name, starts of a service in order of time, and siblings."""
     for seed, (replicas, (slower, host), runs) in enumerate(product((1, 2, 4), CHANGES, (5, 20, 60, 200))):
         world, names = World(seed, restart_sd=0.015 if seed % 2 else 0.003), "abcd"[:replicas]
         starts = [world.start(name, "old", hour, 120) for hour in (1, 2, 3) for name in names]
@@ -100,7 +102,7 @@ def upgrades():
 
 
 def drifts():
-    """Name and starts."""
+    """Yield name and starts."""
     for seed, trend in enumerate((0.0, 0.02, 0.05, 0.1, -0.08)):
         world = World(300 + seed)
         one = world.start("r", "old", 1, 12_000, trend=trend)
@@ -110,7 +112,7 @@ def drifts():
 
 
 def series():
-    """Name and latencies, with up to three changes of level; of some by a coarse clock."""
+    """Yield name and latencies, with up to three changes of level; some with a coarse clock."""
     for seed in range(60):
         rng = np.random.default_rng([20261123, 1000 + seed])
         y = lasting(rng, 400, (0.0, 0.5, 0.9)[seed % 3], 0.02)
@@ -120,7 +122,7 @@ def series():
 
 
 def everything():
-    """Name → words; intervals (shift, low, high); numbers without an error."""
+    """Return name → words; intervals (shift, low, high); numbers that must be equal."""
     found = {}
     for name, starts, siblings in upgrades():
         j, tried = Judge().verdict(starts, siblings, "c"), Judge().trials(starts).values()
@@ -152,7 +154,7 @@ def everything():
 
 
 def difference(before, now):
-    """What kind of change it is; empty where there is none."""
+    """Return the kind of difference; empty if there is none."""
     if not before or not now or before[0] != now[0]:
         return f"{before} → {now}"
     if len(before[1]) != len(now[1]) or not all(map(is_near, before[1], now[1])):
@@ -164,7 +166,9 @@ def difference(before, now):
 
 
 def is_near(before, now):
-    """Whether shift, low and high moved by less than a tenth of the interval's width; of an infinite one, at all."""
+    """True if shift, low and high moved by less than a tenth of the interval's width; an infinite interval
+    must be equal.
+    """
     width = before[2] - before[1]
     room = max(0.1 * width if math.isfinite(width) else 0.0, ROUNDING)
     return all(a == b or abs(a - b) <= room for a, b in zip(before, now, strict=True))

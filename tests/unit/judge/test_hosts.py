@@ -15,11 +15,13 @@ CLASSES = {
     "unknown": {},
     "fallback": {"cpu_model": "Xeon", "torch_device": "cpu"},
 }
-"""Beside those of a CPU."""
+"""Classes with other components than only a CPU model."""
 
 
 def starts(image, at, pods, hosts=True):
-    """One start for each class and ms, each on a host of its own; without hosts, all in one container's place."""
+    """Return one start for each class and latency in ms, on separate hosts; without hosts, all are starts of
+    one container.
+    """
     found = []
     for number, (kind, _, ms) in enumerate(pod.partition(":") for pod in pods.split()):
         name, load = f"{image}-{number}", 9.0 if kind == "Graviton" else 2.0
@@ -40,14 +42,14 @@ TWO = "Xeon:20 Xeon:20 Xeon:20 EPYC:10 EPYC:10 EPYC:10"
     ("old", "new", "shift", "hosts"),
     [
         (TWO, "EPYC:15 EPYC:15 EPYC:15", 0.5, 6),
-        # A faster class is no improvement, and a slower one no regression.
+        # A class of faster hardware is not an improvement, and a slower one is not a regression.
         (TWO, "EPYC:10 EPYC:10", 0.0, 5),
         (TWO, "EPYC:10 Xeon:20", 0.0, 8),
-        # A class that the old image never ran on is left out.
+        # A class without runs of the old image is left out.
         (TWO, "Graviton:5 Graviton:5 Graviton:5", None, None),
         (TWO, "Graviton:5 Xeon:30 Xeon:30", 0.5, 5),
         ("L4:20 L4:20", "A100:10 A100:10", None, None),
-        # An image that fell back to the CPU is compared with what ran on a GPU.
+        # An image that fell back to the CPU is compared with runs on a GPU.
         ("L4:20 L4:20", "fallback:500 fallback:500", 24.0, 4),
     ],
 )

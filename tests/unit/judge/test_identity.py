@@ -23,10 +23,11 @@ FORMS = {"r": "registry", "d": "docker", "c": "config"}
 
 
 def start(text, at=0.0, seconds=0.020, environment=None):
-    """``container:image/model/settings/output*runs!``, as far as it goes; an end after the last run for the ``!``.
+    """Return a start from ``container:image/model/settings/output*runs!``; later parts are optional, and ``!`` ends
+    the start.
 
-    Image ``app:1@r7`` is app:1 by its registry digest 7 (c: of its config, d: Docker's word); ``~2`` is unknown, with
-    torch 2. Runs are 10 s apart, each with noise of its own.
+    Image ``app:1@r7`` is app:1 with registry digest 7 (c: digest of the config; d: digest from Docker). ``~2`` is an
+    unknown image with torch 2. Runs are 10 s apart, and each start has separate noise.
     """
     text, ended, _ = text.partition("!")
     text, _, count = text.partition("*")
@@ -49,7 +50,9 @@ def start(text, at=0.0, seconds=0.020, environment=None):
 
 
 def history(text, seconds=0.020):
-    """Groups of starts an hour apart (``|``), in a group a second; the last group is as slow as ``seconds``."""
+    """Return groups of starts (``|``) an hour apart, a second apart within a group. The last group has the
+    latency ``seconds``.
+    """
     groups = [group.split() for group in text.split("|")]
     return [
         start(each, HOUR * hour + second, seconds if hour == len(groups) - 1 else 0.020)
@@ -58,7 +61,8 @@ def history(text, seconds=0.020):
     ]
 
 
-# Starts => what was exchanged, the starts before and after, and of the new image before; the hour of other settings.
+# Starts => what changed, then starts before and after, and earlier starts of the new image; or the hour of changed
+# settings.
 UPGRADES = """
 # New weights, a new image, both.
 a:one/m1 | a:one/m1 | a:one/m2 => model 01>2
@@ -152,7 +156,7 @@ def test_the_last_upgrade(row):
 @pytest.mark.parametrize(
     ("each", "ran"),
     [
-        ("app:1@r1 app:1@r2", "01"),  # a tag that moved on
+        ("app:1@r1 app:1@r2", "01"),  # the tag was moved
         ("app:1@r1 app:2@r1 other/app:1@r1", "000"),  # other names of the same content
         ("app:1@r1 app:1@c9 app:1@r1", "000"),  # once pulled, once loaded
         ("app:1@c9 app:1@r1", "00"),
@@ -161,12 +165,12 @@ def test_the_last_upgrade(row):
         ("app:1@r1 docker.io/library/app:1@c9", "00"),
         ("app@r1 app:latest@c9", "00"),
         ("localhost/app:1@r1 app:1@c9 reg:5000/app:1@c9", "011"),
-        ("app:1@r1 app:2@c9", "01"),  # by reference
+        ("app:1@r1 app:2@c9", "01"),  # compared by name
         ("app:1@r1 app:1@c9 app:2@c8 app:2@r2", "0022"),
-        ("app:1@r1 app:1@c9 app:1@r2 app:1@c8", "0022"),  # the tag moved on in both
-        ("app:1@r1 app:1@c9 app:1@r2 app:1@c9", "0020"),  # and was put back
+        ("app:1@r1 app:1@c9 app:1@r2 app:1@c8", "0022"),  # the tag was moved in both forms
+        ("app:1@r1 app:1@c9 app:1@r2 app:1@c9", "0020"),  # moved, and then back
         ("app:1@c9 app:1@c9 app:1@r1 app:1@c8", "0003"),
-        ("app:1@-1 app:1@-2", "01"),  # Docker, which knows both digests of an image
+        ("app:1@-1 app:1@-2", "01"),  # Docker knows both digests of an image
     ],
 )
 def test_one_image_under_two_digests(each, ran):
@@ -182,7 +186,7 @@ def test_one_image_under_two_digests(each, ran):
         ("app:1", "app:2", False),
         ("team/app", "docker.io/team/app:latest", True),
         ("ghcr.io/team/app:1@sha256:5", "ghcr.io/team/app:1", True),
-        ("ghcr.io/team/app@sha256:5", "ghcr.io/team/app", False),  # it was started by its digest alone
+        ("ghcr.io/team/app@sha256:5", "ghcr.io/team/app", False),  # started by its digest alone
         ("app:1", "app:2@sha256:7", True),  # the digest decides
         ("app:1", "sha256:8", False),
         ("", "app", False),
@@ -268,7 +272,7 @@ def test_a_quota_that_was_halved_is_no_upgrade_and_a_drift_names_it():
 
 
 def test_what_another_canary_is_set_to_and_what_an_older_probe_did_not_report_is_no_change():
-    """A probe has one environment: with another canary's mode the component has both canaries' values."""
+    """A probe has one environment. A component has the values of all canaries, including another canary's mode."""
     both = {"torch_mode": "compile, eager", "torch_autocast": "bfloat16", "matmul_size": "512"}
     old = {"torch_mode": "eager", "matmul_size": "256"}
     before = [start("a:one/1/s1", i * HOUR, environment=old) for i in range(3)]

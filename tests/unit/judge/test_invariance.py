@@ -1,4 +1,6 @@
-"""Changes that must not affect a verdict: order of starts and replicas, unit, and a replica with the same shift."""
+"""Changes that must not affect a verdict: order of starts and replicas, unit, and a further replica with the
+same shift.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ effects = st.sampled_from([-0.3, -0.05, 0.0, 0.02, 0.05, 0.1, 0.3, 1.0])
 
 
 def replicas(seed, count, effect, runs=30):
-    """Each start has its own level, whatever the number of the others."""
+    """Return runs of replicas. The level of each start does not depend on the number of replicas."""
     levels = 0.02 * np.exp(np.random.default_rng(seed).normal(0, 0.005, (9, 2))) * (1.0, 1 + effect)
     return [
         tuple(latencies([seed, n, side], (60, runs)[side], 0.02, 0.4, levels[n, side]) for side in (0, 1))
@@ -27,7 +29,7 @@ def replicas(seed, count, effect, runs=30):
 
 
 def judged(several, unit=1.0):
-    """What the exporter keeps of an upgrade of these replicas, in order of time."""
+    """Return the verdict on an upgrade of these replicas, in order of time as from the store."""
     starts = [
         start(f"r{n}", image, 1e5 * side + n, (unit * pair[side]).tolist(), control=0.001 * unit)
         for side, image in enumerate(("old", "new"))
@@ -58,7 +60,7 @@ def test_neither_order_nor_unit_matters(seed, count, effect, unit, random):
     for each in (several, old, new):
         random.shuffle(each)
     other = judged(several)
-    # Controls are those of the place of a replica.
+    # The cause is not compared, because the noise of controls depends on the replica's number.
     assert other.state == one.state
     assert [other.shift, other.low, other.high] == pytest.approx(
         [one.shift, one.low, one.high], rel=1e-9, abs=1e-12

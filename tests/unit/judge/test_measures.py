@@ -36,7 +36,7 @@ CALLED = (*CHANGED, "unconfirmed")
 
 
 def start(order, values, *, slower=1.0, **fields):
-    """Of the old image where ``order`` is below 0; ``slower`` are its controls."""
+    """Return a start of the old image if ``order`` is negative; ``slower`` is a factor of its controls."""
 
     def of_run(i):
         return {name: each[i] for name, each in values.items() if i < len(each)}
@@ -47,13 +47,13 @@ def start(order, values, *, slower=1.0, **fields):
 
 
 def upgrade(name, old, new, **fields):
-    """Starts of one measure: for each start its values."""
+    """Return starts with one measure, whose values are given for each start."""
     before = [start(i - len(old), {name: values}, **fields) for i, values in enumerate(old)]
     return [*before, start(0, {name: new}, **fields)]
 
 
 def memory(levels, new, runs=24):
-    """Constant to the byte in each start."""
+    """Return starts with memory that is constant within each start."""
     return upgrade(HOST_MEMORY, [[512 * MIB * level] * 60 for level in levels], [512 * MIB * new] * runs)
 
 
@@ -67,7 +67,7 @@ def only(found, name=HOST_MEMORY):
     [
         (3, 1.3, "regressed"),
         (3, 0.7, "improved"),
-        (1, 1.0, "equivalent inconclusive"),  # what is constant to the byte makes no small shift certain
+        (1, 1.0, "equivalent inconclusive"),  # constant values do not make a small shift certain
         (9, 1.001, "equivalent inconclusive"),
         (9, 1.02, "equivalent inconclusive"),
         (3, 0.98, "equivalent inconclusive"),
@@ -84,7 +84,7 @@ def test_memory_at_equal_latency(earlier, new, states):
 
 
 def loads(level, seed, count=48):
-    """Of two points of a sweep; the level is that of a batch of 8."""
+    """Return two points of a sweep; ``level`` is for the batch of 8."""
     small, large = (
         latencies([seed, n], count, 0.015, level=by).tolist() for n, by in enumerate((200.0, 900 * level))
     )
@@ -95,7 +95,7 @@ def loads(level, seed, count=48):
     ("controls", "tags", "state"),
     [
         (1.0, (), "regressed"),
-        (1.25, (), "inconclusive"),  # what controls show too is not said of the image
+        (1.25, (), "inconclusive"),  # a shift of the controls is not blamed on the image
         (1.0, ("gpu_busy",), "inconclusive"),
         (1.1, ("gpu_busy",), "inconclusive"),
     ],
@@ -113,7 +113,7 @@ def test_less_throughput_at_one_load_only(controls, tags, state):
 
 
 def leaking(order, count, level=1.0):
-    """By 5 % an hour."""
+    """Return a start whose memory grows by 5 % an hour."""
     return start(order, {HOST_MEMORY: (level * 512 * MIB * (1 + 0.05 * np.arange(count) / 360)).tolist()})
 
 
@@ -136,7 +136,7 @@ def test_what_is_judged():
     assert names == [HOST_MEMORY, DEVICE_MEMORY, ENERGY, AT_8]
     many = {throughput_of(batch, 1): [1.0] for batch in range(1, 99)}
     assert len(measured([start(-1, many)], [start(0, many)])) == 20
-    taught = LIVE.but(**Prior(number=3, sd=0.002).changes)  # by latencies
+    taught = LIVE.but(**Prior(number=3, sd=0.002).changes)  # learned from latencies
     assert taught.for_measures().pool.restart_sd == LIVE.for_measures().pool.restart_sd
 
 
@@ -148,7 +148,7 @@ def test_nothing_is_judged_without_an_upgrade_or_values():
 @pytest.mark.parametrize("value", [0.0, -1.0, 5e-324, 1.7e308, math.inf, math.nan])
 @pytest.mark.parametrize("name", [AT_8, HOST_MEMORY])
 def test_a_value_that_nothing_can_have_is_left_out(name, value):
-    """A probe may report any number, and one must not cost the canary its verdicts."""
+    """A probe may report any number, and a single number must not cost the canary its verdicts."""
     some = upgrade(name, [[100.0, value] * 30, *[[value] * 60] * 2], [value, 100.0] * 24)
     none = upgrade(name, [[value] * 60] * 3, [value] * 60)
     for verdicts in (lambda each: judge_measures(each), lambda each: compare_measures(each[:3], each[3:])):
@@ -174,10 +174,10 @@ def test_restarts_of_one_image_are_not_called_in_any_unit(name, unit):
 
 
 def shaken(scale, neighbour="", siblings=0, earlier=3, seed=0):
-    """Two replicas whose runs scatter by 1 %, by ``scale`` times as much with the new image; then their siblings.
+    """Return two replicas whose runs scatter by 1 %, with the new image by ``scale`` times as much; then siblings.
 
-    A neighbour makes all runs on the host and one control scatter by 2 % more: for ten minutes of twenty, or from the
-    upgrade on.
+    A neighbour adds 2 % of scatter to all runs on the host and to one control: in ten of every twenty minutes
+    ("comes"), or from the upgrade on ("since").
     """
     rng = np.random.default_rng(seed)
 
@@ -237,7 +237,7 @@ def test_a_look_at_the_latency_renews_the_spread_and_keeps_the_other_measures():
 
 
 def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it():
-    """What keeps the rows above from passing for another reason than that of the host."""
+    """Control for the rows above: without controls or siblings the same neighbour is called."""
     starts = shaken(1.0, "since")
     assert spread_of([changed(s, controls={}) for s in starts], 192).state == "regressed"
     flipped = {"controls_made_of": "CPython 3.12.1"}
@@ -246,7 +246,7 @@ def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it():
 
 
 def test_a_users_numbers_hold_for_the_spread():
-    """Looks that end early still get an answer, and many false calls of latencies are none of spread."""
+    """Fewer looks still give a verdict, and a higher rate of false calls of latency does not apply to spread."""
     assert Measures(LIVE.but(looks=(6, 12, 24, 36))).judge(shaken(2.0))[SPREAD.name].state == "regressed"
     usual, bold = (
         Measures(policy).judge(shaken(1.0))[SPREAD.name] for policy in (LIVE, LIVE.but(false_calls=0.05))

@@ -21,7 +21,9 @@ ROW = re.compile(
 
 
 def row(text):
-    """``kind/name@device~shapes*calls=ms``; a convolution and a linear layer have their own name, shapes and calls."""
+    """Parse ``kind/name@device~shapes*calls=ms``. Convolution and linear layer have default names, shapes and
+    calls.
+    """
     match = ROW.fullmatch(text)
     assert match is not None
     kind, ms = match["kind"], float(match["ms"])
@@ -36,7 +38,9 @@ def profile(
     rows, *, outside=0.001, rest=0.0, slowed=(1.0,) * REPEATS,
     noise=0.01, seed=0,
 ):  # fmt: skip
-    """Rows in the order of their calls, with some scatter that the wall time has too; ``slowed`` multiplies repeats."""
+    """Return a profile with rows in the order of calls. Their scatter is also in the wall time; ``slowed``
+    multiplies repeats.
+    """
     draw = random.Random(seed)
 
     def scattered(values):
@@ -134,13 +138,13 @@ TIMED = 0.0108, 0.0322
     [
         (ONE, OTHER, TIMED, "explained"),
         (ONE, profile("C=9.8", outside=0.009), (0.0108, 0.0188), "outside"),
-        # Profiled repeats that changed otherwise than the timed ones.
+        # Profiled repeats changed in another way than timed repeats.
         (ONE, OTHER, (0.0108, 0.018), "unexplained"),
         (ONE, OTHER, (0.02, 0.01), "unexplained"),
         (ONE, OTHER, (0.001, 0.3), "unexplained"),
         (ONE, OTHER, (0.01, 0.01), "unexplained"),
         (ONE, OTHER, (0.005, 0.0159), "explained"),
-        # The profiler disturbed some repeats, or most of them; of several profiles the one that it disturbed least.
+        # The profiler disturbed some or most repeats. Of several profiles, the least disturbed one is used.
         (profile("C=9.8", slowed=(3, 1, 1, 1, 0.3)), OTHER, TIMED, "explained"),
         (DISTURBED, OTHER, TIMED, "unexplained"),
         ([DISTURBED, ONE, FEW, DISTURBED], [DISTURBED, OTHER], TIMED, "explained"),
@@ -169,7 +173,9 @@ def many(ms, first=0):
 
 
 def test_scatter_alone_names_no_operator():
-    """Forty operators are forty claims: intervals of two standard errors list 36 of these 400, of five repeats each."""
+    """Forty operators are forty claims: intervals of two standard errors would list 36 of these 400 with five
+    repeats each.
+    """
     named, states = 0, []
     for seed in range(10):
         old, same = (
@@ -184,7 +190,9 @@ def test_scatter_alone_names_no_operator():
 
 
 def test_an_operator_that_may_have_been_in_the_rest_is_not_claimed():
-    """Of more operators than rows the short ones are summed: one that grew a little may come up out of them."""
+    """If there are more operators than rows, the short ones are summed. A small growth may bring one of these
+    into the rows.
+    """
     full = profile(many(1), rest=0.01)
     late, surely = (profile(f"{many(4, 1)} late={ms}", rest=0.01) for ms in (9, 20))
     found = compared(full, late).shifts

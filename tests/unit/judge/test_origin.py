@@ -1,4 +1,4 @@
-"""Origin of an image: limited text from labels, and links only to the web."""
+"""Origin of an image: limited text from labels, and links only to the web (http and https)."""
 
 import pytest
 from hypothesis import given
@@ -69,18 +69,15 @@ def test_without_two_commits_of_one_source_the_link_is_the_source(before):
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        (
-            of(version="22.04"),
-            of(version="22.04"),
-            "",
-        ),  # a base image's labels are those of all that is built on it
+        # a base image's labels are the same in all images built on it
+        (of(version="22.04"), of(version="22.04"), ""),
         (
             of(OLD, version="1.4"),
             of(NEW, version="1.5"),
             "version 1.4 → 1.5, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a",
         ),
         (of(version="1.4"), of(NEW), "version 1.4 → none, revision none → 9f8e7d6c5b4a"),
-        (NOWHERE, of(NEW), "revision 9f8e7d6c5b4a"),  # the old one was seen before labels were read
+        (NOWHERE, of(NEW), "revision 9f8e7d6c5b4a"),  # the old image was seen before labels were read
     ],
 )
 def test_what_is_the_same_is_not_said(before, after, words):

@@ -54,7 +54,9 @@ def test_a_neighbours_noise_hid_a_slow_model():
 
 @pytest.mark.parametrize("service", ["classify", "moderate"])
 def test_a_start_beside_five_others_is_no_slow_start(service):
-    """The settings of the exporter were in the image: an identical rebuild started while all else did, on two cores."""
+    """An identical rebuild started together with all other containers on two cores, because the exporter's
+    settings were in the image.
+    """
     stack = recorded.starts("neighbour_gone")
     until = stack["classify"][1].samples[-1].started_at
     rebuilt = [
@@ -75,7 +77,7 @@ def test_a_second_rollout_is_called_and_its_size_is_known():
 
 @pytest.mark.parametrize(("stack", "calls"), [("neighbour_gone", 20), ("second_rollout", 10)])
 def test_neither_a_call_nor_its_cause_flips(stack, calls):
-    """At each number of runs that the new image's starts have had."""
+    """At each number of runs of the new image's starts."""
     services = recorded.starts(stack)
     starts = [*map(as_reported_since, services["classify"])]
     upgrade = select(starts).upgrade

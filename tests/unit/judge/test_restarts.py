@@ -17,7 +17,7 @@ judge = Judge().verdict
 
 
 def start(text, level=1.0):
-    """``name:at*runs/image@host``, as far as it goes."""
+    """Parse ``name:at*runs/image@host``; later parts are optional."""
     text, _, host = text.partition("@")
     text, _, image = text.partition("/")
     text, _, runs = text.partition("*")
@@ -32,22 +32,22 @@ def start(text, level=1.0):
 @pytest.mark.parametrize(
     ("text", "restarts"),
     [
-        # A deployment's pods are deleted, and others take their place, twice.
+        # A deployment's pods are deleted and replaced, twice.
         ("a1:0 b1:0 a2:600 b2:600 a3:1200 b3:1200", 4),
-        # They are restarted one by one, each before the old one goes.
+        # Pods are replaced one by one, and each new pod starts before the old one ends.
         ("a:0 b:560 c:1100", 2),
-        # More replicas are wanted; fewer; more again: that took the place of the one that was not wanted.
+        # A deployment is scaled up, down, and up again. The last pod replaces the one that was removed.
         ("a:0*200 b:600*140", 0),
         ("a:0*200 b:600*40 c:1200*80", 1),
-        # One place is taken once.
+        # Each pod is replaced only once.
         ("a:0*20 b:600 c:600", 1),
-        # Another image, and other hardware, are no restart.
+        # A new image, or other hardware, is not a restart.
         ("a:0 b:700/two", 0),
         ("a:0@x b:700@y", 0),
-        # A container that keeps its name is not gone while it is restarted.
+        # A container that keeps its name is not gone while it restarts.
         ("a:0 a:700 b:700 b:1400", 2),
         ("a:0 b:660 a:1300", 1),
-        # Too few runs say nothing.
+        # Too few runs.
         ("a:0 a:700*7", 0),
     ],
 )
@@ -70,7 +70,7 @@ def test_how_much_starts_differ_is_learned_with_the_prior_and_without():
 
 
 def test_a_drift_is_no_restart():
-    """Starts whose first runs are alike and whose last ones are not, and the other way round."""
+    """Some starts agree in their first runs but not in their last runs, and others the other way round."""
     apart = [[*start(f"a:{n}*260", 1 + 0.05 * n).samples] for n in range(4)]
     alike = [start(f"a:{n * 6000}*260") for n in range(4)]
     drifted = [Start(s.generation, [*s.samples, *more]) for s, more in zip(alike, apart, strict=True)]

@@ -22,7 +22,7 @@ looks = SequentialTest(LIVE.decide)
 
 
 def service(seed, replicas, runs, *, slower=0.0, sd=0.01, earlier=3):
-    """``earlier`` and one more starts of each replica, and then one of a new image; they differ by ``sd``."""
+    """Return ``earlier`` + 1 starts of each replica, and then one of a new image; ``sd`` is the restart SD."""
     rng, last = random.Random(seed), earlier + 1
     return [
         start(
@@ -85,7 +85,7 @@ def test_an_unconfirmed_change_says_whether_it_needs_starts():
     assert looks.needs_starts(Pooled(0.1, 0.05, 10.0, 0.03, 10.0))
 
 
-# A minus: the shift is on the other side.
+# A minus means a shift in the other direction.
 @pytest.mark.parametrize(
     ("verdicts", "expected"),
     [
@@ -112,7 +112,9 @@ def test_a_change_that_was_called_stays_while_its_interval_shows_it(verdicts, ex
 
 
 def test_a_call_of_the_live_judge_stays_while_the_interval_shows_it():
-    """+8 % in the first runs, and +4.5 % since: a look alone would be unconfirmed, an alert does not come and go."""
+    """The shift is +8 % in the first runs, and +4.5 % later. A later look alone would be unconfirmed, but the
+    alert must not come and go.
+    """
     stayed = 0
     for seed in range(8):
         *old, new = service(seed, 1, 192, slower=0.045, sd=0.002)
@@ -132,7 +134,7 @@ def test_a_call_of_the_live_judge_stays_while_the_interval_shows_it():
     ("runs", "slower", "state"), [(6, 1.0, "regressed"), (24, 0.3, "regressed"), (6, -0.5, "improved")]
 )
 def test_a_large_change_is_called_within_minutes_without_any_history(runs, slower, state):
-    """At a run every 10 s, 6 runs are a minute."""
+    """With a run every 10 s, 6 runs take a minute."""
     for seed in range(10):
         assert judge(service(seed, 1, runs, slower=slower, earlier=0), [], "c").state == state
 
@@ -152,7 +154,7 @@ def test_a_restart_of_the_same_image_is_hardly_ever_called(sd, earlier, replicas
 
 @pytest.mark.parametrize("history", [1, 2])
 def test_the_latest_starts_are_the_baseline(history):
-    """The host was slower a day before: those starts teach the restart variance, and are compared no more."""
+    """The host was slower a day before. Those starts count for the restart variance, but are not compared any more."""
     starts = service(9, 1, 48, sd=0.003)
     slow = [changed(s, median=lambda run: 1.05 * run.median) for s in starts[:2]]
     found = Judge(LIVE.but(history=history)).verdict([*slow, *starts[2:]], [], "c")
@@ -161,7 +163,7 @@ def test_the_latest_starts_are_the_baseline(history):
 
 
 def test_a_cause_that_a_look_contradicts_is_unknown_until_the_next_one_agrees():
-    """The host was slower for the first minutes alone, and then the image is."""
+    """The host is slower only in the first minutes; the rest of the shift is the image's."""
     old, at = [start(at=HOUR * hour) for hour in range(4)], 5 * HOUR
     new = start("a", "new", at, 0.028, 192, control=since(at + 100, 1 / 1.4, 0.0014))
     verdict = Judge(LIVE.but(looks=(5, 96, 192))).verdict
@@ -182,6 +184,6 @@ def test_a_number_of_the_policy_is_changed_by_its_name():
 
 
 def test_the_judge_does_not_load_what_only_finds_a_root():
-    """scipy.optimize would be a seventh of the memory of an exporter of a thousand containers."""
+    """With scipy.optimize, an exporter of a thousand containers would use a seventh more memory."""
     code = "import sys, infercanary.exporter.app; sys.exit('scipy.optimize' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -22,7 +22,7 @@ points = st.lists(st.floats(1e-6, 1e3), min_size=FEWEST, max_size=40)
 
 
 def shift(baseline, candidate):
-    """Of two samples, without a restart."""
+    """Return the shift of two samples, without restarts."""
     return shift_of_starts([baseline], [candidate], pool=FILES.pool)
 
 
@@ -57,19 +57,19 @@ def test_a_level_is_hodges_and_lehmanns_in_any_order(values, random):
 
 @pytest.mark.parametrize("count", [1100, 3000])
 def test_the_level_of_many_points_is_found_without_all_pairs(count):
-    """It is off by a tenth of its own error at most."""
+    """The error of the approximation is at most a tenth of the level's standard error."""
     many = Series.of(latencies([16, count], count) * (1 + 0.1 * (np.arange(count) % 5 == 0)))
     exact = np.median(np.add.outer(many.logs, many.logs)) / 2
     assert many.level == pytest.approx(exact, abs=0.1 * math.sqrt(many.known.variance))
 
 
 def milliseconds(level, sd=0.02, step=1.0, unit=1.0):
-    """As a tool writes them that rounds to steps."""
+    """Return values of a tool that rounds to steps."""
     exact = np.random.default_rng([int(1e3 * level), 9]).normal(level, sd, 60)
     return [max(1, round(x / step)) * step * unit for x in exact]
 
 
-# Before, after, SD, step: verdict, and the shift and its interval in percent.
+# Before, after, SD, step; then verdict, shift and interval in percent.
 @pytest.mark.parametrize("unit", [1.0, 1e-3])
 @pytest.mark.parametrize(
     ("before", "after", "sd", "step", "verdict", "numbers"),
@@ -77,18 +77,18 @@ def milliseconds(level, sd=0.02, step=1.0, unit=1.0):
         (12, 12.3, 0.02, 1.0, "inconclusive", (0, -8.3, 9.1)),
         (2, 2.4, 0.05, 1.0, "inconclusive", (0, -50, 100)),
         (4.4, 4.6, 0.02, 1.0, "inconclusive", (25, 0, 66.7)),
-        (10, 24, 0.02, 1.0, "regressed", (140, 20, math.inf)),  # no step is larger than the smallest value
-        (14, 12, 0.4, 1.0, "improved", (-14.3, -21.4, -7.1)),  # some values are a step off
-        (15.6, 31.2, 0.1, 15.6, "inconclusive", (100, 0, math.inf)),  # the clock of Windows
+        (10, 24, 0.02, 1.0, "regressed", (140, 20, math.inf)),  # the smallest value limits the step
+        (14, 12, 0.4, 1.0, "improved", (-14.3, -21.4, -7.1)),  # some values differ by a step
+        (15.6, 31.2, 0.1, 15.6, "inconclusive", (100, 0, math.inf)),  # clock of Windows
         (500, 500, 0.4, 1.0, "equivalent", (0, -0.2, 0.2)),
-        (500, 500, 0.02, 1.0, "inconclusive", (0, -0.2, 0.2)),  # all are the same: no sign of a timed value
+        (500, 500, 0.02, 1.0, "inconclusive", (0, -0.2, 0.2)),  # all values are equal: they may not be times
         (0.012, 0.012, 0.0, 0.001, "inconclusive", (0, -8.3, 9.1)),  # 1.2e-05 s
     ],
 )
 def test_an_interval_is_no_narrower_than_a_step(before, after, sd, step, verdict, numbers, unit):
     found = compare(milliseconds(before, sd, step, unit), milliseconds(after, sd, step, unit))
     assert found.verdict == verdict
-    if unit == 1 or not math.isclose(before, after):  # the last digit of 0.5 is another one than of 500
+    if unit == 1 or not math.isclose(before, after):  # 0.5 has another last digit than 500
         assert [100 * x for x in found[1:]] == pytest.approx(numbers, abs=0.06)
 
 
@@ -98,7 +98,7 @@ def test_values_without_scatter_or_of_several_steps():
     for new, verdict in ((5e8, "equivalent"), (6e8, "regressed")):  # memory is exact
         found, *_ = compare_starts([[5e8] * 10], [[new] * 10], restart_sd=0.0, policy=FILES.for_measures())
         assert found.verdict == verdict
-    # Most values alike, and some one tick off: the median absolute deviation is 0.
+    # Most values are equal, and some differ by one step, so the median absolute deviation is 0.
     ticks = np.where(np.arange(30) % 3 == 0, 19.0, 18.0)
     assert compare(ticks, ticks[::-1]).verdict not in CHANGED and shift(ticks, ticks).se > 0
     assert compare(milliseconds(12.2, 1.5), milliseconds(14.4, 1.5)).verdict == "regressed"
@@ -115,7 +115,7 @@ def test_autocorrelated_noise_is_covered(alike, runs, others):
     ]
     outside = sum(abs(one.log) > one.interval(0.95)[1] - one.log for one in each)
     assert outside / 200 <= (0.08 if alike < 0.6 else 0.14)
-    # Not by intervals that say nothing: the error is about what it should be.
+    # The intervals must not be too wide: the standard error is about equal to the SD of the shifts.
     assert np.median([one.se for one in each]) == pytest.approx(np.std([one.log for one in each]), rel=0.35)
 
 
@@ -162,7 +162,7 @@ def test_too_few_points_are_inconclusive(baseline, candidate):
 
 
 def test_starts_bring_what_restarts_do():
-    """A list of starts is judged as files of starts are; two samples are one series."""
+    """A list of starts is judged like files of starts. Two samples count as one start each."""
     old, new = latencies([31, 1], 100), 1.05 * latencies([31, 2], 100)
     plain = compare(old, new)
     assert plain.verdict == "regressed"
@@ -175,7 +175,7 @@ def test_starts_bring_what_restarts_do():
 
 
 def restarted(seed, effect, replicas, sd=0.01, runs=48):
-    """Replicas with a start of either image each; every start has its own level."""
+    """Return replicas with one start of each image; each start has a separate level."""
     levels = 0.01 * np.exp(np.random.default_rng(seed).normal(0, sd, (replicas, 2)))
     levels[:, 1] *= 1 + effect
     return [
@@ -221,10 +221,10 @@ def test_pooling_one_pair_without_restarts_is_its_shift():
     assert pooled([]).se == pooled([Replica([few], [few])]).se == math.inf
 
 
-# Where all are compared at once, old starts that disagree teach the restart variance.
+# If all starts are compared at once, differing old starts add to the restart variance.
 @pytest.mark.parametrize(("renamed", "slow_is_new"), [(True, True), (False, True), (False, False)])
 def test_starts_that_disagree_widen_it(renamed, slow_is_new):
-    """One pod of four that was throttled is no change, be the four compared one by one or at once."""
+    """One throttled pod of four is not a change, whether the four are compared one by one or at once."""
     old, new = ([latencies([seed, i], 48) for i in range(4)] for seed in (20, 21))
 
     def found():
@@ -257,7 +257,8 @@ def test_restarts_are_learned(sd):
 @pytest.mark.parametrize(("runs", "sd", "alike"), [(48, 0.1, 0.0), (96, 0.05, 0.6)])
 def test_the_runs_own_scatter_is_not_taken_for_the_restarts(runs, sd, alike):
     assert learn([[latencies([23, i], runs, sd, alike) for i in range(40)]]).sd < 0.006
-    # The mean of the starts' own errors was taken off the scatter of all levels: one that was disturbed hid it.
+    # Regression: the starts' mean error was subtracted from the variance of all levels, so that one disturbed start
+    # hid it.
     starts = [1.03 ** (i % 3) * latencies([40, i], 60) for i in range(9)]
     disturbed = starts[8] * np.exp(0.4 * np.sin(np.arange(60) * 2 * math.pi / 60))
     assert learn([[*starts[:8], disturbed]]).sd > 0.8 * learn([starts]).sd > 0.015

@@ -22,12 +22,12 @@ from tests.factories import HOUR, changed, history, sibling, start
 
 judge, trials = Judge().verdict, Judge().trials
 
-OWN = 0.020  # seconds of the canary's own computing
-NEW = 4 * HOUR  # when the new image begins
+OWN = 0.020  # seconds of the canary's own computation
+NEW = 4 * HOUR  # start of the new image
 
-# Each line: name | old image | new image | factors of siblings | state, cause (what is unknown).
-# `seconds` is the whole latency; without it, it is `own` and what a run waited. A `?` is unknown. The old image's
-# starts are at `levels`. A sibling's factor may have its own noise after a slash.
+# Each line: name | old image | new image | factors of siblings | state, cause, and unknown facts in parentheses.
+# `seconds` is the whole latency; without it, the latency is `own` plus the CPU wait. `?` is an unknown value. The old
+# image's starts are at `levels`. A sibling's factor may have separate noise after a slash.
 TABLE = """
 the same                           | |  | | equivalent unknown
 12 % slower                        | | seconds=.0224 | | regressed image
@@ -131,13 +131,13 @@ SHORT = {
     "SERVER": "crowded=.004 inside=.15 received=100",
     "HOST_BUSY": "own=.004 waited=.008 inside=.012",
 }
-"""Of the lines above."""
+"""Short words of the lines above."""
 ROWS = [[part.strip() for part in line.split("|")] for line in TABLE.splitlines() if line]
 ENVIRONMENT = {"threads": "torch_intra_op_threads", "quota": "cpu_quota", "python": "controls_made_of"}
 
 
 def parsed(text):
-    """Words without a sign of equality, and the others by name."""
+    """Return the words without `=`, and the other ones by name."""
     fields: dict[str, Any] = {}
     text = " ".join(SHORT.get(word, word) for word in text.split())
     for name, _, value in (word.partition("=") for word in text.split() if "=" in word):
@@ -159,7 +159,7 @@ WAITING = {"waited": 0.0, "crowded": 0.0, "inside": 0.0, "received": 3.0}
 
 
 def judged(old_text, new_text, beside_text=""):
-    """The verdict on a row."""
+    """Return the verdict on a row."""
     sides = [parsed(text)[1] for text in (old_text, new_text)]
     knows = any(WAITING.keys() & side.keys() for side in sides)
     for side in sides:
@@ -241,7 +241,7 @@ def test_the_parts_of_a_shift_have_their_sizes():
     st.sampled_from([0.7, 1.15, 1.9]), st.floats(0.9, 2.5), st.floats(0.8, 3.0), st.floats(0.0, 0.02), st.booleans()
 )  # fmt: skip
 def test_parts_add_up_to_the_shift_and_none_exceeds_it(factor, control, felt, waited, crowded):
-    """An operator met `host +38 %, image +39 %` for a minute."""
+    """Regression: an operator saw `host +38 %, image +39 %` for a minute."""
     waited, inside = min(waited, 0.01 * factor), 0.5 * crowded
     waiting: dict[str, Any] = {
         "waited": waited * (1 - inside),
@@ -269,7 +269,7 @@ def test_where_both_images_ran_at_once_a_slower_host_made_no_shift(is_same_perio
 
 @pytest.mark.parametrize(("meanwhile", "later", "cause"), [(1.15, 1.0, "host"), (1.0, 1.15, "image")])
 def test_what_siblings_feel_long_after_the_judged_runs_says_nothing(meanwhile, later, cause):
-    """A neighbour that came with the upgrade and went, and one that came hours later."""
+    """One neighbour comes with the upgrade and leaves again; the other one comes hours later."""
     end = NEW + 600
 
     def felt(time):
@@ -280,7 +280,7 @@ def test_what_siblings_feel_long_after_the_judged_runs_says_nothing(meanwhile, l
 
 
 def test_the_clock_explains_what_follows_it():
-    """Of a latency that follows the clock by half, a clock 20 % lower explains 12 % and not 25 %."""
+    """If half of the latency depends on the clock, a clock that is 20 % lower explains 12 % and not 25 %."""
 
     def found(power):
         def following(name, image, at, clock):
@@ -296,7 +296,7 @@ def test_the_clock_explains_what_follows_it():
     assert found(1.0) == pytest.approx(0.25, abs=0.01) and found(0.5) == pytest.approx(0.118, abs=0.01)
 
 
-# Before and without a look -----------------------------------------------------------------------------------------
+# Without a look ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -336,19 +336,19 @@ FACTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("quick", "slow", ""),  # the first start of an image reads its files from the disk
+        ("quick", "slow", ""),  # an image's first start reads its files from the disk
         ("quick", "slow slow", "slow"),
-        ("quick", "slow,once slow,once", "slow"),  # it needs no look
+        ("quick", "slow,once slow,once", "slow"),  # needs no look
         ("quick", "slow quick", ""),
         ("slow", "slow slow", ""),
-        ("quick", "slow,waits slow,waits", ""),  # waiting for a CPU explains it
+        ("quick", "slow,waits slow,waits", ""),  # explained by CPU wait
         ("quick", "slow,waits-little slow,waits-little", "slow"),
         ("gpu", "cpu,once", "fallback"),
         ("both", "cpu", "fallback"),
         ("onnx-gpu", "onnx-cpu", "fallback"),
         ("gpu", "gpu", ""),
-        ("gpu gpu,b", "cpu gpu,b", "fallback"),  # a replica of two
-        ("gpu", "gpu cpu,once", "fallback"),  # one that comes back without its GPU
+        ("gpu gpu,b", "cpu gpu,b", "fallback"),  # one replica of two
+        ("gpu", "gpu cpu,once", "fallback"),  # one replica returns without its GPU
         ("gpu", "moved", ""),  # another canary was moved to the CPU on purpose
     ],
 )
@@ -366,7 +366,7 @@ def test_starts_and_devices_are_judged_without_a_look(old, new, expected):
 @pytest.mark.parametrize(("old", "new"), [((), (9.0, 10.0)), ((1.0, 2.0), (9.0, 10.0)), ((1.0,), ())])
 def test_servers_that_the_kernel_ended_for_memory(old, new):
     first, second, third, fourth = history(before=1)
-    # The first start of the new image ended; the next one notes the same end once more.
+    # The first start of the new image was killed. The next start reports the same kill again.
     again = start("a", "new", 2 * HOUR, runs=1).reporting(memory_kills=new[:1])
     starts = [first.reporting(memory_kills=old), second, third.reporting(memory_kills=new), fourth, again]
     assert judge(starts, [], "c").causes.memory_kills == (len(old), len(new))
@@ -393,11 +393,11 @@ def test_merged_runs_keep_what_the_container_took():
     assert crowding(known, known[:4], 5) is None and crowding(known, known, 5) == (0.0, 0.0, (0.0, 0.0))
 
 
-# Which starts are compared -----------------------------------------------------------------------------------------
+# Compared starts -------------------------------------------------------------------------------------------------
 
 
 def stopped(runs=60, every=10.0, last_at=None):
-    """A rollout to a slower image that was stopped half way: one replica of two had it, for so many runs."""
+    """Return a stopped rollout of a slower image: one of two replicas had this image, for ``runs`` runs."""
     bad = start("b", "bad", 2 * HOUR, 0.026, runs, every=every)
     on = start("a", "good", HOUR, runs=int(2 * HOUR / every), every=every)
     last = last_at and replace(bad.samples[-1], started_at=last_at)
@@ -413,9 +413,9 @@ def stopped(runs=60, every=10.0, last_at=None):
     ("starts", "at", "rolled_back"),
     [
         (stopped(), HOUR, "bad"),
-        (stopped(runs=360), 2 * HOUR, ""),  # it still runs
-        (stopped(last_at=3 * HOUR - 5), 2 * HOUR, ""),  # its runs fail since then
-        (stopped(runs=2, every=900.0), 2 * HOUR, ""),  # half an hour is two of its runs
+        (stopped(runs=360), 2 * HOUR, ""),  # still running
+        (stopped(last_at=3 * HOUR - 5), 2 * HOUR, ""),  # its later runs fail
+        (stopped(runs=2, every=900.0), 2 * HOUR, ""),  # half an hour has only two of its runs
         (stopped(runs=2, every=300.0), HOUR, ""),
         (stopped()[2:], None, "bad"),
         (stopped()[2:3], None, ""),
@@ -424,12 +424,12 @@ def stopped(runs=60, every=10.0, last_at=None):
 def test_a_rollout_that_was_stopped_is_no_upgrade_any_more(starts, at, rolled_back):
     found = judge(starts, [], "c")
     assert (found.upgraded_at, found.rolled_back_image) == (at, rolled_back)
-    # What was rolled back is no part of the next baseline.
+    # Starts of the rolled-back image are not in the next baseline.
     assert at is not None or (found.candidate_image, found.runs) == ("good", len(starts[0].samples))
 
 
 def test_replicas_under_new_names_share_one_baseline():
-    """What four share does not average out over them; replicas that are added share it as those that replace do."""
+    """A level that four replicas share does not average out. It is the same for added and for replaced replicas."""
 
     def upgraded_to(names, olds):
         old = [start(name, at=i, noise=0.02) for i, name in enumerate(olds)]
@@ -465,7 +465,7 @@ def test_a_wild_restart_does_not_excuse_itself():
     wild = start(at=5 * HOUR, seconds=0.024)
     assert judge([*calm, wild.reporting(image_id="new")], [], "c").state == "regressed"
     assert called([*calm, wild]) == (5, 1), "as it would have been judged at the time"
-    # The restart after it is judged by who has seen it: two starts may differ by so much.
+    # The next restart is judged with the variance that this one has shown.
     assert called([*calm, wild, start(at=6 * HOUR)]) == (6, 1)
     always = [start(at=HOUR * i, seconds=0.021 if i % 2 else 0.019) for i in range(8)]
     assert judge(calm, [], "c").restart.sd < 0.01 < 0.03 < judge(always, [], "c").restart.sd
