@@ -9,7 +9,7 @@ from watching import until
 
 @pytest.fixture
 def started():
-    """Makes and starts a probe in this process, quick and on a free port; stops it in the end."""
+    """Make and start fast probes in this process, on free ports; stop them at the end."""
     from infercanary.probe import Probe
     from infercanary.probe.samplers import registered
 
@@ -39,7 +39,7 @@ def started():
 
 @pytest.fixture
 def server(monkeypatch):
-    """A server that can do wrong. What a test's targets hold of any server is closed in the end."""
+    """A server with faults on request. Connections that a test's targets keep are closed at the end."""
     from infercanary.probe.targets.wire.server import Server
 
     opened: list[Server] = []

@@ -17,7 +17,7 @@ import pytest
 from ports import free_port
 from watching import MODULES, until
 
-# Prints the number of each signal that it gets, and ends with 7 by SIGTERM.
+# Prints the number of each signal, and ends with exit code 7 at SIGTERM.
 SERVER = """
 import os, signal, sys, time
 
@@ -39,7 +39,7 @@ Beside = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def url(tmp_path):
-    """Of the probe's report, by the settings in the folder."""
+    """URL of the probe's report, according to the settings in the folder."""
     listen = f"127.0.0.1:{free_port()}"
     (tmp_path / "probe.yaml").write_text(
         f"listen: {listen}\ncontrols: false\ncanaries: {{quick: {{target: 'scripted:Scripted'}}}}\n"
@@ -49,7 +49,7 @@ def url(tmp_path):
 
 @pytest.fixture
 def beside(tmp_path):
-    """Starts the entrypoint with a server's command; nothing of it is left afterwards."""
+    """Start the entrypoint with a server's command; end all its processes afterwards."""
     started = []
 
     def start(*server):
@@ -67,13 +67,13 @@ def beside(tmp_path):
             for child in psutil.Process(process.pid).children(recursive=True):
                 child.kill()
             process.kill()
-        with process:  # closes its pipes: a server that was orphaned still holds the other ends
+        with process:  # closes the pipes, whose other ends an orphaned server still has
             pass
     until(lambda: not [child for child in psutil.process_iter(["cwd"]) if child.info["cwd"] == str(tmp_path)])
 
 
 def line(process):
-    """The server's next line; a server that prints none fails the test, and does not hang it."""
+    """Return the server's next line; fail the test if there is none in time."""
     assert process.stdout is not None and select.select([process.stdout], [], [], 20)[0]
     return process.stdout.readline()
 
@@ -135,7 +135,7 @@ def test_a_probe_that_hangs_is_killed_when_the_server_was(beside, url):
     [
         ("echo ready; exit 3", None, 3),
         ("echo ready; exec sleep 60", signal.SIGRTMIN + 3, -(signal.SIGRTMIN + 3)),
-        # Python ignores SIGPIPE, and so would a program that it starts.
+        # Python ignores SIGPIPE, and child processes would inherit this.
         ("echo ready; kill -PIPE $$; sleep 0.2; exit 5", None, -signal.SIGPIPE),
     ],
 )
@@ -148,7 +148,7 @@ def test_the_exit_code_of_a_server_that_ends(beside, url, server, sent, seen):
 
 
 def said(process, words):
-    """Wait for a line on standard error that fits."""
+    """Wait for a matching line on standard error."""
     assert process.stderr is not None
     text = ""
 

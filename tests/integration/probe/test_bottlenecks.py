@@ -23,10 +23,10 @@ from infercanary.judge.policy import FILES
 
 CPUS = sorted(os.sched_getaffinity(0))
 RUNS = 2 * FILES.pool.fewest_runs
-"""Of fewer, the interval of a control is so wide that memory may have made anything."""
+"""With fewer runs, the interval of a control is so wide that memory could explain any shift."""
 TORCH = "convolutions"
 LEAST_SLOWER = 1 + 2 * FILES.decide.smallest_effect
-"""So many times as long a copy takes where memory is to be named."""
+"""Smallest slowdown of a copy at which memory must be named."""
 
 pytestmark = [
     pytest.mark.quiet,
@@ -36,19 +36,19 @@ pytestmark = [
 
 
 class Trouble(NamedTuple):
-    """What is done to a canary, and what that is."""
+    """A trouble for a canary, and the bottleneck that must be named."""
 
     canary: str
     is_named: Bottleneck
     beside: str = ""
-    """The code of a process beside it,"""
+    """Code of a process beside the canary."""
     on_its_cpu: bool = False
-    """which has the canary's CPU; else there is one on each other CPU."""
+    """True if this process has the canary's CPU; otherwise there is one process on each other CPU."""
     cpus: int = 1
-    """That the canary has, and as many threads where it is healthy."""
+    """Number of the canary's CPUs, and of its threads without the trouble."""
     environment: Mapping[str, str] = {}
     options: Mapping[str, object] = {}
-    """The canary's."""
+    """Options of the canary's target."""
 
 
 TROUBLES = {
@@ -68,7 +68,7 @@ TROUBLES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """With the file that a canary reads, on a disk."""
+    """Folder with the file that a canary reads, on a disk."""
     made = tmp_path_factory.mktemp("bottlenecks")
     with (made / "weights").open("wb") as file:
         file.write(os.urandom(8 << 20))
@@ -100,7 +100,7 @@ def test_it_is_named(made, trial, folder):
 
 
 def skip_without_a_cause(trouble, folder, named):
-    """Skip where this machine does not make the cause: others on its host use the bandwidth, or its disk is memory."""
+    """Skip if the trouble has no effect here: other load uses the bandwidth, or the disk's content is in memory."""
     if trouble.canary == "read" and (share := waiting_for_disk(folder / "weights")) < 0.75:
         pytest.skip(f"no cause to name: {share:.0%} of a read from this disk is waiting for it")
     if trouble.canary == "copy" and named == "unknown":
@@ -114,9 +114,9 @@ def skip_without_a_cause(trouble, folder, named):
 
 
 def waiting_for_disk(path):
-    """The share of a read from the disk that does not compute, measured without the product.
+    """Return the share of wait in a read from the disk, measured without the product.
 
-    The kernel copies what a virtual disk has in its host's memory nearly as fast as it comes.
+    If the content of a virtual disk is in its host's memory, the kernel copies it almost as fast as it arrives.
     """
     shares = []
     for _ in range(15):
@@ -140,7 +140,7 @@ print(sorted(times)[500])
 
 
 def copies_beside(code):
-    """How many times as long a copy takes beside these processes, measured without the product."""
+    """Return how much slower a copy is beside these processes (a ratio), measured without the product."""
     command = ["taskset", "--cpu-list", str(CPUS[0]), sys.executable, "-c", COPIES]
 
     def median():
@@ -155,12 +155,12 @@ def copies_beside(code):
 
 @cache
 def healthy(folder, canary, cpus):
-    """The journal of what nobody disturbs; one for all trials of this process."""
+    """Return the journal of an undisturbed canary, which all trials of this process share."""
     return probed(folder, f"healthy-{canary}-{cpus}", Trouble(canary, "compute", cpus=cpus))
 
 
 def probed(folder, name, trouble):
-    """The journal of a probe's process, with a few settled runs."""
+    """Return the journal of a probe process with enough settled runs."""
     journal = folder / f"{name}.jsonl"
     settings = json.dumps({trouble.canary: settings_of(trouble, folder)})
     command = ["taskset", "--cpu-list", ",".join(map(str, CPUS[: trouble.cpus])), *PROBE]
@@ -188,7 +188,7 @@ def settings_of(trouble, folder):
 
 
 def settled(journal, canary):
-    """How many of its runs count."""
+    """Return the number of the canary's counted runs."""
     if not journal.exists():
         return 0
     found = read([str(journal)]).canaries.get(canary)
@@ -197,7 +197,7 @@ def settled(journal, canary):
 
 @contextmanager
 def beside(code, cpu):
-    """A process that makes trouble."""
+    """Run a process that disturbs the canary."""
     command = ["taskset", "--cpu-list", str(cpu), sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:

@@ -79,7 +79,7 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """What a process with the stand-in leaves in ``found``."""
+    """Run code with the stand-in in a separate process, and return its ``found``."""
     folder = build(tmp_path_factory.mktemp("cuda"))
     return lambda body, **names: run_forked(folder, PRELUDE + body, **names)
 
@@ -140,7 +140,7 @@ def test_a_control_takes_its_time_for_its_work(run, name, lines, left, seconds, 
 @pytest.mark.parametrize(("microseconds", "batch"), [(500, 1), (4, 32), (0.001, 1024)])
 def test_batches_of_launches_are_long_enough(run, microseconds, batch):
     found = repeats(run, "gpu_launch", f"empty {microseconds}")
-    # The host's own time to launch may be the longer one.
+    # The host may take longer to launch than the device to compute.
     assert found["batch"] == batch if microseconds > 1 else found["batch"] <= batch
     assert found["seconds"] >= microseconds * 1e-6 * 0.99
 
@@ -169,7 +169,7 @@ found.update(pushed=pushed, context=context.value, alive=alive())
 OPENING = sorted(
     _PROTOTYPES.keys()
     - {"cuGetErrorName", "cuInit", "cuDeviceGet", "cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2"}
-    - {"cuDeviceGetPCIBusId", "cuDevicePrimaryCtxGetState"}  # they are asked beside it
+    - {"cuDeviceGetPCIBusId", "cuDevicePrimaryCtxGetState"}  # these are not called when a control opens
     - {name for name in _PROTOTYPES if re.search("Free|Destroy|Unload", name)}
 )
 
@@ -190,7 +190,7 @@ found["after"] = alive()
     if function == "cuStreamSynchronize":
         assert found == {}, "it is waited for at the end only"
         return
-    # What the context holds cannot be released without it.
+    # Without the context, its stream cannot be released.
     kept = {"streams": 1} if function == "cuCtxPushCurrent_v2" else {}
     assert found["error"] == f"CudaError: {function}: CUDA_ERROR_OUT_OF_MEMORY (2)"
     assert found["alive"].items() <= kept.items()
@@ -303,7 +303,9 @@ def test_kernels_load_the_parameters_that_they_declare():
 
 
 def test_kernels_assemble_for_each_gpu_that_ptxas_knows(tmp_path):
-    """``ptxas`` is of the CUDA toolkit, and in the wheels nvidia-cuda-nvcc (CUDA 13) and -cu12 (back to sm_52)."""
+    """``ptxas`` comes with the CUDA toolkit, and with the wheels nvidia-cuda-nvcc (CUDA 13) and -cu12 (back
+    to sm_52).
+    """
     if (ptxas := shutil.which("ptxas")) is None:
         pytest.skip("no ptxas here: it comes with the CUDA toolkit")
     source = tmp_path / "kernels.ptx"

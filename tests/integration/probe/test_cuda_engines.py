@@ -86,14 +86,14 @@ Run = Callable[..., dict[str, Any]]
 
 
 def session(folder, body, **names):
-    """What a process with the stand-ins of the engines, and the CUDA of a folder, leaves in ``found``."""
+    """Run code with the stand-ins of the engines and of CUDA in a separate process, and return its ``found``."""
     environment = {"FAKE_NVML": str(folder / "script")}
     return run_forked(folder, PRELUDE + body, environment=environment, stand_ins=str(STAND_INS), **names)
 
 
 @pytest.fixture
 def run(library, tmp_path):
-    """Runs a script on an engine: ``kind`` is its target, and ``path`` its file."""
+    """Run a script with an engine: ``kind`` is its target, and ``path`` its file."""
 
     def begin(engine, body, declared="{}", folder=library, **names):
         path = tmp_path / "engine"
@@ -105,7 +105,9 @@ def run(library, tmp_path):
 
 
 def written(engine, declared):
-    """An engine's file for its stand-in: JSON with what is declared in place of the usual, as of tensors x and y."""
+    """Return an engine's file for the stand-in: JSON with declarations that replace the defaults, such as
+    tensors x and y.
+    """
     if declared == "junk":
         return declared.encode()
     given = json.loads(declared)
@@ -130,7 +132,7 @@ each_engine = pytest.mark.parametrize("engine", TARGETS)
 
 
 def expected(shape, dtype="float32", seed=0):
-    """What a copy of the input is, in fixed places."""
+    """Return the output of a copy of the input, at the positions that are checked."""
     from infercanary.probe.targets.engines import outputs
     from infercanary.probe.targets.engines.tensors import Input, drawn, readable
 
@@ -141,7 +143,7 @@ DYNAMIC = (
     '{"x": {"shape": [-1, 1024], "range": [[[1, 1024], [4, 1024], [8, 1024]], [[16, 1024], [16, 1024], [32, 1024]]]},'
     ' "y": {"shape": [-1, 1024]}, "profiles": 2}'
 )
-# An engine, what its file declares, options, shape and type and seed of the input, and a part of the environment.
+# Engine | declarations of its file | options | shape, type and seed of the input | part of the environment.
 RUN_CASES = r"""
 tensorrt | {} | {"seed": 5} | [[2, 1024], "float32", 5] | {"tensorrt": "10.3.0.26", "tensorrt_engine": "engine",\
  "tensorrt_built_by": "10.3.0.26", "tensorrt_profile": "0", "tensorrt_device": "cuda",\
@@ -222,7 +224,7 @@ LAYERS = {"/conv1/Conv + /relu/Relu": 0.25, "/fc/Gemm": 0.1}
 @needs_cc
 @pytest.mark.parametrize("contexts", [2, 1])
 def test_an_engines_layers_are_profiled_in_a_context_of_their_own(run, contexts):
-    """With the stand-in of TensorRT, which reports the layers that its engine declares."""
+    """The stand-in of TensorRT reports the layers that its engine declares."""
     found = run("tensorrt", PROFILED, json.dumps({"layers": LAYERS, "contexts": contexts}))
     assert found["as it was"] and found["after"] == {}
     if contexts == 1:
@@ -238,7 +240,7 @@ def test_an_engines_layers_are_profiled_in_a_context_of_their_own(run, contexts)
 
 @needs_cc
 def test_short_work_is_batched(run):
-    for _ in range(3):  # a busy machine is late to look, and may be each time
+    for _ in range(3):  # a busy machine may measure late, up to each time
         found = run("tensorrt", RUNS, lines=("h2d 5", "copy 20", "d2h 5"))
         if found["batched"]["compute"] < 36e-6:
             break
@@ -258,7 +260,7 @@ found["error"] = raised(target.open)
 found["missing"] = target.cuda_missing
 target.close()
 """
-# An engine, what its file declares, options, lines for the stand-in of CUDA, the message, and why CUDA is missing.
+# Engine | declarations of its file | options | lines for the stand-in of CUDA | message | reason why CUDA is missing.
 REFUSALS = r"""
 tensorrt | {"version": [8, 6, 1, 6], "says": ["Error Code 1: Serialization (Version tag does not match)"]} | {} | |\
  ^engine: .* built by TensorRT 8\.6\.1\.6; this is 10\.3\.0\.26; | version_mismatch
@@ -318,7 +320,7 @@ found["alive"] = alive()
 @needs_cc
 @pytest.mark.parametrize("wheels", [False, True])
 def test_cuda_that_comes_as_wheels_is_loaded_first(run, tmp_path, wheels):
-    """And nothing is printed on standard output, where the report of ``--once`` goes."""
+    """Nothing is printed on standard output, which is for the report of ``--once``."""
     body = """
 import contextlib, io, onnxruntime
 sys.path.insert(0, site)
@@ -372,7 +374,9 @@ for code, built in ((804, "13.0"), (803, "12.4"), (100, "12.4")):
 
 @needs_cc
 def test_what_a_driver_runs_by_nvidias_rules(library):
-    """Older always, newer within a major release from CUDA 11 on; not what a newer major release was built for."""
+    """Older versions always run; newer ones run within a major release from CUDA 11 on, but not a newer major
+    release.
+    """
     pairs = [("11.8", 12040), ("12.8", 12040), ("11.8", 11000), ("13.0", 12020), ("12.1", 11040), ("14.0", 13000),
              ("10.2", 10010), ("10.1", 10020), ("11.0", 10020), ("", 12040)]  # fmt: skip
     found = session(library, UNFIT, pairs=pairs)
@@ -446,7 +450,9 @@ Nvml = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def nvml(tmp_path_factory):
-    """Says how full the stand-in's GPU is, which is NVML's second; gives the folder with both libraries."""
+    """Return a function that sets the memory in use of the stand-in's GPU (NVML's second one) and returns the
+    libraries' folder.
+    """
     folder = build_nvml(build(tmp_path_factory.mktemp("nvml")))
 
     def write(used, *lines):
@@ -506,7 +512,7 @@ canary.close(30)
 @needs_cc
 @each_engine
 def test_a_full_device_is_left_to_its_tenant(nvml, run, engine):
-    """Nothing is taken of the last 300 MiB, not even by a context. When there is room it is opened."""
+    """Nothing uses the last 300 MiB, not even a context. When there is room, the canary is opened."""
     folder = nvml((80 << 30) - (300 << 20))
     found = run(engine, ROOM + FULL_DEVICE, folder=folder)
     why = "canaries.c.device: a CUDA context, with the controls, needs 912 MiB, 912 MiB with the others; 0 MiB are left"
@@ -553,7 +559,7 @@ def test_an_engines_execution_context_is_asked_for(nvml, run):
 @needs_cc
 @pytest.mark.parametrize(("places", "memory"), [(1, [3 << 30, 10 << 30]), (3, None)])
 def test_the_memory_of_a_part_of_a_gpu(nvml, places, memory):
-    """Which of several is CUDA's, NVML does not say."""
+    """If there are several parts, NVML does not say which one CUDA uses."""
     script = "from infercanary.probe.memory import device_memory\nfound['memory'] = device_memory(0)"
     sizes = [
         f"memory_{what} 1:{part} {size << 30}"

@@ -21,7 +21,7 @@ def libraries(tmp_path_factory):
 
 @pytest.fixture
 def gpu(libraries, tmp_path, monkeypatch):
-    """The stand-ins, with two idle GPUs; their script, to which lines may be added."""
+    """Stand-ins with two idle GPUs; a test may add lines to their script."""
     script = tmp_path / "nvml.script"
     script.write_text("gpus * 1\nprocesses 0 0\n")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(libraries))
@@ -30,7 +30,7 @@ def gpu(libraries, tmp_path, monkeypatch):
 
 
 def asked(*sections, seconds=None):
-    """Name → answer; with a shorter deadline, where one is given."""
+    """Return name → result of the checks, with a shorter deadline if given."""
     table = [each for each in checks() if each.section in sections]
     if seconds is not None:
         table = [each._replace(seconds=seconds) for each in table]
@@ -56,7 +56,7 @@ def test_without_a_gpu_each_of_its_sections_says_so_in_one_line():
 
 
 def test_it_works_where_nothing_but_the_probe_is_installed():
-    """The bare install: without torch, numpy, ONNX Runtime and the exporter's side."""
+    """The bare install: without torch, numpy, ONNX Runtime and the exporter."""
     code = (
         "import sys\n"
         "for name in ('torch', 'numpy', 'onnxruntime', 'tensorrt', 'aiohttp', 'scipy'): sys.modules[name] = None\n"
@@ -79,7 +79,7 @@ own = pytest.mark.skipif(
 def test_a_healthy_gpu_is_ok_in_every_line(gpu):
     found = asked(*GPU_SECTIONS)
     wrong = {name: each for name, each in found.items() if each.state != "OK"}
-    # The stand-ins have no device files and no kernel module; no MIG devices, no tenants.
+    # The stand-ins have no device files, kernel module, MIG devices or tenants.
     assert wrong.keys() <= {"device files"}, wrong
     assert "all of 5 kernels" in found["times of kernels"].found
     assert "a pair of events without work takes" in found["events"].found

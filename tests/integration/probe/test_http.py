@@ -45,7 +45,7 @@ def server():
 
 @pytest.fixture
 def calls():
-    """Closes the callers of a test."""
+    """Close the connections of a test."""
     with ExitStack() as stack:
         yield stack
 
@@ -64,7 +64,7 @@ def get(server, path="/report", at=""):
 
 
 def is_closed(client):
-    """Whether the server closed it."""
+    """Return True if the server closed the connection."""
     client.settimeout(0.02)
     try:
         return client.recv(1) == b""
@@ -87,7 +87,7 @@ def test_paths_and_methods(server):
 @pytest.mark.parametrize(
     "junk",
     [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),  # TLS on the wrong port
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),  # TLS at a port without TLS
         b"\x00" * 100_000,
         GET[:-2] + b"X: y\r\n" * 1_000 + b"\r\n",
         GET[:-2] + b"X: " + b"y" * 200_000 + b"\r\n\r\n",
@@ -119,7 +119,7 @@ def test_callers_that_go_away_cost_nothing(server, capfd, monkeypatch):
 
 
 def test_slow_loris_neither_keeps_others_out_nor_stays(server, calls, monkeypatch):
-    """40 callers of another address that never finish a request, some of which drip a byte now and then."""
+    """40 callers from another address never finish a request, and half of them send a byte now and then."""
     monkeypatch.setattr(serve, "_HEAD_SECONDS", 2.0)
     idle, ended = [calls.enter_context(connect(server, "127.0.0.2")) for _ in range(40)], threading.Event()
 
@@ -139,7 +139,7 @@ def test_slow_loris_neither_keeps_others_out_nor_stays(server, calls, monkeypatc
 
 
 def test_connections_are_bounded(server, calls):
-    """Of one address, and in all; who is refused learns it immediately."""
+    """The limits are for one address and for all. A refused caller is disconnected at once."""
     clients = [calls.enter_context(connect(server)) for _ in range(6)]
     until(lambda: sum(map(is_closed, clients)) == 2)
     clients += [calls.enter_context(connect(server, f"127.0.0.{n}")) for n in (2, 2, 3, 3, 4)]
@@ -153,7 +153,7 @@ def test_connections_are_bounded(server, calls):
 
 
 def unread_bytes(server):
-    """Bytes that the kernel keeps for callers of this server."""
+    """Return the bytes that the kernel buffers for callers of this server."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     own = [row for row in rows if row[1].endswith(f":{port_of(server):04X}") and row[3] != "0A"]
     return sum(int(row[4].partition(":")[0], 16) for row in own)
@@ -161,7 +161,7 @@ def unread_bytes(server):
 
 @pytest.mark.parametrize(("size", "number"), [(5_000_000, 1), (100_000, 4)])
 def test_callers_that_do_not_read_are_let_go_and_their_answers_discarded(calls, monkeypatch, size, number):
-    """The kernel kept 140 KB of each for minutes, in the container's memory: 20 MB in 12 s."""
+    """Regression: the kernel buffered 140 KB for each caller for minutes, in the container's memory: 20 MB in 12 s."""
     monkeypatch.setattr(serve, "_ANSWER_SECONDS", 1.5)
     with serving(lambda since: b"x" * size) as server:
         for _ in range(number):
@@ -176,7 +176,7 @@ def test_callers_that_do_not_read_are_let_go_and_their_answers_discarded(calls, 
 
 
 def test_a_burst_takes_a_tenth_of_a_cpu():
-    """Whatever callers ask within the first second, their host's threads have the rest."""
+    """Callers get at most a tenth of a CPU in the first second; the rest is for the host's threads."""
 
     def answer(since):
         end = time.thread_time() + 0.005
@@ -220,7 +220,7 @@ def test_after_a_refusal_nobody_is_accepted_for_a_while(calls, monkeypatch):
 
 
 def test_a_caller_that_drips_is_charged(server, monkeypatch):
-    """Each byte wakes the server: an address that has spent its CPU time loses its open connections, too."""
+    """Each byte wakes the server. An address without CPU time left also loses its open connections."""
     monkeypatch.setattr(serve, "_HEAD_SECONDS", 60.0)
     monkeypatch.setattr(callers, "ADDRESS_SECONDS", 0.005)
     with connect(server) as client, pytest.raises(ConnectionError):  # noqa: PT012 - whichever byte it is
@@ -231,7 +231,7 @@ def test_a_caller_that_drips_is_charged(server, monkeypatch):
 
 
 def test_a_caller_that_ends_its_side_gets_the_whole_answer():
-    """As `nc -N`: it sends its request and the end of its stream together."""
+    """Like `nc -N`, the caller sends its request and the end of its stream together."""
     with serving(lambda since: b"x" * 3_000_000) as server, connect(server) as client:
         client.sendall(GET)
         client.shutdown(socket.SHUT_WR)
@@ -292,7 +292,7 @@ signal.pause()
 
 @pytest.fixture
 def process():
-    """A server in a process of its own, and its address."""
+    """Run a server in a separate process; yield the process and its address."""
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
         yield started, started.stdout.readline().strip()
@@ -300,7 +300,7 @@ def process():
 
 
 def test_headers_take_no_memory(process):
-    """24 connections from one address, each with 98 lines of 64 KiB: 414 MB before heads were bounded."""
+    """24 connections from one address, each with 98 lines of 64 KiB, took 414 MB before heads were limited."""
     started, url = process
     address = ("127.0.0.1", int(url.rpartition(":")[2]))
 
@@ -322,7 +322,7 @@ def test_headers_take_no_memory(process):
 
 
 def test_as_many_wait_as_come_again_in_a_storm(process, calls):
-    """1,000 callers at once, while the server does nothing: none of them, and no exporter, is made to try again."""
+    """1,000 callers connect at once while the server is stopped. No caller, and no exporter, must retry."""
     if int(Path("/proc/sys/net/core/somaxconn").read_text()) < 1024:
         pytest.skip("the kernel lets fewer wait")
     started, url = process
@@ -336,13 +336,13 @@ def test_as_many_wait_as_come_again_in_a_storm(process, calls):
 
 
 def test_a_fork_keeps_nothing_of_the_port(server):
-    """As gunicorn with `--preload` and multiprocessing do: the child must neither hold the port nor a connection."""
+    """gunicorn with `--preload` and multiprocessing fork: the child must keep neither the port nor a connection."""
     waiting = connect(server)
     until(lambda: server._open)
     inodes = {os.fstat(sock.fileno()).st_ino for sock in (server._sock, server._open[0].sock)}
     parent, child = os.pipe()
     pid = os.fork()
-    if pid == 0:  # no assertion in the child: it must end here in any case
+    if pid == 0:  # no assertion in the child, which must end here in any case
         try:
             os.read(parent, 1)
         finally:

@@ -1,4 +1,4 @@
-"""The probe in a server's own process: it never raises into the host, and ends on request."""
+"""The probe in a server's process: it never raises into the host, and ends on request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_runs_are_reported_and_it_stops_cleanly(started, caplog):
         assert (run.canary, run.outcome, run.detail) == ("a", "ok", "")
         assert 5 <= len(run.latencies) <= 50 and abs(run.started_at - time.time()) < 60
         assert min(*run.latencies, run.phases["compute"]) >= 0.001
-    # The histogram has the repeats of all runs, and the gauges are the last one's.
+    # The histogram has the repeats of all runs, and the gauges have the last run.
     repeats = sum(len(run.latencies) for run in runs)
     assert seen.value("infercanary_latency_seconds", "a") == repeats
     assert seen.value("infercanary_phase_seconds", "a", "compute") == repeats
@@ -59,18 +59,18 @@ def test_runs_are_reported_and_it_stops_cleanly(started, caplog):
     assert target.calls[-1][0] == "close"
     assert target.count("open") == target.count("close") == 1
     assert "closing failed: ValueError: close broken" in caplog.text
-    # No call but the constructor came from the host's thread.
+    # Only the constructor was called in the host's thread.
     assert threading.get_ident() not in {ident for name, ident in target.calls if name != "init"}
     with pytest.raises(OSError, match="refused"):
         fetch(probe.address)
-    probe.stop()  # once more is no error
+    probe.stop()  # a second call is not an error
 
 
 def test_as_a_context_manager():
     settings: dict[str, Any] = {"interval_seconds": 0.5, "duty_cap": 0.5}
     with Probe({"a": Scripted()}, listen="127.0.0.1:0", **settings) as probe:
         until(lambda: probe.address and fetch(probe.address).runs("a", "ok"))
-        # Between runs: a thread that ran OpenMP keeps a pool as long as it lives, which slows the server's own down.
+        # Between runs the thread ends. A thread that used OpenMP keeps its pool, which slows the server.
         until(lambda: all(thread.name != "infercanary-a" for thread in threading.enumerate()), "it rests")
     assert until(lambda: not probe_threads()) is True
 
@@ -81,7 +81,7 @@ def test_in_the_servers_own_pool_repeats_take_turns_with_requests(started):
     serving = pool.submit(threading.get_ident).result()
     probe = started({"a": target}, executor=pool)
     ran(probe.address, 2)
-    # A request waits for one repeat at most, not for a run.
+    # A request waits for at most one repeat, not for a run.
     assert pool.submit(lambda: "answer").result(30) == "answer"
     assert {ident for name, ident in target.calls if name in ("run", "values")} == {serving}
     assert serving not in {ident for name, ident in target.calls if name in ("open", "close")}
@@ -103,7 +103,7 @@ class BrokenClock(HostClock):
         return Timing(float("nan"), {}), None
 
 
-# What one method does, the outcome of its runs (none: it never opens), and the reason.
+# Behaviour of one method, outcome of the runs (-: the canary never opens), and reason.
 MISBEHAVIOUR = """
 open raise - ValueError: open broken on purpose
 open exit - SystemExit: 7
@@ -135,18 +135,18 @@ def test_a_canary_that_misbehaves_costs_only_itself(started, caplog, row):
         seen = ran(probe.address, canary="bad", outcome=outcome)
         detail = next(run.detail for run in seen.report.runs if (run.canary, run.outcome) == ("bad", outcome))
         assert reason in detail and "\n" not in detail
-        # A canary that fails has no latency now: its last good one would look healthy.
+        # A failing canary has no current latency, because its last good one would look healthy.
         assert outcome == "not_finite" or seen.value("infercanary_run_median_seconds", "bad") is None
     in_state(probe.address, "bad", "failing")
 
-    # The other canary goes on, and so does the host.
+    # The other canary and the host continue.
     before = fetch(probe.address).runs("good", "ok")
     assert ran(probe.address, int(before) + 2, "good").state("good") in ("warming", "steady")
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     [message] = [error for error in errors if reason in error and "bad" in error]
     assert "\n" not in message
     if opens:
-        # Repaired, it is well again by itself.
+        # After the repair the canary recovers by itself.
         bad.clock, bad.script = good.clock, {}
         bad.go_on.set()
         in_state(probe.address, "bad", "warming", "steady")
@@ -214,7 +214,7 @@ def test_a_slow_canary_gets_fewer_repeats_rather_than_a_time_out(started):
 
 
 def test_ever_new_phases_are_refused(started):
-    """Each name is a time series: they would grow for ever."""
+    """Each name is a time series, so their number must be limited."""
 
     class Inventive(Scripted):
         def run(self, phase):
@@ -228,7 +228,7 @@ def test_ever_new_phases_are_refused(started):
 
 
 def test_the_loop_dies_alone(started, caplog, monkeypatch):
-    """A defect of the probe's own is logged with its traceback, and the host does not notice."""
+    """A fault of the probe is logged with its traceback, and the host is not affected."""
     from infercanary.probe import canary
 
     monkeypatch.setattr(canary.Canary, "_account", None)
@@ -245,7 +245,7 @@ def test_beside_a_canary_that_fails_it_still_samples(started):
 def test_a_unix_socket_is_taken_where_nobody_listens_and_no_file_is(started, tmp_path):
     path = tmp_path / "probe.sock"
     with socket.socket(socket.AF_UNIX) as stale:
-        stale.bind(str(path))  # a container that was killed leaves its socket behind
+        stale.bind(str(path))  # a killed container leaves its socket file
     probe = started({"a": Scripted()}, listen=f"unix://{path}")
     assert path.stat().st_mode & 0o777 == 0o666
     with socket.socket(socket.AF_UNIX) as client:
@@ -263,7 +263,7 @@ def test_a_unix_socket_is_taken_where_nobody_listens_and_no_file_is(started, tmp
     assert path.read_text() == "not a socket"
 
 
-# A host that never calls stop(), with a canary at work and one that hangs.
+# A host that never calls stop(), with a working canary and a hanging one.
 HOST = """
 import sys, threading, time
 from infercanary.probe import Probe
@@ -276,7 +276,7 @@ time.sleep(0.5)
 print("host ends", all(t.daemon for t in threading.enumerate() if t is not threading.main_thread()))
 sys.exit(5)
 """
-# As a worker of gunicorn with `--preload`: its parent's probe does nothing in it, not even when it exits.
+# Like a worker of gunicorn with `--preload`: the parent's probe does nothing in the child, not even at exit.
 FORKED = """
 import os, sys, time, urllib.request
 from infercanary.probe import Probe
@@ -334,7 +334,7 @@ def test_a_process_ends_as_its_host_wants(script, printed, code):
 
 
 def test_a_report_is_whole_under_concurrent_readers(started):
-    """Runs and the numbers that count them come from one moment, whoever reads at the same time."""
+    """Runs and their counters come from one moment, even with concurrent readers."""
     probe = started({"a": Scripted(seconds=0.0), "b": Scripted(seconds=0.0)})
     last = ran(probe.address, canary="b").runs("b", "ok") + 10
 
@@ -342,7 +342,8 @@ def test_a_report_is_whole_under_concurrent_readers(started):
         while True:
             try:
                 seen = fetch(probe.address)
-            except OSError:  # refused: all ask as fast as they can, and one address has one share
+            # refused: readers ask as fast as possible, and share the allowance of one address
+            except OSError:
                 time.sleep(0.01)
                 continue
             for canary in ("a", "b"):
@@ -358,10 +359,10 @@ def test_a_report_is_whole_under_concurrent_readers(started):
 
 
 def test_a_costly_canary_stretches_the_interval_so_that_duty_stays_under_the_cap(started):
-    """Five repeats take 0.1 s or more, so 20 % allow one run in 0.5 s."""
+    """Five repeats take at least 0.1 s, so a cap of 20 % allows one run in 0.5 s."""
     seen = ran(started({"a": Scripted(seconds=0.02)}, interval_seconds=0.1, duty_cap=0.2).address, 6)
     elapsed = seen.report.runs[-1].started_at - seen.report.runs[0].started_at
-    # One run may cost more than announced on a busy machine, and is paid back with the next.
+    # On a busy machine a run may take longer than expected, which later pauses compensate.
     assert 0 < (seen.value("infercanary_busy_seconds_total") or 0) / elapsed <= 0.2 * 1.5
     assert (seen.value("infercanary_interval_seconds") or 0) >= 0.5
     assert seen.value("infercanary_duty_cap_ratio") == 0.2

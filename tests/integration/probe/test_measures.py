@@ -1,4 +1,4 @@
-"""Measures of a run, from probes in separate processes and in a server's process, with real torch models."""
+"""Measures of runs, by probes in separate processes and in a server's process, with real torch models."""
 
 import resource
 import shlex
@@ -25,7 +25,7 @@ MEMORY, RATE = "infercanary_run_memory_peak_bytes", "infercanary_run_samples_per
 
 
 def test_more_memory_is_reported_as_that_and_throughput_is_of_all_samples(tmp_path):
-    """Of three starts: one that keeps 100 MB more, and one that gives as much back after each inference."""
+    """Three starts: plain, one that keeps 100 MB more, and one that uses and frees as much in each inference."""
     canary = "{c: {target: torch, options: {model: 'holding:model', inputs: [{shape: [4, 256]}]}}}"
     variants = {
         "plain": {},
@@ -56,7 +56,7 @@ def test_more_memory_is_reported_as_that_and_throughput_is_of_all_samples(tmp_pa
 
 
 def test_in_a_servers_process_its_peak_stays_its_own(started):
-    """Some servers restart a worker by ``ru_maxrss``."""
+    """The peak must not be reset, because some servers restart a worker by ``ru_maxrss``."""
     taken = bytearray(b"x") * (200 << 20)
     del taken
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -68,13 +68,13 @@ def test_in_a_servers_process_its_peak_stays_its_own(started):
 
 
 def test_runs_before_and_with_the_controls_memory_are_not_compared(started):
-    """They hold tens of megabytes from the end of the first run on."""
+    """After the first run the controls are open, and use tens of megabytes."""
     probe = started({"a": Scripted()}, controls=True)
     seen = ran(probe.address, 5)
     first, *later = [run.measures for run in seen.report.runs]
     assert first.keys() == {THROUGHPUT}
     memory = [each[HOST_MEMORY] for each in later]
-    # This process is that of other tests, too, whose threads end or begin meanwhile; the controls hold 36 MiB.
+    # Threads of other tests may start or end in this process meanwhile. The controls use 36 MiB.
     assert max(memory) - min(memory) < 24 << 20
 
 

@@ -1,4 +1,4 @@
-"""Reports of runs: on time or late, beside controls, with the same output, in a busy pool."""
+"""Reports of runs: on time or late, with controls, with the same output, and in a busy pool."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def tagged(address, tag):
 
 
 def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(started):
-    """Against an independent clock: the target's own, by CLOCK_MONOTONIC_RAW around each wait."""
+    """The target measures each wait with an independent clock, CLOCK_MONOTONIC_RAW."""
     waits = {"h2d": 0.010, "compute": 0.040, "d2h": 0.020}
     independent: dict[str, list[float]] = {name: [] for name in waits}
-    begun = []  # how many repeats there were before each run
+    begun = []  # number of repeats before each run
 
     class Waiting(Scripted):
         def prepare(self):
@@ -59,7 +59,7 @@ def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(starte
 
     phases, [whole] = reported("infercanary_phase_seconds"), reported("infercanary_latency_seconds").values()
     assert begun[0] >= 17, "warm-up"
-    for name in waits:  # of the same repeats: those after warm-up, of which later runs have added some
+    for name in waits:  # compare the same repeats: those after warm-up, of which later runs have added some
         own = independent[name][begun[0] : begun[0] + sum(phases[name].counts)]
         assert len(own) == sum(phases[name].counts)
         assert phases[name].sum == pytest.approx(sum(own), rel=0.01)
@@ -178,7 +178,7 @@ def test_a_pool_that_is_busy_is_busy_not_broken(started):
 
 
 class Slow(Sampler):
-    """A sampler that takes its time, which is less than the probe has between two rounds."""
+    """A sampler that takes some time, but less than the probe's interval."""
 
     def __init__(self, name):
         self.name = name
@@ -198,7 +198,7 @@ def test_a_round_waits_for_its_samples_as_a_whole_and_begins_in_its_slot(started
     probe.stop()
     waited, late = [], []
     for run in ok(seen):
-        # What the first sampler was asked last before the run: five that are waited for in turn would be 0.5 s.
+        # The time from the last sample of the first sampler to the run. Five samplers in sequence would take longer.
         waited.append(run.started_at - max(at for at in samplers[0].asked if at <= run.started_at))
         late.append(run.started_at - run.scheduled_at)
         assert ("stalled" in run.tags) == (late[-1] > 0.25)
@@ -207,7 +207,7 @@ def test_a_round_waits_for_its_samples_as_a_whole_and_begins_in_its_slot(started
 
 
 class Shared(OnDevice):
-    """A target on a GPU that others use, too."""
+    """A target on a GPU that others also use."""
 
     busy = False
 
@@ -217,7 +217,7 @@ class Shared(OnDevice):
 
 @pytest.fixture
 def shared(started, monkeypatch):
-    """A probe that has run, its target, and the devices whose controls were asked for."""
+    """A probe that has run, its target, and the devices whose controls were measured."""
     from infercanary.probe.controls import Controls
 
     asked = []
@@ -236,7 +236,7 @@ def shared(started, monkeypatch):
 
 
 def test_a_busy_device_is_given_way_to_but_not_for_ever(shared):
-    """Under a load that never pauses it runs now and then; nor are there controls on a device that is busy or fails."""
+    """Under permanent load the canary runs now and then. No controls are measured on a busy or failing device."""
     probe, target, asked = shared
     target.script = {"run": "raise"}
     ran(probe.address, outcome="raised")
@@ -262,7 +262,7 @@ def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started, monke
 
         def sample(self):
             if not self.cpus:
-                time.sleep(0.5)  # a quota held it back
+                time.sleep(0.5)  # the quota throttled the process
                 self.cpus = 4
             return [CPUSET.family(self.cpus)]
 
@@ -275,7 +275,7 @@ def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started, monke
 
 
 def test_a_stop_of_the_process_is_a_tag_and_a_metric(tmp_path):
-    """SIGSTOP for 1.5 s, in a process of its own; the journal has the run's tag after it was killed."""
+    """The process is stopped by SIGSTOP for 1.5 s. After a kill the journal has the run with its tag."""
     journal = tmp_path / "journal"
     with ProbeProcess(tmp_path, f"{{a: {scripted()}}}", f"journal: {journal}\ncontrols: false") as probe:
         seen = probe.ran("a", 3)

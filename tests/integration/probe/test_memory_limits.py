@@ -25,7 +25,7 @@ def group():
 
 @pytest.fixture
 def model(tmp_path):
-    """The relu of a tensor of any four dimensions."""
+    """Write an ONNX model: a ReLU of a tensor of any four dimensions."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     kind, helper = onnx.TensorProto.FLOAT, onnx.helper
@@ -48,7 +48,7 @@ while True:
 
 
 class Limited(ProbeProcess):
-    """A probe in the control group, alone or inside a server's process; at work while the context lasts."""
+    """A probe in the control group, alone or in a server's process; it runs during the block."""
 
     def __init__(self, group, folder, canaries, inside=False):
         self.group = group
@@ -70,7 +70,7 @@ class Limited(ProbeProcess):
 
 
 def why(seen, canary):
-    """Why it is out of memory, once."""
+    """Return the reason for the state out_of_memory, which must be reported once."""
     assert seen.state(canary) == "out_of_memory"
     assert seen.value("infercanary_run_failures_total", canary, "out_of_memory") == 1
     [labels] = (point.labels for point in seen.families["infercanary_canary_failure_info"].points)
@@ -94,9 +94,9 @@ def test_an_input_that_is_too_large_costs_nobody_memory(group, model, tmp_path):
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_what_grows_slowly_is_ended_before_the_kernel_has_to(group, tmp_path, inside):
-    """The process starts anew without it, under the same pid, and says why; it is not tried again soon.
+    """The process restarts with the same pid and without this canary, and reports the reason. It does not retry soon.
 
-    A server's process interrupts the opening.
+    A server's process is not restarted: its probe interrupts the opening.
     """
     growing = "target: growing:Growing, options: {mib"
     with Limited(
@@ -108,7 +108,7 @@ def test_what_grows_slowly_is_ended_before_the_kernel_has_to(group, tmp_path, in
         assert "opening it was ended" in why(last, "grows")
         time.sleep(1)
         probe.goes_on("small", since=last)
-    [logged] = probe.lines("cannot be opened")  # once: it was not tried again
+    [logged] = probe.lines("cannot be opened")  # one line: no second attempt
     found = re.search(
         r"canary grows: cannot be opened: canaries\.grows: opening it was ended after it took (\d+) MiB, because "
         r"only the reserve of 64 MiB of the container's limit of 300 MiB was left; ", logged,
@@ -117,7 +117,7 @@ def test_what_grows_slowly_is_ended_before_the_kernel_has_to(group, tmp_path, in
 
 
 def test_where_the_kernel_ended_the_probe_the_entrypoint_says_it_and_waits_long(group, tmp_path):
-    """It takes all in an instant, in C code that keeps the interpreter's lock: nobody could look meanwhile."""
+    """The canary allocates at once, in C code that holds the interpreter's lock, so no thread can check the memory."""
     (tmp_path / "probe.yaml").write_text(
         "listen: 127.0.0.1:0\ncanaries: {leaps: {target: growing:Leaping, options: {mib: 900}}}\n"
     )
@@ -140,7 +140,7 @@ def test_where_the_kernel_ended_the_probe_the_entrypoint_says_it_and_waits_long(
 
 
 class Tenant:
-    """A server in the same control group, which takes memory when the test says so."""
+    """A server in the same control group, which allocates memory when the test requests it."""
 
     def __init__(self, group, mib, rate):
         code = (
@@ -169,7 +169,7 @@ class Tenant:
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_what_a_server_takes_later_is_given_to_it(group, tmp_path, inside):
-    """The largest canary makes room; the smaller one goes on."""
+    """The largest canary is closed to free memory, and the smaller one continues."""
     growing = "target: growing:Growing, options: {rate: 1000, mib"
     canaries = f"{{large: {{{growing}: 120}}}}, small: {{{growing}: 10}}}}}}"
     with Tenant(group, 165, 100) as tenant, Limited(group, tmp_path, canaries, inside) as probe:

@@ -1,4 +1,4 @@
-"""The NVML sampler with the real pynvml, and a compiled library that answers as a test's script says.
+"""The NVML sampler with the real pynvml, and a compiled library that answers by a test's script.
 
 The golden files have the metrics of two scripted machines. After an intended change:
 
@@ -38,7 +38,7 @@ CODES = {
     "DRIVER_NOT_LOADED": 9, "LOST": 15, "RESET_REQUIRED": 16, "MISMATCH": 18, "UNKNOWN": 999,
     "NOT_AVAILABLE": 2**32 - 1, "NOT_AVAILABLE_64": 2**64 - 1,
 }  # fmt: skip
-"""What NVML answers, by its name in a script."""
+"""Return codes of NVML by their names in a script."""
 
 STATES = ("ok", "no_driver", "no_permission", "version_mismatch", "lost", "failing", "hanging")
 
@@ -52,7 +52,7 @@ def usual(tmp_path_factory):
 
 @contextmanager
 def session(folder, script):
-    """Each call takes one sample, with these lines as the library's script, in a process that goes on."""
+    """Yield a function that takes one sample in a separate process, with these lines as the library's script."""
     process, pipe = begin(serve, folder, script, FAKE_NVML=str(script))
 
     def ask(lines="", **more):
@@ -63,7 +63,7 @@ def session(folder, script):
     try:
         yield ask
     finally:
-        process.kill()  # a call that hangs in C would hold up the interpreter's end
+        process.kill()  # a call that hangs in C would delay the end of the interpreter
         process.join()
 
 
@@ -91,10 +91,10 @@ def test_golden(ask, tmp_path, machine):
     assert text == golden.read_text()
 
 
-# A line `> script` takes a sample: `(2 times)` takes a second one, in which nothing new is said, and `(1 minutes)` lets
-# that time pass before it. Lines below say what it shows: NVML's state and the sampler's success; `said` and a pattern
-# of the only message, else nothing is said; a metric with the value of each label, or its labels alone, or none where
-# it is missing; or another part of what the session answers.
+# A line `> script` takes a sample. `(2 times)` takes a second sample, which logs nothing new; `(1 minutes)` first
+# advances the clock. The next lines are expectations: NVML's state and the sampler's success; `said` with a pattern of
+# the only message (without `said`, nothing is logged); a metric with a value for each label, only its labels, or none
+# if it is missing; or another part of the session's answer.
 SCENARIOS = r"""
 what hardly changes is read once a minute, and each GPU is listened to once
 >
@@ -333,7 +333,7 @@ said INFO sampler nvml: works again
 
 
 def scenarios():
-    """The lines of each; where its title ends with "NAME in choices", one for each choice."""
+    """Yield title and lines of each scenario; a title with ": NAME in choices" gives one scenario for each choice."""
     for text in SCENARIOS.replace("\\\n", "").strip().split("\n\n"):
         title, _, lines = text.partition("\n")
         title, _, choices = title.partition(": ")
@@ -391,7 +391,7 @@ def test_a_scenario(ask, lines):
      ("580.82.07", "269 270 271"), ("no-number", "75 270 271")],
 )  # fmt: skip
 def test_three_counters_have_other_numbers_in_some_drivers(ask, driver, fields):
-    """What a driver has in the other places (power smoothing, or nothing) is not taken for a time."""
+    """The driver's other fields (power smoothing, or none) must not be taken for these times."""
     values = [f"field.{field} 0 {seconds}000000000" for seconds, field in enumerate(fields.split(), 1)]
     others = {"75", "251", "252", "253", "269", "270", "271"} - {*fields.split()}
     refused = [f"field.{other}.error 0 NOT_SUPPORTED" for other in others]
@@ -399,7 +399,7 @@ def test_three_counters_have_other_numbers_in_some_drivers(ask, driver, fields):
     check(found, "gpu_clock_event_seconds_total 0/sw_thermal=1 0/hw_thermal=2 0/hw_power_brake=3")
 
 
-# The driver's counters in ns and in bytes, and what is shown of them in seconds and in bytes.
+# The driver's counters in ns and in bytes, and the shown values in seconds and in bytes.
 LEAPS = """
 5000000000 100e9 5.0 100e9
 5100000000 101e9 5.1 101e9
@@ -434,7 +434,7 @@ def test_counters_that_wrap_go_back_or_leap_never_look_like_a_huge_increase(ask)
 
 
 def test_errors_that_are_nonsense_for_once_are_no_new_errors(ask):
-    """At last the driver was reloaded."""
+    """The last values are after a reload of the driver."""
     values = "replays {0}; ecc_corrected {0}; ecc_uncorrected {0}; remapped_corrected {0}; remapped_uncorrected {0}"
     both = "0/corrected={0} 0/uncorrected={0}"
     for value, shown in ((3, 3), (4, 4), (0, 4), (4, 4), (2_000_000_000, 4), (5, 5), (0, 5), (1, 6), (2, 7)):
@@ -468,11 +468,11 @@ def test_the_names_of_the_visible_gpus(ask):
         assert ask(fault, visible=True)["visible"] == []
 
 
-# In the probe ----------------------------------------------------------------------------------------------
+# In a probe ---------------------------------------------------------------------------------------------------
 
 
 def scripted_probe(folder, canaries, *libraries):
-    """A probe over these libraries; NVML's script is ``folder / "script"``."""
+    """Return a probe with these libraries. NVML's script is ``folder / "script"``."""
     folder.mkdir(exist_ok=True)
     (script := folder / "script").touch()
     path = ":".join(map(str, libraries))
@@ -501,7 +501,7 @@ def test_runs_go_on_while_nvml_hangs(usual, tmp_path):
 
 
 def test_a_cpu_only_wheel_on_a_machine_with_gpus_beside_a_canary_on_the_cpu(usual, tmp_path):
-    """An image without CUDA is no mistake in the settings: a probe that ended could not be asked."""
+    """An image without CUDA is not a wrong setting. If the probe ended, its report could not be read."""
     torch = pytest.importorskip("torch")
     if torch.version.cuda is not None:
         pytest.skip("this torch is built with CUDA")
@@ -519,10 +519,10 @@ def test_a_cpu_only_wheel_on_a_machine_with_gpus_beside_a_canary_on_the_cpu(usua
     assert f"the report is at {probe.address}/report" in probe.output()
 
 
-@pytest.mark.campaign  # it waits for runs of seconds
+@pytest.mark.campaign  # its runs take seconds
 @pytest.mark.takes(90)
 def test_the_energy_of_a_run_that_is_long_enough(usual, tmp_path):
-    """400 W for 0.6 s, by a counter that moves each 100 ms. The other GPU takes more."""
+    """400 W for 0.6 s, by a counter that changes every 100 ms. The other GPU uses more."""
     (tmp_path / "script").write_text("bus 0 65\npower 0 400\npower 1 700\nutilization 0 87\n")
     canaries = ", ".join(
         f"{name}: {scripted('OnDevice', device='cuda:0', seconds=seconds)}"
@@ -544,11 +544,13 @@ def test_the_energy_of_a_run_that_is_long_enough(usual, tmp_path):
 
 SHARED = r'^infercanary_gpu_shared\{(?=.*\bcontainer="(\w+)")(?=.*\buuid="([^"]+)").*\} (\S+)$'
 CONTAINERS = {"first": ("cuda:0", 0), "second": ("cuda:0", 0), "idle": ("cpu", 0), "far": ("cuda:0", 9)}
-"""Where each computes, and its GPU."""
+"""Device of each canary, and number of the GPU that the container sees."""
 
 
 def test_containers_on_one_gpu_by_its_uuid(usual, tmp_path):
-    """Two on one, one that sees it and computes on the CPU, and one whose GPU 0 is another."""
+    """Two containers share a GPU. A third one sees this GPU but computes on the CPU, and a fourth has another
+    GPU as GPU 0.
+    """
     cuda = build(tmp_path)
     with ExitStack() as stack:
         probes = []
@@ -566,11 +568,11 @@ def test_containers_on_one_gpu_by_its_uuid(usual, tmp_path):
         stack.callback(exporter.kill)
 
         def shown():
-            """Container, uuid and how many others."""
+            """Return container, UUID and number of other containers."""
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
                     text = response.read().decode()
-            except OSError:  # it is not up yet
+            except OSError:  # not serving yet
                 return set()
             return {*re.findall(SHARED, text, re.MULTILINE)}
 

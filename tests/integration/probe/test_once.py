@@ -46,9 +46,9 @@ def test_it_needs_neither_the_port_nor_the_journal_of_the_probe_beside_it(tmp_pa
     assert journal.read_text() == before
 
 
-# What each canary does, its state, and a fact of its block.
+# Behaviour of each canary, its state, and a text of its block.
 CANARIES = {
-    "good": ({}, "steady", r"latency      median [1-9][\d.]* m?s"),  # it sleeps for 1 ms or longer
+    "good": ({}, "steady", r"latency      median [1-9][\d.]* m?s"),  # the canary sleeps for at least 1 ms
     "raises": ({"values": "raise"}, "failing", "raised       ValueError: values broken on purpose"),
     "closed": (
         {"open": "raise"},
@@ -89,7 +89,7 @@ def test_a_mistake_in_the_settings_prints_no_report(tmp_path):
 
 @pytest.mark.parametrize(("encoding", "micro"), [("ascii", "µ"), ("koi8-r", "?")])
 def test_a_container_without_utf_8(tmp_path, encoding, micro):
-    """Where the encoding says nothing at all, click takes UTF-8."""
+    """Without any known encoding, click uses UTF-8."""
     canary = f"{{c: {scripted(seconds=0.0001)}}}"
     code, out, said = run_probe(
         tmp_path, canary, "--once", settings="controls: false", PYTHONIOENCODING=encoding
@@ -107,7 +107,7 @@ def test_a_container_without_utf_8(tmp_path, encoding, micro):
     ],
 )
 def test_a_signal_ends_it_promptly_and_it_prints_no_report(tmp_path, number, method, text, seconds):
-    """It must not look as if every canary had been run."""
+    """A report would look as if every canary had run."""
     command = [*PROBE, "--once"]
     with ProbeProcess(tmp_path, f"{{c: {scripted(**{method: 'hang'})}}}", command=command) as probe:
         until(lambda: text in probe.output(), "it does not say what it does")

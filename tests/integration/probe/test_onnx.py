@@ -1,4 +1,4 @@
-"""ONNX Runtime in the probe's own process, compared with torch; and the statements of docs/targets/onnx.md."""
+"""ONNX Runtime in the probe's process, compared with torch; also the statements of docs/targets/onnx.md."""
 
 import re
 import subprocess
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "resnet18"
 PAGE = ROOT / "docs" / "targets" / "onnx.md"
 
-# torch draws its own numbers; this one has the ONNX target's.
+# The torch target draws other numbers, so this one uses the numbers of the ONNX target.
 SAME_INPUT = f"""
 import sys
 sys.path.insert(0, {str(EXAMPLE)!r})
@@ -56,7 +56,7 @@ def test_torch_and_onnx_side_by_side_agree_and_by_leave_one_that_asks_for_cuda_r
         f"in_onnx: {{target: onnx, options: {{model: {model}, intra_op_threads: 1, "
         "inputs: [{shape: [1, 3, 224, 224]}], providers: [cuda], cpu_fallback: true}}}"
     )
-    # Engines' threads that wait for one another on a busy machine take its CPUs meanwhile.
+    # On a busy machine, engine threads that wait for each other use CPU time.
     with ProbeProcess(tmp_path, canaries, modules=tmp_path, environment={"OMP_NUM_THREADS": "1"}) as probe:
         seen = probe.until(lambda s: len(s.report.outputs) == 2, "they did not both become steady")
         assert probe.end() == 0

@@ -12,15 +12,15 @@ from watching import MODULES, until
 
 @pytest.mark.quiet
 def test_a_run_that_hangs_does_not_hold_up_the_end(tmp_path):
-    """Its deadline is 30 s; `docker stop` kills after 10 s."""
+    """The run's deadline is 30 s, but `docker stop` kills after 10 s."""
     with ProbeProcess(tmp_path, f"{{c: {scripted(values='hang')}}}") as probe:
         probe.until(lambda s: s.state("c") in ("warming", "steady"))
-        time.sleep(0.5)  # a slot is due every 0.1 s
+        time.sleep(0.5)  # a run is due every 0.1 s
         assert probe.end(seconds=9) == 0, probe.output()
 
 
 def test_canaries_that_hang_raise_or_exit_cost_neither_the_others_nor_the_end(tmp_path):
-    """Only a mistake of the user's ends the process; what may repair itself (a server not up yet) does not."""
+    """Only wrong settings end the process. Faults that may repair themselves (a server that is not up yet) do not."""
     canaries = {
         "loads": scripted(open="hang"),
         "hangs": scripted(run="hang"),

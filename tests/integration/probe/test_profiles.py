@@ -1,4 +1,4 @@
-"""Profiles of real engines, whose parts sum to the whole; and the command."""
+"""Profiles of real engines, whose parts add up to the whole; also the command."""
 
 import json
 import re
@@ -20,9 +20,9 @@ torch = pytest.importorskip("torch")
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "resnet18"
 MOST_OFF = 0.02
-"""What operators and the row `outside` may differ by from the wall time."""
+"""Largest accepted difference of operators plus `outside` from the wall time, as a share."""
 LEAST_IN_OPERATORS = 0.85
-"""Of the wall time of ResNet-18."""
+"""Smallest accepted share of operators in the wall time of ResNet-18."""
 
 
 def resnet18():
@@ -35,7 +35,7 @@ def resnet18():
 
 
 def check(profile):
-    """All parts of a repeat are its wall time, and most of it are operators."""
+    """Check that the parts of a repeat add up to its wall time, and that most of it is in operators."""
     assert is_sound(profile) and profile.state == "ok" and profile.repeats == 5
     whole, operators = [], []
     for repeat, wall in enumerate(profile.wall):
@@ -79,7 +79,7 @@ def test_onnx_runtimes_parts_are_the_whole_and_the_timed_session_stays_as_it_was
 
 @pytest.mark.parametrize("profiles", [150, pytest.param(1000, marks=pytest.mark.campaign)])
 def test_no_memory_stays_with_each_profile(profiles):
-    """Profilers are known to leak. 20 KiB a profile, of which there are 24 a day, would be noticed."""
+    """Profilers often leak memory. The test would notice 20 KiB for each profile; a canary has 24 profiles a day."""
     target = TorchTarget(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()), [{"shape": [1, 64]}])
     target.open()
     taken = []

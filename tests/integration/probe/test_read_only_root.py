@@ -1,4 +1,4 @@
-"""A read-only root without a temporary folder and without a home: probe and exporter need none of these."""
+"""A read-only root without a temporary folder and a home folder, which probe and exporter do not need."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 from watching import MODULES, fetch, until
 
-# Each mount of files is made read-only, for this process and its children alone.
+# Make each mount read-only, only for this process and its children.
 NAMESPACE = """
 mount --make-rprivate / || exit 77
 while read -r _ place kind _; do
@@ -62,11 +62,11 @@ def test_probe_and_exporter_on_a_read_only_root_without_a_home(tmp_path):
     ):  # fmt: skip
 
         def is_up():
-            """Whether the exporter has read the probe's report; it has runs then."""
+            """Return True if the exporter has read the probe's report with runs."""
             if process.poll() == 77:
                 pytest.skip(f"no mounts of its own here: {(tmp_path / 'log').read_text()}")
             assert process.poll() is None, (tmp_path / "log").read_text()
-            with suppress(OSError):  # not yet
+            with suppress(OSError):  # not up yet
                 seen = fetch(f"http://127.0.0.1:{probe}")
                 with urllib.request.urlopen(f"http://127.0.0.1:{exporter}/metrics", timeout=5) as answer:
                     page = answer.read().decode()

@@ -25,7 +25,7 @@ from infercanary.probe.targets.kserve import PARTS
 pytestmark = pytest.mark.takes(110)
 
 _REPEATS = 100
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # this machine has other work
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # the machine has other load
 
 _MODEL = """\
 import numpy as np
@@ -85,7 +85,7 @@ _TINY_LLAMA = Path(__file__).parents[3] / "benchmarks/gpu_claims/tiny_llama.py"
 
 @contextmanager
 def mlserver_in(folder, port):
-    """MLServer with the models of a folder, while it serves."""
+    """Run MLServer with the models of a folder."""
     ports = {"HTTP": port, "GRPC": free_port(), "METRICS": free_port()}
     more = {f"MLSERVER_{name}_PORT": str(number) for name, number in ports.items()}
     more |= {"MLSERVER_PARALLEL_WORKERS": "0", "MLSERVER_HOST": "127.0.0.1", **_ONE_THREAD}
@@ -107,9 +107,9 @@ def mlserver(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def triton(tmp_path_factory):
-    """The server that the wheel of PyTriton carries, with its Python backend.
+    """Run the server from PyTriton's wheel with its Python backend.
 
-    Its bindings are from before numpy 2: with that every output has no bytes (which the canary reports).
+    The backend was built before numpy 2, with which every output is empty (the canary reports this).
     """
     if sys.version_info >= (3, 13):
         pytest.skip("the numpy that Triton's Python backend needs is not made for this Python")
@@ -129,9 +129,8 @@ def triton(tmp_path_factory):
     (folder / "models/dense/1").mkdir(parents=True)
     (folder / "models/dense/config.pbtxt").write_text(_TRITON_CONFIG)
     (folder / "models/dense/1/model.py").write_text(_TRITON.format(folders=[str(folder), str(packages)]))
-    (folder / "backends").symlink_to(
-        home / "backends"
-    )  # Triton starts the stub by an unquoted path in a shell
+    # the shell command of the stub has an unquoted path, so a link gives a path without spaces
+    (folder / "backends").symlink_to(home / "backends")
     port = free_port()
     command: list[str | Path] = [
         home / "bin/tritonserver", f"--model-repository={folder / 'models'}", f"--http-port={port}",
@@ -171,7 +170,7 @@ def test_the_phases_are_the_whole(server, mlserver, transformers):
     for target in (kserve, openai):
         timings = [measured(target)[0] for _ in range(_REPEATS // 5)]
         shares = [sum(timing.phases.values()) / timing.wall for timing in timings]
-        # Between phases Python takes some 40 µs; other work on the machine can only add time between two phases.
+        # Python takes about 40 µs between phases. Other load on the machine can only increase this time.
         between = min(timing.wall - sum(timing.phases.values()) for timing in timings)
         assert max(shares) <= 1.0 and (max(shares) >= 0.98 or between <= 60e-6)
     (timing, one), (_, other) = measured(openai), measured(openai)
@@ -180,7 +179,7 @@ def test_the_phases_are_the_whole(server, mlserver, transformers):
 
 
 def test_the_same_model_gives_the_same_answer_whatever_the_server_and_the_encoding(server, mlserver, triton):
-    """Three independent ways for a tensor: JSON by MLServer, JSON and binary by Triton. They agree on each number."""
+    """MLServer with JSON, and Triton with JSON and binary tensors: three independent ways give the same numbers."""
     urls = (mlserver, None), (triton, False), (triton, None)
     targets = [opened(kserve_target(url, "dense", binary=binary)) for url, binary in urls]
     environments = [target.environment() for target in targets]
@@ -234,13 +233,13 @@ def test_an_unknown_model_and_a_server_without_binary_data(server, mlserver, tri
     assert failure.value.reason == "error_answer"
 
 
-# What the pages say -------------------------------------------------------------------------------------------------
+# Statements of the pages -------------------------------------------------------------------------------------------
 
 PAGES = Path(__file__).parents[3] / "docs/targets"
 
 
 def unpack(page, folder, port, replaced):
-    """The files of a page's example, in ``folder``, at another port."""
+    """Write the files of a page's example into ``folder``, with another port."""
     text = (PAGES / page).read_text()
     files = re.findall(r"^`([\w./-]+)`:\n\n```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert "probe.yaml" in dict(files)
@@ -252,14 +251,14 @@ def unpack(page, folder, port, replaced):
 
 
 def once(folder, phases):
-    """What ``infercanary probe --once`` prints: with these phases, and nothing amiss."""
+    """Run ``infercanary probe --once`` and return its output, after a check of phases and faults."""
     canaries = (folder / "probe.yaml").read_text().partition("canaries:")[2]
     code, out, said = run_probe(folder, canaries, "--once", modules=folder)
     assert code == 0, out + said
     assert "output_changed" not in out
     [parts] = re.findall(r"^  phases +((?:.+\n)+?)  \w", out, re.MULTILINE)
     shown = re.findall(r"([a-z][a-z ]*) [\d.]+ [µm]?s", " ".join(parts.split()))
-    # An answer in one packet has no time to receive.
+    # If the answer arrives in one packet, there is no phase to receive it.
     assert shown in (phases, [name for name in phases if name != "receive"]), out
     return out
 
@@ -279,7 +278,7 @@ def test_the_page_of_http(tmp_path):
     with serving([sys.executable, "server.py"], f"http://127.0.0.1:{port}/", tmp_path):
         once(tmp_path, ["send", "wait", "receive"])
         result = infercanary.time(make("http", canary["options"]), runs=2)
-    # It took 43.7 ms for two sums, while it sent header and body in two packets: the client's ACK is delayed.
+    # When the server sent header and body in two packets, two sums took 43.7 ms, because the client's ACK is delayed.
     assert min(min(run.latencies) for run in result.runs) < 0.03, result
 
 

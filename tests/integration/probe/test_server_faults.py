@@ -1,4 +1,4 @@
-"""Faults of a server, for each target: every fault has its own reason, and none blocks the probe."""
+"""Faults of a server, for each target: every fault has a separate reason, and none blocks the probe."""
 
 import math
 import re
@@ -31,7 +31,7 @@ def made(kind, server, **options):
 
 
 def once(target):
-    """A run as the probe has it, with one repeat."""
+    """Run once like the probe, with one repeat."""
     target.prepare()
     found = values_of(target)
     target.readings()
@@ -85,9 +85,9 @@ def test_each_fault_has_its_reason_and_an_end(server, kind, fault, reason, words
     assert once(target) == good, "a broken connection is not used again"
 
 
-# Odd and hostile answers, byte by byte: a name, what comes of it, and the answer, as faulty.py has it. It is read as
-# RFC 9112 has it, and the connection used again (`kept`) or not (`anew`: the server goes on, `closes` it, or closes it
-# `on reuse`); or it is refused for a reason, with these words.
+# Odd and hostile answers, byte by byte: name, result, and the answer in the form of faulty.py. A valid answer by RFC
+# 9112 is read, and its connection is reused (`kept`) or not (`anew`; `closes`: the server closes it; `on reuse`: the
+# server closes it at the next request). Otherwise the answer is refused for a reason, with these words.
 ANSWERS = r"""
 good | kept | $ok~$json~$length~~$body
 early hints | kept | HTTP/1.1 103 Early Hints~Link: </a.css>; rel=preload~~...$ok~$json~$length~~$body
@@ -148,7 +148,7 @@ def test_an_answer_is_read_or_refused_in_bounds(server, case):
     name, outcome, answer = case.split(" | ")
     reason, _, words = outcome.partition(" ")
     is_read = reason in ("kept", "anew", "closes", "on")
-    # Endless answers must end by their size, slow ones by the time.
+    # The size limit must end endless answers, and the deadline slow ones.
     seconds = 0.5 if reason == "timed_out" else 20
     target = opened(
         http_target(
@@ -262,7 +262,7 @@ def failures(seen):
 
 
 def watch(probe, condition):
-    """The first report for which the condition holds."""
+    """Wait for a report that meets the condition."""
     return until(lambda: condition(s := fetch(probe.address)) and s)
 
 
@@ -290,14 +290,14 @@ def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(start
             assert seen.value("infercanary_run_median_seconds", "c") is None
             assert seen.value("infercanary_server_seconds", "c", "queue") is None
         server.fault = ""
-        # The fault may have been met by one more run, in its middle, and not by any other reason.
+        # A further run may also have met the fault, but there must be no other reason.
         before = failures(in_state(probe.address, "c", "steady"))
     watch(probe, lambda s: s.value("infercanary_server_seconds", "c", "queue"))
     assert set(before) <= {*COUNTED.values()}
 
 
 class Gateway(Faulty):
-    """Refuses inferences once ``allowed`` are used up; every third one meets ``broken``."""
+    """Refuses inferences after ``allowed`` ones; every third inference has the fault ``broken``."""
 
     allowed = 10**6
     asked = 0
@@ -318,7 +318,7 @@ def test_a_canary_behind_a_rate_limit_waits_and_then_asks_half_as_often(started,
         seen = watch(probe, lambda s: failures(s).get("rate_limited"))
         [detail] = [p.labels for p in seen.families["infercanary_canary_failure_info"].points]
         assert seen.state("c") == "failing" and detail[1] == "rate_limited" and "429" in detail[2]
-        server.allowed = 12  # warm-up ends there, and half of it is what a run makes
+        server.allowed = 12  # enough to finish a warm-up with half of a run's repeats
         in_state(probe.address, "c", "warming", "steady")
         server.allowed = 10**6
         seen = watch(probe, lambda s: s.runs("c", "ok"))
@@ -344,7 +344,9 @@ def test_a_run_is_as_good_as_each_of_its_answers(started, kind, fault):
 
 
 def test_a_server_that_is_there_late_or_killed_is_found_when_it_is_back(started, monkeypatch):
-    """Waiting for it is no cost: the next attempt must not be as far away as after a model that was loaded in vain."""
+    """Waiting for the server costs nothing, so the next attempt must not be as late as after a failed load of
+    a model.
+    """
     monkeypatch.setattr("infercanary.probe.canary._REOPEN_SECONDS", (0.2, 3600.0))
     port = free_port()
     probe = started(

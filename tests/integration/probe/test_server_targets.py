@@ -1,4 +1,4 @@
-"""Targets for servers: the sent bytes, connection by connection, and secrets that must never be shown."""
+"""Targets for servers: sent bytes, connections, and secrets that must never be shown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def openai(server, **options):
 
 
 def asked(server):
-    """The documents of all inferences."""
+    """Return the documents of all inferences."""
     return [json.loads(body) for line, _, body in server.requests if line.startswith("POST")]
 
 
@@ -44,7 +44,7 @@ def reported(target):
     return {reading.labels: reading.value for reading in target.readings()}
 
 
-# The connection -----------------------------------------------------------------------------------------------------
+# Connections --------------------------------------------------------------------------------------------------------
 
 
 def test_one_connection_is_kept_and_made_before_what_is_timed(server):
@@ -76,7 +76,9 @@ def test_parsing_after_the_last_byte_is_in_no_latency(server, monkeypatch):
 
 
 def test_an_address_from_which_nothing_comes_back_leaves_time_for_the_next(server, monkeypatch):
-    """A network that drops IPv6: a listener whose backlog is full drops what asks for a connection."""
+    """Simulates a network that drops IPv6: the listener's queue is full, so the kernel drops requests for
+    connections.
+    """
     with full_backlog() as dead:
         ports, really = (dead, server.port), socket.getaddrinfo
         found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port)) for port in ports]
@@ -218,7 +220,7 @@ def test_what_a_list_of_models_says_of_the_one_that_is_asked(server):
     target = openai(server)
     assert target.identity() == "", "it is not in the list"
     listed = {"id": "m", "root": "/models/m-7b", "meta": {"n_params": 7, "size": 9, "n_ctx": 1}}
-    for created in (1, 2):  # of the request, in most servers
+    for created in (1, 2):  # most servers send the time of the request
         server.models = [{"id": "other"}, {**listed, "created": created}]
         assert target.identity() == "server: m, root /models/m-7b, n_params 7, size 9"
     server.models = [{"id": "m", "root": "m", "meta": None}]
@@ -241,7 +243,7 @@ def test_the_servers_own_times_in_the_heads_of_its_answers(server, kind):
     assert target.readings() == []
 
 
-# Inputs given in the settings, declared by the server (`X` is INPUT), and the message.
+# Inputs in the settings, inputs declared by the server (`X` is INPUT), and the message.
 NO_INPUTS = r"""
 null | [] | inputs: the server does not report the inputs of `double`
 null | [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}] | inputs[0].shape: the server reports [-1, 4] of `x`
@@ -272,7 +274,7 @@ def test_inputs_that_the_user_gives(server):
     target = kserve(server, inputs=[given], binary=False)
     assert values_of(target) == [3.0, 4.0, 6.0, 8.0]
     assert asked(server)[-1]["inputs"][0]["parameters"] == {"content_type": "np"}
-    server.fault = "wrong_shape"  # which the metadata leaves open, and the first answer does not
+    server.fault = "wrong_shape"  # the metadata leaves the shape open, and the first answer defines it
     with pytest.raises(Failure, match=r"FP32 \[1, 3\], and FP32 \[1, 4\]"):
         values_of(target)
 
@@ -288,7 +290,7 @@ def test_a_stream_is_timed_to_its_first_token_and_between_tokens(server, api, ha
     assert (found.text, found.tokens, target.output_tokens) == ("Once upon a time", 4, 4)
     phases = timing.phases
     assert set(phases) == {"send", "first_token", "tokens"} and sum(phases.values()) <= timing.wall
-    # The server waits 2 ms before each event; how much of it passes before `send` has returned, the kernel decides.
+    # The server waits 2 ms before each event. The kernel decides how much of this is before the return of `send`.
     before, last = (2, 6) if api == "chat" else (1, 5)
     assert phases["send"] + phases["first_token"] >= 0.002 * before and timing.wall >= 0.002 * last
     assert 0 < found.between <= (timing.wall - phases["send"]) / 3
@@ -304,7 +306,9 @@ def test_a_stream_is_timed_to_its_first_token_and_between_tokens(server, api, ha
 
 
 def stream(text):
-    """Events: ``=stop`` ends choice 0, ``1=stop`` choice 1, ``D`` all; ``{…}`` is a frame, ``!…`` bytes."""
+    """Parse events: ``=stop`` ends choice 0, ``1=stop`` choice 1, ``D`` all choices; ``{…}`` is a frame,
+    ``!…`` bytes.
+    """
     made = ""
     for part in text.split("|"):
         index, sign, rest = part.partition("=")
@@ -317,7 +321,7 @@ def stream(text):
     return made
 
 
-# Events as above, and the completion's tokens and text, or why it failed, with these words.
+# Events as above, then tokens and text of the completion, or the reason of the failure with these words.
 STREAMS = r"""
 Once| upon|=stop => 2 Once upon
 Once| upon|D => 2 Once upon
@@ -383,7 +387,7 @@ def test_each_prompt_is_new_to_the_server_and_the_plain_one_is_beside_it(server,
         for _ in range(3):
             measured(target)
     prompts = [body["messages"][0]["content"] if api == "chat" else body["prompt"] for body in asked(server)]
-    # The first plain one of all only fills the server's cache.
+    # The very first plain prompt only fills the server's cache.
     assert [text == "Say it" for text in prompts] == [True, True, *[False] * 3, True, *[False] * 3]
     salted = [text for text in prompts if SALT.match(text)]
     assert len(set(salted)) == 6, "no two are alike"
@@ -395,7 +399,7 @@ def test_each_prompt_is_new_to_the_server_and_the_plain_one_is_beside_it(server,
 
 
 def test_the_output_check_is_of_text_and_count_of_the_plain_prompt(server):
-    """A salted one may have any answer."""
+    """The output of a salted prompt may vary."""
     target = openai(server)
     found = [values_of(target)]
     for words in (["Twice", " upon", " a", " time"], ["Twice", " upon", " a time"]):
@@ -428,13 +432,13 @@ def test_a_salt_stands_before_all_that_is_said(server):
     ("shows", "tokens", "hidden", "between"),
     [
         (False, 4, None, 1.0),
-        (False, 504, 500, 1.0),  # it thought before the first piece, and showed none of it
-        (True, 7, 4, 0.5),  # what it thought came as text
-        (False, 4, 4, None),  # a count that cannot be: nothing is said of the time between
+        (False, 504, 500, 1.0),  # hidden reasoning before the first piece
+        (True, 7, 4, 0.5),  # the reasoning was sent as text
+        (False, 4, 4, None),  # an impossible number of tokens: no time between tokens
     ],
 )
 def test_tokens_that_a_server_keeps_to_itself_are_not_between_two(shows, tokens, hidden, between):
-    """A text in four pieces, one each second."""
+    """The text arrives in four pieces, one each second."""
     made = completion.Stream(Server(ServerOptions(url="http://h:1")))
     for number in range(4):
         delta = {"reasoning_content": "hm"} if shows and number < 2 else {"content": "word"}
@@ -446,11 +450,11 @@ def test_tokens_that_a_server_keeps_to_itself_are_not_between_two(shows, tokens,
     assert (found.tokens, found.between) == (tokens, between)
 
 
-# Any other ----------------------------------------------------------------------------------------------------------
+# Any HTTP server ----------------------------------------------------------------------------------------------------
 
 
 EXACT = '{"score": 0.5, "labels": ["a", "b"], "more": [[1, 2], [3]]}'
-# A fault, a path, what is expected, and the values or the reason.
+# Fault, path, expected parts, and the values or the reason.
 EXPECTED = r"""
  | /score?k=1 | {"json": {"labels": ["a", "b"]}, "values": ["/more", "/score"]} | [1.0, 2.0, 3.0, 0.5]
  | /score | {} | []

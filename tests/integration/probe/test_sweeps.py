@@ -1,4 +1,4 @@
-"""Sweeps of real torch models on the CPU and of a server, by a separate probe and by a probe in a server's process."""
+"""Sweeps of real torch models on the CPU and of a server, by a separate probe and in a server's process."""
 
 import time
 
@@ -28,7 +28,7 @@ def sweeping(folder, canaries, duty_cap=1):
 
 
 def point(seen, batch, concurrency=1):
-    """Latency and rate."""
+    """Return latency and rate of a point."""
     labels = "c", str(batch), str(concurrency)
     latency = seen.value("infercanary_sweep_latency_seconds", *labels)
     rate = seen.value("infercanary_sweep_samples_per_second", *labels)
@@ -52,11 +52,13 @@ def test_throughput_against_latency(tmp_path):
         first = probe.until(has_swept)
         for batch, concurrency in loads:
             latency, rate = point(first, batch, concurrency)
-            # A mean is half of the median at least: so the rate has a bound, however busy the machine is.
+            # The mean is at least half of the median, so the rate has a limit even on a busy machine.
             assert 0 < rate * latency <= 2.0 * batch * concurrency * 1.05
 
         def grows(seen):
-            """More samples take longer, and more are done in a second; not in each sweep, where others use the CPUs."""
+            """More samples take longer, but more are done per second. With other load this need not hold in
+            each sweep.
+            """
             slow, fast = point(seen, 1), point(seen, 64)
             return fast[0] > slow[0] and fast[1] > 1.5 * slow[1]
 
@@ -65,7 +67,7 @@ def test_throughput_against_latency(tmp_path):
         assert "infercanary_sweep_peak_memory_bytes" not in families, "nothing is invented on a CPU"
         assert before < (has_swept(seen) or 0) <= time.time()
         assert seen.runs("c", "ok") >= 3, "runs go on meanwhile"
-        # What a point gave is with the next run, and with that one alone.
+        # Only the run after a sweep reports the sweep's values.
         seen = probe.ran(runs=seen.runs("c", "ok") + 1)
         for load in loads:
             name = throughput_of(*load)
@@ -91,9 +93,9 @@ def test_a_point_that_hangs_holds_up_neither_runs_nor_the_end(tmp_path):
     assert "canary c: the sweep still hangs" in probe.output()
 
 
-@pytest.mark.campaign  # a minute of waiting for sweeps; tests/unit has the budget's arithmetic
+@pytest.mark.campaign  # waits a minute for sweeps; tests/unit tests the arithmetic of the budget
 def test_the_cap_is_held_with_sweeps_and_runs_go_on(tmp_path):
-    """A cap of 20 %, of which the sweep asks for all: it gets half, and comes every 4 s, not every 2 s."""
+    """The cap is 20 %, and the sweep needs all of it. It gets half, so it runs every 4 s instead of every 2 s."""
     canaries = canary("batches: [1, 16], seconds: 0.4, every_seconds: 2")
     with sweeping(tmp_path, canaries, duty_cap=0.2) as probe:
         begin = time.monotonic()
@@ -102,7 +104,7 @@ def test_the_cap_is_held_with_sweeps_and_runs_go_on(tmp_path):
         assert first.value("infercanary_sweep_interval_seconds", "c") == pytest.approx(4.0)
 
         def is_paid_back(seen):
-            """What a run or a sweep takes too long, because of others, is paid back; and runs go on."""
+            """Runs or sweeps that take too long because of other load are compensated later, and runs continue."""
             busy = seen.value("infercanary_busy_seconds_total") or 0.0
             is_within = busy <= 0.2 * (time.monotonic() - begin)
             return has_swept(seen) != has_swept(first) and seen.runs("c", "ok") >= 20 and is_within
@@ -117,7 +119,7 @@ def test_no_sweep_beside_a_canary_that_opens(started):
         sweeps={"c": Sweep(batches=(1,), seconds=1, every_seconds=1)},
         open_timeout_seconds=1,
     )
-    # Due every two seconds, and runs have gone on for more than three.
+    # A sweep is due every two seconds, and runs have continued for more than three.
     seen = until(lambda: (s := fetch(probe.address)).runs("c", "ok") >= 32 and s)
     assert not has_swept(seen)
     assert all("beside_canary" in run.tags for run in seen.report.runs if run.canary == "c")

@@ -1,4 +1,4 @@
-"""Canaries that depend on one resource each: memory copies, a file, or a CPU."""
+"""Canaries that each depend on one resource: memory copies, a file, or a CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Work(Target):
-    """What they have in common."""
+    """Common parts of the targets."""
 
     def open(self) -> None: ...
 
@@ -31,7 +31,7 @@ class Work(Target):
 
 
 class Copy(Work):
-    """Copies 8 MB: more than a core's own caches hold."""
+    """Copies 8 MB, more than a core's own caches hold."""
 
     def open(self) -> None:
         self._source, self._copy = np.ones(1 << 20), np.ones(1 << 20)
@@ -41,7 +41,7 @@ class Copy(Work):
 
 
 class _Forgetful(HostClock):
-    """Before each repeat, outside of its time, the kernel forgets what it knows of a file."""
+    """Drops a file from the page cache before each repeat, outside of the measured time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -53,7 +53,7 @@ class _Forgetful(HostClock):
 
 
 class Read(Work):
-    """Reads a file; where it is ``forgotten``, from the disk each time."""
+    """Reads a file; if ``forgotten``, from the disk each time."""
 
     def __init__(self, path: str, forgotten: bool = False) -> None:
         self._path = Path(path)
@@ -65,14 +65,14 @@ class Read(Work):
 
 
 class Spin(Work):
-    """Computes for several turns of the scheduler: what is shorter is often over before it loses its CPU."""
+    """Computes for several time slices of the scheduler, because shorter work often ends before it loses its CPU."""
 
     def work(self) -> None:
         sum(range(700_000))
 
 
 def convolutions() -> Any:
-    """Convolutions of torch, which oneDNN and OpenMP's threads compute."""
+    """Return convolutions of torch, which oneDNN computes with OpenMP's threads."""
     import torch
 
     return torch.nn.Sequential(*(torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(3)))

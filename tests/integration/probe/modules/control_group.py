@@ -21,11 +21,11 @@ class Group(NamedTuple):
     folder: Path
 
     def joining(self, *command: str) -> list[str]:
-        """The command as one that enters the group first."""
+        """Return the command, preceded by a shell that joins the group."""
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.folder / "cgroup.procs"), *command]
 
     def kills(self) -> int:
-        """How many processes the kernel ended in it for memory."""
+        """Return the number of processes that the kernel killed for memory in this group."""
         for name in ("memory.events", "memory.oom_control"):
             with suppress(OSError):
                 found = re.search(r"^oom_kill (\d+)$", (self.folder / name).read_text(), re.MULTILINE)
@@ -36,7 +36,7 @@ class Group(NamedTuple):
 
 @contextmanager
 def limited(size: int) -> Iterator[Group]:
-    """A group while the context lasts; skips where none can be made."""
+    """Make a group for the block; skip the test if this is not possible."""
     paths = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
     is_v2 = (_MOUNT / "cgroup.controllers").exists()
     path = paths.get("" if is_v2 else "memory", "/").lstrip("/")

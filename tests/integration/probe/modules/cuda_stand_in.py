@@ -18,17 +18,17 @@ needs_cc = pytest.mark.skipif(
 
 
 def build(folder: Path, *flags: str) -> Path:
-    """Compile it into ``folder``, which is then for ``LD_LIBRARY_PATH``."""
+    """Compile the library into ``folder``, and return this folder for ``LD_LIBRARY_PATH``."""
     return _compile(folder, "libcuda.so.1", SOURCE, *flags)
 
 
 def build_cupti(folder: Path) -> Path:
-    """Compile the stand-in for CUPTI beside that of CUDA, which is there already."""
+    """Compile the stand-in for CUPTI into a folder with the stand-in for CUDA."""
     return _compile(folder, "libcupti.so.19", SOURCE.with_name("cupti.c"), f"-L{folder}", "-l:libcuda.so.1")
 
 
 def build_nvml(folder: Path, *flags: str) -> Path:
-    """Compile the stand-in for NVML, whose script is ``$FAKE_NVML``."""
+    """Compile the stand-in for NVML, which reads its script from ``$FAKE_NVML``."""
     return _compile(folder, "libnvidia-ml.so.1", SOURCE.parents[1] / "fake_nvml/nvml.c", *flags)
 
 

@@ -1,6 +1,6 @@
-"""A small inference server with configurable faults: Open Inference Protocol, OpenAI's stream, and plain HTTP.
+"""A small inference server with faults: Open Inference Protocol, OpenAI's stream, and plain HTTP.
 
-The server uses raw sockets, because an HTTP library would not send most faults. Run as a program, it serves at a port.
+The server uses raw sockets, because an HTTP library would not send most faults. As a program, it serves at a port.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ F = TypeVar("F", bound="Faulty")
 INPUT = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
 OUTPUT = INPUT | {"name": "y"}
 MAX_BYTES = 200_000
-"""More than any answer that is right."""
+"""More bytes than any valid answer."""
 BODY = b'{"scores":[1.0,2.0,3.0]}'
 GOOD = "$ok~$json~$length~~$body"
 
-# Faults: the answer to an inference, or to the path whose end stands before `@`. In an answer `~` is the end of a line,
-# `#` the length of what follows the head, `...` a pause between two packets, what follows `>>` is sent again and again,
-# and `!` at its end closes the connection.
+# Faults: the answer to an inference, or to a path with the end before `@`. `~` is the end of a line, `#` the length of
+# the body, `...` a pause between two packets. The text after `>>` is sent repeatedly. A final `!` closes the
+# connection.
 FAULTS = r"""
 not_ready | /ready@HTTP/1.1 503 Status~#~~
 says_not_ready | /ready@$ok~#~~{"ready": false}
@@ -79,7 +79,7 @@ WORDS = {
 
 
 def wire(text: str) -> bytes:
-    """The bytes of an answer, or of a part of one."""
+    """Return the bytes of an answer, or of a part of it."""
     raw = text.encode().decode("unicode_escape").encode("latin-1").replace(b"~", b"\r\n")
     for word, meant in WORDS.items():
         raw = raw.replace(word.encode(), meant)
@@ -89,7 +89,7 @@ def wire(text: str) -> bytes:
 
 @contextmanager
 def full_backlog() -> Iterator[int]:
-    """A port from which nothing comes back: the kernel drops what asks for a connection."""
+    """Yield a port that never answers: its queue is full, so the kernel drops requests for connections."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
@@ -102,29 +102,29 @@ def full_backlog() -> Iterator[int]:
 
 
 class Faulty:
-    """Serves at ``127.0.0.1:port`` until it is stopped. ``fault`` and ``script`` are read at each request."""
+    """Serves at ``127.0.0.1:port``. ``fault`` and ``script`` are read at each request."""
 
     def __init__(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.fault = ""
-        """One of ``FAULTS``, or reset, wrong_answer, not_finite."""
+        """A key of ``FAULTS``, or reset, wrong_answer, not_finite."""
         self.script = ""
-        """An answer to inferences, in place of that of a fault."""
+        """Answer to inferences, instead of a fault's answer."""
         self.answers_once = False
-        """Whether the second request on a connection closes it."""
+        """True to close a connection at its second request."""
         self.words = ["Once", " upon", " a", " time"]
         self.has_usage = True
         self.streams = ""
-        """The events of each completion, instead of those of ``words``."""
+        """Events of each completion, instead of events from ``words``."""
         self.model: dict[str, Any] = {"name": "double", "platform": "test", "versions": ["1"]}
         self.model |= {"inputs": [INPUT], "outputs": [OUTPUT]}
         self.extensions = ["binary_tensor_data", "statistics"]
         self.config: dict[str, Any] = {}
         self.models: list[dict[str, Any]] = []
         self.heads: list[str] = []
-        """More lines for the head of an answer."""
+        """Additional lines for the head of an answer."""
         self.connections = 0
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
-        """Request line, headers and body of each."""
+        """Request line, headers and body of each request."""
         self._count = 0
         self._tls = tls
         self._ends = threading.Event()
@@ -138,7 +138,7 @@ class Faulty:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """No connection is taken or kept any more."""
+        """Close all connections, and accept no more."""
         self._ends.set()
         for connected in (self._listener, *self._open):
             with suppress(OSError):
@@ -241,7 +241,9 @@ class Faulty:
         return self._send(connected, 200, kind, head + struct.pack("<4f", *values))
 
     def _stream(self, connected: socket.socket, is_chat: bool) -> None:
-        """As https://platform.openai.com/docs/api-reference/chat-streaming has it: role, text, end, usage, [DONE]."""
+        """Stream in the form of https://platform.openai.com/docs/api-reference/chat-streaming: role, text,
+        end, usage, [DONE].
+        """
         kind = "chat.completion.chunk" if is_chat else "text_completion"
 
         def event(choices: list[Any], usage: Any = None) -> str:

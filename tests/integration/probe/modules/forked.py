@@ -26,7 +26,7 @@ _CONTEXT.set_forkserver_preload(
 def begin(
     call: Callable[..., None], folder: Path, *arguments: Any, **environment: str
 ) -> tuple[BaseProcess, Connection]:
-    """A process that has loaded the libraries of a folder and calls this, with its end of a pipe; and the other end."""
+    """Start a process that loads the libraries of a folder and runs ``call`` with a pipe; return process and pipe."""
     ours, theirs = _CONTEXT.Pipe()
     process = _CONTEXT.Process(target=_run, args=(theirs, call, folder, arguments, environment), daemon=True)
     process.start()
@@ -37,13 +37,12 @@ def begin(
 def run_forked(
     folder: Path, code: str, *, environment: dict[str, str] | None = None, **names: Any
 ) -> dict[str, Any]:
-    """What code leaves in ``found``, with these names and the libraries of a folder."""
+    """Run code with these names and the libraries of a folder, and return its ``found``."""
     process, pipe = begin(_execute, folder, code, names, **environment or {})
     with pipe:
         assert pipe.poll(120), "it hangs"
-        left: dict[str, Any] = json.loads(
-            pipe.recv()
-        )  # an EOFError where it raised, and says why on standard error
+        # EOFError if the code raised, with the reason on standard error
+        left: dict[str, Any] = json.loads(pipe.recv())
     process.join(20)
     assert process.exitcode == 0
     return left
@@ -58,7 +57,7 @@ def _run(
 ) -> None:
     os.environ.update(environment)
     for library in sorted(folder.glob("lib*.so*")):
-        CDLL(str(library), RTLD_GLOBAL)  # the loader then has it under its own name
+        CDLL(str(library), RTLD_GLOBAL)  # so that the loader knows the library by its own name
     call(pipe, *arguments)
 
 

@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 class Growing:
-    """Takes ``mib`` MiB at ``rate`` MiB a second, and keeps it."""
+    """Allocates ``mib`` MiB at ``rate`` MiB a second, and keeps it."""
 
     def __init__(self, mib: int, rate: float = 150.0) -> None:
         self._mib, self._rate = mib, rate
@@ -40,7 +40,7 @@ class Growing:
 
 
 class Leaping(Growing):
-    """Takes it all in one call of C code."""
+    """Allocates all memory in one call of C code."""
 
     def open(self) -> None:
         self._held.append(bytearray(b"x" * (self._mib * MIB)))

@@ -8,7 +8,7 @@ import torch
 
 
 class Holding(torch.nn.Module):  # type: ignore[misc]
-    """A few layers beside memory that was written to, as weights are."""
+    """A few layers, and memory that was written to, like weights."""
 
     def __init__(self) -> None:
         super().__init__()

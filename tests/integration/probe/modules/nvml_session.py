@@ -1,4 +1,6 @@
-"""Takes an NVML sample for each command and prints the result, because pynvml loads its library only once."""
+"""Takes an NVML sample for each command, and returns the result. One process is needed, because pynvml loads
+its library only once.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,6 @@ from infercanary.probe.sampling import Guard
 
 
 class Said(logging.Handler):
-    """Keeps the messages."""
-
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
@@ -30,7 +30,7 @@ class Said(logging.Handler):
 
 
 def held() -> int:
-    """What the stand-in created and has not released; -1 where another library was loaded, or none."""
+    """Return the number of objects that the stand-in created and did not release; -1 without the stand-in."""
     import pynvml
 
     return getattr(pynvml.nvmlLib, "fakeHeld", lambda: -1)()
@@ -46,7 +46,7 @@ def serve(pipe: Connection, script: Path) -> None:
     guard = Guard(sampler, tally)
 
     def sample(lines: list[str]) -> dict[str, Any]:
-        # A machine that is busy is no driver that hangs.
+        # A busy machine must not look like a driver that hangs.
         sampling._DEADLINE_SECONDS = 0.5 if any(line.endswith(" -1") for line in lines) else 20.0
         guard.sample(sampling._DEADLINE_SECONDS)
         own = {family.name: family.points[0].value for family in tally.families()}
@@ -63,7 +63,7 @@ def serve(pipe: Connection, script: Path) -> None:
         order = pipe.recv()
         new = script.with_suffix(".new")
         new.write_text("\n".join(order["lines"]))
-        new.replace(script)  # in one piece: a call that hangs reads it all the time
+        new.replace(script)  # atomic, because a hanging call reads the script repeatedly
         minutes += order.get("minutes", 0)
         answer: dict[str, Any]
         if order.get("close"):

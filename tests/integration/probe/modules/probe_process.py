@@ -19,7 +19,7 @@ PROBE = (sys.executable, "-m", "infercanary", "probe")
 
 
 def scripted(kind: str = "Scripted", **options: object) -> str:
-    """A canary of the settings, with a target of ``scripted.py``."""
+    """Return a canary of the settings, with a target of ``scripted.py``."""
     return f"{{target: 'scripted:{kind}', options: {{{', '.join(f'{k}: {v}' for k, v in options.items())}}}}}"
 
 
@@ -31,7 +31,7 @@ def run_probe(
     modules: Path = MODULES,
     **environment: str,
 ) -> tuple[int, str, str]:
-    """The exit code of the command with these arguments and settings, and what it printed where."""
+    """Run the command with these arguments and settings; return exit code, standard output and standard error."""
     config = folder / "probe.yaml"
     config.write_text(f"{settings}\ncanaries: {canaries}\n")
     done = subprocess.run(
@@ -43,16 +43,16 @@ def run_probe(
 
 
 class ProbeProcess:
-    """Started at once, and killed at the end of a ``with``.
+    """A probe process, which starts at once and is killed at the end of a ``with`` block.
 
     Args:
-        folder: For its settings and its output.
-        canaries: Of the settings, as YAML.
-        settings: More lines of them.
-        duty_cap: Of the settings.
-        modules: The working folder, where canaries' modules are.
-        command: What comes before ``--config``.
-        environment: Beside that of the tests.
+        folder: Folder for settings and output.
+        canaries: Canaries of the settings, as YAML.
+        settings: Additional lines of the settings.
+        duty_cap: Setting `duty_cap`.
+        modules: Working folder with the canaries' modules.
+        command: Command before ``--config``.
+        environment: Additional environment variables.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class ProbeProcess:
         self.process.wait()
 
     def until(self, condition: Callable[[Seen], Any], what: str = "it did not happen") -> Seen:
-        """The first report that fits."""
+        """Wait for a report that meets the condition."""
 
         def seen() -> Seen | None:
             assert self.process.poll() is None, self.output()
             try:
                 report = fetch(self.address)
-            except (OSError, HTTPException):  # it does not listen yet, or starts anew
+            except (OSError, HTTPException):  # the process does not serve yet, or restarts
                 return None
             return report if condition(report) else None
 
@@ -102,14 +102,14 @@ class ProbeProcess:
         return found
 
     def ran(self, canary: str = "c", runs: float = 1, outcome: str = "ok") -> Seen:
-        """The report once the canary has so many runs that ended so."""
+        """Wait until the canary has this number of runs with this outcome."""
         return self.until(lambda seen: seen.runs(canary, outcome) >= runs, f"no {runs} runs of {canary}")
 
     def output(self) -> str:
         return self._log.read_text()
 
     def end(self, number: int = signal.SIGTERM, seconds: float = 25) -> int:
-        """The exit code after a signal, long before the deadline of a run (30 s) even on a busy machine."""
+        """Send a signal and return the exit code. The wait is shorter than the deadline of a run (30 s)."""
         self.process.send_signal(number)
         code = self.process.wait(seconds)
         assert "Traceback" not in self.output()

@@ -30,7 +30,7 @@ _START_SECONDS = 120
 class _Wanted(NamedTuple):
     requirements: Sequence[str]
     beside: bool = False
-    """It sees this interpreter's packages too."""
+    """True if the environment also uses the packages of this interpreter."""
     dependencies: bool = True
 
 
@@ -42,10 +42,10 @@ ENVIRONMENTS = {
 
 
 def environment(name: str) -> Path:
-    """The folder of the environment of one server. The first use makes it, which takes up to a minute."""
+    """Return the folder of a server's environment. The first use makes the environment, which takes up to a minute."""
     folder = Path(sys.prefix) / "servers" / f"{name}-{sys.version_info[0]}.{sys.version_info[1]}"
     folder.parent.mkdir(exist_ok=True)
-    # Another process of the tests may want it too.
+    # Another test process may need this environment at the same time.
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return _made(name, folder, *ENVIRONMENTS[name])
@@ -77,7 +77,7 @@ def _made(name: str, folder: Path, requirements: Sequence[str], beside: bool, de
 def serving(
     command: Sequence[str | Path], ready: str, folder: Path, more: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """``command`` in ``folder`` while it serves; it does when ``ready``, an address, answers at all."""
+    """Run ``command`` in ``folder`` during the block, after the address ``ready`` gives any answer."""
     log = folder / "server.log"
     with log.open("wb") as out:
         process = subprocess.Popen(

@@ -14,9 +14,9 @@ LONG = 120.0
 
 
 class Scripted(Target):
-    """``script`` maps a method to what it does: ok, raise, exit, interrupt, hang, nan, nothing, junk, mistake, usage.
+    """``script`` maps a method to its behaviour: ok, raise, exit, interrupt, hang, nan, nothing, junk, mistake, usage.
 
-    ``script`` is read at each call, so a test can break and repair a target while it is run.
+    ``script`` is read at each call, so a test can break and repair a target while it runs.
     """
 
     def __init__(self, seconds: float = 0.001, **script: str) -> None:
@@ -25,7 +25,7 @@ class Scripted(Target):
         self.calls: list[tuple[str, int]] = []
         self.clock: Any = HostClock()
         self.go_on = threading.Event()
-        """Set, every hang ends."""
+        """Ends every hang when set."""
         self._act("init")
 
     def open(self) -> None:
@@ -69,7 +69,7 @@ class Scripted(Target):
 
 
 class OnDevice(Scripted):
-    """One that says where it runs."""
+    """A target that reports its device."""
 
     def __init__(self, device: str = "cuda:0", seconds: float = 0.001, **script: str) -> None:
         super().__init__(seconds, **script)
@@ -77,7 +77,7 @@ class OnDevice(Scripted):
 
 
 class Sums:
-    """Not a target: it has no open()."""
+    """Not a target, because it has no open()."""
 
 
 def raises_type_error(size: int) -> Scripted:

@@ -34,6 +34,6 @@ def measured(target: Any) -> tuple[Timing, Any]:
 
 
 def values_of(target: Any) -> list[float]:
-    """The numbers of one inference."""
+    """Return the output values of one inference."""
     found: list[float] = target.values(measured(target)[1])
     return found

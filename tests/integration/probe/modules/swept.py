@@ -10,12 +10,12 @@ import torch
 
 
 def layers() -> torch.nn.Module:
-    """Some milliseconds for a batch of one; larger ones cost less for each sample."""
+    """Return layers that take some milliseconds for a batch of one, and less for each sample of larger batches."""
     return torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8)))
 
 
 class Fussy(torch.nn.Module):  # type: ignore[misc]
-    """Does ``act`` at each batch of 4."""
+    """Calls ``act`` at each batch of 4."""
 
     def __init__(self, act: Callable[[], Any]) -> None:
         super().__init__()

@@ -17,14 +17,14 @@ MODULES = Path(__file__).parent
 
 
 class Seen:
-    """A report, with its numbers at hand."""
+    """A report, with access to its values."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
         self.families: dict[str, Family] = {family.name: family for family in report.families}
 
     def value(self, name: str, *labels: str) -> float | None:
-        """The point with these labels, None where there is none; a histogram's is its count."""
+        """Return the value with these labels, or None; for a histogram, its count."""
         family = self.families.get(name)
         for point in family.points if family else ():
             if point.labels == labels:
@@ -41,7 +41,7 @@ class Seen:
 
 
 def fetch(address: str, since: str = "") -> Seen:
-    """Ask for the report, again while the port refuses: it gives no caller more than a small part of a CPU."""
+    """Fetch the report. Refused requests are repeated, because the port gives a caller only a small part of a CPU."""
 
     def ask() -> bytes | None:
         try:
@@ -62,7 +62,7 @@ def fetch(address: str, since: str = "") -> Seen:
 
 
 def ran(address: str, runs: int = 1, canary: str = "a", outcome: str = "ok", seconds: float = 60) -> Seen:
-    """The report once the canary has so many runs that ended so."""
+    """Wait until the canary has this number of runs with this outcome."""
     found: Seen = until(
         lambda: (seen := fetch(address)).runs(canary, outcome) >= runs and seen,
         f"no {runs} runs of {canary} that are {outcome}",
@@ -72,7 +72,7 @@ def ran(address: str, runs: int = 1, canary: str = "a", outcome: str = "ok", sec
 
 
 def until(condition: Callable[[], Any], what: str = "it did not happen", seconds: float = 60.0) -> Any:
-    """Wait for ``condition``; generous, since a busy machine must not fail a test."""
+    """Wait for ``condition``. The time is generous, because a busy machine must not fail a test."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, what
@@ -81,7 +81,7 @@ def until(condition: Callable[[], Any], what: str = "it did not happen", seconds
 
 
 def in_state(address: str, canary: str, *states: str) -> Seen:
-    """The first report in which the canary is in one of these states."""
+    """Wait until the canary is in one of these states."""
     seen: Seen = until(
         lambda: (s := fetch(address)).state(canary) in states and s, f"{canary} is not {states}"
     )
@@ -89,6 +89,6 @@ def in_state(address: str, canary: str, *states: str) -> Seen:
 
 
 def shown(address: str, metric: str, *labels: str) -> float:
-    """The value of a metric once it is there and not zero."""
+    """Wait until a metric has a value other than zero, and return it."""
     value: float = until(lambda: fetch(address).value(metric, *labels), f"no {metric} of {labels}")
     return value

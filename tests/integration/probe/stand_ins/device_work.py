@@ -17,7 +17,7 @@ def check(code):
 
 
 def held(what):
-    """How many contexts are pushed, streams are alive, and so on."""
+    """Return the number of live objects of a kind: pushed contexts, streams, and so on."""
     return library.fake_cuda_count(what.encode())
 
 

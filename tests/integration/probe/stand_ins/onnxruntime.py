@@ -25,7 +25,7 @@ GraphOptimizationLevel = SimpleNamespace(
 )
 
 dropped: list[tuple[str, int]] = []
-"""What was released, and how many contexts were current then."""
+"""Released objects, each with the number of current contexts at that time."""
 
 
 preloaded = 0
@@ -125,7 +125,7 @@ class InferenceSession:
         _, shape, address = binding.inputs[source["name"]]
         size = math.prod(shape) * TYPES[source["type"]]
         to = binding.outputs[target["name"]]
-        if to is None:  # by its own allocator
+        if to is None:  # with the library's own allocator
             binding.allocated = numpy.zeros(1)
             binding.found = shape
         else:

@@ -23,7 +23,7 @@ TensorFormat = Enum("TensorFormat", "LINEAR CHW4")
 ITEM = {"FLOAT": 4, "HALF": 2, "BF16": 2, "INT8": 1, "INT32": 4, "INT64": 8, "BOOL": 1, "UINT8": 1}
 
 dropped: list[tuple[str, int]] = []
-"""What was released, and how many contexts were current then."""
+"""Released objects, each with the number of current contexts at that time."""
 
 
 class ILogger:
@@ -143,7 +143,7 @@ class Context:
         target = next(name for name in names if not self._inputs(name))
         size = math.prod(self._shapes[source]) * ITEM[self._engine.get_tensor_dtype(source).name]
         self._copy.enqueue(stream, self._addresses[target], self._addresses[source], size)
-        if self.profiler is not None:  # as with the real one, layers are reported before this returns
+        if self.profiler is not None:  # like the real library, it reports layers before this call returns
             check(library.cuStreamSynchronize(c_void_p(stream)))
             for name, ms in self._engine._declared["layers"].items():
                 self.profiler.report_layer_time(name, ms)
