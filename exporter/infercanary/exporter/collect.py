@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 _LEAST_TIMEOUT_SECONDS = 3.0
 _MAX_BACKOFF_SECONDS = 60.0
 _QUICK_RETRIES = 3
-_COMPARE_SECONDS = 5.0  # comparing a thousand containers takes some milliseconds
+_COMPARE_SECONDS = 5.0  # time between comparisons, which take some milliseconds for a thousand containers
 
 
 def backoff(failed: int, poll_seconds: float) -> float:
@@ -118,7 +118,7 @@ class Collector:
             if key not in self.probes or probe.container.url != container.url:
                 self._start_polling(probe, container)
             self.probes[key], probe.container = probe, container
-            # A container with a wrong label must not make its service wait for a report.
+            # A container without the enabling label never reports. A rollout of its service must not wait for a report.
             if container.is_asked:
                 services[container.service_key].append(probe)
         self.ended = [(c, at) for c, at in self.ended if c.service_key not in services and at > now - 3600]
@@ -147,7 +147,7 @@ class Collector:
         self._tasks[probe.key] = WATCH.task("poll", partial(self._watch, probe, delay))
 
     def note_end(self, kill: MemoryKill) -> None:
-        """Count a memory kill of a container, and tell the judge which start it ended.
+        """Count a memory kill of a container, and tell the judge which start this kill ended.
 
         Args:
             kill: A memory kill found by a discovery.
@@ -215,9 +215,10 @@ class Collector:
     def _compare(self, now: float) -> None:
         """Find the CPUs and GPUs that containers share.
 
-        CPUs are compared only between discovered containers, which are on this host; those in the config's list may be
-        on other hosts. The result for a container is shown after its next poll: showing a thousand at once would block
-        the event loop. A container whose probe is down still counts as a neighbour, because the container still runs.
+        CPUs are compared only between discovered containers, which are on this host; containers in the config's list
+        may be on other hosts. The result for a container is shown after its next poll: showing a thousand results at
+        once would block the event loop. A container whose probe is down still counts as a neighbour, because the
+        container still runs.
         """
         probes = self.probes.items()
         shared = shared_cpus(probe.reported.cpus for _, probe in probes if probe.container.id)

@@ -71,7 +71,7 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def host_name(self) -> str:
-        """Name of this host for the starts in a shared store; empty for a file, which has starts of only one host."""
+        """Name of this host for its starts in a shared store; empty for a store in a file, which is for one host."""
         return (os.environ.get("NODE_NAME") or platform.node()) if stores.is_shared(self.store or "") else ""
 
 

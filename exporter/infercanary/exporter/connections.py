@@ -136,8 +136,8 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
 class Connections:
     """Accepts connections up to the limits.
 
-    A connection counts until its last request is handled. So clients that send a request and leave cannot pile up
-    work.
+    A connection counts until its last request is handled. So clients cannot pile up work by sending a request and
+    leaving.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ from infercanary.contract.report import LADDER, Family, HistogramValue, Kind, Po
 Key = tuple[str, ...]  # key of a container, or of the exporter's own lines
 
 _number: Callable[[float], str] = floatToGoString
-# cached, because counts repeat, mostly 0.
+# Cached, because most counts repeat: many are 0.
 _count: Callable[[int], str] = lru_cache(maxsize=1 << 14)(floatToGoString)
 _write_openmetrics: Callable[[Any], bytes] = generate_latest_openmetrics
 
@@ -79,7 +79,7 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
     """
     names, labels = sorted(identity), [point.labels for point in family.points]
     words = msgspec.json.encode((family.kind, family.name, family.help, family.labels, labels, names))
-    # ``words`` itself is not kept: the template has the same content.
+    # The key is a hash, which takes less memory than ``words``: the template already has the same content.
     key = blake2b(words, digest_size=16).digest()
     layout = _layouts.get(key)
     if layout is None:

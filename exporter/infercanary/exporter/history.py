@@ -60,7 +60,7 @@ class History(dict[str, deque[RunSummary]]):
     """Last runs of each canary; the number of runs and the number of canaries are limited."""
 
     def take(self, runs: Iterable[Run]) -> None:
-        """Add runs in order of time; they may be of several canaries."""
+        """Add runs of one or more canaries, in order of time."""
         for run in runs:
             summaries = self.pop(run.canary, None) or deque(maxlen=_RUNS)
             if summaries and summaries[-1].detail:  # only the last run's reason is shown

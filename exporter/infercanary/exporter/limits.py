@@ -52,14 +52,14 @@ EXCEEDED = Metric(
     "counter",
     "Times that the container's probe exceeded a budget, by budget.",
     ("budget",),
-    reading="Healthy is no increase. Causes: a crash loop, or labels that never repeat. [Each "
+    reading="Healthy is no increase. Causes: a crash loop, or label values that never repeat. [Each "
     "budget](exporter.md#budgets).",
 )
 REFUSED = Metric(
     "infercanary_refused_containers",
     "gauge",
     "Containers that were found but are not polled, because the exporter has too little memory.",
-    reading="Healthy is 0. The log names them: give the exporter more memory.",
+    reading="Healthy is 0. Above 0, give the exporter more memory; the log names the containers.",
 )
 METRICS = (REFUSED,)
 BUDGETS: Final = (*get_args(Budget), *get_args(Total))
@@ -135,7 +135,7 @@ class Account:
         if not self.spend(budget, len(new), now):
             return False
         if new and len(self._known) > _REMEMBERED:
-            del self._known[:]  # known names are counted again later
+            del self._known[:]  # so forgotten series and canaries count as new again
         self._known.extend(new)
         return True
 
@@ -228,7 +228,7 @@ class Shares:
         return fitting
 
     def may_hold(self, key: Key, size: int, account: Account) -> bool:
-        """Return True if ``size`` bytes of an arriving answer may be kept. Call it with 0 when the answer was read."""
+        """Return True if ``size`` bytes of an arriving answer may be kept. A call with 0 frees the answer's bytes."""
         if self.held.grant(key, size) == size:
             return True
         account.exceeded["held_bytes"] += 1

@@ -1,4 +1,4 @@
-"""Facts in a report's families that the exporter itself uses. A probe is untrusted, so each fact is limited."""
+"""Facts in a report's families that the exporter itself uses. Their number is limited, because a probe is untrusted."""
 
 from __future__ import annotations
 

@@ -98,8 +98,8 @@ WATCH = Watch()
 class _OwnThreads(ThreadPoolExecutor):
     """Runs each call in its own thread, which the process does not wait for. The caller gets the result or the error.
 
-    The base class is a thread pool only because asyncio accepts no other executor. The pool itself has no threads, for
-    which asyncio would wait at the end.
+    The base class is a thread pool only because asyncio accepts no other executor. The pool itself stays without
+    threads, because asyncio would wait for them at the end.
     """
 
     def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:

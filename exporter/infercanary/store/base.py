@@ -57,7 +57,7 @@ class LastRun(NamedTuple):
 
 
 class Database:
-    """A kind of database: opens connections and explains errors. It keeps no connection open."""
+    """A kind of database: opens connections and explains errors, but keeps no connection open."""
 
     engine: Engine
     shown: str

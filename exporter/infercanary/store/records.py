@@ -60,7 +60,7 @@ def encode_start(generation: Generation) -> bytes:
 
 
 def decode_start(body: bytes) -> Generation | None:
-    """Decode a start; None if it is unreadable, as after a disk error. Do not change the result: it is cached."""
+    """Decode a start; None if it is unreadable, as after a disk error. Do not change the result, which is cached."""
     try:
         return _decoded(body)
     except _UNREADABLE:

@@ -60,7 +60,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     raw: int = 960
     """Newest runs of each image, unmerged, in addition to the first runs of starts."""
     slack: int = 120
-    """Additional unmerged runs, a multiple of ``BLOCK``. They are merged all at once, which writes less."""
+    """Number of runs beyond ``raw`` that are merged at once, which writes less; a multiple of ``BLOCK``."""
     first: int = 8_640
     """First runs of each image (a day), whose block medians stay as long as the image."""
     blocks: int = 5_040

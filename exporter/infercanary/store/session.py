@@ -1,4 +1,4 @@
-"""Session: a database connection with transactions. It opens at first use, and reopens after a failure."""
+"""Session: a database connection with transactions, which opens at first use and reopens after a failure."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Session:
     def transaction(self) -> Iterator[Connection]:
         """Run the body of a ``with`` statement in a transaction, which is rolled back after an exception.
 
-        Within an open transaction, the body becomes part of it. Do not catch an exception inside the outermost
-        transaction, because nothing more may be written after it.
+        If a transaction is already open, the body becomes part of that transaction. Do not catch an exception inside
+        the outermost transaction, because nothing may be written after the exception.
 
         Raises:
             StoreError: The transaction cannot be begun or committed.

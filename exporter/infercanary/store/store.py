@@ -81,7 +81,7 @@ class Store:
         was set back, only the order of the calls shows which start is earlier.
 
         Args:
-            generation: The start. Its fields replace those stored before, except ``started_at``.
+            generation: The start. Its fields replace the stored fields, except ``started_at``.
             samples: Samples, identified within the start by their sequence numbers.
 
         Returns:
@@ -112,7 +112,7 @@ class Store:
         return {(container, boot_id): runs for container, boot_id, runs in rows}
 
     def start_of(self, service: ServiceKey, container: str, boot_id: str) -> Generation | None:
-        """Return a start; None if it is unknown or its row is unreadable."""
+        """Return a start; None if the start is unknown or unreadable."""
         rows = self.session.rows(queries.START, named(service, container=container, boot_id=boot_id))
         return next(decode_starts(rows), None)
 

@@ -63,7 +63,8 @@ def _windows(series: Sequence[Any], models: int) -> Collection[list[Any]]:
     """Group the series that share the row limits of an image.
 
     New weights are an upgrade, so each of the last ``models`` models of an image has its own limits. Earlier models
-    of an image share limits. They are not dropped, because they may differ only in the weights of another canary.
+    of an image share limits. Their rows are not dropped, because a model is new for all canaries of a service even if
+    only one canary has new weights.
     """
     own = [*dict.fromkeys(one.image_key for one in series)][:models]
     windows: dict[str, list[Any]] = {}

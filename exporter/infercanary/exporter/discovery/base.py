@@ -128,7 +128,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ids(self) -> tuple[str, str]:
-        """Ids of the container and of the server that it watches. If one of them changes, this is another container."""
+        """Ids of the container and of the server that it watches. If either id changes, this is a new container."""
         return self.id, self.watched_id
 
 

@@ -26,7 +26,7 @@ from infercanary.judge.origin import Origin
 _COMPOSE_SERVICE = "com.docker.compose.service"
 _COMPOSE_PROJECT = "com.docker.compose.project"
 _COMPOSE_HASH = "com.docker.compose.config-hash"
-"""Label of each container that Compose starts; images built by Compose do not have it."""
+"""Label of each container that Compose starts; images built by Compose do not have this label."""
 _LOCAL = "localhost/"
 """Podman's prefix of image names without a registry; Docker has no such prefix."""
 _LABELS = (ENABLE_LABEL, SERVICE_LABEL, PORT_LABEL, SOCKET_LABEL, WATCHES_LABEL, WATCHED_BY_LABEL)
@@ -243,10 +243,8 @@ class Listing:
     def _writers(self, path: str, listed: ListedContainer) -> set[str]:
         """Return the other containers that may create a socket at this path.
 
-        The first container to create the socket could pretend to be this container.
-
-        Mounts of folders above the shared folder are ignored: access to Docker's own folders means control of the
-        host.
+        The first container to create the socket could pretend to be this container. Mounts of folders above the shared
+        folder are ignored: a container with access to Docker's own folders controls the host anyway.
         """
         if self._own is _HOST:  # the exporter runs on the host, and sees the source folders of mounts
             sources = [mount.source for mount in listed.mounts if _is_in(path, mount.source)]

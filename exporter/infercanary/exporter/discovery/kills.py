@@ -1,7 +1,7 @@
 """Number of times that the kernel killed a container for memory.
 
-A probe cannot report this, because the probe ends with its server. Docker reports it in its events, and Kubernetes in
-``lastState.terminated`` with the reason ``OOMKilled``.
+A probe cannot report these kills, because the probe ends with its server. Docker reports them as events, and Kubernetes
+in ``lastState.terminated`` with the reason ``OOMKilled``.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class KillCounts:
         }
 
     def families(self) -> list[Family]:
-        """Return one counter for containers outside pods, and one for containers in pods, which has two more labels."""
+        """Return two counters: one for containers outside pods, and one with two more labels for containers in pods."""
         points: tuple[dict[tuple[str, ...], float], ...] = {}, {}
         for ended in self._ended.values():
             container = ended.container

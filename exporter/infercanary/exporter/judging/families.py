@@ -50,10 +50,10 @@ _OF_FINDING: _Table[Finding] = {
     Metric(
         "infercanary_verdict_info",
         "gauge",
-        "Always 1; the judge's sentence on the last upgrade, at most 300 bytes. Other measures than the latency have a "
+        "Always 1; the judge's sentence on the last upgrade, at most 300 bytes. Measures other than the latency have a "
         "sentence only if they changed.",
         ("canary", "measure", "sentence"),
-        reading="Query it in an alert's annotation. In a label of the alert, each new wording would be a new alert.",
+        reading="Query it in an alert's annotation, not in a label: each new wording of a label would be a new alert.",
     ): lambda f: {
         (LATENCY, f.sentence): 1.0,
         **{(name, measure_words(name, v)): 1.0 for name, v in f.measures.items() if v.state in CHANGED},
@@ -82,7 +82,7 @@ _OF_FINDING: _Table[Finding] = {
         "gauge",
         "Upper end of the interval of the change.",
         _MEASURE,
-        reading="For the latency, it is the largest slowdown that the runs do not exclude.",
+        reading="For the latency: the largest slowdown that the runs do not exclude.",
     ): lambda f: {(name,): v.high for name, v in _both(f).items()},
     Metric(
         "infercanary_measure_baseline",
@@ -128,14 +128,14 @@ _OF_RESULT: _Table[Result] = {
         "Part of the latency change due to the host: controls or siblings changed too, or other containers took the "
         "CPUs.",
         _CANARY,
-        reading="If it is near the whole change, the image is not the cause. Missing without controls and siblings.",
+        reading="Near the whole change: the image is not the cause. Missing without controls and siblings.",
     ): lambda r: r.causes.host.shift if r.causes.host else None,
     Metric(
         "infercanary_shift_image_ratio",
         "gauge",
         "Part of the latency change due to the image: the change without the host's part.",
         _CANARY,
-        reading="If it is near the whole change, the image is the cause: see `infercanary_upgrade_component_info`.",
+        reading="Near the whole change: the image is the cause; see `infercanary_upgrade_component_info`.",
     ): lambda r: r.causes.image.shift if r.causes.image else None,
     Metric(
         "infercanary_baseline_seconds",
@@ -162,7 +162,8 @@ _OF_RESULT: _Table[Result] = {
     Metric(
         "infercanary_restart_deviation_ratio",
         "gauge",
-        "Restart SD: how much two starts of one image differ, learned from the service's restarts.",
+        "Restart SD: relative standard deviation of the latency between starts of one image, learned from the "
+        "service's restarts.",
         _CANARY,
         reading="Above 0.02, small changes stay `inconclusive` or `unconfirmed`: find what differs between starts "
         "(thread placement, autotuning).",
@@ -201,7 +202,7 @@ _OF_UPGRADE: _Table[Finding] = {
     Metric(
         "infercanary_upgrade_info",
         "gauge",
-        "Always 1; both images of the last upgrade, what it changed, and which containers run the new image.",
+        "Always 1; both images of the last upgrade, the kind of change, and the containers with the new image.",
         ("canary", "baseline_image", "candidate_image", "changed", "candidate_containers"),
         reading="`changed` is `model` if the weights are new and the image is the same. Missing before the first "
         "upgrade.",
@@ -232,7 +233,7 @@ _OF_CHANGE: _Table[Result] = {
     Metric(
         "infercanary_shift_phase_ratio",
         "gauge",
-        f"Share of a phase in the latency change. Only phases with {100 * LIVE.attribute.phase_share:g} % or more.",
+        f"Share of a phase in the latency change. Phases below {100 * LIVE.attribute.phase_share:g} % are not shown.",
         ("canary", "phase"),
         reading="Above 1 only if another phase changed in the opposite direction. Missing if nothing changed.",
     ): lambda r: _labelled(r.causes.phases),
@@ -242,7 +243,8 @@ _OF_CHANGE: _Table[Result] = {
         "Share of a resource in the latency change: compute, memory, I/O, scheduling (queues, locks, CPU wait) or "
         "unknown.",
         ("canary", "bottleneck"),
-        reading="Shares add up to 1. A faster resource has a negative share, and others may exceed 1.",
+        reading="Shares add up to 1. A resource that changed in the opposite direction has a negative share; other "
+        "shares may then exceed 1.",
     ): lambda r: {(name,): share for name, share in r.causes.bottlenecks.items()},
     Metric(
         "infercanary_shift_control_ratio",
@@ -279,8 +281,7 @@ _OF_DRIFT: _Table[Drift] = {
         "gauge",
         "Part of the drift due to the host: controls or siblings drifted too.",
         _CANARY,
-        reading="If it is near the whole drift, check the host. If it is near 0, check the process: memory, threads, "
-        "requests.",
+        reading="Near the whole drift: check the host. Near 0: check the process (memory, threads, requests).",
     ): lambda d: d.host.shift if d.host else None,
     Metric(
         "infercanary_drift_timestamp_seconds",
@@ -344,7 +345,7 @@ def _labelled(values: Mapping[str, float]) -> _Points:
 
 
 def _new_containers(finding: Finding) -> str:
-    """Return the names of the containers with the new image, or only a text if there are many.
+    """Return the names of the containers with the new image, or a text without names if there are many containers.
 
     Many names would be too long for a label, and each change of the names is a new series.
     """

@@ -30,7 +30,7 @@ def take(store: Store, reports: Iterable[StartReport]) -> Counter[Metric]:
     Raises:
         StoreAway: The store is unavailable now. Pass all reports again later.
     """
-    # Exporters with the same containers must lock them in the same order.
+    # In this order, exporters that report the same containers do not deadlock.
     ordered = sorted(reports, key=lambda report: report.container)
     taken: Counter[Metric] = Counter()
     try:

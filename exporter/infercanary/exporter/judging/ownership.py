@@ -56,7 +56,7 @@ class Ownership:
         return frozenset(self._until)
 
     def publishes(self, service: ServiceKey) -> bool:
-        """Return True if this exporter shows the verdicts on a service, which it does while it has the lease.
+        """Return True if this exporter shows the verdicts on a service: while it has the service's lease.
 
         An exporter that cannot reach the store shows its verdicts for a while longer. The other exporters may not
         reach the store either, and then none of them takes the lease.

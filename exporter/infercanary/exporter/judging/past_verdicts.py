@@ -30,7 +30,7 @@ def record(store: Store, service: ServiceKey, canary: str, before: Finding | Non
         store: The store.
         service: Service of the canary.
         canary: Name of the canary.
-        before: Previous finding. If it is about an earlier upgrade, it is the last finding on that upgrade.
+        before: Previous finding, about the same upgrade or about the upgrade before.
         after: Current finding.
 
     Returns:

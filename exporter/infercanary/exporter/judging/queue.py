@@ -21,7 +21,7 @@ _EXPANDED = 3.5  # bytes in memory for each encoded byte of numbers; texts need 
 
 @dataclass(eq=False)
 class StartReport:
-    """Report about a start of a container, with its new runs. It has no runs if the start ended."""
+    """Report about a start of a container, with its new runs. A report about the end of a start has no runs."""
 
     generation: Generation
     runs: Sequence[Run]
@@ -47,7 +47,8 @@ class ReportQueue:
     """Reports by container.
 
     Args:
-        most_bytes: Limit of memory. Beyond it, the oldest reports of the container that uses most memory are dropped.
+        most_bytes: Limit of memory. Beyond this limit, the oldest reports of the container with most memory are
+            dropped.
     """
 
     def __init__(self, most_bytes: int) -> None:

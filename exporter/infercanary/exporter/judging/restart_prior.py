@@ -35,7 +35,7 @@ class RestartPrior:
         self._learned_at = math.inf
 
     def read_again(self) -> None:
-        """Read the priors from the store at the next use, because another exporter may have learned a new one."""
+        """Read the priors from the store at the next use, because another exporter may have learned one."""
         self._kept = None
 
     def at(self, store: Store, time: float | None) -> Prior:
@@ -52,7 +52,7 @@ class RestartPrior:
         return before[-1] if before else Prior()
 
     def learn(self, store: Store, now: float, findings: Mapping[ServiceKey, Findings]) -> None:
-        """Learn a prior if the last one is old enough, and store the new prior if it clearly differs.
+        """Learn a prior if the last prior is old enough, and store the new prior if it clearly differs.
 
         Args:
             store: Store of the priors. From a shared store, the restart variances of all exporters are read.

@@ -29,7 +29,7 @@ have fewer looks: memory is known after 8 runs, throughput (every tenth run) aft
 the latency.
 """
 BASELINE_LOOKS = (12, LIVE.pool.full_baseline_runs)
-"""Numbers of runs of a start without an upgrade after which its levels are computed anew."""
+"""Numbers of runs of a start after which a canary without an upgrade is judged again, to update its level."""
 REMOVED_SECONDS = 7200.0
 """Seconds without a run after which a canary counts as removed, if other canaries of its service ran."""
 CANARIES = 64

@@ -14,13 +14,13 @@ STORE_ERRORS = Metric(
     "infercanary_store_errors_total",
     "counter",
     "Failures to read or write the judge's store.",
-    reading="If it increased and `infercanary_store_up` is 1, the store recovered by itself.",
+    reading="After an increase, `infercanary_store_up` is 1 again if the store recovered by itself.",
 )
 STORE_BYTES = Metric(
     "infercanary_store_bytes",
     "gauge",
     "Size of the judge's store.",
-    reading="It is limited: runs older than a day are thinned out.",
+    reading="The size is limited: runs older than a day are thinned out.",
 )
 STORE_SET_ASIDE = Metric(
     "infercanary_store_set_aside_timestamp_seconds",
@@ -45,7 +45,7 @@ LEFT_OUT = Metric(
     "infercanary_runs_left_out_total",
     "counter",
     "Runs of earlier starts that are not judged: no poll saw these starts, so their image is unknown.",
-    reading="It grows if a container started more than once while the exporter was away.",
+    reading="Increases if a container started more than once while the exporter was away.",
 )
 SECONDS = Metric(
     "infercanary_judge_seconds_total",
