@@ -51,7 +51,7 @@ kserve http: bad_json malformed JSONDecodeError
 kserve http: deep_json malformed RecursionError
 kserve: other_json malformed protocol
 kserve: not_ready not_ready `double` is not ready: 503 Status
-kserve: says_not_ready not_ready it says so
+kserve: says_not_ready not_ready the server reports this
 kserve: wrong_shape wrong_shape `y` is FP32 [1, 3], and FP32 [1, 4]
 kserve: wrong_rank wrong_shape `y` is FP32 [1, 4, 1], and FP32 [1, 4]
 kserve: wrong_length wrong_shape `y`

@@ -193,7 +193,7 @@ class KserveTarget(ServerTarget):
         after = self._stats() if self._totals else None
         if not after:
             return super().readings()
-        # Counter drops negative numbers, so no reading is left after a server restart
+        # Counter drops negative numbers, so no reading is left after a server restart.
         growth = after - self._totals
         return [
             Reading(SERVER, growth[part, "ns"] / count / 1e9, (part,))
@@ -245,7 +245,7 @@ class KserveTarget(ServerTarget):
             self._server.refuse(what, answer, body, "not_ready")
         # KServe's own servers report readiness in the body, with status 200.
         if body.lstrip().startswith(b"{") and not document(body, _Ready, "readiness").ready:
-            raise Failure("not_ready", f"{what}: it says so")
+            raise Failure("not_ready", f"{what}: the server reports this")
 
     def _inputs(self) -> list[tuple[Tensor, dict[str, Any]]]:
         """Make each input from the settings and the model's metadata; return it with its parameters."""

@@ -68,7 +68,7 @@ def imported(name: str, install: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name == name:
             raise UsageError(f"{name} cannot be imported ({error}); {install}") from None
-        found, words = Found("no_libraries", f"install `{error.name}`, which it needs"), str(error)
+        found, words = Found("no_libraries", f"install `{error.name}`, which {name} needs"), str(error)
     except Exception as error:
         if place_of(error) is not None:
             raise
@@ -133,8 +133,7 @@ def _missing(stem: str, version: str) -> Found:
             return Found(
                 "version_mismatch",
                 f"the engine needs version {version[1:]}, but {path.parent} has {have}: install the version for "
-                "which the engine was "
-                "built for",
+                "which the engine was built",
             )
     return Found("no_libraries", f"install the libraries for which the engine was built{_searched()}")
 

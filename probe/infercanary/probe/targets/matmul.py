@@ -64,7 +64,7 @@ _BFLOAT16_FEATURES = {"amx_bf16", "avx512_bf16", "bf16"}
 def matmul(
     size: int | None = None, device: str = "cpu", precision: str | None = None, seed: int = 0
 ) -> MatmulTarget:
-    """Make the target for a separate process of the probe, where changing torch's TF32 setting affects nobody else.
+    """Make the target for a separate process of the probe, where changing torch's TF32 setting affects no other code.
 
     Args:
         size: Rows and columns; for this and the other arguments see :class:`MatmulTarget`.
@@ -99,10 +99,9 @@ class MatmulTarget(TorchDeviceTarget):
             precision: Precision that is timed, one of :data:`PRECISIONS`. The default is the usual precision of
                 models: half on a GPU, float32 on a CPU.
             seed: Seed of the operands.
-            own_process: True if torch's setting between float32 and TF32 may be changed during a product. The setting
+            own_process: True if torch's switch between float32 and TF32 may be changed during a product. The switch
                 holds for the whole process: in a server, concurrent requests could be computed in the wrong
-                precision. If False, single precision is the precision of the process's current setting, under that
-                name.
+                precision. If False, only the process's current choice of the two is measured.
 
         Raises:
             UsageError: An option is invalid.

@@ -80,13 +80,13 @@ class OnnxTarget(BatchedTarget):
             model: A file: ``.onnx`` or ``.ort``.
             inputs: Specifications (``{"shape": [1, 3, 224, 224]}``) of values drawn from ``seed``: a list in the
                 model's order, or a mapping by name. A shape or dtype that the model fixes may be left out.
-            providers: In order of preference: ``cpu``, ``cuda``, ``tensorrt``, or ONNX Runtime's name of another
-                provider.
+            providers: Providers in order of preference: ``cpu``, ``cuda``, ``tensorrt``, or ONNX Runtime's name of
+                another provider.
             provider_options: Provider → its options, such as ``{"cuda": {"device_id": 1}}``.
-            intra_op_threads: 0 is ONNX Runtime's default: one for each core of the host.
-            inter_op_threads: The same, for ``parallel`` execution.
+            intra_op_threads: Threads within a node; 0 for ONNX Runtime's default, one for each core of the host.
+            inter_op_threads: Threads for nodes in ``parallel`` execution, with the same default.
             execution_mode: ``parallel`` runs nodes concurrently on the inter-op threads.
-            graph_optimization: Level to which ONNX Runtime changes the model's graph.
+            graph_optimization: Level of ONNX Runtime's changes to the model's graph.
             session_config: Further entries of the session, such as ``{"session.intra_op.allow_spinning": "0"}``.
             seed: Seed of the inputs.
             cpu_fallback: True to run on the CPU if a requested accelerator is missing. By default that is an error,

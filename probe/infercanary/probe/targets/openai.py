@@ -68,7 +68,7 @@ class OpenaiOptions(ServerOptions, frozen=True, kw_only=True):
     """List of ``role`` and ``content``, in place of ``prompt``."""
     api: Literal["chat", "completions"] = "chat"
     max_tokens: Annotated[int, Meta(ge=1, lt=2**62)] = 32
-    """Largest number of tokens to request. A model that stops earlier makes a shorter run; see ``body``."""
+    """Largest number of tokens to request. A model may stop earlier; to prevent this, see ``body``."""
     seed: Seed = 0
     """Seed that the server uses for sampling."""
     body: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -82,7 +82,7 @@ class OpenaiOptions(ServerOptions, frozen=True, kw_only=True):
 
 @register("openai")
 class OpenaiTarget(ServerTarget):
-    """Streams one completion of a fixed prompt at temperature 0; a salt before the prompt makes it new to the server.
+    """Streams one completion of a fixed prompt at temperature 0. A salt makes each prompt new to the server's cache.
 
     Phases: ``connect``, ``send``, ``first_token`` (until the first text arrives), ``tokens`` (the rest).
     """

@@ -1,4 +1,4 @@
-"""Registry of targets: each file in ``targets/`` registers its own; all others are ``package.module:attribute``."""
+"""Registry of targets: each file in ``targets/`` registers its target. Others are ``package.module:attribute``."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
         options: Keyword arguments of the target.
 
     Returns:
-        The object that the factory made, not open; :func:`adapt` converts it if it has no base class.
+        The target, not opened yet. :func:`adapt` adds the base class to a target without it.
 
     Raises:
         UsageError: The target is unknown, or the options do not fit it.
@@ -150,7 +150,7 @@ _NEW_NAMES = "kind", "memory", "reset_memory_peak", "profile", "profiler", "copy
 
 
 def adapt(target: Any) -> Target:
-    """Add the base class to a target in the style of release 0.1.0, which has none, and two methods by old names."""
+    """Add the base class to a target in the style of release 0.1.0, and rename two methods that have old names."""
     if not isinstance(target, Target):
         plain = type(target)
         names = {name: vars(Target)[name] for name in (*_NEW_NAMES, *_OLD_NAMES)}

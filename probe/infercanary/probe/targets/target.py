@@ -84,7 +84,7 @@ class Target(ABC):
 
     @abstractmethod
     def run(self, phase: Phase) -> Any:
-        """Make one inference, its parts inside ``with phase("compute"): …``; :meth:`values` reads the result."""
+        """Make one inference, with its parts inside ``with phase("compute"): …``; :meth:`values` reads the result."""
 
     @abstractmethod
     def values(self, result: Any) -> Sequence[float]:

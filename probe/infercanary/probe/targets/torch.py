@@ -64,8 +64,8 @@ class TorchTarget(TorchDeviceTarget):
                 argument of the model.
             device: ``cpu``, ``cuda`` or ``cuda:N``: device of the inputs, and of a model that is loaded here.
             mode: ``eager``, ``compile`` (``torch.compile``), or ``graph`` (captured once as a CUDA graph, then
-                replayed). To find out if launches or the GPU are slow, run the same model as three canaries: a graph
-                has hardly any launches.
+                replayed). To find out if launches or the GPU are slow, run one canary in each mode: a graph has hardly
+                any launches.
             compile_mode: Mode of ``torch.compile``; only for ``mode: compile``.
             autocast: Lower precision for ``torch.autocast`` around each inference: ``bfloat16`` or ``float16``. Off
                 by default.

@@ -28,7 +28,8 @@ def available_controls(device: str) -> tuple[dict[str, Control], str]:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
 
     Returns:
-        Name → control, empty for CUDA without a driver; and the software that does the work, empty for machine code.
+        Controls by name, empty for CUDA without a driver; and the software that does their work, empty for machine
+        code.
     """
     code = None
     made_of = ""

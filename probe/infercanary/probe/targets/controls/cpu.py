@@ -6,7 +6,8 @@ process: they share its allowed CPUs, its cgroup, and its cache and memory traff
 If machine code is refused, Python does the work under the same name. That is different work: the environment then has
 the component ``controls_made_of``, and starts that differ in this component are not compared by their controls. In
 Python, ``cpu_spin`` depends fully on CPython's version and build; ``memory_copy`` on libc's ``memcpy``; ``page_io``
-on two calls from Python, under 1 %; ``thread_wake`` on CPython, and on the GIL that a waking thread needs.
+on two calls from Python, which take less than 1 % of its time; ``thread_wake`` on CPython, and on the GIL that a waking
+thread needs.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _spin_in_python() -> None:
 
 @contextmanager
 def _copy(code: Code) -> Iterator[Seconds]:
-    """Copy with instructions of every CPU; libc's ``memcpy`` depends on the CPU and on libc's version."""
+    """Copy with instructions that every CPU has; libc's ``memcpy`` depends on the CPU and on libc's version."""
     with _memory(_COPY_BYTES) as source, _memory(_COPY_BYTES) as target:
         arguments = _address(target), _address(source), _COPY_BYTES
         yield code.timed("copy", *arguments) if code else _timed(partial(ctypes.memmove, *arguments))
@@ -208,7 +209,9 @@ def _echoing(echo: Callable[[Pipes], None]) -> Iterator[Pipes]:
         if thread.ident is not None:
             os.write(pipes.ask_in, b"\0")
             thread.join(_STOP_SECONDS)
-        if not thread.is_alive():  # a thread that runs on could read another file with that number
+        if (
+            not thread.is_alive()
+        ):  # otherwise, the thread could read from another file with the same descriptor
             for descriptor in pipes:
                 os.close(descriptor)
 

@@ -125,7 +125,7 @@ def cuda_controls(ordinal: int, code: Code) -> dict[str, Control]:
 
     Args:
         ordinal: CUDA's number of the GPU.
-        code: Routines of this machine; None lets Python launch the kernels, which affects only empty kernels.
+        code: Routines of this machine; None lets Python launch the kernels, which only slows empty kernels.
 
     Returns:
         Name → control.
@@ -214,7 +214,9 @@ class _Launches:
     ) -> None:
         self._driver = device.driver
         self._code = code
-        self._arguments = arguments  # kept: at each launch the driver reads them by these pointers
+        self._arguments = (
+            arguments  # kept alive, because the driver reads them by their pointers at each launch
+        )
         self._pointers = (c_void_p * max(1, len(arguments)))(*map(ctypes.addressof, arguments))
         shape = (blocks, 1, 1, block, 1, 1, 0)  # the last 0: no dynamic shared memory
         self._call = (kernel, *shape, device.stream, self._pointers, None)

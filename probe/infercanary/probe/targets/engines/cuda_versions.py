@@ -1,4 +1,4 @@
-"""Compatibility of an engine with the driver, by NVIDIA's published rules; opens the GPU, or explains why it cannot.
+"""Compatibility of an engine with the driver, by NVIDIA's published rules. Opens a GPU, or explains why this fails.
 
 https://docs.nvidia.com/deploy/cuda-compatibility/: a newer driver runs engines that were built for an older CUDA.
 From CUDA 11 on, a driver also runs engines that were built for a newer minor release with the same major number

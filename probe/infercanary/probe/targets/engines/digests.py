@@ -53,7 +53,7 @@ def name_digest(kind: str, hexadecimal: str, is_whole: bool) -> str:
 
 
 def piece_begins(size: int, pieces: int) -> Iterator[int]:
-    """Yield the offsets of evenly spaced pieces, the last at the end; of all pieces if the data is small enough."""
+    """Yield the offsets of all pieces; of more than ``pieces``, only evenly spaced ones, the last at the end."""
     if size <= pieces * PIECE:
         yield from range(0, size, PIECE)
         return

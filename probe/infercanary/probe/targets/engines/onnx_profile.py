@@ -22,7 +22,7 @@ from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes, 
 from infercanary.probe.targets.failures import Unprofiled
 
 _WARM_UPS = 3  # the session is new: its arena grows in the first run
-_FOLDERS = (None, "/dev/shm")  # the default one; and what a container with a read-only root has  # noqa: S108
+_FOLDERS = (None, "/dev/shm")  # the default; a folder that a read-only root leaves writable  # noqa: S108
 _SHARED_MEMORY_BYTES = 32 << 20
 
 

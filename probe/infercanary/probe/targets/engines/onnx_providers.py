@@ -99,8 +99,8 @@ def why_not(error: Exception, path: str, version: str) -> str:
     if newer is not None:
         unit = "IR version" if "IR version" in text else "opset"
         return (
-            f"is newer than ONNX Runtime {version}: {unit} {newer[1]}, and it reads {newer[2]} at most; "
-            "upgrade onnxruntime, or export it again with a lower `opset_version`"
+            f"is newer than ONNX Runtime {version}: {unit} {newer[1]}, but this version reads {newer[2]} at most; "
+            "upgrade onnxruntime, or export the model again with a lower `opset_version`"
         )
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     # Remove source file, line and function.
@@ -115,7 +115,7 @@ def why_not(error: Exception, path: str, version: str) -> str:
 def _full_name(place: str, name: str) -> str:
     if name not in SHORT and not re.fullmatch(r"\w+ExecutionProvider", name):
         raise UsageError(
-            f"{place}: no provider `{name}`; there are {', '.join(SHORT)}, or ONNX Runtime's name of another, "
-            "such as OpenVINOExecutionProvider"
+            f"{place}: no provider `{name}`; there are {', '.join(SHORT)}, or ONNX Runtime's name of another "
+            "provider, such as OpenVINOExecutionProvider"
         )
     return SHORT.get(name, name)

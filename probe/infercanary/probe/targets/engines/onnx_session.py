@@ -99,9 +99,8 @@ class OnnxSession:
         if nodes and not self._cpu_fallback and not nodes[self._asked[0]]:
             where = ", ".join(f"{n} on {name}" for name, n in sorted(nodes.items()))
             raise UsageError(
-                f"providers: none of the model's nodes runs on {self._asked[0]} ({where}): it lacks their "
-                "operators or "
-                "dtypes; convert the model, or name the provider that runs it first"
+                f"providers: none of the model's nodes runs on {self._asked[0]} ({where}): the provider lacks "
+                "their operators or dtypes; convert the model, or put the provider that runs the nodes first"
             )
         for provider, options in self.session.get_provider_options().items() if self.gpu else ():
             if provider in ON_CUDA and options.get("has_user_compute_stream") != "1":
@@ -161,7 +160,7 @@ class OnnxSession:
         elif is_installed("onnxruntime-gpu"):
             # Both wheels write to one folder: the wheel that was installed last overwrites the other.
             reason = "provider_missing"
-            fix = "onnxruntime-gpu is installed too, and covered by another wheel: uninstall both, and reinstall it"
+            fix = "another wheel overwrote onnxruntime-gpu: uninstall both wheels, then install onnxruntime-gpu again"
         has = ", ".join(available)
         version = self._ort.__version__
         self._miss(
@@ -181,8 +180,8 @@ class OnnxSession:
             self._miss(provider, error.reason, str(error))
             return False
         self.gpu.before_close(self._drop)  # the session uses the device's stream
-        # If CUDA comes as wheels, only ONNX Runtime can find its libraries. Its output goes to standard error, like
-        # logs.
+        # If CUDA is installed as wheels, only ONNX Runtime finds CUDA's libraries. Send its output to standard error,
+        # like logs.
         preload = getattr(self._ort, "preload_dlls", None)
         if preload is not None and find_spec("nvidia") is not None:
             with redirect_stdout(sys.stderr):

@@ -1,6 +1,6 @@
 """Numbers in the result of a model or function: torch tensors, NumPy arrays and plain numbers in nested containers.
 
-This module imports neither library: a result that holds their objects proves that they are imported.
+This module imports neither torch nor NumPy: if a result has objects of a library, that library is already imported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from infercanary.probe.targets.engines.tensors import MAX_VALUES
 
 _PIECE = 1 << 18  # elements checked at a time; checking all at once would double the memory
-_MOST_STEPS = 1 << 17  # steps through one result, about 0.1 s: a result may contain itself
+_MOST_STEPS = 1 << 17  # limit for a result that contains itself; these steps take about 0.1 s
 _END = object()
 
 

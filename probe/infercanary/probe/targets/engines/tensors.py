@@ -183,13 +183,13 @@ def pieces(count: int) -> Iterator[tuple[int, int]]:
 
 
 def common_size(shapes: Iterable[Sequence[int]]) -> int | None:
-    """Return the common first dimension of all shapes that have dimensions; None if it differs or is 0."""
+    """Return the common first dimension of all shapes that have dimensions; None if the shapes differ or it is 0."""
     sizes = {int(shape[0]) for shape in shapes if len(shape)}
     return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
 
 
 def repeated(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """Return a copy whose first dimension is ``size``, filled by repetition; a plain copy without dimensions."""
+    """Return a copy, repeated until the first dimension is ``size``. A single number is only copied."""
     import numpy as np
 
     return np.resize(array, (size, *array.shape[1:])) if array.ndim else array.copy()

@@ -154,7 +154,7 @@ def autocasting(
 
 
 def repeated(torch: Any, tensor: Any, size: int) -> Any:
-    """Return a copy whose first dimension is ``size``, filled by repetition; a plain copy without dimensions."""
+    """Return a copy, repeated until the first dimension is ``size``. A single number is only copied."""
     return tensor[torch.arange(size, device=tensor.device) % len(tensor)] if tensor.dim() else tensor.clone()
 
 

@@ -1,4 +1,4 @@
-"""Profiles repeats with torch's own profiler: operators by their time, on a GPU their kernels by device time.
+"""Profiles repeats with torch's own profiler: the time of each operator; on a GPU, the device time of its kernels.
 
 ``torch.autograd.profiler`` is the core of ``torch.profiler``, which would first import 800 modules (73 MiB).
 """
@@ -27,7 +27,7 @@ _MARK = "infercanary::repeat"
 _WARM_UPS, _WARM_UP_SECONDS = 10, 0.02
 _COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction")
 _COMPILED_ROW = "compiled region"
-# Names of driver and runtime calls: the host's side of kernels, which have their own rows.
+# Prefixes of driver and runtime calls, which launch the kernels. Only the kernels get rows.
 _RUNTIME = ("cuda", "cu", "hip")
 # Names of kernels from torch's compiler: triton_poi_fused_add_relu_3
 _FUSED = re.compile(r"triton_[a-z]+_fused_(\w+?)(?:_\d+)?")

@@ -52,6 +52,6 @@ class TorchDeviceTarget(BatchedTarget):
         self.clock = CudaClock(self._torch.cuda, self._device) if self._on_cuda else HostClock()
 
     def _stream(self) -> AbstractContextManager[Any]:
-        """Return a context that makes the clock's stream torch's current one; other streams do not wait for it."""
+        """Return a context in which the clock's stream is torch's current stream. Other streams do not wait for it."""
         clock = self.clock
         return self._torch.cuda.stream(clock.stream) if isinstance(clock, CudaClock) else nullcontext()

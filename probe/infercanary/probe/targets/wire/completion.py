@@ -67,7 +67,7 @@ class Completion(NamedTuple):
 
 
 class Stream:
-    """A completion that is built from its events. Without a known end it counts as incomplete."""
+    """Builds a completion from the events of a stream. Without a known end, the completion counts as incomplete."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -55,7 +55,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout_seconds: Timeout = 10.0
     """Time limit of one exchange, from connecting to the last byte."""
     ready_seconds: Annotated[float, Meta(ge=0, le=86400)] = 60.0
-    """Time that opening waits for a server that is unreachable or not ready."""
+    """Longest wait, at the opening, for a server that is unreachable or not ready."""
     keep_alive: bool = True
     """True to keep the connection between requests; if False, each repeat connects anew."""
     ca_file: str | None = None
@@ -132,8 +132,7 @@ class Server(Connection):
         """Call ``check`` until it raises nothing, at most for ``ready_seconds``.
 
         Raises:
-            Failure: The last failure of ``check``. Only after ``unreachable`` and ``not_ready`` is ``check`` called
-                again.
+            Failure: The last failure of ``check``, which is called again only after ``unreachable`` and ``not_ready``.
         """
         deadline = time.monotonic() + self._options.ready_seconds
         while True:
@@ -206,8 +205,9 @@ class Server(Connection):
         if answer.encoding:
             raise Failure(
                 "malformed",
-                f"the answer is compressed ({printable(answer.encoding, 40, ' ')}), which is not read here: turn that "
-                "off in the server or the proxy before it (by default requests ask for `Accept-Encoding: identity`)",
+                f"the answer is compressed ({printable(answer.encoding, 40, ' ')}), which the probe does not read; "
+                "turn compression off in the server or its proxy (by default, requests ask for "
+                "`Accept-Encoding: identity`)",
             )
 
     def excerpt(self, body: bytes, size: int) -> str:
@@ -285,7 +285,7 @@ def _check_header(name: str, value: str) -> None:
             "digits and `-`"
         )
     if name.lower() in _OURS:
-        raise UsageError(f"headers.{name}: this header is set by the request; remove it")
+        raise UsageError(f"headers.{name}: the probe sets this header itself; remove the header")
 
 
 def _is_value(text: str) -> bool:

@@ -105,7 +105,7 @@ def encoded(tensor: Tensor, is_binary: bool) -> Iterator[bytes]:
 
 
 def request_body(inputs: Iterable[tuple[Tensor, dict[str, Any]]], is_binary: bool) -> tuple[bytearray, int]:
-    """Make the body of an inference request; its values are kept in no other memory.
+    """Make the body of an inference request, without a second copy of the values in memory.
 
     Args:
         inputs: Tensors with their parameters.

@@ -20,8 +20,8 @@ SERVER = Metric(
     "gauge",
     "Time of one inference during the last run, measured by the server itself, by part.",
     ("canary", "part"),
-    reading="Within the phase `wait`. If only `queue` grows, the cause is load; `compute_infer` or "
-    "`inference` is the model.",
+    reading="These times are parts of the phase `wait`. If only `queue` grows, the cause is load; if `compute_infer` "
+    "or `inference` grows, the cause is the model.",
 )
 
 _PLAIN = re.compile(
