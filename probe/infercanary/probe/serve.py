@@ -46,6 +46,8 @@ _ACCEPTED_AT_ONCE, _REFUSED_SECONDS = 128, 0.4
 """Connections accepted together, and the pause after a refusal. Among 1,000 callers that reconnect, an exporter waits
 3 s at most. A host that computes in Python pays for each switch between its threads and this one.
 """
+_EXCESS_SECONDS = 0.001
+"""CPU time charged to an address for each connection above the limits. An attacker soon has none left."""
 _RECEIVE_BYTES, _SEND_BYTES = 8 << 10, 128 << 10  # memory of the container; the kernel doubles these sizes
 _LOOK_MILLISECONDS = 100
 """Time between two checks of open connections: for exceeded deadlines, and for callers that have received the whole
@@ -147,7 +149,8 @@ class ReportServer:
             address = _caller(peer.raw)
             present = [connection.address for connection in self._open]
             is_full = len(present) >= _CONNECTIONS or present.count(address) >= _CONNECTIONS_OF_ADDRESS
-            if is_full or not self._callers.may_go_on(address, 0.0, now):
+            may_begin = self._callers.may_go_on(address, _EXCESS_SECONDS * is_full, now)
+            if is_full or not may_begin:
                 _libc.close(fd)
                 self._accept_at = now + _REFUSED_SECONDS
                 continue
