@@ -30,14 +30,14 @@ MODULES = {
 
 
 def too_long():
-    """What this Python says of a number with 5,000 digits."""
+    """Return this Python's message for a number with 5,000 digits."""
     try:
         return str(int("9" * 5000))
     except ValueError as error:
         return str(error)
 
 
-# What is said after `infercanary: <file>`; a line begins with the file's name.
+# Message after `infercanary: <file>`; each line begins with the name of the file.
 EXPECTED = {
     line.partition(":")[0]: line[line.index(":") :]
     for line in (FOLDER / "expected.txt").read_text().splitlines()
@@ -46,7 +46,7 @@ EXPECTED = {
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
-    """A working directory with the modules; signals, path and modules as they were afterwards."""
+    """A working folder with the modules; signals, path and modules are restored afterwards."""
     for name, text in MODULES.items():
         (tmp_path / name).write_text(text)
         monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
@@ -60,11 +60,10 @@ def place(tmp_path, monkeypatch):
 
 
 def said(capsys, monkeypatch, *arguments):
-    """What the command line says, run in this process; it must be one line, and exit code 2."""
+    """Run the command line in this process, and return its message: one line, with exit code 2."""
     monkeypatch.setattr(sys, "argv", ["infercanary", *arguments])
-    monkeypatch.setattr(
-        "infercanary.probe.__main__.be_ended_first", lambda: None
-    )  # this process is the tests'
+    # it would change the process of the tests
+    monkeypatch.setattr("infercanary.probe.__main__.be_ended_first", lambda: None)
     with pytest.raises(SystemExit) as exit_:
         cli.main()
     out, err = capsys.readouterr()
@@ -88,7 +87,7 @@ def test_a_mistake_is_one_line(name, capsys, monkeypatch):
         .replace(too_long(), "<too long>")
     )
     line = re.sub("x{200}", "<200 x>", line)
-    if name == "model_corrupt_file":  # torch's own words, which change
+    if name == "model_corrupt_file":  # torch's own message, which changes between versions
         line = re.sub(r"\(.*\)(?=; save)", "(<why>)", line)
     assert line == EXPECTED[name]
 
@@ -110,14 +109,15 @@ def test_files_that_cannot_be_read(command, capsys, monkeypatch, tmp_path):
     (tmp_path / "junk.yaml").write_bytes(bytes(range(256)) * 10)
     (tmp_path / "deep.yaml").write_text("[" * 5_000)
     (tmp_path / "file").write_text("")
-    gc.collect()  # or what other tests left may be finalized where the stack has no room for it, and say so
+    # otherwise objects of other tests may be finalized where the stack is full, and print an error
+    gc.collect()
     for path, words in UNREADABLE:
         line = said(capsys, monkeypatch, *command.split(), path)
         assert line.startswith(f"infercanary: {path}: ") and words in line
 
 
 def test_in_a_process_of_its_own():
-    """As a person meets it: nothing else on standard error or standard output, not even a log line."""
+    """In a separate process, standard error and standard output have nothing else, not even a log line."""
     path = FOLDER / "listen_foreign.yaml"
     done = subprocess.run(
         [sys.executable, "-m", "infercanary", "probe", "--config", str(path)],

@@ -17,7 +17,7 @@ HOUR = 3600.0
 
 
 class Ran(NamedTuple):
-    """A run of a probe: when it began (s), the interval in force (s), what it cost and what was owed after it (s)."""
+    """A run: time of its start, current interval, cost and remaining debt, all in seconds."""
 
     at: float
     interval: float
@@ -27,13 +27,15 @@ class Ran(NamedTuple):
 
 
 def runs(cost, *, interval=10.0, cap=0.01, is_on=True, until=2 * HOUR, hangs_at=float("inf")):
-    """What a probe does whose run costs ``cost(now)``, but for one that hangs for 30 s: the lines of its loop."""
+    """Simulate a probe whose runs cost ``cost(now)``, except one that hangs for 30 s. The lines are those of
+    the loop.
+    """
     module._random.seed(1)
     schedule, budget = Schedule(interval, 0.0), Budget(cap, 0.0)
     burst = Burst(cap, 0.0, is_on)
     now = 0.0
     while now < until:
-        costs = cost(now)  # as announced
+        costs = cost(now)  # the expected cost
         steady = max(interval, spaced(costs, cap))
         pace, share = burst.plan(costs, steady, now)
         budget.fill_at(share, now)
@@ -50,7 +52,7 @@ def runs(cost, *, interval=10.0, cap=0.01, is_on=True, until=2 * HOUR, hangs_at=
 
 
 def paces(made):
-    """The intervals that were in force (s)."""
+    """Return the intervals of the runs in seconds."""
     return {round(run.interval, 6) for run in made}
 
 
@@ -58,7 +60,7 @@ def test_a_hang_ends_the_burst_and_is_forgotten_within_the_hour():
     made = list(runs(lambda _: 0.08, hangs_at=60.0))
     [hung, after, *_] = [run for run in made if run.at >= 60.0]
     assert (hung.cost, hung.in_burst, after.in_burst) == (30.0, True, False)
-    # The pause is that of any hang: five minutes and a run.
+    # The pause after any hang: five minutes, and the time for one run.
     assert after.at - hung.at - 30 <= Budget.MAX_PAUSE + 0.08 / 0.005 * 1.2
     assert all(run.debt == 0 for run in made if run.at > PAID_WITHIN)
     assert made[-1].interval == 10.0
@@ -69,7 +71,7 @@ costs = st.floats(0.0005, 3.0)
 
 @given(costs, costs, st.floats(2.5, 120.0), st.floats(0.002, 0.2), st.floats(10.0, 3000.0))
 def test_the_first_hour_keeps_the_cap_and_a_burst_four_times_the_cap(before, after, interval, cap, change):
-    """Also where a run's cost changes on the way."""
+    """The cost of a run changes at some time."""
     made = list(runs(lambda now: before if now < change else after, interval=interval, cap=cap))
     one = max(before, after)
     busy = 0.0
@@ -84,9 +86,9 @@ def test_the_first_hour_keeps_the_cap_and_a_burst_four_times_the_cap(before, aft
             assert run.at < SECONDS + (1 + module.JITTER) * steady
             assert LEAST_INTERVAL <= run.interval <= steady
         else:
-            # Never starved: half as often as the cap allows, at least.
+            # Runs are at least half as frequent as the cap allows.
             assert steady - 1e-9 <= run.interval <= max(interval, spaced(run.cost, cap / 2)) + 1e-9
-    # A run in the past has no debt to pay by then.
+    # A debt from the burst is paid back by this time.
     assert all(run.debt == 0 for run in made if run.at > PAID_WITHIN)
 
 
@@ -96,12 +98,12 @@ def test_two_runs_of_a_burst_are_apart_as_the_jitter_leaves_them(cost, interval,
     assert all(b - a >= 0.6 * LEAST_INTERVAL - 1e-6 for a, b in pairwise(fast))
 
 
-# Busy seconds of a run before and from the given time on; when the burst ends, paces of it, after it, and later on.
+# Seconds of a run before and from a time on; end of the burst; intervals in the burst, after it, and later.
 PACES = [
-    # A canary that fills its duty (8 repeats of 10 ms in 10 s) gets five times the runs for 8 minutes.
+    # A canary that uses its whole duty (8 repeats of 10 ms in 10 s) has five times the runs for 8 minutes.
     (0.08, 0.08, 0.0, 570, {2.2}, {17.6}),
-    (0.015, 0.015, 0.0, SECONDS, {LEAST_INTERVAL}, {10.0}),  # a cheap one owes nothing
-    (0.0, 0.02, 120.0, SECONDS, {LEAST_INTERVAL}, {10.0}),  # before a canary is open nothing is hurried
+    (0.015, 0.015, 0.0, SECONDS, {LEAST_INTERVAL}, {10.0}),  # a cheap canary has no debt
+    (0.0, 0.02, 120.0, SECONDS, {LEAST_INTERVAL}, {10.0}),  # no burst before a canary is open
 ]
 
 
@@ -117,7 +119,7 @@ def test_runs_come_often_and_then_rarely_until_that_is_paid_back(before, cost, c
 
 
 def test_it_pauses_while_requests_wait_and_can_be_switched_off():
-    """A server's pool that is busy for a minute: runs are as frequent as at a steady pace, and hurry again later."""
+    """While a server's pool is busy, runs have their steady interval. The burst continues later."""
     burst = Burst(0.01, 0.0)
     found = [(*burst.plan(0.02, 10.0, now, now == 20.0), burst.is_on) for now in (10.0, 20.0, 80.0)]
     assert found == [(2.0, 0.04, True), (10.0, 0.01, False), (2.0, 0.04, True)]

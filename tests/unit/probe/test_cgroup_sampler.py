@@ -17,18 +17,18 @@ def tree(root, files):
 
 
 def parsed(text):
-    """Path → content, of lines ``path = content``; a ``;`` is the end of a line of the content."""
+    """Parse lines ``path = content`` to path → content; ``;`` ends a line of the content."""
     pairs = (line.partition(" =") for line in text.splitlines() if line)
     return {path: content.strip().replace("; ", "\n") + "\n" for path, _, content in pairs}
 
 
 def moved(text, folder, to=""):
-    """The same files in another folder; ``to`` takes the place of a name within their paths."""
+    """Move the files to another folder; ``to`` replaces `/x/` in their paths."""
     return "\n".join(folder + line.replace("/x/", to or "/x/", 1) for line in text.strip().splitlines())
 
 
 def here(root, proc):
-    """As if cgroups were mounted at ``root``, and the process's folder were ``proc``."""
+    """Replace the mount point of cgroups, and the folder of the process."""
     return patch.multiple(cgroup, _ROOT=root, _PROC=proc)
 
 
@@ -38,7 +38,7 @@ def granted(root, proc):
 
 
 def found(root, proc):
-    """The names' distinctive parts, with the label's value after a dot, and values, sorted."""
+    """Return sorted names and values: a name without its prefix, then its labels after dots."""
     values = {}
     with here(root, proc):
         families = list(CgroupSampler().sample())
@@ -51,12 +51,12 @@ def found(root, proc):
 
 
 def changed(text, changes="", without="nothing"):
-    """Of values as :func:`found` writes them: with others, and without those whose name has a word."""
+    """Return values of :func:`found` with changes, and without names that contain a word."""
     values = dict(pair.split("=") for pair in f"{text} {changes}".split())
     return " ".join(sorted(f"{name}={value}" for name, value in values.items() if without not in name))
 
 
-# In the format of Linux 6.12; of memory.stat and memory.events some lines.
+# Files in the format of Linux 6.12, with some lines of memory.stat and memory.events.
 V2 = """
 cgroup.events = populated 1; frozen 0
 cpu.max = 150000 100000
@@ -83,7 +83,7 @@ memory/x/memory.stat = pgmajfault 1; hierarchical_memory_limit 92233720368547717
 inactive_file 5; total_inactive_file 48576
 memory/x/memory.oom_control = oom_kill_disable 0; under_oom 0; oom_kill 1
 unified/x/cpu.pressure = some avg10=1.50 avg60=0.00 avg300=0.00 total=3000000
-"""  # the pressure is the host's: v1 keeps none of a container
+"""  # this is the host's pressure, because v1 has none for a container
 OWN_V1 = "12:cpuset:/x; 5:memory:/x; 4:cpu,cpuacct:/x; 1:name=systemd:/x; 0::/x"
 BOTH = changed(
     "cpu_periods=40 cpu_throttled_periods=7 cpu_throttled_seconds=2.5 cpuset_cpus=5 cpuset_info.0-3,8=1 "
@@ -94,7 +94,7 @@ FOUND_V2 = changed(
     "pressure_stalled_seconds.cpu=2 pressure_stalled_seconds.io=0.125 pressure_stalled_seconds.memory=0",
 )  # fmt: skip
 SCOPE, POD = "system.slice/docker-abc.scope", "kubepods.slice/pod1.slice/"
-# A Kubernetes pod that is tighter in CPU, and a slice that is tighter in memory.
+# A Kubernetes pod with a lower CPU limit, and a slice with a lower memory limit.
 NESTED_V2 = f"""
 kubepods.slice/cpu.max = max 100000
 kubepods.slice/memory.max = 1500000
@@ -108,7 +108,7 @@ cpu.stat = usage_usec 9000
 {POD}cpu.stat = nr_periods 9; nr_throttled 9; throttled_usec 500000
 {moved(V2, POD + "app.scope/")}
 {POD}app.scope/memory.events.local = max 2
-"""  # the last is in memory.events already, and that of the slice in its own events.local
+"""  # memory.events includes the last line; the slice's own events are in its events.local
 NESTED_V1 = f"""
 {moved(V1, "", "/pod/x/")}
 cpu/cpu.cfs_quota_us = -1
@@ -120,9 +120,9 @@ cpu/cpu.stat = nr_periods 0; nr_throttled 0; throttled_time 0
 memory/pod/memory.limit_in_bytes = 7
 memory/pod/x/memory.stat = pgmajfault 1; hierarchical_memory_limit 1500000; total_pgmajfault 12; \
 total_inactive_file 48576
-"""  # a limit above counts only where the kernel says that it does
+"""  # an ancestor's limit applies only if the kernel reports it as hierarchical
 TIGHTER = "cpu_periods=49 cpu_throttled_periods=16 cpu_throttled_seconds=3 memory_limit_bytes=1.5e+06"
-# A server that a supervisor in the container put into a cgroup of its own, with no controller enabled there.
+# A supervisor in the container put the server into a separate cgroup without enabled controllers.
 WITHOUT_CONTROLLERS = f"""
 {V2}
 server/cgroup.events = populated 1
@@ -134,7 +134,7 @@ NO_PSI = "\n".join(line for line in V2.splitlines() if "pressure" not in line)
 LIMITED = "cpu_quota 1.5, memory_limit 2 MiB, cpuset_cpus 5"
 UNLIMITED = "cpu_quota none, memory_limit none"
 NO_LIMIT_V1 = "cpu/x/cpu.cfs_quota_us = -1\nmemory/x/memory.limit_in_bytes = 9223372036854771712"
-# Own cgroup, files (of v2 where they have no controllers' folders), what is found, CPUs that are granted, limits.
+# Own cgroup; files (of v2 if there are no folders of controllers); found values; granted CPUs; limits.
 SCENARIOS = {
     "v2, a private namespace, Docker's default": ("0::/", V2, FOUND_V2, 1.5, LIMITED),
     "v2, the host's namespace": (f"0::/{SCOPE}", moved(V2, f"{SCOPE}/"), FOUND_V2, 1.5, LIMITED),
@@ -185,7 +185,7 @@ def test_no_cgroup_is_unavailable_and_not_an_error(tmp_path):
 
 @pytest.mark.parametrize("own", ["", "0::/", OWN_V1])
 def test_limits_that_could_not_be_seen_are_unknown(tmp_path, own):
-    """What the process's list names need not be mounted where it runs, and no limit is another thing."""
+    """A listed cgroup need not be mounted in this container. An unknown limit is not the same as no limit."""
     tree(tmp_path, {"proc/cgroup": own.replace("; ", "\n")})
     assert limits(tmp_path / "sys", tmp_path / "proc") == {"cpu_quota": "unknown", "memory_limit": "unknown"}
     with here(tmp_path / "none", tmp_path / "proc"):
@@ -193,8 +193,8 @@ def test_limits_that_could_not_be_seen_are_unknown(tmp_path, own):
     assert (of_none.seconds(), of_none.resident()) == (None, None)
 
 
-# Own cgroup of v2, or files of v1; CPU seconds; bytes that processes have, without page cache that none has mapped. Of
-# the host's root, time and memory are everyone's; memory may be counted with others' above.
+# Own cgroup of v2, or files of v1; CPU seconds; memory of processes without page cache that no process maps. In the
+# host's root, both belong to all processes. If memory is only counted in an ancestor, it may include other containers.
 CONTAINERS = [
     ("/", "cgroup.controllers = cpu\ncpu.stat = usage_usec 900\nmemory.stat = anon 500; file_mapped 40", None, None),
     ("/", "cpuacct/cpuacct.usage = 900000\ncpuacct/release_agent = \nmemory/memory.stat = total_rss 5\n"
@@ -227,7 +227,7 @@ GARBAGE = (
 @pytest.mark.parametrize(("own", "files"), [("0::/", V2), (OWN_V1, V1)])
 @pytest.mark.parametrize("is_cpuset", [False, True])
 def test_garbage_leaves_metrics_out_and_never_fails(tmp_path, content, own, files, is_cpuset):
-    """The own cgroup's files are damaged, or folders, which cannot be read; the others are well, and stay."""
+    """Files of the own cgroup are garbage, or folders, which cannot be read. The other files still count."""
     root, proc = tmp_path / "sys", tmp_path / "proc"
     tree(proc, parsed(f"cgroup = {own}"))
     tree(root, parsed(files) | ({"cgroup.controllers": ""} if files == V2 else {}))
@@ -247,7 +247,9 @@ GOLDEN = Path(__file__).parents[2] / "golden/cgroup_v2"
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.json")))
 def test_files_of_a_real_host_say_what_another_reader_of_them_says(tmp_path, name):
-    """Debian 12, systemd, kernel 6.1; written by tests/host, which reads the same files by code of its own."""
+    """Files of Debian 12 with systemd and kernel 6.1, recorded by tests/host, which reads these files with
+    its own code.
+    """
     recorded = json.loads((GOLDEN / f"{name}.json").read_text())
     for folder, files in recorded["files"].items():
         tree(tmp_path / "sys" / folder, files)

@@ -56,7 +56,7 @@ def code():
 
 
 def script(text, **environment):
-    """What a fresh interpreter prints."""
+    """Run code in a new interpreter, and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, env={**os.environ, **environment}
     )
@@ -67,7 +67,7 @@ def script(text, **environment):
 @each
 @each_kind
 def test_a_repeat_has_its_time_and_nothing_is_left_behind(name, made_of):
-    """Filling the buffers takes no second one of Python's."""
+    """Filling the buffers allocates no second buffer in Python."""
     control = cpu_controls(made_of)[name]
 
     def left():
@@ -180,7 +180,7 @@ def test_signals_do_not_end_a_system_call():
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_bytes_are_what_the_assembly_says(architecture, tmp_path):
-    """What AArch64's do was tried by hand in an emulator (unicorn), system calls and saved registers included."""
+    """The AArch64 code was tested by hand in an emulator (unicorn), including system calls and saved registers."""
     is_own, prefix = platform.machine() == architecture, f"{architecture}-linux-gnu-"
     source, built, binary = (str(tmp_path / f"routine.{kind}") for kind in ("s", "o", "bin"))
     llvm = f"llvm-mc -triple={architecture} -filetype=obj"
@@ -197,7 +197,7 @@ def test_the_bytes_are_what_the_assembly_says(architecture, tmp_path):
 
 
 def installed(*commands):
-    """The first of the commands that there is."""
+    """Return the first installed command."""
     for command in commands:
         if shutil.which(command.split()[0]):
             return command.split()
@@ -205,10 +205,10 @@ def installed(*commands):
 
 
 def test_a_gpu_that_hangs_leaves_the_cpus_controls(monkeypatch, caplog):
-    """Was it the host? That is asked exactly then."""
+    """The CPU's controls are needed to tell whether the host caused the hang."""
     hang, tally = threading.Event(), Tally()
     measured = Controls(tally)
-    measured.measure("cpu")  # to open them may take longer than the deadline below
+    measured.measure("cpu")  # opening may take longer than the short deadline below
     monkeypatch.setattr(controls, "_DEADLINE_SECONDS", 0.2)
     measure = measured._measure
     monkeypatch.setattr(
@@ -223,7 +223,7 @@ def test_a_gpu_that_hangs_leaves_the_cpus_controls(monkeypatch, caplog):
 
 
 def test_one_slow_measurement_is_not_what_they_cost(monkeypatch):
-    """What they cost sets the interval: a freeze in that moment would silence the probe for minutes."""
+    """The cost of controls affects the interval, so a single freeze must not silence the probe for minutes."""
     now, takes, measured = 0.0, 0.0, Controls(Tally())
 
     def measure(device):
@@ -263,7 +263,7 @@ def test_they_are_those_of_the_contract_and_import_nothing_of_the_image():
 
 
 def test_where_the_kernel_maps_nothing_as_executable_python_does_it():
-    """A seccomp filter, as a hardened container may have: mmap with PROT_EXEC fails."""
+    """A seccomp filter, as in a hardened container, refuses mmap with PROT_EXEC."""
     mmap_number = {"x86_64": 9, "aarch64": 222}.get(platform.machine())
     if mmap_number is None:
         pytest.skip(f"no number of mmap is known for {platform.machine()}")

@@ -23,20 +23,21 @@ from infercanary.probe.tags import Window, tags, values
 from tests.targets import Scripted, opened
 
 CPU = max(os.sched_getaffinity(0))
-REPEATS = 12  # of fewer, two processes that share a CPU need not have had the same part of it
+REPEATS = 12  # with fewer repeats, two processes on one CPU may get quite different shares
 
 pytestmark = pytest.mark.quiet
 
 
 def spin():
-    """About 15 ms on one CPU: of less than two ticks of the scheduler all waiting may come between the repeats, where
-    the CPU's clock is read."""
+    """Compute for about 15 ms on one CPU. If a repeat is shorter than two ticks of the scheduler, all CPU
+    wait may be between repeats, where the thread's CPU clock is read.
+    """
     os.sched_setaffinity(0, {CPU})
     sum(range(1_500_000))
 
 
 class Container(ContainerCpu):
-    """A container of this process and of others, whose CPU time the kernel counts one by one."""
+    """A container of this process and of others, whose CPU times are added."""
 
     def __init__(self, *pids):
         self._pids = pids
@@ -51,7 +52,7 @@ def _ran(pid):
 
 @contextmanager
 def busy_process():
-    """A process that computes on the canary's CPU."""
+    """Run a process that computes on the canary's CPU."""
     code = f"import os\nos.sched_setaffinity(0, {{{CPU}}})\nprint(1, flush=True)\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         try:
@@ -63,7 +64,7 @@ def busy_process():
 
 @contextmanager
 def busy_thread():
-    """A thread of this process that computes on the canary's CPU, and holds no interpreter lock meanwhile."""
+    """Run a thread of this process that computes on the canary's CPU without the interpreter lock."""
     end, data = threading.Event(), b"x" * (8 << 20)
 
     def work():
@@ -80,7 +81,7 @@ def busy_thread():
 
 
 def round_of(container, phase="compute"):
-    """One round of a canary in ``container``."""
+    """Run one round of a canary in ``container``."""
     with patch("infercanary.probe.timed_target.ContainerCpu", lambda: container):
         canary = opened(Scripted(spin, phase=phase))
     done = canary.round(REPEATS)
@@ -98,7 +99,7 @@ def summed(each):
     return sum(seconds for seconds in each if seconds is not None)
 
 
-# Whoever else is on this machine may take the CPU too: that is outside, and no test of these counts on its absence.
+# Other processes on this machine may also use the CPU. They count as outside, so no test may require their absence.
 
 
 def test_a_busy_process_in_the_container_crowds_it_and_one_outside_preempts_it():
@@ -106,7 +107,7 @@ def test_a_busy_process_in_the_container_crowds_it_and_one_outside_preempts_it()
         done, outside = round_of(Container(other)), round_of(Container())
     assert "cpu_wait_inside" in tagged(done) and tagged(outside) == {"cpu_wait_outside"}
     assert done.inside is not None and outside.inside is not None
-    # What the other process took while the canary ran is what it waited for.
+    # The CPU wait inside is the CPU time of the other process during the canary's run.
     share = done.inside.share(done.busy - done.usage.cpu_seconds)
     assert summed(done.crowds) == pytest.approx(done.inside.processes_seconds * share, rel=0.5)
     assert summed(done.crowds) + summed(done.waits) == pytest.approx(done.usage.run_queue_seconds)
@@ -123,7 +124,7 @@ def test_a_busy_thread_of_the_own_process_crowds_it():
 
 @pytest.mark.parametrize("phase", ["wait", "compute"])
 def test_where_the_container_is_not_the_canarys_nothing_is_known(tmp_path, monkeypatch, phase):
-    """A canary that calls a server, which may be in another container; and a process that is in no container."""
+    """A canary that calls a server, which may be in another container, and a process outside of any container."""
     monkeypatch.setattr(cgroup, "_PROC", tmp_path)
     container = Container() if phase == "wait" else ContainerCpu()
     with busy_process():
@@ -155,11 +156,11 @@ def test_what_it_receives_is_known_of_a_container_with_its_own_network(
             list(sampler.sample())
 
 
-# Why it did not compute ------------------------------------------------------------------------------------------
+# Time off the CPU -----------------------------------------------------------------------------------------------
 
 
-# Milliseconds of 10: computed, queued, computed by the process; helpers: computed by one, waited, by all of them, in
-# percent. Then what is found.
+# Milliseconds of 10: computed, queued, computed by the process. Helpers in percent: computed by one, waited, waited by
+# all. Then the result.
 OFF_CPU = """
 2 1 8  -        queued=1 blocked=7 reading=0   for a lock
 2 1 8  60,0,0   queued=1 blocked=1 reading=0   they computed for 6 ms
@@ -185,15 +186,17 @@ def test_why_it_did_not_compute(row):
 
 
 def test_one_repeat_that_waited_for_its_helpers_has_not_slowed_the_others():
-    """49 repeats of 1 ms, and one in which a helper was without a CPU for half a second: seen on a busy machine, where
-    a canary of 32 µs was said to be scheduling by 86 %."""
+    """Regression: in one of 50 repeats of 1 ms a helper had no CPU for half a second, and a canary of 32 µs
+    was called scheduling-bound by 86 % on a busy machine.
+    """
     walls = [0.001] * 49 + [0.501]
     ends = itertools.accumulate(walls)
-    used = [ThreadUsage(end, 0.0, process_cpu_seconds=end) for end in ends]  # it spins until they are done
+    # the thread spins until its helpers end
+    used = [ThreadUsage(end, 0.0, process_cpu_seconds=end) for end in ends]
     share = 0.5 / sum(walls)
     for count, helped, queued in (
         (50, Helped(0.1, share, share), [0.0] * 49 + [0.5]),
-        (49, Helped(0.6, 0.4, 0.4), [0.0004] * 49),  # where all take as long, all waited
+        (49, Helped(0.6, 0.4, 0.4), [0.0004] * 49),  # if all repeats take as long, all of them waited
     ):
         _, _, why = explain_repeats(used[:count], walls[:count], 1, None, helped)
         assert [repeat["queued"] for repeat in why] == pytest.approx(queued)

@@ -52,10 +52,10 @@ def test_a_hang_is_given_up_and_the_worker_recovers_by_itself_in_the_same_thread
     for _ in range(3):
         with pytest.raises(StillBusy):
             worker.call(lambda: "never", LONG)
-    worker.rest()  # a hanging call keeps its thread
+    worker.rest()  # rest() does not end the thread of a hanging call
     go_on.set()
     until(lambda: not worker.is_busy)
-    # The late answer is not taken for this call's.
+    # The late result must not be returned to this call.
     assert worker.call(threading.current_thread, LONG) is thread
 
 
@@ -86,7 +86,7 @@ def test_interrupt_ends_the_wait_under_way_and_all_later_ones(worker):
 
 
 def test_a_failed_call_keeps_no_memory(worker):
-    """A model's error must not hold its tensors until the garbage collector comes by."""
+    """A model's error must not keep its tensors until the next garbage collection."""
 
     class Tensor:
         pass

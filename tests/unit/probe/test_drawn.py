@@ -1,4 +1,4 @@
-"""Drawn inputs of a model: the same numbers for ever, in pieces of any size, without additional memory."""
+"""Drawn inputs of a model: always the same numbers, in pieces of any size, without additional memory."""
 
 import hashlib
 import json
@@ -23,9 +23,9 @@ SHAPES = (
 )  # fmt: skip
 DRAWS = tuple((shape, high, seed) for shape in SHAPES for high, seed in ((2, 0), (100, 7), (1, 2**61)))
 SMALL = (*(draw for draw in DRAWS if math.prod(draw[0]) < 2_000), ((17_000,), 100, 7))
-# Written before inputs were drawn in pieces, with numpy 2.4.6 and torch 2.13.0: the target, the dtype and the digest of
-# all draws, of which float64 in half the precision, since a platform may round it otherwise; of a server's input in
-# binary and in JSON, a form that BF16 does not have.
+# Recorded before inputs were drawn in pieces, with numpy 2.4.6 and torch 2.13.0: target, dtype, and digest of all
+# draws. float64 is digested with half its precision, because rounding depends on the platform. A server's input is in
+# binary form and in JSON, which BF16 does not have.
 GOLDEN = """
 numpy: float32 84a06e5b100798ea, float64 84a06e5b100798ea, float16 1486551c69b917c4, bfloat16 f5ee585f6b52b723
 numpy: bool 22459e0c3b0898fe, int8 a74a5555a2e8087e, int16 28c50007db569d46, int32 f6c84ba68a29f15b
@@ -62,7 +62,7 @@ def bytes_of(target, dtype, shape, high, seed, index):
 
 @pytest.mark.parametrize(("target", "dtype", "expected"), DIGESTS)
 def test_the_numbers_are_those_of_the_first_release(target, dtype, expected):
-    """A canary of a new image is compared with that of the old: its input must be the same."""
+    """A canary of a new image is compared with the canary of the old image, so both need the same input."""
     digest = hashlib.sha256()
     for i, (shape, high, seed) in enumerate(DRAWS if target in ("numpy", "torch") else SMALL):
         digest.update(bytes_of(target, dtype, shape, high, seed, i))
@@ -71,7 +71,7 @@ def test_the_numbers_are_those_of_the_first_release(target, dtype, expected):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
 def test_torchs_normal_numbers_are_those_of_one_draw(dtype):
-    """Their last digits are the CPU's: what they are compared with is drawn here, as it was before pieces."""
+    """The last digits depend on the CPU, so the reference is drawn here in one piece."""
     for i, (shape, high, seed) in enumerate(DRAWS):
         whole = torch.randn(shape, generator=torch.Generator().manual_seed(seed + i))
         piecewise = torch_model.drawn(torch, TensorSpec(shape, dtype, high), i, seed)
@@ -138,8 +138,9 @@ print(json.dumps(found))
 
 @pytest.mark.parametrize("engine", ["numpy", "torch"])
 def test_an_input_takes_its_own_size_while_it_is_drawn(engine):
-    """The most memory of a process (VmHWM) while each input of 8 MiB is drawn, less what it had before."""
-    # Without it glibc takes a freed input for a measure of what to keep, and the next may lie beside it: mallopt(3).
+    """Peak memory of a process (VmHWM) while it draws an input of 8 MiB, minus the memory before."""
+    # Otherwise glibc raises its mmap threshold after a freed input, and may keep the memory for the next one:
+    # mallopt(3).
     done = subprocess.run(
         [sys.executable, "-c", PEAKS, engine], capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"},
@@ -179,4 +180,4 @@ def test_a_requests_body_takes_little_more_than_its_size_while_it_is_made(is_bin
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 1.2 * len(body) + (3 << 19)  # a bytearray grows by an eighth
+    assert peak < 1.2 * len(body) + (3 << 19)  # a bytearray reserves an eighth more when it grows

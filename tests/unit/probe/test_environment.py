@@ -22,7 +22,9 @@ def test_the_components():
 
 
 def test_only_known_variables_are_shown_and_values_are_short_and_printable(monkeypatch):
-    """An environment holds secrets; the exporter counts bytes, and refuses the whole family for one odd label value."""
+    """Variables may be secrets. The exporter limits the bytes of a value, and one odd value makes it refuse
+    the whole family.
+    """
     variables = {
         "OMP_NUM_THREADS": "3",
         "AWS_SECRET_ACCESS_KEY": "hunter2",
@@ -40,7 +42,7 @@ def test_only_known_variables_are_shown_and_values_are_short_and_printable(monke
     assert found.items() >= expected.items() and len(found["long"]) == 200 and "hunter2" not in str(found)
 
 
-# The first two of the 72 CPUs of a Grace, whose kernel names no model.
+# The first two of 72 CPUs of a Grace, for which the kernel reports no model name.
 GRACE = "".join(
     f"processor\t: {cpu}\nBogoMIPS\t: 2000.00\n"
     "Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid sve sve2 svebf16 i8mm bf16 dgh\n"

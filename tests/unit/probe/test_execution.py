@@ -1,4 +1,4 @@
-"""Cost of a canary's runs that take turns with requests: the server's pool is real, its clock is simulated."""
+"""Cost of a canary's runs that take turns with requests, with a real pool and a simulated clock."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,11 +8,11 @@ from infercanary.probe.schedule import plan
 from tests.targets import Scripted, opened
 
 REPEATS = 4
-TAKES = 0.1  # seconds of a repeat, by the clock here
+TAKES = 0.1  # simulated seconds of a repeat
 
 
 class Clock:
-    """Stands still but for what the server and the canary say that they did."""
+    """Clock that advances only by the work of the server and the canary."""
 
     now = 1000.0
 
@@ -24,7 +24,7 @@ class Clock:
 
 
 class Server(ThreadPoolExecutor):
-    """One thread; a request of ``request`` seconds is always there before the canary."""
+    """One thread; a request of ``request`` seconds always comes before the canary's turn."""
 
     request = 0.0
 
@@ -51,15 +51,15 @@ def served(monkeypatch):
 
 @pytest.mark.parametrize(
     ("request_seconds", "times"),
-    # A round has a turn for each repeat and one for the output: the second waits for half of its time.
+    # A round has one turn for each repeat and one for the output. In the second case it waits for half of its time.
     [(0.0, 1.0), (TAKES * REPEATS / (REPEATS + 1) / 2, 4.5), (TAKES, 8.0), (10 * TAKES, 8.0)],
     ids=["idle", "half", "as long as a repeat", "longer"],
 )
 def test_a_repeat_that_waited_for_its_turn_costs_up_to_eight_times_its_time(served, request_seconds, times):
-    """Requests wait for it too; waiting for a turn is not busy. A run that fails costs no less."""
+    """Requests also wait for the repeats. Waiting for a turn is not busy time. A failed run has the same cost."""
     canary, server, target = served
     server.request = request_seconds
-    for _ in range(5):  # the plan rests on so many
+    for _ in range(5):  # the plan uses the last runs
         done = canary.round(REPEATS)
         assert (done.outcome, len(done.latencies)) == ("ok", REPEATS)
         assert [done.busy, done.cost] == pytest.approx([REPEATS * TAKES, times * REPEATS * TAKES])

@@ -5,8 +5,9 @@ import pytest
 from infercanary.probe.samplers.nvml import users
 from tests.scenarios import typed
 
-# Open files of processes, and how many of them compute on each GPU: not those that use NVML alone, as the probe does;
-# in the host's PID namespace all are seen; too many files are not read.
+# Open files of processes, and number of processes that compute on each GPU. Processes with only NVML, like the probe,
+# do not count. In the host's PID namespace, only processes of the container count. Processes with too many files make
+# the number unknown.
 PROCESSES = """
 ""                                                     | 0 | 0
 null nvidia-uvm nvidia0 nvidiactl                      | 1 | 0
@@ -31,7 +32,7 @@ def test_those_of_the_container_that_compute_on_it(tmp_path, monkeypatch, proces
             continue
         (folder / "cgroup").write_bytes(b"0::/../other\n" if "other" in files else b"0::/\n")
         if files == "unreadable":
-            (folder / "fd").touch()  # an error that is not that of a process which has ended
+            (folder / "fd").touch()  # an error other than the end of a process
             continue
         (folder / "fd").mkdir()
         for number, file in enumerate(files.split()):

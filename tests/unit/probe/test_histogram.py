@@ -17,12 +17,12 @@ SECONDS = Metric("infercanary_seconds", "histogram", "H.", ("canary", "phase"))
 
 @given(st.lists(st.one_of(st.sampled_from(LADDER), st.floats(0, 200)), max_size=50))
 def test_nothing_is_lost_and_each_lies_in_its_bucket(seconds):
-    """An upper bound is inclusive, as Prometheus' ``le`` is."""
+    """An upper bound is inclusive, like Prometheus' ``le``."""
     tally, metric = Tally(), Metric("infercanary_seconds", "histogram", "H.")
     for each in seconds:
         tally.observe(metric, each)
     found = [point.value for family in tally.families() for point in family.points]
-    tally.observe(metric, 1.0)  # a snapshot does not move
+    tally.observe(metric, 1.0)  # a snapshot does not change
     value = found[0] if seconds else HistogramValue((0,) * (len(LADDER) + 1), 0.0)
     assert isinstance(value, HistogramValue)
     assert sum(value.counts) == len(seconds)

@@ -20,7 +20,7 @@ from infercanary.probe.targets.engines import digests
 from infercanary.probe.targets.engines.digests import PIECE, of_files, onnx_files
 from tests.targets import Scripted, opened, points
 
-# torch warns about TorchScript, which is a part of itself.
+# torch warns about its own TorchScript.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 ONE = [{"shape": [2, 4]}]
@@ -46,7 +46,7 @@ def test_a_file_is_identified_by_its_bytes_and_not_by_its_name(tmp_path, monkeyp
     assert of_files([one]) != of_files([other]), "below the limit every byte counts"
     monkeypatch.undo()
     found, size = set(), 4096 * PIECE * 2
-    for place in (0, size - 1, size - 1):  # a sample reaches both ends
+    for place in (0, size - 1, size - 1):  # the sample includes both ends
         with huge.open("ab") as file:
             file.truncate(size)
         found.add(of_files([huge], whole=1 << 20))
@@ -56,7 +56,8 @@ def test_a_file_is_identified_by_its_bytes_and_not_by_its_name(tmp_path, monkeyp
     assert len(found) == 3 and all(name.startswith("file-sample:") for name in found)
 
 
-# Target and its options; changes that measure the same (another model is an upgrade), and those that do not.
+# Target and its options; then changes that measure the same work (another model is an upgrade), and changes that do
+# not.
 OPTIONS = yaml.safe_load("""
 - target: torch
   usual: {model: "m:f", inputs: [{shape: [2, 4]}]}
@@ -135,7 +136,7 @@ def test_names_of_weights_are_found_in_any_block_and_not_outside_of_the_models_f
     for path in (folder / "m.weights", tmp_path / "secret"):
         path.write_bytes(b"w")
     large, evil = folder / "large.onnx", folder / "evil.onnx"
-    for begin in range((1 << 20) - 13, (1 << 20) + 1):  # it is searched in blocks of 1 MiB
+    for begin in range((1 << 20) - 13, (1 << 20) + 1):  # the file is searched in blocks of 1 MiB
         large.write_bytes(bytes(begin) + b"\x0a\x08location\x12\x09m.weights \x0a")
         assert [path.name for path in onnx_files(large)[1:]] == ["m.weights"], begin
     evil.write_bytes(b"\x0a\x08location\x12\x09../secret \x0a\x08location\x12\xff\xff \x0a\x08location\x12")
@@ -173,7 +174,7 @@ def test_a_torch_models_weights_are_its_identity(tmp_path):
     assert identity(linear(2)) != one
     torch.jit.save(script, str(tmp_path / "m.pt"))
     assert identity(str(tmp_path / "m.pt")) == of_files([tmp_path / "m.pt"])
-    large = torch.nn.Linear(2048, 2048)  # sampled tensor by tensor
+    large = torch.nn.Linear(2048, 2048)  # tensors are sampled one by one
     sampled = [digest_of(torch, large, whole=1 << 20) for _ in range(2)]
     with torch.no_grad():
         large.weight *= 1.001
@@ -186,7 +187,7 @@ def test_a_torch_models_weights_are_its_identity(tmp_path):
 def test_weights_in_another_order_of_memory_are_the_same_and_are_not_copied_as_a_whole(
     whole, dtype, monkeypatch
 ):
-    """Those of a channels_last model are in another one, and a copy of a large tensor may not fit."""
+    """A channels_last model has another order in memory, and a copy of a large tensor may not fit."""
     torch = pytest.importorskip("torch")
     from infercanary.probe.targets.engines import torch_weights
 
@@ -221,7 +222,7 @@ def test_settings_that_are_empty_are_as_if_they_did_not_exist():
 
 
 class Known(Scripted):
-    """A target that says what it is, or fails at it."""
+    """A target with an identity, or with an error instead."""
 
     def identity(self):
         time.sleep(self.seconds)
@@ -244,7 +245,7 @@ def test_each_canary_has_components_of_its_own(identity, found):
 
 @pytest.mark.parametrize("letter", ["x", "模", "\udcff"])
 def test_what_tells_two_models_apart_may_be_at_the_end_of_a_long_path(letter):
-    """Of a long value the environment keeps the beginning alone."""
+    """The environment keeps only the beginning of a long value."""
 
     def shown(identity):
         return fingerprint(components("own", Known(version=identity)))["model:own"]

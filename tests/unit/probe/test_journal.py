@@ -46,7 +46,7 @@ def test_it_is_rotated_and_each_file_says_environment_and_outputs_once(tmp_path)
     assert sum(file.stat().st_size for file in files) <= 21_000
     assert [file.name for file in files] == ["journal", "journal.1"]
     assert kept == list(range(kept[0], 500)) and len(kept) > 30
-    for file in files:  # the one before may be gone
+    for file in files:  # the earlier file may be deleted
         assert (
             file.read_text().count('"components"')
             == file.read_text().count('"outputs":{"resnet18":[1.0,2.0]}')
@@ -59,7 +59,7 @@ def test_what_a_crash_left_is_found_and_a_torn_line_costs_only_itself(tmp_path):
     assert last_runs(path, 10) == []
     path.write_bytes(b"\x00\xffgarbage\n\n[]\n3\n")
     assert last_runs(path, 10) == []
-    for boot, count in (("boot-1", 5), ("boot-2", 1)):  # killed again before anybody asked
+    for boot, count in (("boot-1", 5), ("boot-2", 1)):  # killed again before a client reads the runs
         journal = Journal(path, boot)
         journal.append([run(sequence) for sequence in range(1, count)], ENVIRONMENT)
         with path.open("ab") as file:
@@ -72,7 +72,7 @@ def test_what_a_crash_left_is_found_and_a_torn_line_costs_only_itself(tmp_path):
 
 @pytest.mark.parametrize("is_full", [True, False])
 def test_what_cannot_be_written_is_said_once_counted_and_recovered_from(tmp_path, caplog, is_full):
-    """A full disk; and a link in a folder that others write to, which is not followed."""
+    """A full disk, and a symbolic link in a folder that others may write to, which must not be followed."""
     caplog.set_level(logging.INFO)
     folder, path, victim = tmp_path / "folder", tmp_path / "folder/full", tmp_path / "victim"
     victim.write_text("kept\n")

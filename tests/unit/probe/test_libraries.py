@@ -25,14 +25,14 @@ def compiled(file, source, *flags):
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """Where packages are found; the loader's own search path stays as it is."""
+    """Folder of packages; the loader's search path is the default."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     return tmp_path
 
 
 def engine(site, name, library, calls):
-    """A package whose extension needs ``library``, which is not where the loader looks."""
+    """Make a package whose extension needs ``library``, which the loader does not find."""
     (site / name).mkdir()
     (site / name / "__init__.py").write_text(f"from {name} import _C\n")
     stub = compiled(site / "build" / library, "int made(void) { return 1; }", f"-Wl,-soname,{library}")
@@ -49,8 +49,8 @@ def refused(name):
     return caught.value
 
 
-# Package, library that it needs, function that it calls, file that is there, the loader's search path ($ is where files
-# are), the reason and words of the line.
+# Package | needed library | called function | existing file | loader's search path ($ is the folder of files) | reason
+# | words of the message.
 MISFITS = """
 lacking  | libfitless.so.11.0  |                  |                       |          | no_libraries     | (libfitless.so.11.0: cannot open shared object file: No such file or directory); install
 upgraded | libcudart.so.11.0   |                  | libcudart.so.13       | $        | version_mismatch | ; the engine needs version 11.0, but $ has 13: | install
@@ -62,7 +62,7 @@ mixed    | libc.so.6           | ncclCommRegister |                       |     
 @needs_cc
 @pytest.mark.parametrize("row", scenarios(MISFITS), ids=lambda row: row[0])
 def test_a_library_that_does_not_fit(site, monkeypatch, row):
-    """Of a wrong LD_LIBRARY_PATH it is told where CUDA's wheels put the library."""
+    """With a wrong LD_LIBRARY_PATH, the message names the folder in which CUDA's wheels put the library."""
     name, library, calls, file, search, reason, *words = row
     engine(site, name, library, calls or "made")
     folder = site / "nvidia" / "cudnn" / "lib"

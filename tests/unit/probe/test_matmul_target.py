@@ -74,7 +74,7 @@ def test_bfloat16_where_the_cpu_has_it_and_else_it_is_left_out(monkeypatch):
         target = opened(precision="bfloat16")
         assert target.precisions == ("float32", "bfloat16")
         assert target.clock.measure(target.run)[1].dtype == torch.bfloat16
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx512_core")  # it forbids what the CPU may have
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx512_core")  # disables what the CPU may support
     assert opened().precisions == ("float32",)
     with pytest.raises(UsageError, match=r"`bfloat16` is not native for torch .* on cpu; there is float32"):
         opened(precision="bfloat16")
@@ -125,18 +125,18 @@ def test_without_cuda_it_says_why():
     assert target.cuda_missing == ("cpu_only_build" if torch.version.cuda is None else "no_device")
 
 
-# On a GPU that is not there --------------------------------------------------------------------------------------
+# On a simulated GPU ----------------------------------------------------------------------------------------------
 
 
 class FakeDevice(str):
-    """What torch takes for the CPU, and the target for a GPU."""
+    """A device that torch takes for the CPU, and the target for a GPU."""
 
     type = "cuda"
     index: Any = None
 
 
 class FakeGpu:
-    """A torch whose products take ``seconds`` on a device's clock of its own, by dtype and the switch for TF32."""
+    """A torch whose products take ``seconds`` of a simulated device clock, by dtype and TF32 switch."""
 
     now = 0.0
 
@@ -196,7 +196,7 @@ FLOP = 2.0 * 64**3
 
 @pytest.fixture
 def on(monkeypatch):
-    """Opens a target on a stand-in of a GPU."""
+    """Open a target on a simulated GPU."""
 
     def open_on(gpu, **options):
         monkeypatch.setattr(torch_profile, "imported", lambda *_: gpu)
@@ -207,8 +207,8 @@ def on(monkeypatch):
     return open_on
 
 
-# Capability and name of a GPU, seconds of its products; the switch for TF32 and whether the process is a server's; the
-# precisions, the last of which is measured, and whether Tensor Cores are unused.
+# Capability | name | seconds of its products | TF32 switch | True in a server's process | precisions (the last one is
+# measured) | share of unused Tensor Cores.
 GPUS = """
 [8, 0] | A100      | {float32: 7.0e-3, tf32: 0.9e-3, bfloat16: 0.5e-3}   | none | false | float32 tf32 bfloat16 | 0.0
 [8, 0] | A100      | {float32: 7.0e-3, bfloat16: 0.5e-3}                 | none | true  | float32 bfloat16      | 0.0
@@ -231,7 +231,7 @@ def test_the_precisions_of_a_gpu(
     on, monkeypatch, capability, name, seconds, switch,
     is_guest, precisions, unused
 ):  # fmt: skip
-    """In a server's process its switch is left alone; elsewhere it is afterwards as it was."""
+    """The TF32 switch is never changed in a server's process, and is restored elsewhere."""
     gpu = FakeGpu(seconds, (*capability,), name)
     gpu.switch.fp32_precision = switch
     target = on(gpu, own_process=not is_guest)
@@ -247,7 +247,7 @@ def test_the_precisions_of_a_gpu(
 
 def test_a_repeat_takes_100_us(on):
     target = on(FakeGpu({name: seconds / 50 for name, seconds in A100.items()}))
-    assert inferences(target.clock) in (10, 11)  # the clock adds up what the products take
+    assert inferences(target.clock) in (10, 11)  # the clock adds the times of the products
     assert readings(target)[FLOPS.name, "float32"] == pytest.approx(FLOP / 140e-6, rel=1e-3)
 
 
@@ -275,7 +275,7 @@ def test_both_of_torchs_switches(name, before, values):
 
 
 def test_torchs_own_switch_is_as_before():
-    """Of torch's two interfaces the older one must go on working."""
+    """torch has two interfaces for this switch, and the older one must still work."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()
     with module._tf32(torch, True):
         assert module._uses_tf32(torch)

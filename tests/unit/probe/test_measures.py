@@ -50,13 +50,13 @@ class Container(ContainerCpu):
 
 
 class Calling(Scripted):
-    """A target that asks a server."""
+    """A target that calls a server."""
 
     server_address = "localhost", 8000
 
 
 class Counting(Scripted):
-    """A target that counts samples and the memory of its engine."""
+    """A target that reports samples and its engine's memory."""
 
     samples: Any = 8
     peak: Any = 5000
@@ -88,7 +88,7 @@ def test_the_peak_is_that_of_the_run_and_a_guest_resets_nothing(proc):
     assert taken(target, proc) == {THROUGHPUT: 8 / 0.2, HOST_MEMORY: 2048 << 10, DEVICE_MEMORY: 5000}
     assert (cleared.read_text(), target.resets) == ("5", 1)
     cleared.unlink()
-    cleared.mkdir()  # where it cannot be written, the peak would be an old one
+    cleared.mkdir()  # if the peak cannot be reset, it may be from an earlier run
     assert taken(target, proc)[HOST_MEMORY] == 300 * PAGE
 
 
@@ -108,7 +108,7 @@ def test_the_memory_of_a_server_is_not_that_of_its_client(proc, monkeypatch):
     assert asked == [("localhost", 8000)] * 2, "it is looked for once"
 
 
-# Of all that the host runs it is not known what is the server's; another container may be in the same pod.
+# On a host, the server's processes are unknown, and in a pod another container may have the address.
 SERVERS = """
 127.0.0.1            | true  | /           | true
 localhost            | true  | /           | true
@@ -141,8 +141,8 @@ def test_what_is_not_known_is_missing(proc, odd):
 
 
 COUNTER = "infercanary_gpu_energy_joules_total"
-# Seconds between the samples and of the repeats, the canary's GPUs, energy counted by GPU, those that are shown, and
-# what is known.
+# Seconds between the samples | seconds of the repeats | the canary's GPUs | counted energy by GPU | GPUs that exist |
+# known measures.
 WINDOWS = """
 3.04 3.0 1   0:900,1:1400 0,1     energy device_use
 3.06 3.0 1   0:900,1:1400 0,1     device_use
@@ -162,8 +162,10 @@ WINDOWS = """
 
 @pytest.mark.parametrize("row", WINDOWS.strip().splitlines())
 def test_what_a_gpu_took_is_known_within_a_few_percent_or_missing(row):
-    """Ten repeats, each of 4 inferences. Unknown: where a sampler was late; of a server, or on the CPU; of two GPUs, or
-    of a part of one; where the counter stands still; where the driver's use may be of the time before."""
+    """Ten repeats of 4 inferences each. A measure is unknown with a late sampler, with a server or a CPU,
+    with two GPUs or a part of a GPU, with a counter that stands still, and if utilization may cover earlier
+    time.
+    """
     seconds, repeats, gpus, energy, shown, *known = row.split()
     counted = dict(pair.split(":") for pair in energy.split(",") if ":" in pair)
     after: Values = {

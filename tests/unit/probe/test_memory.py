@@ -80,7 +80,7 @@ memory/memory.use_hierarchy = 1
 """
 
 
-# Own control groups, their files, and what binds: limit, use without inactive page cache, active page cache, in MiB.
+# Own control groups | files | binding limits: limit, use without inactive page cache, active page cache, in MiB.
 CASES = {
     "v2, a container": ("0::/", V2.format(300, 200, 50), "own 300 150 3"),
     "v2, nested": ("0::/kubepods.slice/pod.slice/own", NESTED_V2, "own 1000 100 3; above 500 430 3"),
@@ -101,7 +101,7 @@ def at(root, proc, reserve=None):
 
 
 def made(folder, cgroup, files):
-    """A host with these files: ``path = content``; ``M`` is MiB, and ``;`` ends a line of the content."""
+    """Make a host with these files: ``path = content``; ``M`` is MiB, and ``;`` ends a line of the content."""
     texts = {"proc/self/cgroup": cgroup + "\n", "proc/meminfo": HOST}
     for line in files.strip().splitlines():
         name, _, text = line.partition(" =")
@@ -128,7 +128,7 @@ def test_what_binds_a_process(tmp_path, case):
 def test_what_is_left_of_a_container(tmp_path):
     host = made(tmp_path, "0::/", V2.format(400, 330, 10))
     assert host.left() == ((80 - 64) * MIB, 64 * MIB, "the container's limit of 400 MiB")
-    # Page cache in use counts as free, and an eighth of a small limit is kept.
+    # Active page cache counts as free, and an eighth of a small limit is kept.
     for reserve, kept in {None: 50, 0: 0, 20: 20, 1024: 50}.items():
         bytes_kept = None if reserve is None else reserve * MIB
         last: Any = at(tmp_path / "cgroup", tmp_path / "proc", bytes_kept).left_for_a_moment()
@@ -151,7 +151,7 @@ some_bounds = st.lists(st.builds(Bound, st.text(max_size=3), sizes, st.integers(
 def test_the_tightest_bound_counts(bounds, reserve):
     left = tightest(bounds, reserve, MIB, 0.05)
     assert (left is None) == (not bounds)
-    for bound in bounds if left else []:  # what is taken within it stays within every bound
+    for bound in bounds if left else []:  # an allocation within the result is within every bound
         kept = max(MIB, int(0.05 * bound.limit)) if reserve is None else reserve
         assert left is not None and (left.size == 0 or max(0, bound.used) + left.size + kept <= bound.limit)
 
@@ -168,7 +168,7 @@ def test_what_is_left_of_a_device(monkeypatch):
 
 
 class OutOfMemoryError(RuntimeError):
-    """As torch's."""
+    """Error with the name of torch's error."""
 
 
 class Unreadable(Exception):
@@ -233,7 +233,7 @@ def test_sizes_of_inputs():
     assert of_batch([SimpleNamespace(shape=(2, 4), nbytes=64)], 6, 2)[0].size == 192
 
 
-# What is asked for until more than 5,000 bytes are: a graph before the weights that it names.
+# Requests until they exceed 5,000 bytes: a graph comes before the weights that it names.
 ASKED = """
 torch  | {model: m.pt, inputs: [{shape: [8, 1000]}, {shape: [3], dtype: int64}], device: cpu} | inputs[0] 32000, inputs[1] 24, model 999
 torch  | {model: m.pt, inputs: [{shape: [8, 1000]}], device: cuda} | inputs[0] 32000, model 999

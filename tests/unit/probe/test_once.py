@@ -17,8 +17,10 @@ AT = 1785160991.0
 
 
 def report(text):
-    """As a probe's: metrics without their prefix, labels before a value joined by ``/``; of each run the first latency,
-    that of the others, and how many there are. Through JSON, as the command gets it."""
+    """Parse a report: metrics without prefix, labels joined by ``/`` before a value. A run has its first
+    latency, the other latencies, and their number. The report is encoded and decoded, as the command receives
+    it.
+    """
     known = yaml.safe_load(text)
     families = [
         Metric(f"infercanary_{name}", "gauge", "", ("",) * 9).family(

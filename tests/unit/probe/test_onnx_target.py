@@ -27,7 +27,9 @@ ONE = [{"shape": [2, 4]}]
 
 
 def save(name, node, x, y, *more, opset=17, ir=8):
-    """A model of one operator from ``x`` to ``y``, each a type and a shape; opset and IR are ONNX Runtime 1.17's."""
+    """Save a model of one operator from ``x`` to ``y`` (type and shape each), with opset and IR version of
+    ONNX Runtime 1.17.
+    """
     nodes = [helper.make_node(node, ["x", "w"] if node == "MatMul" else ["x"], ["y"]), *more]
     given, made = (helper.make_tensor_value_info(name, *each) for name, each in (("x", x), ("y", y)))
     weights = helper.make_tensor("w", Type.FLOAT, [4, 3], np.arange(12.0))
@@ -89,7 +91,7 @@ def test_a_shape_is_given_where_the_model_declares_none(declared, given, shape, 
 
 
 def test_inputs_and_outputs_of_other_kinds():
-    """Of texts and sequences there are no numbers: those of the bfloat16 one are the output."""
+    """Texts and sequences have no numbers, so the output is the bfloat16 tensor."""
     casts = [
         helper.make_node("Cast", ["x"], [y], to=to) for y, to in (("y", Type.BFLOAT16), ("s", Type.STRING))
     ]
@@ -132,7 +134,7 @@ def test_the_options_reach_the_session_and_are_components():
     assert {line.strip() for line in expected.strip().splitlines()} <= {
         ": ".join(pair) for pair in found.items()
     }
-    if hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):  # from 1.24 on
+    if hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):  # exists from 1.24 on
         assert found["onnx_nodes"] == "CPUExecutionProvider 1"
     assert "Release" in found["onnx_build"]
     assert all(value.isprintable() and 0 < len(value) <= 200 for value in found.values())
@@ -154,7 +156,9 @@ for target in kept:
 
 
 def test_the_threads_that_are_reported_are_those_that_there_are():
-    """The default is counted from the host's cores; here are the threads that ONNX Runtime really starts."""
+    """Compares the default, which is counted from the host's cores, with the threads that ONNX Runtime really
+    starts.
+    """
     done = subprocess.run(
         [sys.executable, "-c", THREADS], capture_output=True, text=True, check=True, timeout=60
     )
@@ -174,7 +178,7 @@ def test_close_lets_go_of_the_session_and_leaves_nothing_open():
         target.open()
         session = weakref.ref(target.session)
         assert values_of(target) == values
-    # Less where a thread of a test before ended meanwhile.
+    # The number is lower if a thread of an earlier test ended meanwhile.
     assert all(last <= second for second, last in zip(counts[1], counts[-1], strict=True)), counts
 
 
@@ -251,7 +255,9 @@ def test_a_build_for_the_cpu_only_is_refused_or_by_leave_runs_on_the_cpu(provide
 @needs_cpu_build
 @pytest.mark.filterwarnings("ignore:Specified provider")
 def test_a_provider_that_onnx_runtime_silently_leaves_out(monkeypatch):
-    """As it does where libraries of a provider are missing: the session is there, and runs on the CPU."""
+    """If a provider's libraries are missing, ONNX Runtime makes a session without this provider, which runs
+    on the CPU.
+    """
     providers = ["QNNExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(ort, "get_available_providers", lambda: providers)
     target = OnnxTarget("model.onnx", ONE, providers=providers[:1])

@@ -18,7 +18,7 @@ WORK = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=Tru
 
 
 def sampled(of):
-    """Name → command, which is empty for this process → value."""
+    """Return metric → command ("" for this process) → value."""
     return {
         f.name: {p.labels[-1]: p.value for p in f.points if isinstance(p.value, float)} for f in of.sample()
     }
@@ -26,7 +26,7 @@ def sampled(of):
 
 @contextmanager
 def worker(folder, name):
-    """A process of that name, which has computed for 0.3 s and waits."""
+    """Run a process of this name that has computed for 0.3 s, and now waits."""
     program = folder / name
     if not program.exists():
         program.symlink_to(sys.executable)
@@ -39,7 +39,7 @@ def worker(folder, name):
 
 @pytest.fixture(autouse=True)
 def every_process(monkeypatch):
-    """As in a container, of whatever runs here; however many run, each is read."""
+    """Count all processes of this machine as in the container, and read each of them."""
     monkeypatch.setattr(processes, "in_container", lambda: True)
     monkeypatch.setattr(processes, "MOST", 100_000)
 
@@ -51,7 +51,7 @@ def test_outside_of_a_container_it_shows_its_own_memory_alone(monkeypatch):
 
 
 def test_what_runs_beside_it_is_summed_by_command(tmp_path, monkeypatch):
-    """Only the first commands have a name."""
+    """Only a limited number of commands is named."""
     monkeypatch.setattr(processes, "COMMANDS", 100_000)
     of, others = ProcessSampler(), ProcessSampler()
     before, known = sampled(of), len(sampled(others)[CPU])
@@ -91,7 +91,7 @@ def test_an_id_that_is_used_again_is_another_process(monkeypatch):
 
 @pytest.mark.root
 def test_in_a_container_the_others_are_those_of_the_container():
-    """In a PID namespace as a container has one: process 1, and a worker."""
+    """The PID namespace is like a container's: process 1 and a worker."""
     script = (
         "from infercanary.probe.samplers.processes import ProcessSampler\n"
         "for f in ProcessSampler().sample(): print(f.name, *(p.labels for p in f.points))\n"

@@ -29,7 +29,7 @@ NOW = 1_000.0
 
 
 class Profiled(Scripted):
-    """A target whose profiles are scripted."""
+    """A target with scripted profiles."""
 
     profiler: Any = "same_model"
     is_waited_for = False
@@ -55,7 +55,7 @@ class Profiled(Scripted):
 
 
 class Bench:
-    """One canary that is steady, with its profiles."""
+    """A steady canary with its profiles."""
 
     def __init__(self, target, pool=None, timeout=5.0, share=0.05):
         self.canary = Canary("one", target, Tally(), timeout, 5.0, pool)
@@ -74,7 +74,7 @@ def test_it_comes_once_steady_then_after_ten_minutes_then_hourly():
         itertools.pairwise(times), (AGAIN_SECONDS, EVERY_SECONDS, EVERY_SECONDS), strict=True
     ):
         assert pause <= after - before <= 1.2 * pause + 10
-    slow = Bench(Profiled(), share=1e-9).profiling  # what it took is far above its share of an hour
+    slow = Bench(Profiled(), share=1e-9).profiling  # the cost is far above the share of an hour
     slow.step(NOW)
     assert slow.next_at > NOW + 0.9 * 86_400
 
@@ -103,7 +103,7 @@ def test_it_waits_until_the_canary_is_steady_and_nobody_waits(why, monkeypatch, 
     ("error", "again"), [(None, True), (ValueError("no"), True), (Unprofiled("no"), False)]
 )
 def test_what_it_found_is_given_once_and_what_failed_is_logged_once(error, again, caplog):
-    """The first repeat after it is no timed one: what the profiler took is given back, and with it what one needs."""
+    """After a profile one repeat is not timed: with the profiler's memory, memory that a repeat needs was freed."""
     caplog.set_level("INFO")
     for is_guest in (False, True):
         target = Profiled(error=error)

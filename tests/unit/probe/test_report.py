@@ -1,4 +1,4 @@
-"""The contract: the bucket ladder, the round trip through JSON, and refused reports."""
+"""The contract: bucket ladder, encoding as JSON, and refused reports."""
 
 import importlib
 import math
@@ -21,7 +21,7 @@ from tests.scenarios import scenarios
 
 
 def test_ladder_is_geometric_exact_at_each_doubling_and_has_a_short_exact_text():
-    """`le` is text, and series of different probes are summed by it; people read 0.0001, 0.0002, … 52.4288."""
+    """`le` is text, and series of different probes are summed by it. People read 0.0001, 0.0002, … 52.4288."""
     assert len(LADDER) == 82 and LADDER[0] == 50e-6 and 60 < LADDER[-1] < 63
     for k, bound in enumerate(LADDER):
         assert bound == float(f"{bound:.6g}") == pytest.approx(50e-6 * 2 ** (k / 4), rel=1e-5)
@@ -30,7 +30,7 @@ def test_ladder_is_geometric_exact_at_each_doubling_and_has_a_short_exact_text()
 
 
 def test_values_are_floats_and_one_that_is_not_known_is_a_missing_point():
-    """JSON's `true` is no number: one bool would make the whole report unreadable."""
+    """JSON's `true` is not a number: one bool would make the whole report unreadable."""
     metric = Metric("infercanary_x", "gauge", "X.", ("what",))
     family = metric.family(
         {("nan",): math.nan, ("inf",): math.inf, ("low",): -math.inf, ("bool",): True, ("int",): 3}
@@ -47,7 +47,7 @@ def test_values_are_floats_and_one_that_is_not_known_is_a_missing_point():
 GOOD = encode(Report(SCHEMA_VERSION, "b", 0.0, "", 0, (), {}, ()))
 
 
-# Parts of a good report and what stands in their place; `all` is the whole report.
+# Parts of a valid report and their replacements; `all` is the whole report.
 BROKEN = r"""
 all               |
 all               | \0junk

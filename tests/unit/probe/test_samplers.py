@@ -40,7 +40,7 @@ class Scripted(Sampler):
 
 
 class Guarded:
-    """A sampler that is scripted, its guard and its success."""
+    """A scripted sampler with its guard, and the success of its samples."""
 
     def __init__(self):
         self.sampler, self.tally = Scripted(), Tally()
@@ -52,7 +52,7 @@ class Guarded:
         self.go_on.wait(60)
 
     def sample(self, patience=30):
-        """Its value, and its success; None where there is none."""
+        """Return value and success of a sample; None if unknown."""
         self.guard.sample(patience)
         return values(self.guard.families).get(VALUE.name), values(self.tally.families()).get(SUCCESS.name)
 
@@ -64,7 +64,7 @@ class Guarded:
 
 
 def values(families):
-    """Name → label values → value, or the one value of a metric without labels."""
+    """Return name → label values → value; without labels, name → value."""
     found = tags.values(families)
     return {name: points.get((), points) for name, points in found.items()}
 
@@ -80,7 +80,7 @@ def values(families):
     ],
 )
 def test_a_sampler_that_raises_costs_only_its_own_families(caplog, error, shown, level, text):
-    """Stale numbers beside green health are worse than none."""
+    """Old values with a good health would be worse than no values."""
     caplog.set_level(logging.INFO)
     one = Guarded()
     assert one.sample() == (1.0, GOOD)
@@ -119,7 +119,7 @@ def test_a_late_sample_is_collected_the_next_time():
     one.sampler.act = one.hang
     one.sample(0.01)
     one.go_on.set()
-    one.guard._worker._answer.put(one.guard._worker._answer.get(timeout=30))  # its answer is there
+    one.guard._worker._answer.put(one.guard._worker._answer.get(timeout=30))  # waits for the answer
     assert one.sample() == (2.0, GOOD) and one.sampler.asked == 2
     one.comes_back()
 

@@ -1,4 +1,4 @@
-"""The schedule of runs; time and random numbers are arguments."""
+"""The schedule of runs, with time as an argument and seeded random numbers."""
 
 import pytest
 from hypothesis import given
@@ -63,7 +63,8 @@ def test_a_plan_has_5_to_50_repeats_and_keeps_the_cap(costs, interval, cap):
     assert sum(n * cost for n, cost in zip(repeats, costs, strict=True)) <= cap * planned * (1 + 1e-9)
 
 
-# Of 10 s and 1 %: 80 ms of budget are 8 repeats of 10 ms, two canaries share it; 5 repeats of 100 ms take 0.5 s.
+# With 10 s and 1 %, a budget of 80 ms is 8 repeats of 10 ms, and two canaries share it. 5 repeats of 100 ms take 0.5
+# s.
 PLANS = """
 []             | []     | 10.0
 [0.0]          | [50]   | 10.0
@@ -79,7 +80,7 @@ def test_plans(costs, repeats, interval):
 
 
 def test_slots_are_jittered_on_both_sides():
-    """Else it would lock into step with what is periodic on the host."""
+    """Without jitter, runs could coincide with periodic work on the host."""
     module._random.seed(1)
     schedule = Schedule(10.0, 0.0)
     offsets = [schedule.next(10.0 * k)[0] - 10.0 * (k + 1) for k in range(300)]

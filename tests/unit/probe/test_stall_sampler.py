@@ -1,4 +1,4 @@
-"""The sampler of stalls; a thread really holds the interpreter."""
+"""The sampler of stalls, with a thread that really holds the interpreter lock."""
 
 import ctypes
 import time
@@ -8,7 +8,7 @@ from watching import until
 
 from infercanary.probe.samplers.stalls import StallSampler
 
-INTERPRETER = ctypes.PyDLL(None)  # whose functions keep the interpreter, unlike those of a CDLL
+INTERPRETER = ctypes.PyDLL(None)  # its functions hold the interpreter lock, unlike those of a CDLL
 
 
 def stalled(sampler):
@@ -19,11 +19,13 @@ def stalled(sampler):
 
 @pytest.mark.parametrize("seconds", [0.8, 2.0])
 def test_a_gap_counts_but_for_a_tick(seconds):
-    """It begins early in a tick, so that nearly all of the tick is not counted: the least of what can be seen."""
+    """The gap begins early in a tick, so almost a whole tick is not counted. This is the lowest count that is
+    possible.
+    """
     sampler = StallSampler()
     try:
         assert stalled(sampler) == 0
-        time.sleep(0.1)  # the thread sleeps now
+        time.sleep(0.1)  # the sampler's thread sleeps now
         begin = time.monotonic()
         INTERPRETER.usleep(int(seconds * 1e6))
         held = time.monotonic() - begin

@@ -18,7 +18,9 @@ PRINT = "from infercanary.probe.start import in_container, since_start; print(in
     ("own", "first", "seconds"), [(88.0, 90.0, 90.0), (5.0, 9e5, None), (0.0, -0.004, 0.0)]
 )
 def test_a_cold_start_is_the_containers(own, first, seconds):
-    """That of its first process, but not days later, when it started again; the kernel's ticks are 10 ms."""
+    """The time is since the container's first process started, but not if the probe restarts days later.
+    Kernel ticks are 10 ms.
+    """
     assert of_container(own, first) == seconds
 
 
@@ -49,7 +51,7 @@ def test_outside_of_a_container_it_is_since_the_process_started():
 
 @pytest.mark.root
 def test_in_a_container_it_is_since_its_first_process_started():
-    """The shell is the first process, and starts the probe's half a second later."""
+    """The shell is the first process, and starts the probe half a second later."""
     contained, seconds = printed(in_a_pid_namespace('sleep 0.5; "$0" -c "$1"; :', PRINT))
     assert contained and 0.5 <= seconds < 60
 

@@ -7,11 +7,11 @@ import pytest
 from infercanary.probe.steady import WIDEST, WINDOW, is_steady
 
 SLOW = 1.0
-"""Seconds of a repeat so slow that windows are the narrowest."""
+"""Seconds of a repeat that is so slow that windows have their smallest size."""
 
 
 def first_steady(latencies):
-    """After how many latencies the test says so for the first time, as the canary asks it."""
+    """Return the number of latencies after which the canary is steady for the first time."""
     return next((n for n in range(len(latencies) + 1) if is_steady(latencies[:n])), None)
 
 
@@ -34,7 +34,7 @@ def test_noise_about_a_level_becomes_steady(seed, level):
 
 def test_a_slow_settling_that_narrow_windows_take_for_steady_is_not():
     rng = random.Random(2)
-    # 0.25 % a repeat: two windows of 8 differ by 2 %, which their noise hides; two of 24 differ by 6 %.
+    # With 0.25 % a repeat, two windows of 8 differ by 2 %, which the noise hides; two windows of 24 differ by 6 %.
     latencies = [0.01 * (1 + max(0.0, 0.2 - 0.0025 * k)) * rng.gauss(1, 0.02) for k in range(160)]
     assert (first_steady(latencies) or 160) > 60
 
@@ -53,5 +53,5 @@ def test_neither_a_drift_nor_a_step_is_steady_until_both_windows_lie_behind_it(l
     assert first_steady(drift) is None and first_steady([*drift, *[drift[-1]] * 2 * WIDEST]) is not None
     slow = [3 * level * rng.uniform(0.99, 1.01) for _ in range(window)]
     found = first_steady(slow + [level * rng.uniform(0.99, 1.01) for _ in range(2 * window)])
-    # From then on at most a few of the slow ones are in the window, and its median is the fast level's.
+    # From then on the older window has at most a few slow repeats, so its median is the fast level.
     assert found is not None and found > 2 * window + window // 2 - 1

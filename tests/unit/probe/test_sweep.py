@@ -28,7 +28,7 @@ from infercanary.probe.watcher import Memory
 from tests.scenarios import mistakes, typed
 from tests.targets import Scripted, opened, points
 
-# When, and how much of the cap -----------------------------------------------------------------------------------
+# Schedule, and share of the cap -----------------------------------------------------------------------------------
 
 _SWEEPS = st.lists(st.tuples(st.floats(0.1, 600), st.floats(1, 604_800)), min_size=1, max_size=6)
 
@@ -42,7 +42,7 @@ def test_sweeps_have_half_of_the_cap_at_most_and_are_never_early(sweeps, cap):
     assert sum(seconds / interval for interval, (seconds, _) in pairs) == pytest.approx(kept)
 
 
-# A minute each hour would be 1.7 %, and half of the cap is 0.5 %; two that do not fit come later alike.
+# A minute each hour would be 1.7 %, but half of the cap is 0.5 %. If two sweeps do not fit, both are delayed alike.
 CAPPED = """
 []                             | 0.0         | []
 [[10.0, 3600.0]]               | 0.002777778 | [3600.0]
@@ -56,7 +56,7 @@ def test_what_a_sweep_takes_of_a_cap_of_one_percent(sweeps, kept, intervals):
     assert keep_for_sweeps(sweeps, 0.01) == (pytest.approx(kept), pytest.approx(intervals))
 
 
-# What ------------------------------------------------------------------------------------------------------------
+# Settings --------------------------------------------------------------------------------------------------------
 
 
 def test_batches_go_one_at_a_time_and_concurrency_with_the_canarys_own_inputs():
@@ -81,7 +81,7 @@ MISTAKES = """
 
 @pytest.mark.parametrize(("given", "words"), mistakes(MISTAKES))
 def test_a_sweep_that_cannot_be_meant_is_one_line(given, words):
-    """In a file; and in code, as far as it can be made there."""
+    """In a file, and also in code if the type permits."""
     with pytest.raises(UsageError) as error:
         convert(given, Sweep, "sweep")
     assert [word for word in words if word not in str(error.value)] == []
@@ -95,7 +95,7 @@ def test_a_sweep_that_cannot_be_meant_is_one_line(given, words):
 
 
 class Sized(Scripted):
-    """Takes ``seconds`` and a tenth of that for each sample more, up to what ``acts`` says of a batch."""
+    """Takes ``seconds``, and a tenth more for each further sample; ``acts`` has the behaviour for a batch."""
 
     is_sweepable = True
     batch = 1
@@ -148,7 +148,7 @@ def measured(target, batch, concurrency=1, pool=None):
 
 @pytest.mark.parametrize("inferences", [1, 4])
 def test_one_at_a_time_the_rate_is_the_batch_over_the_latency(monkeypatch, inferences):
-    """By clocks that only the requests move: on a loaded machine time passes between two requests too."""
+    """Only requests advance the clock. On a busy machine time would also pass between requests."""
     now, takes = [1000.0], itertools.cycle((0.004, 0.004, 0.010))
 
     def request():
@@ -169,7 +169,7 @@ def test_one_at_a_time_the_rate_is_the_batch_over_the_latency(monkeypatch, infer
 
 
 class Watched(Sized):
-    """Its engine counts memory."""
+    """A target whose engine counts memory."""
 
     peak = 7
 
@@ -234,7 +234,7 @@ def test_in_the_servers_pool_each_request_takes_its_turn():
 
 
 class Swept:
-    """A real canary, open, and the sweep of it."""
+    """A real open canary, and its sweep."""
 
     def __init__(self, target, sweep, pool=None, timeout=30.0):
         self.tally, self.memory = Tally(), Memory({})
@@ -247,7 +247,7 @@ class Swept:
         return self.sweeping.step(time.monotonic())
 
     def whole(self):
-        """All of one sweep."""
+        """Run all points of one sweep."""
         self.step()
         while self.sweeping._left is not None:
             self.step()
@@ -262,7 +262,7 @@ class Swept:
 
     def close(self):
         assert self.sweeping.close(5.0) and self.canary.close(5.0)
-        # A thread that was let go ends by itself, a moment later.
+        # A thread ends by itself soon after it was released.
         until(lambda: not [t for t in threading.enumerate() if t.name.startswith("infercanary")])
 
 
@@ -346,7 +346,7 @@ def test_a_busy_device_puts_the_sweep_off(swept):
 
 
 def test_a_canary_that_fails_is_not_swept_and_its_failed_runs_take_no_throughput(swept):
-    """A throughput that such a run took would never be judged."""
+    """A throughput of such a run would never be judged."""
     target = Sized()
     one = swept(target, batches=(1,), seconds=0.2)
     rounds = Rounds(

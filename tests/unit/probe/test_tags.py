@@ -1,4 +1,4 @@
-"""Rules of tags: a table of samples with their tags, and the effect of missing metrics."""
+"""Rules of tags: a table of samples with their tags, and missing metrics."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ SAMPLES = ("first", "previous", "quiet", "before", "after")
 
 
 def window(row):
-    """A run of 0.1 s between two samples: ``metric.label=before>after``, or ``previous:metric=value`` of another one.
+    """Return a run of 0.1 s between two samples: ``metric.label=before>after``, or ``previous:metric=value`` in
+    another sample.
 
-    Nothing happened before the run, unless that is given.
+    Without such a word, nothing happened before the run.
     """
     values = {"waited": "0", "busy": "0.1"}
     samples: dict[str, dict[str, dict[tuple[str, ...], float]]] = {"before": {}, "after": {}}
@@ -69,7 +70,7 @@ def window(row):
     return Window(done, float(values.get("late", 0)), first, previous, quiet, before, after)
 
 
-# Each by one metric, or by a gauge and its greatest value; then the others.
+# Tags from one metric, or from a gauge and its highest value; then the others.
 BY_METRIC = """
 stalled=1>1.6 -> stalled
 stalled=2>2 previous:stalled=1 -> stalled
@@ -172,7 +173,7 @@ def test_the_state_of_the_canaries_gives_tags():
 
 @pytest.mark.parametrize("row", [row for row, _ in rows(BY_METRIC)])
 def test_a_metric_that_is_missing_gives_no_tag(row):
-    """In all samples, in those before the run, and in the one after it: a sampler may fail at any time."""
+    """A sampler may fail at any time: in all samples, only before the run, or only after it."""
     run = window(row)
     for metric in {*run.before, *run.after}:
         without = {
@@ -181,17 +182,15 @@ def test_a_metric_that_is_missing_gives_no_tag(row):
         }
         after = {"after": without.pop("after")}
         assert tags(run._replace(**without, **after)) == ()
-        if metric not in (
-            NAMES["clock"],
-            NAMES["highest"],
-        ):  # a low clock is seen in the sample after the run alone
+        # a low clock needs only the sample after the run
+        if metric not in (NAMES["clock"], NAMES["highest"]):
             assert tags(run._replace(**without)) == ()
-        if metric != NAMES["use"]:  # and this in the one before the round
+        if metric != NAMES["use"]:  # utilization needs only the sample before the round
             assert tags(run._replace(**after)) == ()
 
 
 def test_only_the_canarys_own_gpu_counts():
-    """One that idles beside it has a low clock, and one that another tenant uses is busy."""
+    """An idle GPU beside the canary's GPU has a low clock, and a GPU of another tenant is busy."""
     of_gpu = [window(row) for row, expected in rows(BY_METRIC) if expected.startswith("gpu_")]
     assert len(of_gpu) == 7
     for run in of_gpu:
@@ -214,7 +213,7 @@ def test_the_clock_is_that_of_the_canarys_gpu_after_the_run():
 
 
 def test_gpus_are_found_by_their_pci_address():
-    """CUDA writes four digits of the domain, NVML eight; a MIG device has that of its GPU."""
+    """CUDA writes the PCI domain with four digits, NVML with eight. A MIG device has the address of its GPU."""
     labels = {
         "0": "00000000:41:00.0",
         "1": "00000000:C1:00.0",
@@ -227,7 +226,7 @@ def test_gpus_are_found_by_their_pci_address():
 
 
 def test_every_metric_that_a_rule_names_is_some_samplers():
-    """A misspelt or renamed one is a rule that is silent for ever."""
+    """A misspelt or renamed metric would silence its rule for ever."""
     modules = [
         importlib.import_module(found.name)
         for found in pkgutil.walk_packages(samplers.__path__, f"{samplers.__name__}.")
@@ -240,9 +239,9 @@ def test_every_metric_that_a_rule_names_is_some_samplers():
     assert named <= declared
 
 
-# Seconds of three repeats. Without waiting they are 20, 20 and 30 ms of 20, 50 and 30: the median is 10 ms lower,
-# whatever the mean of the waits. Then: the kernel does not say how long they waited in all; the median run was not held
-# back; next to nothing of 30 ms.
+# Three repeats of 20, 50 and 30 ms, which without CPU wait are 20, 20 and 30 ms: the median is 10 ms lower, for any
+# mean wait. Then: no total of the kernel's CPU wait; a median run without throttling; a wait of almost nothing of 30
+# ms.
 WAITS = """
 0.0 | [0.0, 0.03, 0.0]         | [0.0, 0.0, 0.0] | []                       | 0.01 | 0.0
 0.1 | [0.0, 0.03, 0.0]         | [0.0, 0.0, 0.0] | []                       | ~    | ~
@@ -256,7 +255,7 @@ WAITS = """
 
 @pytest.mark.parametrize(("throttled", "waits", "crowds", "queued", "waited", "crowded"), typed(WAITS))
 def test_waiting_is_known_where_no_quota_can_have_made_it(throttled, waits, crowds, queued, waited, crowded):
-    """A slow model that reaches its quota in each run would else never be compared without its neighbours."""
+    """Otherwise a slow model that reaches its quota in each run could never be compared without its neighbours."""
     run = window(f"throttled=1>{1 + throttled}")
     assert run.waited is None, "it did not run"
     done = run.done._replace(

@@ -1,4 +1,4 @@
-"""The registry of targets, and optional abilities of a target: results and cost of a look-up."""
+"""The registry of targets, and optional abilities of a target: results, and cost of a look-up."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class NewcomerTarget:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder whose files count as files of ``targets/``; the registry is as before afterwards."""
-    names()  # or a test would import files of the package for the first time, and their names be lost with it
+    """A folder whose files count as files of ``targets/``; the registry is restored afterwards."""
+    # imports all files of the package first; otherwise their names would be lost with the restored registry
+    names()
     package = infercanary.probe.targets
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
@@ -107,7 +108,7 @@ def test_a_target_needs_three_methods_and_one_that_lacks_any_is_refused_with_its
 
 
 class Old:
-    """A target by the recipe of 0.1.0, with what else that recipe named; `settings` and `memory` are its own."""
+    """A target by the recipe of 0.1.0, with the other names of that recipe; `settings` and `memory` are its own."""
 
     clock = HostClock()
     device = "cuda:1"

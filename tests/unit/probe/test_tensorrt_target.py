@@ -49,7 +49,7 @@ def test_an_engine_that_cannot_be_read(tmp_path, monkeypatch):
 
 
 HEAD = b"ftrt" + bytes(20) + bytes((10, 3, 0, 26))
-# Another kind of file; a layout in which the place of the version is not known; a part.
+# Another kind of file; a layout with an unknown place of the version; an incomplete head.
 OTHERS = (b"ptrt" + HEAD[4:], HEAD[:4] + b"\1" + HEAD[5:], HEAD[:-1], b"")
 
 
@@ -60,7 +60,7 @@ def test_the_version_in_an_engines_head(plan, version):
     assert built_by(plan) == version
 
 
-# The first texts are as they are in TensorRT's issues.
+# The first texts are from TensorRT's issues.
 REASONS = """
 (Serialization assertion stdVersionRead == kSERIALIZATION_VERSION failed.Version tag does not match. Note: …) | 8.6.1.6 | 10.3.0 | was built by TensorRT 8.6.1.6; this is 10.3.0; rebuild
 (Serialization assertion stdVersionRead == kSERIALIZATION_VERSION failed.Version tag does not match. Note: …) |  | 10.3.0 | was built by another TensorRT than this, which is 10.3.0;

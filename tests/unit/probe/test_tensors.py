@@ -35,8 +35,8 @@ def given(inputs, slots):
     return matched(specs(inputs), [SLOTS[name] for name in slots.split()])
 
 
-# Inputs in the engine's order or by name, the engine's slots, and what is drawn for each: what is left out is the
-# engine's.
+# Inputs in the engine's order or by name | slots of the engine | drawn tensor of each slot. The engine gives what an
+# input leaves out.
 MATCHED = """
 [{shape: [2, 3, 8, 8]}, {high: 7}]              | image mask    | [2, 3, 8, 8] float32 2, [1, 4] int64 7
 {mask: {high: 7}, image: {shape: [2, 3, 8, 8]}} | image mask    | [2, 3, 8, 8] float32 2, [1, 4] int64 7
@@ -85,7 +85,7 @@ def draw(dtype, shape=(1000,), high=2):
 
 
 def test_numbers_are_drawn_from_one_distribution_for_all_dtypes():
-    """Which numbers they are, test_drawn.py has of each dtype."""
+    """test_drawn.py tests the numbers for each dtype."""
     assert set(draw("bool").tolist()) == {True, False}
     assert abs(draw("float32").mean()) < 0.2 and 0.8 < draw("float32").std() < 1.2
     numbers = draw("int64", high=100)
@@ -122,7 +122,7 @@ class Named(NamedTuple):
 
 
 class Output(dict[str, Any]):
-    """As Hugging Face returns it."""
+    """Output in the form of Hugging Face."""
 
 
 def tensor(*numbers, dtype="float32", **options):
@@ -137,7 +137,7 @@ def cycle():
 
 HELD: dict[
     str, Callable[[float], Any]
-] = {  # what a model may return, with 1, a number that decides, and 3 in it
+] = {  # model outputs with the numbers 1, x and 3, of which x is the parameter
     "nested": lambda x: Output(
         logits=tensor(1.0, x), more=[(torch.tensor(3), "text"), {"x": tensor()}], none=None
     ),

@@ -20,7 +20,7 @@ needs_two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
 
 
 def sampled(sampler):
-    """The name's distinctive part → value; with labels that are not empty, nor the process's, after a space each."""
+    """Return the name without its prefix → value; labels follow after spaces, except "" and "process"."""
     found = {}
     for family in sampler.sample():
         for point in family.points:
@@ -33,7 +33,7 @@ def sampled(sampler):
 
 @contextmanager
 def waiting(count, begin=lambda: None):
-    """``count`` threads that call ``begin`` and then wait."""
+    """Run ``count`` threads that call ``begin`` and then wait."""
     stop, begun = threading.Event(), threading.Barrier(count + 1)
 
     def wait():
@@ -52,7 +52,7 @@ def waiting(count, begin=lambda: None):
 
 
 def test_context_switches_are_those_of_all_threads():
-    """/proc/self/status, which psutil reads, has the main thread's only."""
+    """psutil reads /proc/self/status, which has only the main thread."""
     before = sampled(ThreadSampler())["context_switches voluntary"]
 
     def sleep():
@@ -66,13 +66,13 @@ def test_context_switches_are_those_of_all_threads():
 
 
 def beside_three_pinned_threads():
-    """Before them, with a GPU near the first CPU, and with one near all of them."""
+    """Return samples before three threads are pinned, with a GPU near the first CPU, and with a GPU near all CPUs."""
     before, near, far = sampled(ThreadSampler()), min(CPUS), max(CPUS)
     cpus = iter((near, far, far))
 
     def pin():
         os.sched_setaffinity(threading.get_native_id(), {next(cpus)})
-        time.sleep(0.001)  # it wakes up where it may be
+        time.sleep(0.001)  # when it wakes up, it is on a permitted CPU
 
     with waiting(3, pin):
         found = sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset({near})}))
@@ -82,7 +82,7 @@ def beside_three_pinned_threads():
 
 @needs_two_cpus
 def test_pinned_threads_are_counted_and_those_off_the_gpus_node():
-    """Of three threads on pinned CPUs and all the others, which may run anywhere; they do not narrow the process."""
+    """The other threads may run on any CPU. Pinned threads do not reduce the CPUs of the process."""
     before, found, everywhere = in_a_fresh_process(beside_three_pinned_threads)
     assert (before["pinned_threads"], found["pinned_threads"]) == (0, 3)
     assert found["allowed_cpus"] == before["allowed_cpus"] == len(CPUS)
@@ -91,8 +91,8 @@ def test_pinned_threads_are_counted_and_those_off_the_gpus_node():
     assert everywhere["off_node_threads"] == 0
 
 
-# CPUs by the cgroup and computing threads, CPUs that are granted, threads for each. One thread may be throttled, but it
-# waits for no other; of 1000 CPUs the affinity mask is what binds.
+# CPUs by the cgroup | computing threads | granted CPUs | threads for each CPU. A single thread may be throttled, but
+# waits for no other. Of 1000 CPUs, the affinity mask is the limit.
 GRANTED = f"""
 ~    | ~                | {len(CPUS)} | ~
 0.5  | 4                | 0.5         | 4.0
@@ -121,7 +121,7 @@ def test_more_threads_than_cpus_are_a_warning_once(monkeypatch, caplog):
 
 
 def test_threads_that_vanish_while_it_looks():
-    """A thousand short threads, sampled all the while: no sample may fail over one that ended."""
+    """A thousand short threads run during samples. No sample may fail because a thread ended."""
     sampler = ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)})
 
     def churn():
@@ -141,9 +141,9 @@ def test_threads_that_vanish_while_it_looks():
 
 
 def live(folder, threads):
-    """Make these the threads of the process in ``folder``: ``id moves`` of one, or of each in a range of ids.
+    """Write the threads of the process into ``folder``: ``id migrations``, where the id may be a range.
 
-    Thread 1 ran last on CPU 1, and so on; each waited for 100 ns a move.
+    Thread 1 ran last on CPU 1, and so on. Each thread waited for 100 ns for each migration.
     """
     shutil.rmtree(folder / "task", ignore_errors=True)
     for entry in filter(None, threads.split(", ")):
@@ -161,7 +161,7 @@ def live(folder, threads):
 
 @pytest.fixture
 def one_mask(monkeypatch):
-    """The made-up threads may run on CPUs 0 and 1."""
+    """The simulated threads may run on CPUs 0 and 1."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _tid: {0, 1})
 
 
@@ -175,7 +175,7 @@ def moved(sampler):
 def test_counters_keep_the_share_of_threads_that_ended(tmp_path, monkeypatch):
     monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(tmp_path / "task"))
     sampler = ThreadSampler()
-    # The last: the id of the second is used again by a thread that has moved twice.
+    # In the last step, the second id is reused by a thread with two migrations.
     for threads, moves in {"1 10, 2 5": 15, "1 12, 2 9": 21, "1 12": 21, "1 13, 2 2": 24}.items():
         live(tmp_path, threads)
         assert moved(sampler) == moves
@@ -183,7 +183,7 @@ def test_counters_keep_the_share_of_threads_that_ended(tmp_path, monkeypatch):
     def exhausted(_path, _flags):
         raise OSError(24, "Too many open files")
 
-    with monkeypatch.context() as patch:  # a host that is out of descriptors still lists its threads
+    with monkeypatch.context() as patch:  # without free descriptors a host still lists its threads
         patch.setattr(os, "open", exhausted)
         assert moved(sampler) == 24
     assert moved(sampler) == 24, "nothing is counted twice"
@@ -191,7 +191,7 @@ def test_counters_keep_the_share_of_threads_that_ended(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("one_mask")
 def test_of_many_threads_some_are_looked_at_in_each_sample_and_all_in_turn(tmp_path, monkeypatch):
-    """Nothing is lost, but it is late; new threads come first."""
+    """No count is lost, but some are late; new threads come first."""
     monkeypatch.setattr("infercanary.probe.samplers.threads.DETAILED", 40)
     monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(tmp_path / "task"))
     sampler = ThreadSampler()
@@ -219,7 +219,7 @@ def test_a_kernel_that_does_not_count(tmp_path, monkeypatch, text):
         list(ThreadSampler().sample())
 
 
-# A thread's own usage ----------------------------------------------------------------------------------------
+# Usage of one thread ---------------------------------------------------------------------------------------------
 
 
 def test_usage_is_that_of_the_calling_thread():
@@ -245,7 +245,7 @@ def test_usage_adds_up_and_what_is_not_known_stays_so(monkeypatch):
     monkeypatch.setattr("infercanary.probe.samplers.threads._read", lambda path: b"")
     untold = thread_usage()
     assert (untold - total)[1] is (total + untold)[4] is untold.migrations is None
-    # Waiting for others is less what the own threads computed.
+    # The wait for others is the CPU wait minus the computation of the own other threads.
     for queued, waited in {0.5: 0.2, 0.2: 0.0, None: None}.items():
         usage = ThreadUsage(cpu_seconds=0.4, run_queue_seconds=queued, process_cpu_seconds=0.7)
         assert usage.waited == pytest.approx(waited)
@@ -263,7 +263,7 @@ def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu, monkeypatch):
     with waiting(1, pin):
         assert thread_place(tids[0]) == Place(frozenset({cpu}), cpu)
         assert thread_place(here).cpus == CPUS
-    deadline = time.monotonic() + 10  # the kernel's part of it ends after Python's
+    deadline = time.monotonic() + 10  # the kernel's thread ends after Python's
     while thread_place(tids[0]) != Place(None, None):
         assert time.monotonic() < deadline, "it ended"
     monkeypatch.setattr("infercanary.probe.samplers.threads._read", lambda path: b"")
@@ -273,7 +273,8 @@ def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu, monkeypatch):
 NODES = {"0": frozenset({0, 1}), "1": frozenset({2, 3})}
 
 
-# Allowed CPUs, last CPU and GPUs of a canary; whether nodes are known; what is shown: allowed, and off its node.
+# Allowed CPUs, last CPU and GPUs of a canary | whether nodes are known | number of allowed CPUs, and 1 if off its
+# node.
 PLACES = """
 0     0 ? nodes   1 0
 0,5   5 ? nodes   2 1
@@ -291,7 +292,7 @@ PLACES = """
 
 @pytest.mark.parametrize("row", PLACES.strip().splitlines())
 def test_of_a_canarys_place_what_is_known_is_shown(row):
-    """It is compared with the node of its own GPU, or with all where that is not known."""
+    """The CPU is compared with the node of the canary's GPU, or with all nodes if its GPU is unknown."""
     cpus, cpu, gpus, nodes, *expected = row.split()
     place = Place(
         None if cpus == "?" else frozenset(map(int, cpus.split(","))), None if cpu == "?" else int(cpu),

@@ -19,7 +19,7 @@ two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
 
 
 def reported(canary, *local):
-    """What the sampler reports of it, beside a GPU whose node has these CPUs."""
+    """Return the sampler's values for a canary, beside a GPU whose node has these CPUs."""
     places = {} if canary.place is None else {canary.name: canary.place}
     sampler = ThreadSampler(
         places=lambda: places, local_cpus=lambda: {"0": frozenset(local)} if local else {}
@@ -83,7 +83,7 @@ def test_a_probe_reports_them():
     assert probe.close() and report is not None
     found = values(report.families)
     assert found["infercanary_allowed_cpus"] == {("process", ""): len(CPUS), ("canary", "a"): len(CPUS)}
-    # The process's come from a sampler, the canary's from its runs.
+    # The values of the process come from a sampler, and those of the canary from its runs.
     for name in ("cpu_seconds", "context_switches", "run_queue_seconds", "migrations"):
         scopes = {labels[:2] for labels in found.get(f"infercanary_{name}_total", {})}
         assert not scopes or {("process", ""), ("canary", "a")} <= scopes, name

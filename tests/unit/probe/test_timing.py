@@ -1,4 +1,4 @@
-"""The clocks. CUDA's clock is tested with a scripted device, whose stream works later than the host enqueues."""
+"""The clocks. CUDA's clock is tested with a simulated device, whose stream runs later than the host enqueues."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_host_clock_measures_wall_and_phases():
 
 
 class Timeline:
-    """A host clock and one device stream, both in ns, that move only as the test says."""
+    """A host clock and one device stream, both in ns, which only the test advances."""
 
     host = 5_000_000_000
-    stream_free = 0  # host time at which the stream has done all that it was given
+    stream_free = 0  # host time at which the stream has finished all enqueued work
     events = 0
 
     def __init__(self):
@@ -82,7 +82,7 @@ class Stream(NamedTuple):
 
 
 class FakeCuda:
-    """As much of ``torch.cuda`` as the clock may use: no ``synchronize`` of the device among it."""
+    """The part of ``torch.cuda`` that the clock may use, without ``synchronize`` of the device."""
 
     Stream = Stream
 
@@ -108,7 +108,9 @@ def line(monkeypatch):
 
 
 def inference(line, before=0, gap=0, launch=10_000, times=1):
-    """2 ms in, 7 ms of compute, 1 ms out, each enqueued in ``launch`` ns; ``before`` and ``gap``: others' work."""
+    """Return 2 ms of input, 7 ms of compute and 1 ms of output, each enqueued in ``launch`` ns. ``before``
+    and ``gap`` are other work.
+    """
 
     def run(phase):
         line.enqueue(before)
@@ -122,9 +124,9 @@ def inference(line, before=0, gap=0, launch=10_000, times=1):
     return run
 
 
-# Others' work, inferences in a repeat; seconds of the host's launches, of others on the stream, and of all. Three
-# launches take 10 µs, and recording each of six events 1 µs; the device's own phases begin when it is asked; what is
-# entered again is counted again, and timed per inference.
+# Other work | inferences in a repeat | seconds of launches | seconds of other work on the stream | seconds in all.
+# Three launches take 10 µs each, and recording each of six events takes 1 µs. Phases of the device begin at its first
+# work. A phase that is entered again is counted again, and timed per inference.
 TIMELINES = """
 {}                   | 1 | 36.0e-6 | 15.0e-6 | 10.0e-3
 {before: 30_000_000} | 1 | 36.0e-6 | 30.0e-3 | 40.0e-3
@@ -148,7 +150,9 @@ def test_cuda_phases_are_the_devices_and_launch_is_the_hosts(line, options, batc
 
 
 def test_only_the_last_event_is_waited_for_and_events_are_made_once(line):
-    """The host's other streams keep the device busy: FakeCuda has no synchronize() to call, and no other is."""
+    """Other streams of the host keep the device busy, so no call may wait for the whole device. FakeCuda has
+    no synchronize().
+    """
     cuda = FakeCuda(line)
     clock = CudaClock(cuda, "cuda:0")
 
@@ -160,10 +164,11 @@ def test_only_the_last_event_is_waited_for_and_events_are_made_once(line):
     with pytest.raises(RuntimeError, match="out of memory"):
         clock.measure(fail)
     made = line.events
+    # then the anchor is too old, and is recorded again
     for pause, waits in (
         (500_000_000, 1),
         (5_000_000_000, 7),
-    ):  # then the anchor is too old, and is dropped anew
+    ):
         line.waits.clear()
         line.host_does(pause)
         queue = clock.measure(inference(line, before=1_000_000))[0].phases["queue"]

@@ -23,7 +23,7 @@ MARK = "infercanary::repeat"
 
 
 class Event:
-    """Times in microseconds. What it does not have otherwise is 0, or empty."""
+    """An event with times in microseconds. Missing attributes are 0 or empty."""
 
     def __init__(self, name, begin, took, device="CPU", **more):
         self.given = {"name": name, "begin": begin, "took": took, "device": device, **more}
@@ -42,7 +42,7 @@ class Event:
 
 
 def read(line):
-    """An event: name, begin and length, and what else it has."""
+    """Parse an event: name, begin and length, and further attributes."""
     name, times, *more = line.split(" | ")
     has = yaml.safe_load(f"{{{''.join(more)}}}")
     begin, took = map(float, times.split())
@@ -50,7 +50,7 @@ def read(line):
 
 
 class Torch:
-    """Its profiler gives the same events for each of two repeats, of which the first is the warm-up."""
+    """A torch whose profiler returns the same events for each of two repeats; the first repeat is the warm-up."""
 
     def __init__(self, events):
         self.events = [event.later(shift) for shift in (0, 10_000) for event in events]
@@ -69,7 +69,7 @@ class Torch:
 
 
 class Walls:
-    """A clock of inferences of 1 s and then of 1 ms: the first repeat is not counted."""
+    """A clock whose first inference takes 1 s and the second 1 ms, because the first repeat does not count."""
 
     def __init__(self, batch=1):
         self.batch = batch
@@ -86,7 +86,7 @@ def profile(torch, device, batch=1, trace=None):
 
 
 def test_events_of_a_real_gpu_are_read():
-    """Two repeats of a model on an H200, as torch 2.11 gave them."""
+    """Two repeats of a model on an H200, recorded with torch 2.11."""
     torch = Torch([])
     recorded = Path(__file__).parents[2] / "golden/kineto_h200.json.gz"
     torch.events = [
@@ -96,7 +96,7 @@ def test_events_of_a_real_gpu_are_read():
             sizes=e["shapes"], types=e["dtypes"],
         )
         for e in json.loads(gzip.decompress(recorded.read_bytes()))["events"]
-        if e["name"] != "[memory]"  # which are not asked for any more
+        if e["name"] != "[memory]"  # these events are not requested any more
     ]  # fmt: skip
     found = profile(torch, "cuda:0")
     assert found.state == "ok"
@@ -105,13 +105,13 @@ def test_events_of_a_real_gpu_are_read():
     assert linear.seconds[0] == pytest.approx(297e-6, rel=0.1) and linear.name.startswith(
         "sgemm_largek_lds64<true"
     )
-    # To channels last and back, the product itself, the bias; and the input's way to the device.
+    # Conversions to channels last and back, product, bias; and the copy of the input to the device.
     assert rows["aten::conv2d", "cuda:0"].calls == 5 and ("aten::copy_", "cuda:0") in rows
     assert rows.keys().isdisjoint((("aten::linear", "cpu"), ("aten::conv2d", "cpu")))
 
 
 def test_kernels_are_asked_for(monkeypatch):
-    """Torch's own, where a GPU is: by default it would list launches alone."""
+    """With a GPU, the real torch must record kernels. Its default would record only launches."""
     real = pytest.importorskip("torch")
     activities = real.profiler.ProfilerActivity
     both = {activities.CPU, activities.CUDA}
@@ -121,8 +121,8 @@ def test_kernels_are_asked_for(monkeypatch):
     assert found == [both, {activities.CPU}]
 
 
-# Device, inferences in a repeat, events; then the state, microseconds outside of operators, and the rows:
-# operator, name, device, calls and microseconds of an inference, shapes.
+# Device, inferences in a repeat, events; then state, microseconds outside of operators, and rows: operator, name,
+# device, calls and microseconds of an inference, shapes.
 PROFILES = {
     "what an operator called, named by what took most; another thread's are not the canary's": """
         cpu 1

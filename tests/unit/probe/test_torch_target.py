@@ -17,7 +17,7 @@ from tests.scenarios import mistakes
 torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.filterwarnings(
-    # torch warns about parts of itself: of TorchScript, and from inside torch.export and Inductor.
+    # torch warns about its own TorchScript, and from inside torch.export and Inductor.
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning",
 )  # fmt: skip
 
@@ -139,7 +139,7 @@ def test_autocast_computes_in_what_was_asked_for_and_is_a_component(monkeypatch)
     assert torch.allclose(result_of(plain), result_of(cast).float(), atol=0.05)
     assert cast.environment().items() - plain.environment().items() == {("torch_autocast", "bfloat16")}
     assert result_of(cast.copy_with_batch(4)).shape == (4, 3)
-    # An older torch warns that it knows no float16 on a CPU, and computes in float32.
+    # An older torch warns that it has no float16 on a CPU, and computes in float32.
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: warnings.warn("not supported", stacklevel=2))
     with pytest.raises(UsageError, match="autocast: torch cannot use float16 on cpu"):
         opened(autocast="float16")
@@ -185,7 +185,7 @@ def test_close_lets_go_of_the_model():
     target.close()
     gc.collect()
     assert model() is None
-    target.open()  # and it can be opened again
+    target.open()  # the target can be opened again
     assert result_of(target).shape == (2, 3)
 
 

@@ -28,7 +28,7 @@ LIMIT = "the container's limit of 1000 MiB"
 
 
 class Container:
-    """Of v2, with a process in it; sizes in MiB. The host has 64 GiB."""
+    """A container with cgroup v2 and one process; sizes are in MiB. The host has 64 GiB."""
 
     def __init__(self, folder):
         self.root, self.proc = folder / "cgroup", folder / "proc"
@@ -41,7 +41,7 @@ class Container:
         self.set(100, 400)
 
     def set(self, resident, used, limit=1000, cached=0, peak=100):
-        """What the process has, and its peak since that was counted anew; what all take of the limit."""
+        """Set the memory of the process, its peak since the last reset, and the use of the container's limit."""
         self.resident, self.peak = resident * MIB, peak * MIB
         (self.root / "memory.max").write_text(str(limit * MIB))
         (self.root / "memory.current").write_text(str(used * MIB))
@@ -55,7 +55,7 @@ class Container:
     def memory(self, reserve=None, is_guest=False, **targets):
         memory = Memory(targets, self.host(reserve))
         memory.owns_process = not is_guest
-        memory._thread = threading.current_thread()  # a test looks itself
+        memory._thread = threading.current_thread()  # the test calls look() itself
         return memory
 
 
@@ -69,14 +69,14 @@ def container(tmp_path, monkeypatch):
 
 @pytest.fixture
 def anew(monkeypatch):
-    """What each new process would know."""
+    """Messages that each new process would get."""
     found = []
     monkeypatch.setattr(memory, "start_anew", lambda ended: found.append(list(ended)))
     return found
 
 
 def why_not(work):
-    """Why memory did not suffice; empty if it did."""
+    """Return the reason why memory did not suffice; empty if it did."""
     try:
         work()
     except Failure as error:
@@ -84,7 +84,7 @@ def why_not(work):
     return ""
 
 
-# Asking
+# Requests
 
 
 def test_a_line_says_place_need_room_whose_and_fix(container):
@@ -103,7 +103,7 @@ def test_a_line_says_place_need_room_whose_and_fix(container):
 
 
 def test_a_device_is_asked_for_with_a_context_and_bound(container, monkeypatch):
-    """There is no driver here, so that no process has a context."""
+    """There is no driver here, so no process has a context."""
     left = CONTEXT + CONTROLS + 2 * MIB
     used = {1: (80 * GIB - int(0.02 * 80 * GIB) - left, 80 * GIB)}
     monkeypatch.setattr(memory, "device_memory", lambda number: used.get(number))
@@ -131,7 +131,7 @@ def test_the_probe_answers_its_targets():
 
 @pytest.mark.parametrize("is_opening", [True, False])
 def test_what_has_no_room_waits_longer_each_time_and_then_goes_on(container, monkeypatch, caplog, is_opening):
-    """A canary that is to be opened, or the rounds of one that is open: those wait for less."""
+    """A canary that must be opened, or rounds of an open canary, which begin with shorter waits."""
     target, tally, now = (
         Scripted(needs=[Need("inputs[0]", 200 * MIB, "[9] int8", "give less")]),
         Tally(),
@@ -184,7 +184,7 @@ def test_a_points_device_memory_is_estimated_by_the_point_before(container, monk
 
     sweep = Sweep(batches=(1, 4), seconds=2)
     sweeping, details = swept(Counting(device="cuda"), container.memory(), sweep, Tally()), []
-    for used in (60, 70):  # 12 GiB are left, and then 2
+    for used in (60, 70):  # 12 GiB are left, and then 2 GiB
         for _ in sweep.batches:
             sweeping.step(sweeping.next_at + 1)
         details.append([missing.detail.partition(";")[0] for missing in sweeping._too_much.values()])
@@ -196,7 +196,7 @@ def test_a_points_device_memory_is_estimated_by_the_point_before(container, monk
 
 
 def test_what_a_round_needs(container, tmp_path):
-    """32 MiB; or what the last run took at its peak and gave back."""
+    """32 MiB, or the memory that the last run used at its peak and then freed."""
     for limit, reserve, left, needs in (
         (128, None, 48, 32), (1000, 0, 32, 32), (1000, 16 * MIB, 48, 32), (1000, None, 144, 80),
     ):  # fmt: skip
@@ -273,7 +273,8 @@ def test_what_others_take_closes_the_largest_at_the_last_64_mib(container, anew,
 def test_it_is_looked_as_often_as_little_is_left(container):
     found = container.memory()
     found.open("a", lambda: None)
-    for pauses in ([0.1, 0.39, 1.0], [0.01, 0.0381, 0.1]):  # of what is open, and of what is being opened
+    # first for open canaries, then for a canary that is being opened
+    for pauses in ([0.1, 0.39, 1.0], [0.01, 0.0381, 0.1]):
         for used, pause in zip((936, 780, 100), pauses, strict=True):
             container.set(100, used)
             assert found.look() == pytest.approx(pause, rel=0.01)
@@ -327,7 +328,9 @@ def test_what_was_ended_waits_an_hour(container, anew, monkeypatch):
 
 @pytest.mark.parametrize(("late", "stopped"), [(False, False), (True, False), (False, True)])
 def test_in_a_servers_process_an_opening_is_interrupted(container, late, stopped):
-    """Also when the probe was stopped. What comes too late for it does not reach what its thread does next."""
+    """Also when the probe was stopped. If the interruption comes too late, the thread's next work must not be
+    interrupted.
+    """
     found = container.memory(is_guest=True)
     found._thread = None
 
@@ -337,11 +340,11 @@ def test_in_a_servers_process_an_opening_is_interrupted(container, late, stopped
             found.stop()
         container.set(170, 990)
         deadline = time.monotonic() + 10
-        while not (late and growth.why):  # else one without an end
+        while not (late and growth.why):  # otherwise the opening would never end
             assert time.monotonic() < deadline
 
     why = why_not(lambda: found.open("a", opening))
-    for _ in range(1000):  # an error that is pending would be raised here
+    for _ in range(1000):  # a pending error would be raised here
         pass
     assert why.startswith(
         "canaries.a: opening it was ended after it took 70 MiB, because only the reserve of"
@@ -353,7 +356,7 @@ def test_in_a_servers_process_an_opening_is_interrupted(container, late, stopped
 
 @pytest.mark.parametrize("blocks", ["open", "run", "close"])
 def test_a_canary_is_closed_once_for_memory_and_never_beside_its_run(container, blocks):
-    """It may be at work, or closed at any moment: an engine that was closed can end the server's process."""
+    """The canary may be in a run, or be closed at any moment. A closed engine can crash the server's process."""
     target, found = Scripted(), container.memory()
     canary = Canary("a", target, Tally(), 0.3, 300, memory=found)
     target.blocks = "open" if blocks == "open" else ""
@@ -361,14 +364,14 @@ def test_a_canary_is_closed_once_for_memory_and_never_beside_its_run(container, 
     target.blocks = blocks
     if blocks == "open":
         target.goes_on.set()
-        until(lambda: "a" in found._sizes)  # it has just opened, and nobody has taken that yet
+        until(lambda: "a" in found._sizes)  # it has just opened, and the result was not read yet
     if blocks == "run":
         done = canary.round(5)
         assert done is not None and done.outcome == "timed_out"
     repeats = target.repeats
     canary.close_for_memory(Ended("a", "why", time.monotonic() - 3600))
     assert canary.is_open == (blocks == "run") and target.closed == (blocks == "open")
-    canary.open(0)  # nothing comes of it while the thread hangs
+    canary.open(0)  # has no effect while the thread hangs
     assert blocks == "open" or target.opened == 1
     target.goes_on.set()
     until(lambda: not canary._worker.is_busy)
@@ -382,7 +385,7 @@ def test_a_canary_is_closed_once_for_memory_and_never_beside_its_run(container, 
 
 
 def test_an_interruption_may_hit_any_instruction(container):
-    """At each call and return, where Python looks for it, as long as it may come: this opening ends, and no more."""
+    """Python raises the interruption at a call or return. At each possible point, only this opening may end."""
     found = container.memory()
     found.owns_process = False
     hits = 0
@@ -402,7 +405,7 @@ def test_an_interruption_may_hit_any_instruction(container):
                     seen += 1
                     if seen == n:
                         sys.setprofile(None)
-                        growth.end(f"hit {n}")  # raised here, and so in the frame that is profiled
+                        growth.end(f"hit {n}")  # raised here, and therefore in the profiled frame
 
         found._ended = {}
         sys.setprofile(profile)
@@ -442,7 +445,7 @@ def swept(target, host, sweep, tally):
 
 
 def test_a_sweep_stops_before_the_point_that_does_not_fit(tmp_path, caplog, monkeypatch):
-    """Real memory, and the room of a control group made by hand: 436 MiB."""
+    """Real memory, and a simulated control group with 436 MiB of room."""
     container, trims = Container(tmp_path), list[str]()
     container.set(100, 500)
     monkeypatch.setattr("infercanary.probe.sweep.trim", lambda: trims.append("trimmed"))

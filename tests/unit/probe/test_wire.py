@@ -38,7 +38,7 @@ from tests.targets import Scripted, opened, points
 
 def sent(dtype, shape, **spec):
     tensor = drawn("x", dtype, shape, KserveInput(**spec), 5, "inputs[0]")
-    return tensor._replace(values=list(tensor.values))  # drawn while they are read, once
+    return tensor._replace(values=list(tensor.values))  # values are drawn while they are read, and only once
 
 
 def reason_of(work):
@@ -114,7 +114,7 @@ def test_places_are_spread_over_all_outputs_and_tell_of_all_that_is_not_finite()
     tensors = [from_json("a", "FP32", (3000,), first), from_json("b", "FP32", (30, 100), second)]
     found = sampled(tensors)
     assert len(found) == 1000 and found[:2] == [0.0, 6.0] and found[500:502] == [0.0, -6.0]
-    second[7] = math.inf  # at no place that is chosen
+    second[7] = math.inf  # not at a sampled position
     assert math.isnan(sampled([tensors[0], from_json("b", "FP32", (3000,), second)])[-1])
     for odd in (10**400, None):
         assert math.isnan(sampled([from_json("c", "FP64", (1,), [odd])])[-1])
@@ -125,7 +125,7 @@ def test_deep_lists_are_flattened_without_recursion():
     for _ in range(100_000):
         deep = [deep]
     assert [*from_json("y", "FP32", (1,), deep).values] == [1.0]
-    while deep and isinstance(deep[0], list):  # nor is it freed by recursion
+    while deep and isinstance(deep[0], list):  # avoids a recursive deallocation
         deep = deep[0]
 
 
@@ -241,7 +241,7 @@ def test_how_long_a_server_asks_to_be_left_alone(value, seconds):
     assert retry_after({"retry-after": value}) == seconds
 
 
-# A short one may be a word.
+# A short value may be a common word.
 SECRETS = """
 Authorization | Bearer sk-1234567890 | no key ***
 X-Key         | sk-1234567890        | no key ***
@@ -252,11 +252,11 @@ X-Tenant      | sk-1234567890        | no key sk-12
 
 @pytest.mark.parametrize(("name", "value", "shown"), scenarios(SECRETS))
 def test_a_secret_that_a_server_repeats_is_hidden(name, value, shown):
-    """Before the text is cut, or its first half would show."""
+    """The secret is hidden before the text is cut. Otherwise its first half would be shown."""
     assert server("http://h", **{name: value}).excerpt(b"no key sk-1234567890", 12).startswith(shown)
 
 
-# What any target may raise and report -------------------------------------------------------------------------------
+# Failures and readings of any target --------------------------------------------------------------------------------
 
 
 def test_a_failure_is_one_printable_line_with_a_reason():
@@ -282,7 +282,7 @@ PACE = Metric("pace", "gauge", "X.", ("canary", "part"))
 
 
 class Reporting(Scripted):
-    """A target with readings, as anybody may write it."""
+    """A user's target with readings."""
 
     shown: tuple[Any, ...] = ()
 
@@ -319,7 +319,7 @@ def test_a_reading_that_would_break_the_report_fails_the_run(reading):
     assert done.outcome == "raised" and "ValueError: the reading " in done.detail
 
 
-# What a server says of its own time -------------------------------------------------------------------------------
+# Times reported by a server -----------------------------------------------------------------------------------------
 
 
 TIMES = """
