@@ -98,7 +98,7 @@ class ExperimentJudge:
         most: Number of planned pairs.
         policy: Thresholds of the decision.
         claimed: Shift of `--expect`, as a ratio; the experiment continues until the claim holds or is refuted.
-        gate: With "all", the experiment also continues while another measure looks worse but is not confirmed. A
+        gate: With "all", the experiment also continues while the regression of another measure is unconfirmed. A
             regression of the latency ends the experiment, because the answer is then known.
     """
 

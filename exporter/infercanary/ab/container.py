@@ -51,7 +51,7 @@ class Container:
         side: Settings of this side.
         budget: Duration limit of the experiment, seconds.
         reaper: Removes the container if this process is killed, or if Docker refuses the removal.
-        interruption: Stops a pull.
+        interruption: Stops a pull after a signal.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Container:
     def end(self) -> None:
         """Remove the container, running or not, with its anonymous volumes.
 
-        If Docker refuses, the reaper does this later.
+        If Docker refuses, the reaper removes the container later.
         """
         try:
             with suppress(docker.errors.NotFound):
@@ -169,7 +169,7 @@ def probe_port(name: str, labels: Mapping[str, str]) -> int:
 def probe_urls(settings: Mapping[str, Any], port: int, host: str) -> list[str]:
     """Return the possible addresses of a container's probe.
 
-    These are its published port, or its own address if this process runs in a container on the same network.
+    An address is that of the published port, or the container's own if this process runs in a container of its network.
 
     Args:
         settings: NetworkSettings of the inspected container; any value may be null.

@@ -47,7 +47,7 @@ class Experiment:
         sides: Both arms.
         plan: Limits of the experiment.
         judged: Function that returns the decision on each canary; called after each pair.
-        interruption: Ends the experiment at the next safe point.
+        interruption: Ends the experiment after a signal, at the next safe point.
     """
 
     sides: Mapping[ArmName, Arm]
@@ -95,14 +95,14 @@ class Experiment:
             raise OutOfTime
         most = max(2 * self.plan.restarts, done + 1)  # the plan has one more pair if a pair was excluded
         rest = f", at most {duration(min(expected * (most - done), left))} left" if done else ""
-        show_progress(f"start {done + 1} of {most} at most: {side}{rest}")
+        show_progress(f"start {done + 1} of up to {most}: {side}{rest}")
         try:
             turn = TurnReader(arm, self.plan, self._deadline, self.interruption).take()
         except StartFailed as error:
             if is_last:
                 name = f"{side}, {arm.summary.name}"
                 raise UsageError(f"{name}: failed to start twice in a row: {error}") from None
-            self._failures.append(f"{side} failed to start ({error}); once more")
+            self._failures.append(f"{side} failed to start ({error}); trying once more")
             show_progress(f"infercanary: {self._failures[-1]}")
             return self._turn(side, is_last=True)
         self._seconds.append(turn.seconds)

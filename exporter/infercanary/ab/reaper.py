@@ -1,8 +1,9 @@
 """The reaper: a process that removes the containers and processes that an experiment left behind.
 
 A killed experiment cannot clean up. So the reaper reads from a pipe whose other end only the experiment holds open.
-When the pipe closes, the reaper removes containers and kills processes on this host. It removes names that the
-experiment sent with ``watch`` and not later with ``forget``, and ends some seconds after the experiment.
+When the pipe closes, the reaper removes containers and kills processes on this host. The experiment sends the name of
+a container or process group with ``watch`` at its start, and with ``forget`` after its end. The reaper ends some
+seconds after the experiment.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "memory": ("a size, such as 512m or 2g", docker.utils.parse_bytes),
     "gpus": ("GPUs by index or uuid, such as device=0 or device=0,1", _gpus),
     "volume": (
-        "SOURCE:/in/the/container, with :ro to only read; repeat",
+        "SOURCE:/in/the/container, with :ro for read-only; may be repeated",
         lambda text: [*map(_volume, text.split(", "))],
     ),
 }  # fmt: skip
@@ -117,7 +117,7 @@ HELP = "\b\nKeys of a side:\n" + "".join(f"  {key:<9} {takes}\n" for key, (takes
 
 
 class ExperimentFile(msgspec.Struct, forbid_unknown_fields=True):
-    """Experiment's file: keys of both sides, and keys of each side."""
+    """File of an experiment: keys of both sides, and keys of each side."""
 
     both: dict[str, Any] = {}
     a: dict[str, Any] = {}

@@ -44,7 +44,9 @@ class OutOfTime(Exception):
 
 
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of an experiment. After the experiment, the summary has the counted starts and runs (seconds)."""
+    """One side of an experiment. After the experiment, it also has the numbers of counted starts and runs, and the mean
+    and SD of runs in seconds.
+    """
 
     name: str
     image_id: str = ""
@@ -211,7 +213,7 @@ class TurnReader:
             return
 
     def _points(self, name: str, labels: int = 2) -> dict[tuple[str, ...], float]:
-        """Return the values of a family in the last report, by labels. Other numbers of labels are left out."""
+        """Return the values of a metric in the last report, by label values; only points with ``labels`` labels."""
         return {
             point.labels: point.value
             for family in (self._last.families if self._last else ())

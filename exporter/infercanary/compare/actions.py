@@ -28,7 +28,7 @@ def settling_actions(
         policy: Thresholds of the decision.
     """
     if not min(starts):
-        return [f"give each side {2 * policy.pool.fewest_runs} runs or more of one start"]
+        return [f"give each side {2 * policy.pool.fewest_runs} runs or more from one start"]
 
     def settles(factor: float) -> bool:
         """True if ``factor`` times as many runs would give a verdict."""
@@ -36,7 +36,7 @@ def settling_actions(
         expected = scattered.widened(restarts.sd**2 * sum(1 / number for number in starts), restarts.df)
         return assess(expected, policy.decide.confidence, policy.decide).verdict != "inconclusive"
 
-    # At most 1,000 times as many runs.
+    # Try up to 1,000 times as many runs.
     factor = next(filter(settles, (1.25**step for step in range(1, 32))), 0.0)
     if factor:
         number = float(f"{(factor - 1) * runs:.2g}")

@@ -52,12 +52,10 @@ class Numbers:
         elif not _LEAST <= value <= _MOST:
             mistake = "is not a latency, which is a finite number above zero; remove the row"
         elif self._decimal_comma and self._signs | {sign} >= {",", "."}:
-            mistake = (
-                "has another decimal sign than the numbers before (comma or point); write all with a point"
-            )
+            mistake = "has a different decimal sign (comma or point) from the numbers before; write all with a point"
         elif self.has_units not in (None, has_unit):
             mistake = (
-                f"{'has' if has_unit else 'without'} a unit, unlike the numbers before; write all with a unit"
+                f"has {'a' if has_unit else 'no'} unit, unlike the numbers before; write all with a unit"
             )
         elif per_second is None:
             mistake = f"is in `{shown(unit)}`, which is not a unit of time; choose another --column"

@@ -33,7 +33,9 @@ class LevelChange(Part, frozen=True, kw_only=True):
     """A change of level: the first run of the new level, and the shift from the old to the new level as a ratio."""
 
     index: int
-    """Index of that run among the counted runs, from 0 on; in a series scanned in blocks, the first run of a block."""
+    """Index of the level's first run among the counted runs, from 0. In a series scanned in blocks, the first run of a
+    block.
+    """
     at: float | None
     """Unix seconds; None for files of numbers."""
     start: str = ""

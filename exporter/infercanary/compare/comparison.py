@@ -104,16 +104,16 @@ def compare_runs(
         restart_sd: Restart SD of one image as a ratio; None to estimate it from the starts. With None, two single
             files of numbers count as one series before and after a change, without restart variance.
         policy: Thresholds of the decision.
-        gate: As for :func:`concluded`.
-        claimed: As for :func:`concluded`.
-        subject: Difference between the two sides, in the words of the sentence.
+        gate: See :func:`concluded`.
+        claimed: See :func:`concluded`.
+        subject: Name of the difference between the two sides in the sentence, such as "image".
 
     Returns:
         The verdict with its evidence. The verdict is ``inconclusive`` with too few runs, or if clearly more runs of
         the candidate fail while its successful runs are not slower.
 
     Raises:
-        UsageError: Both sides have a start in common, which would be compared with itself.
+        UsageError: Both sides have a common start, which would be compared with itself.
     """
     if {start.boot for start in baseline.starts} & {start.boot for start in candidate.starts}:
         raise UsageError(
@@ -164,7 +164,7 @@ def compare_runs(
         text = sentence(result, subject if starts else "", also)
     actions: Sequence[str] = ()
     if verdict == "inconclusive" and (failures or not candidate.points):
-        last = f"; the last one: {candidate.failure}" if candidate.failure else ""
+        last = f"; last failure: {candidate.failure}" if candidate.failure else ""
         actions = [f"find out why runs of the candidate fail or are missing{last}"]
     elif verdict == "inconclusive":
         scatter = shift_of_starts(old.points, new.points, pool=policy.pool)
@@ -226,7 +226,7 @@ def concluded(
 
     Args:
         result: Verdict, interval and sentence on one canary.
-        measures: Measure → verdict.
+        measures: Verdict by measure.
         gate: With "all", measures that regressed set the exit code. A measure without a verdict has no effect,
             because energy and sweeps often have too few values, and a pipeline would never pass.
         claimed: Shift of `--expect`, as a ratio; the claim then decides the exit code. The claim stays unknown if

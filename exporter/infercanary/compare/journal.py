@@ -122,7 +122,7 @@ def recording(
             described += len(entry.components) * (entry.environment not in components)
             components[entry.environment] = entry.components
             at_most(_MAX_COMPONENTS, described, where, "components of environments")
-            # Update instead of replacing: the first entries of a boot lack outputs, and may be read last.
+            # Update instead of replacing, because the first entries of a boot have no outputs and may be read last.
             boot.outputs.update(entry.outputs)
         if run is None:
             continue
@@ -131,7 +131,7 @@ def recording(
         if ids and not any(name.startswith(tuple(ids)) for name in names):
             continue
         runs = samples[run.canary].setdefault(boot_id, {})
-        at_most(_MAX_CANARIES, len(samples), where, "canaries, each with its comparison")
+        at_most(_MAX_CANARIES, len(samples), where, "canaries")
         if run.profile is not None and is_sound(run.profile):
             boot.profiles = merged(boot.profiles, of_runs([run]))
         if not is_possible(where, run, unsound):
@@ -139,7 +139,7 @@ def recording(
         sample = kept(run)
         runs[run.sequence] = sample, entry.environment
         if sample.failed and run.detail:
-            failures[run.canary] = shown(run.detail, 400)  # equal to the probe's own limit
+            failures[run.canary] = shown(run.detail, 400)  # the same limit as in the probe
     place = " and ".join(places)
     notes += summarized(unsound)
     if not samples:

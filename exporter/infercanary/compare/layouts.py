@@ -29,7 +29,7 @@ class Layout(msgspec.Struct, frozen=True):
     tool: str = ""
     """Name of the tool or of its summary."""
     columns: Sequence[str] = ()
-    """Columns of latencies. Each of them that is in the file is judged separately, unless --column names one."""
+    """Columns of latencies. Each of these columns in the file is judged separately, unless --column names one."""
     needs: frozenset[str] = frozenset()
     """Columns that identify a table of this tool, or paths that identify a document."""
     unit: str = "s"
@@ -58,7 +58,7 @@ class Layout(msgspec.Struct, frozen=True):
     """Path of the list of cells in an object, by column. Without lists, an object is one row."""
     text: str = "(?!)"
     """Pattern of the tool's output for people; the default never matches."""
-    advice: str = "give another"
+    advice: str = "give another file"
     """Next action for a summary, or for a document without a run."""
 
     def rows(self, document: Row) -> Iterator[Row]:

@@ -136,7 +136,7 @@ def _written(name: str, content: str) -> Callable[[F], F]:
 
 
 def policy(base: Policy) -> Callable[[F], F]:
-    """Return the option for the smallest effect; the command gets a policy with it."""
+    """Return the option for the smallest effect. The command receives a policy with this effect."""
     decide = base.decide
 
     def adjusted(percent: float | None) -> Policy:
@@ -176,7 +176,7 @@ choice = together(
         "--column",
         default="",
         metavar="NAME",
-        help="Column of a table, or key of JSON objects, with the latencies; `a.b` is the key b in a.",
+        help="Column of a table, or key of JSON objects, with the latencies; `a.b` is the key b of the object a.",
     ),
     click.option(
         "--where",
@@ -194,7 +194,7 @@ expect = click.option(
     default="",
     metavar="SHIFT",
     callback=lambda _, __, text: claim.parse(text),
-    help="Check a claim: -40% is at least 40 % faster, +10% at most 10 % slower (docs/ab.md).",
+    help="Check a claim: -40% means at least 40 % faster, +10% at most 10 % slower (docs/ab.md).",
 )
 
 gate = click.option(

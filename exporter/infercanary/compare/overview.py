@@ -128,7 +128,7 @@ def overview(
 
 
 def overview_document(rows: Sequence[OverviewRow]) -> Document:
-    """Return tables for each canary, narrow enough for a terminal. A field with one text in all rows becomes a fact.
+    """Return tables for each canary, narrow enough for a terminal. A field equal in all rows becomes a fact.
 
     Args:
         rows: One or more rows; rows of one canary are consecutive.
@@ -168,8 +168,8 @@ def _kind(generation: Generation) -> tuple[str, str, str]:
         if environment.get(component):
             engines.append(f"{name} {environment.get(version, '')}".strip())
             devices.append("" if gpu is None else environment.get(gpu) or environment.get("cpu_model", ""))
-    # A probe reports one environment for all its canaries. If it names several engines, one of them has run this
-    # canary.
+    # A probe reports one environment for all its canaries. If the environment names several engines, one of them ran
+    # this canary.
     engine, device = (
         " or ".join(dict.fromkeys(filter(None, names)))
         for names in (engines, devices or [environment.get("cpu_model", "")])

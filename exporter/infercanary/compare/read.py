@@ -46,7 +46,7 @@ def read(
     kinds = {is_journal(text): named(path) for path, text in texts.items()}
     if len(kinds) > 1:
         raise UsageError(
-            f"{kinds[True]}: a journal, but {kinds[False]} has numbers; give only journals, or only numbers"
+            f"{kinds[True]}: a journal, but {kinds[False]} contains numbers; give only journals, or only numbers"
         )
     notes: list[str] = []
     if True in kinds:
@@ -54,7 +54,9 @@ def read(
             raise UsageError(f"{place}: a journal has no columns; remove --column and --where")
         return journal.recording(places, journal_lines(texts, apart, notes), notes, ids)
     if ids:
-        raise UsageError(f"{place}: numbers have no ids of boots or environments; remove this option")
+        raise UsageError(
+            f"{place}: numbers have no ids of boots or environments; remove --baseline-id or --candidate-id"
+        )
     files = [numbers(File(named(path), notes, column, where), text) for path, text in texts.items()]
     if any(series.keys() != files[0].keys() for series in files):
         raise UsageError(
@@ -94,7 +96,7 @@ def pick(recording: Recording, canary: str) -> dict[str, RecordedRuns]:
         return dict(recording.canaries)
     if canary in recording.canaries:
         return {canary: recording.canaries[canary]}
-    names = listed(recording.canaries) or "none, in numbers"
+    names = listed(recording.canaries) or "none (a file of numbers)"
     raise UsageError(f"{' and '.join(recording.places)}: no canary `{shown(canary)}`; there are: {names}")
 
 

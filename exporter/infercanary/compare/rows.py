@@ -115,7 +115,7 @@ def read_rows(
         if any(as_text(row.get(name)).strip() not in values for name, values in wanted.items()):
             continue
         for name in watched:
-            # number of texts that a message shows
+            # more texts are not needed for a message
             if (text := as_text(row.get(name))) and len(kinds[name]) < 12:
                 kinds[name][text] = None
         told = outcomes(row)
@@ -192,7 +192,7 @@ def _is_label(name: str) -> bool:
 
 
 def _is_series(layout: Layout, name: str, cells: Iterable[str]) -> bool:
-    """True if a column names the measured object. For some column names, a cell must also not be a number."""
+    """True if a column names the measured object. For some column names, at least one cell must not be a number."""
     words = words_of(name)
     if layout.is_labelled or name in layout.series or words & WORDS["numbered series"]:
         return True
@@ -216,4 +216,6 @@ def pick_column(place: str, names: Sequence[str], column: str, option: str = "--
     if len(fitting) == 1:
         return fitting[0]
     what = f"no column `{shown(column)}`" if column else "several columns"
-    raise UsageError(f"{place}: {what}; give {option} one of: {listed(names) or 'none, remove this option'}")
+    if choices := listed(names):
+        raise UsageError(f"{place}: {what}; name a column in {option}: {choices}")
+    raise UsageError(f"{place}: {what}, and there is none to choose; remove {option}")

@@ -61,7 +61,7 @@ def runs_of_journal(
 
 
 def runs_of_start(host: str, start: Generation, samples: Iterable[Sample]) -> list[dict[str, Cell]]:
-    """Return a row for each run of a start in a store. For older runs, which the store merges, rows have medians."""
+    """Return a row for each run of a start in a store. The store merges older runs, so their rows have medians."""
     environment = environment_id(start.environment) if start.environment else ""
     return [_row(host, start, environment, sample) for sample in samples]
 
@@ -88,7 +88,7 @@ def _row(host: str, start: Generation, environment: str, sample: Sample) -> dict
 
 
 def _measure_column(name: str) -> str:
-    """Return the column name of a measure, with its unit. A newer probe's unknown measure has no unit in its name."""
+    """Return the column name of a measure, with the unit if the measure is known (not of a newer probe)."""
     if (measure := measure_of(name)) is None:
         return f"measure_{name}"
     return f"{name}_{_UNITS.get(measure.unit, measure.unit)}"

@@ -20,7 +20,7 @@ _MAX_BYTES = 16 << 30
 
 
 def is_store(path: str) -> bool:
-    """True if the first bytes of a file are those of a store. False for a pipe, which can be read only once."""
+    """True if a file begins like a store. False for a pipe, because the bytes of a pipe can be read only once."""
     try:
         if not Path(path).is_file():
             return False

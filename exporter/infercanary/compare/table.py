@@ -31,15 +31,15 @@ def numbers(file: File, data: bytes) -> dict[str, RecordedRuns]:
         data: Content of the file.
 
     Returns:
-        Runs by column in the order of the file, in seconds if the unit is known, else in the file's unit. If there is
-        only one column, its key is "".
+        Runs by column in the order of the file, in seconds if the unit is known, otherwise in the file's unit. If there
+        is only one column, its key is "".
 
     Raises:
         UsageError: The format is unknown, or a value is not a latency.
     """
     if b"\0" in data:
         raise UsageError(
-            f"{file.place}: a binary or packed file; give a journal, or numbers as text (of vegeta: `vegeta encode "
+            f"{file.place}: a binary or packed file; give a journal, or numbers as text (for vegeta: `vegeta encode "
             "--to csv`)"
         )
     data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")  # line ends of old Macs and some instruments
@@ -138,8 +138,8 @@ def _pick_array(file: File, document: Row) -> tuple[File, Sequence[Any]]:
     if not keys:
         if file.column in row and re.search(r"(?i)(^|[^a-z])p\d\d|mean|median|percentile", file.column):
             raise UsageError(
-                f"{file.place}: one JSON object, without single runs; give an array of latencies, or an object of "
-                "each run on a line"
+                f"{file.place}: one JSON object, without single runs; give an array of latencies, or one object per "
+                "run, each on its own line"
             )
         return file, [document]
     of_key = {key: name for name, (key, _) in reversed(keys.items()) if key}
@@ -220,7 +220,7 @@ def _rows(file: File, rows: Any, names: Sequence[str]) -> Iterator[tuple[str, Ro
                 if is_odd or all(map(_is_number, filter(None, row))):
                     raise UsageError(
                         f"{where}: `{shown(', '.join(row))}` is neither a header nor a number; write one number "
-                        "on each line, with a decimal point, or a first line with the column names"
+                        "on each line (with a decimal point, not a comma), or begin with a line of column names"
                     )
                 if row.count(file.column) > 1:
                     raise UsageError(f"{where}: several columns `{shown(file.column)}`; rename all but one")

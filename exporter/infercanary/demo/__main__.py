@@ -50,8 +50,8 @@ def command() -> None:
     \b
       infercanary demo
 
-    Starts the server with its probe, and the exporter. In a terminal, they continue after the verdict until Ctrl-C.
-    Listens on 127.0.0.1 only, and leaves nothing running.
+    The demo starts a server with a probe, and the exporter. In a terminal, both continue after the verdict until
+    Ctrl-C. They listen on 127.0.0.1 only. The demo leaves nothing running.
     """
     interruption = Interruption()
     with interruption.handled(), Processes() as processes:

@@ -64,7 +64,7 @@ class Processes:
 
 
 def example() -> Path:
-    """Return the folder of the ResNet-18 example. A wheel has it next to this file, a checkout in ``examples/``."""
+    """Return the folder of the ResNet-18 example: next to this file in a wheel, in ``examples/`` in a checkout."""
     here = Path(__file__).resolve()
     for folder in (here.parent / "resnet18", here.parents[3] / "examples" / "resnet18"):
         if (folder / "server.py").is_file():

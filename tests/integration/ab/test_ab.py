@@ -93,7 +93,7 @@ def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(tmp_path, 
     assert result["ended"] == "clear"
     # On a quiet machine two pairs are enough.
     assert len(result["pairs"]) >= 2
-    assert "".join(re.findall(r"start \d+ of \d+ at most: ([AB])\b", err)).startswith("ABBA")
+    assert "".join(re.findall(r"start \d+ of up to \d+: ([AB])\b", err)).startswith("ABBA")
     assert result["verdict"] == "regressed" and result["shift"] > 0.5
     assert result["a"]["name"] == f"host ({sys.executable})"
     assert result["a"]["cold_start"].keys() == {*STEPS} - {"pull"}
@@ -105,7 +105,7 @@ def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(tmp_path, 
     assert "work_bytes" in {change["component"] for change in result["causes"]["changes"]}
     left = {*psutil.Process().children(recursive=True)} - before
     assert all("reaper" in " ".join(child.cmdline()) for child in left), left
-    assert "start 1 of 12 at most: A\n" in err
+    assert "start 1 of up to 12: A\n" in err
 
 
 def test_a_start_waits_for_its_sweep(reaper, monkeypatch):

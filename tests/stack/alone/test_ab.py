@@ -157,7 +157,7 @@ def test_the_same_image_is_not_called_slower(images, settings, trial):
     assert result["a"]["image_bytes"] > 1e6
     assert {"start", "first_answer", "load", "first_run", "time_to_steady"} == set(result["a"]["cold_start"])
     # This is the order of starts, not of pairs, because a contended pair does not count.
-    sides = "".join(re.findall(r"start \d+ of \d+ at most: ([AB])\b", ended.err))
+    sides = "".join(re.findall(r"start \d+ of up to \d+: ([AB])\b", ended.err))
     assert len(sides) >= 6 and sides.startswith("ABBAAB"), sides
     assert result["causes"] is None or not result["causes"]["changes"]
 

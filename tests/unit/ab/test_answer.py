@@ -223,10 +223,10 @@ def test_contended_runs_and_failed_starts_are_noted():
         TurnPair(turn(rng, 0.02, contended=3 * (i % 2)), turn(rng, 0.02, contended=3 * (1 - i % 2)))
         for i in range(4)
     ]
-    answer = answered(found, failures=["B failed to start (exit code 1); once more"])
+    answer = answered(found, failures=["B failed to start (exit code 1); trying once more"])
     assert answer.notes == [
         "12 of 108 runs excluded: contended",
-        "B failed to start (exit code 1); once more",
+        "B failed to start (exit code 1); trying once more",
     ]
     assert (answer.a.runs, answer.a.starts) == (48, 4)
     assert abs(answer.shift) < 0.02

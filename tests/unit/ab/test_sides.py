@@ -139,7 +139,7 @@ one --a cpus=nan                             | A: cpus=nan: give a number of CPU
 old new --both cpuset=all                    | A: cpuset=all: give numbers of CPUs, such as 0-3 or 0,2
 old new --both memory=2big                   | A: memory=2big: give a size, such as 512m or 2g
 old new --both gpus=all                      | A: gpus=all: give GPUs by index or uuid, such as device=0 or device=0,1
-old new --both volume=/models                | A: volume=/models: give SOURCE:/in/the/container, with :ro to
+old new --both volume=/models                | A: volume=/models: give SOURCE:/in/the/container, with :ro for
 old new --both command='open                 | A: command='open: give a command, quoted as for a shell,
 old new --both config=none.yaml              | none.yaml: cannot be read (No such file or directory); check the path
 old new --both config=p --both command=x     | A: config and command: exclude each other; give one of them

@@ -79,7 +79,7 @@ def test_runs_that_fail_are_no_reason_to_pass(numbers, level, failed_before, fai
     assert result.claim is not None and (result.claim.state == "unknown") == rose
     assert ("40 of 100 runs failed, 0 of 100 before" in result.sentence) == rose
     none = RecordedRuns([], left_out={"raised": 100}, attempts=Attempts(100, 100), failure="out of memory")
-    assert "the last one: out of memory" in compare_runs("", old, none).next[0]
+    assert "last failure: out of memory" in compare_runs("", old, none).next[0]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_what_a_journal_may_mix_up_is_said(journal):
             "give each side more starts: more runs alone would not give a verdict",
         ),
         (0.05, 0.001, (0.01, 4.0), (1, 1), "more starts"),
-        (0.0, math.inf, (0.01, 4.0), (0, 0), "give each side 16 runs or more of one start"),
+        (0.0, math.inf, (0.01, 4.0), (0, 0), "give each side 16 runs or more from one start"),
     ],
 )
 def test_what_would_settle_it(log, se, restarts, starts, words):

@@ -250,8 +250,10 @@ def test_where_is_repeatable_and_refused_without_columns():
     assert read(text, "ms", "label=b", "zone=x")[0][""].runs == COUNT / 4
     assert read(text, "ms", "label=a", "label=b")[0][""].runs == COUNT
     for numbers_only in ("1\n2\n", "[1, 2]"):
-        assert "no column `a`; give --where one of: none" in refused(numbers_only, "", "a=b")
-    assert "no column `q`; give --where one of: ms, label, zone" in refused(text, "ms", "q=1")
+        assert "no column `a`, and there is none to choose; remove --where" in refused(
+            numbers_only, "", "a=b"
+        )
+    assert "no column `q`; name a column in --where: ms, label, zone" in refused(text, "ms", "q=1")
 
 
 def test_labels_with_several_values_give_one_short_note():
@@ -289,7 +291,7 @@ def test_forms_that_people_have(head):
     latencies = read(text, "" if head == "sep=;\n" else "latency_ms")[0][""].every
     assert latencies / latencies[0] == pytest.approx([x / X[0] for x in X], abs=1e-3)
     if head == '{"t": [' or head.startswith(("# made", "time,")):
-        assert "several columns; give --column one of: t" in refused(text)
+        assert "several columns; name a column in --column: t" in refused(text)
     else:
         with suppress(UsageError):  # this may fail unless the column is the only one with times
             assert read(text)[0][""].every.tolist() == latencies.tolist()
@@ -356,7 +358,9 @@ def test_the_commands_take_such_files(infercanary):
         Path(tool).write_text(layout(tool))
     Path("failing").write_text(serving_that_fails(2))
     assert "equivalent" in run("compare", "oha", "hey") and "steady" in run("scan", "oha")
-    assert "holds one series of numbers, and serving ttfts, itls" in run("compare", "serving", "oha")
+    assert "contains one series of numbers, but serving contains ttfts, itls" in run(
+        "compare", "serving", "oha"
+    )
     failures = f": {HALF} of {COUNT} runs failed, 0 of {COUNT} before"
     assert failures in run("compare", "serving", "failing")
     assert "give COLUMN=VALUE" in run("scan", "oha", "--where", "label")

@@ -126,7 +126,7 @@ def test_a_canary_that_never_ran_in_the_candidate_does_not_pass(run, journal, tm
     # A canary that cannot be opened is retried only after minutes, so it has few runs, and each is tagged.
     failed = {"canaries": ("y",), "outcome": "raised", "latencies": (), "tags": ("failing",)}
     journal("new", [0.02], count=2, **failed, detail="out of memory (host): 1.00 GiB in use")
-    assert "the last one: out of memory (host): 1.00 GiB in use" in run("compare old new", 3)
+    assert "last failure: out of memory (host): 1.00 GiB in use" in run("compare old new", 3)
 
 
 def test_scan_as_text_and_json(run, write, numbers, journal, tmp_path):
@@ -145,11 +145,11 @@ def test_scan_as_text_and_json(run, write, numbers, journal, tmp_path):
 MISTAKES = """
 compare a none                        | none: cannot be read (No such file or directory)
 compare - -                           | compare: standard input (`-`) can be only one file; save the other
-compare a j                           | j: holds canaries x, and a one series of numbers
-compare j k                           | k: holds canaries y, and j canaries x; give two files
-compare j a --canary x                | a: holds one series of numbers, and j canaries x
+compare a j                           | j: contains canaries x, but a contains one series of numbers
+compare j k                           | k: contains canaries y, but j contains canaries x; give two files
+compare j a --canary x                | a: contains one series of numbers, but j contains canaries x
 compare j k --canary q                | j: no canary `q`; there are: x
-compare a a --canary x                | a: no canary `x`; there are: none, in numbers
+compare a a --canary x                | a: no canary `x`; there are: none (a file of numbers)
 compare a a --restart-sd -1           | --restart-sd -1: give a percentage from 0 to 100
 compare a a --restart-sd nan          | --restart-sd nan: give a percentage
 compare a a --smallest-effect nan     | --smallest-effect nan: give a percentage from 0.1 to 50
@@ -159,7 +159,7 @@ compare a a --html .                  | --html: `.` is a folder; name a file in 
 compare a a --html no/r               | --html: no folder `no`; create the folder
 compare a a --json --junit no/j       | --junit: no folder `no`; create the folder
 compare a a --expect 40%              | --expect 40%: give a shift of latency with its sign
-scan a --column x                     | a: no column `x`; give --column one of: none, remove this option
+scan a --column x                     | a: no column `x`, and there is none to choose; remove --column
 scan j --canary z                     | j: no canary `z`; there are: x
 compare p p --column p99              | p: one JSON object, without single runs
 """

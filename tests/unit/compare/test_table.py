@@ -89,7 +89,7 @@ def test_a_truncated_last_line_of_objects_is_left_out(last):
 MISTAKES = r"""
 {"a": 1}\n{"a\n              |      | f:2: not a JSON object; write one object on each line
 1,2\n3,4\n                   |      | f:1: `1, 2` is neither a header nor a number
-12,5\n12,7\n                 |      | f:1: `12, 5` is neither a header nor a number; write one number on each line
+12,5\n12,7\n                 |      | f:1: `12, 5` is neither a header nor a number; write one number on each line (with
 12.5ms?\n13ms\n              |      | f:1: `12.5ms?` is neither a header nor a number
 a,b\n"22,077",1\n            | a    | f:2: `22,077` is not a number; write a number with a decimal point
 a,b\n,1\n                    | a    | f:2: `nothing` is not a number; write a number
@@ -99,13 +99,13 @@ a,b\n,1\n                    | a    | f:2: `nothing` is not a number; write a nu
 1\n1e999\n                   |      | f:2: `1e999` is not a latency
 1\nx\n                       |      | f:2: `x` is not a number
 1\n1 2\n                     |      | f:2: `1 2` is not a number; write a number
-1\n2\n                       | x    | f: no column `x`; give --column one of: none, remove this option
-a,b\n1,2\n                   |      | f: several columns; give --column one of: a, b
-a,b\n1,2\n                   | c    | f: no column `c`; give --column one of: a, b
+1\n2\n                       | x    | f: no column `x`, and there is none to choose; remove --column
+a,b\n1,2\n                   |      | f: several columns; name a column in --column: a, b
+a,b\n1,2\n                   | c    | f: no column `c`; name a column in --column: a, b
 a,a\n1,2\n                   | a    | f:1: several columns `a`; rename all but one
 a,b\n1,2\n1\n                | a    | f:3: 1 columns, but the header has 2; fix the line
 a,b\n\n# c\n1,2\n\nx,1\n     | a    | f:6: `x` is not a number
-a\n                          |      | f: a file of numbers without a run; give another
+a\n                          |      | f: a file of numbers without a run; give another file
 [1, 2                        |      | f: not JSON (Expecting ',' delimiter: line 1 column
 {\n"a": [1\n                 |      | f: not JSON (Expecting ',' delimiter: line 3
 [1, NaN]                     |      | f: entry 2: `nan` is not a latency
@@ -114,15 +114,15 @@ a\n                          |      | f: a file of numbers without a run; give a
 [1, true]                    |      | f: entry 2: `True` is not a number
 [1, "2x"]                    |      | f: entry 2: `2x` is not a number
 [1, [2]]                     |      | f: entry 2: `[2]` is not a number
-{"a": 1, "b": {"c": 2}}\n    |      | f: several columns; give --column one of: a, b.c
-{"a": 1, "b": {"c": 2}}\n    | b.d  | f: no column `b.d`; give --column one of: a, b.c
+{"a": 1, "b": {"c": 2}}\n    |      | f: several columns; name a column in --column: a, b.c
+{"a": 1, "b": {"c": 2}}\n    | b.d  | f: no column `b.d`; name a column in --column: a, b.c
 {"a": 1}\n0.5\n              | a    | f:2: not a JSON object
 {"a": "x"}\n                 |      | f: entry 1: `x` is not a number
 {"a": ["\\ud800"], "error": ["\\udfff"]}\n{"a": "\\ud800", "error": null}\n | a    | f:2: `?` is not
-20ms\n21\n                   |      | f:2: `21` without a unit, unlike the numbers before
+20ms\n21\n                   |      | f:2: `21` has no unit, unlike the numbers before
 21\n20ms\n                   |      | f:2: `20ms` has a unit, unlike the numbers before
-a;b\n1;12,5\n2;12.5\n        | b    | f:3: `12.5` has another decimal sign than the numbers before
-name;iterations;real_time;time_unit\nB;9;21,5;ms\nB;9;21.5;ms\n |      | f:3: `21.5` has another decimal sign
+a;b\n1;12,5\n2;12.5\n        | b    | f:3: `12.5` has a different decimal sign (comma or point) from the numbers before
+name;iterations;real_time;time_unit\nB;9;21,5;ms\nB;9;21.5;ms\n |      | f:3: `21.5` has a different decimal sign
 name;iterations;real_time;time_unit\nB;9;21;bars\n |      | f:2: `21` is in `bars`, which is not a unit of time
 """
 LARGE = [

@@ -121,7 +121,7 @@ def command(
             raise UsageError(
                 f"{new.places[0]}: median {result.candidate.median:g}, and {result.baseline.median:g} in "
                 f"{old.places[0]}: are both in the same unit, such as ms? Convert one file, or write the unit "
-                "behind each number (20ms)"
+                "after each number (20ms)"
             )
         documents.append(comparison_document(result, judged(before), judged(after), (old.places, new.places)))
     if not canary and (alone := [name for name in new.canaries if name not in old.canaries]):
@@ -147,8 +147,8 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
             for side in (old, new)
         )
         raise UsageError(
-            f"{new.places[0]}: holds {here}, and {old.places[0]} {there}; give two files of the same kind with a "
-            "common canary, or choose a --column"
+            f"{new.places[0]}: contains {here}, but {old.places[0]} contains {there}; give two files of the "
+            "same kind with a common canary, or choose a --column"
         )
     # Canaries without a run on the new side come first, so that they are noticed before a deploy.
     order = sorted(before, key=lambda name: name in after)

@@ -60,9 +60,8 @@ def command(
     hosts if there are several.
 
     Tables include only steady runs of starts with 8 or more steady runs. SD is the standard deviation of the starts'
-    medians: do not trust a difference that is not well above this SD. The cost of 1,000 inferences is for the best
-    known throughput: of a sweep, of the canary's own requests, or computed from the latency of one inference at a
-    time.
+    medians. Trust only a difference well above this SD. The cost of 1,000 inferences is for the best known throughput:
+    of a sweep, of the canary's own requests, or computed from the latency of one inference at a time.
     """
     output = Output(**more)
     hosts: dict[str, str] = {}
