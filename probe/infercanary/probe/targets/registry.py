@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from infercanary.command.settings import UsageError, unknown_key
 from infercanary.probe.deadline import one_line
 from infercanary.probe.targets.target import Target
+from infercanary.probe.timing import Phase
 
 Factory = Callable[..., Target]
 F = TypeVar("F", bound=Factory)
@@ -124,7 +124,7 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
         options: Keyword arguments of the target.
 
     Returns:
-        The target, not opened yet. :func:`adapt` adds the base class to a target without it.
+        The target, not opened yet. :func:`adapt` converts a target without base class.
 
     Raises:
         UsageError: The target is unknown, or the options do not fit it.
@@ -144,19 +144,42 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
         raise UsageError(f"options: `{target}` refuses them: {one_line(error)}") from None
 
 
-_OLD_NAMES = {"identity": "model_identity", "settings": "measured_settings"}
-# A class of 0.1.0 may use these names for something else.
-_NEW_NAMES = "kind", "memory", "reset_memory_peak", "profile", "profiler", "copy_with_batch", "is_sweepable"
-
-
 def adapt(target: Any) -> Target:
-    """Add the base class to a target in the style of release 0.1.0, and rename two methods that have old names."""
-    if not isinstance(target, Target):
-        plain = type(target)
-        names = {name: vars(Target)[name] for name in (*_NEW_NAMES, *_OLD_NAMES)}
-        names |= {name: getattr(plain, old) for name, old in _OLD_NAMES.items() if hasattr(plain, old)}
-        target.__class__ = ABCMeta(plain.__name__, (plain, Target), names)
-    return target  # type: ignore[no-any-return]
+    """Wrap a target in the style of release 0.1.0, a class without base class, in the current interface."""
+    return target if isinstance(target, Target) else _PlainTarget(target)
+
+
+_NEW_NAMES = "kind", "memory", "reset_memory_peak", "profile", "profiler", "copy_with_batch", "is_sweepable"
+_OLD_NAMES = {name: name for name in vars(Target) if not name.startswith("_") and name not in _NEW_NAMES} | {
+    "identity": "model_identity",
+    "settings": "measured_settings",
+}
+
+
+class _PlainTarget(Target):
+    """A target in the style of release 0.1.0: no base class, and two methods with their old names."""
+
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _OLD_NAMES and hasattr(self._plain, _OLD_NAMES[name]):
+            return getattr(self._plain, _OLD_NAMES[name])
+        return super().__getattribute__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        has_it = name in _OLD_NAMES and hasattr(self._plain, name)
+        object.__setattr__(self._plain if has_it else self, name, value)
+
+    def open(self) -> None: ...
+
+    def run(self, phase: Phase) -> Any: ...
+
+    def values(self, result: Any) -> Any: ...
+
+    @property
+    def kind(self) -> str:
+        return type(self._plain).__name__
 
 
 def _modules() -> Iterator[str]:
