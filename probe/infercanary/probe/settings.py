@@ -66,7 +66,8 @@ def make_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     Raises:
         UsageError: A value is of another type or out of range.
     """
-    made = convert({**msgspec.structs.asdict(settings), **changes}, Settings, "Probe")
+    given = {name: os.fspath(x) if isinstance(x, os.PathLike) else x for name, x in changes.items()}
+    made = convert({**msgspec.structs.asdict(settings), **given}, Settings, "Probe")
     try:
         listen_place(str(made.listen))
     except ValueError as error:
