@@ -18,7 +18,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: .venv/demo ## upgrade a ResNet-18 server on this machine to a slow version, and show the verdict: about a minute
+demo: .venv/demo ## upgrade a ResNet-18 server on this machine to a slow version, and show the verdict (takes about a minute)
 	@.venv/bin/infercanary demo
 
 venv: .venv/dev ## install all development tools into .venv
@@ -35,7 +35,7 @@ test-kubernetes: .venv/dev ## run tests on a real Kubernetes cluster of three no
 campaign: .venv/dev ## run tests that take too long for CI; resumes where it stopped: benchmarks/results/campaign.md
 	.venv/bin/python tests/tools/campaign.py $(ARGS)
 
-causes: .venv/dev ## make each cause ten times with real processes, and check that the verdict names it: benchmarks/results/causes.md
+causes: .venv/dev ## produce each cause ten times with real processes, and check that the verdict names it: benchmarks/results/causes.md
 	.venv/bin/python tests/tools/campaign.py --causes $(ARGS)
 
 hostile: .venv/dev ## run each attack on the exporter's connections for ten minutes, in containers; resumes where it stopped
@@ -77,7 +77,7 @@ dashboards: .venv/dev ## write Grafana's dashboards and alert rules from the cod
 chart: .venv/dev ## write the Helm chart's copies and README, and the plain manifests of deploy/kubernetes
 	.venv/bin/python charts/generate.py
 
-check-dashboards: .venv/dev grafana/check/node_modules ## list what Grafana would show, and its faults; ARGS="--board fleet --situation upgraded"
+check-dashboards: .venv/dev grafana/check/node_modules ## list faults of the dashboards, as Grafana would show them; ARGS="--board fleet --situation upgraded"
 	.venv/bin/python -m grafana.check $(ARGS)
 
 pictures: .venv/dev ## write docs/img: each page at two widths, light and dark, with Chromium (apt-get install chromium)
@@ -89,7 +89,7 @@ demo-picture: .venv/dev ## record docs/img/demo.svg, the terminal of `make demo`
 site: .venv/site ## build the docs as a site in build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 
-release: .venv/dev ## build packages and images of this version, and try them on each Python here: release/README.md
+release: .venv/dev ## build packages and images of this version, and try them on each installed Python: release/README.md
 	.venv/bin/python -m release.build
 
 release-files: .venv/dev ## write exporter/infercanary.cdx.json, the wheel's bill of materials
@@ -109,7 +109,7 @@ images: ## build the images of the Compose file (otherwise test-stack builds the
 servers: .venv/dev ## install the real inference servers (otherwise the tests install them)
 	.venv/bin/python tests/integration/probe/modules/real_servers.py
 
-bench: .venv/dev ## measure speed and cost, next to a named peer
+bench: .venv/dev ## measure speed and cost, compared with other programs
 	.venv/bin/python benchmarks/exposition.py
 	.venv/bin/python benchmarks/overhead.py
 	.venv/bin/python benchmarks/probe_cost.py

@@ -21,7 +21,7 @@ CHART = ROOT / "charts/infercanary"
 PLAIN = ROOT / "deploy/kubernetes"
 COPIES = {"rules": "prometheus/rules/*.yml", "dashboards": "grafana/dashboards/json/*.json"}
 """Pattern of the copied files, by folder in the chart."""
-NAMESPACE = """# Rendered from charts/infercanary by `make chart`: edit that. {about}
+NAMESPACE = """# Rendered by `make chart`: edit charts/infercanary instead. {about}
 apiVersion: v1
 kind: Namespace
 metadata:
@@ -110,7 +110,7 @@ def readme() -> str:
 
 
 def render(*options: str) -> str:
-    """Render the chart with `helm template`, in the namespace `infercanary` and under this name.
+    """Render the chart with `helm template`, as release `infercanary` in the namespace `infercanary`.
 
     Args:
         options: Further options of Helm.
@@ -138,10 +138,10 @@ def plain() -> dict[Path, str]:
     exporter = render(*off, "--set", "monitoring.enabled=false")
     operated = [f"--show-only=templates/{name}.yaml" for name in ("podmonitor", "prometheusrule")]
     monitoring = render(*off, "--set", "monitoring.enabled=true", *operated)
-    name = "Put your image and links into it."
+    name = "Replace the image and the links by yours."
     return {
         PLAIN / "exporter.yaml": _without_helm(NAMESPACE.format(about=name) + exporter),
-        PLAIN / "prometheus-operator.yaml": "# Rendered from charts/infercanary by `make chart`: edit that.\n"
+        PLAIN / "prometheus-operator.yaml": "# Rendered by `make chart`: edit charts/infercanary instead.\n"
         + _without_helm(monitoring),
     }
 
@@ -162,7 +162,7 @@ def main() -> None:
     if shutil.which("helm"):
         _write(plain())  # rendered from the files that were just written
     else:
-        print("no program helm, so deploy/kubernetes stays as it is: .ci/helm installs it", file=sys.stderr)
+        print("helm is not installed, so deploy/kubernetes was not written; run .ci/helm", file=sys.stderr)
 
 
 def _write(files: dict[Path, str]) -> None:

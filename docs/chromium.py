@@ -105,7 +105,7 @@ class Tab:
 
 @asynccontextmanager
 async def tab() -> AsyncIterator[Tab]:
-    """Start a Chromium with an empty page, which ends with the context.
+    """Start Chromium with an empty page; Chromium ends with the context.
 
     Raises:
         FileNotFoundError: Chromium is not installed.
@@ -137,4 +137,4 @@ async def _address(child: asyncio.subprocess.Process) -> str:
     async for line in child.stderr:
         if b"DevTools listening on ws://" in line:
             return line.decode().partition("ws://")[2].partition("/")[0]
-    raise FileNotFoundError("chromium ended before its address was known")
+    raise FileNotFoundError("chromium ended before it printed its DevTools address")

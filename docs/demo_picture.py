@@ -1,4 +1,4 @@
-"""``make demo-picture``: docs/img/demo.svg, the terminal of ``infercanary demo`` at the end of a real run."""
+"""``make demo-picture``: writes docs/img/demo.svg, the terminal at the end of a real ``infercanary demo``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def main() -> int:
         console = Console(record=True, width=WIDTH, file=io.StringIO())
         console.print("$ make demo", demo.screen(), highlight=False)
         picture = console.export_svg(title="make demo", unique_id="demo")
-        FILE.write_text(re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.S))  # fonts of another site
+        FILE.write_text(
+            re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.S)
+        )  # no fonts from the internet
     return code
 
 

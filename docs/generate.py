@@ -89,7 +89,7 @@ PARTS: Mapping[str, str] = {
     "gpu_unknown poll rejected budget runs_collected runs_left_out runs_lost worker build links "
     "event_loop refused_containers discovery discovered config connections",
 }
-"""Section → first words of its metrics' names, after the prefix; the longest match decides."""
+"""Section → first words of the metrics' names, after the prefix; the longest match decides."""
 
 _UNITS = {
     "timestamp_seconds": "seconds since 1970",
@@ -155,7 +155,7 @@ def declared(
             for value in vars(importlib.import_module(module.name)).values():
                 for metric in value if isinstance(value, tuple) else (value,):
                     if isinstance(metric, Metric) and found.setdefault(metric.name, metric) != metric:
-                        raise ValueError(f"{metric.name} is declared twice with differences")
+                        raise ValueError(f"{metric.name} has two different declarations")
     return [found[name] for name in sorted(found)]
 
 
@@ -218,7 +218,7 @@ def _part(metric: Metric) -> str:
     fitting = [stem for stem in stems if rest.startswith(f"{stem}_")]
     if not fitting:
         raise ValueError(
-            f"no part of docs/generate.py takes {metric.name}: add its first word to one of PARTS"
+            f"{metric.name} has no section: add the first word of its name to PARTS in docs/generate.py"
         )
     return stems[max(fitting, key=len)]
 
@@ -302,7 +302,7 @@ def numbered(text: str, statements: Iterable[str], policy: Policy) -> str:
     """Return ``text`` with the policy's current numbers in its statements.
 
     Raises:
-        ValueError: A statement is missing in the text: it was reworded, and STATEMENTS must follow.
+        ValueError: A statement is missing in the text, because the text was changed without STATEMENTS.
     """
     known = numbers(policy)
     for statement in statements:
@@ -314,7 +314,7 @@ def numbered(text: str, statements: Iterable[str], policy: Policy) -> str:
         found = [*re.finditer(pattern, text)]
         if not found:
             raise ValueError(
-                f"no place says {statement!r}: let STATEMENTS in docs/generate.py say it as the text does"
+                f"the text has no {statement!r}: copy the new wording to STATEMENTS in docs/generate.py"
             )
         for match in reversed(found):
             for name in sorted(match.groupdict(), key=match.start, reverse=True):
@@ -408,8 +408,9 @@ def printed() -> dict[str, dict[str, Any]]:
 def schema_of_answer(
     command: str, results: Sequence[type[msgspec.Struct]], more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the schema of :func:`~infercanary.render.json.render_json`: the worst canary, and all under
-    ``canaries``.
+    """Return the schema of :func:`~infercanary.render.json.render_json`.
+
+    The answer has the fields of the worst canary, and all canaries under ``canaries``.
 
     Args:
         command: Name of the command.
@@ -463,7 +464,7 @@ def _with_null(schema: Any) -> Any:
 
 
 def web_page(markdown: str) -> str:
-    """Return a page of the docs as HTML for the exporter; headings have the ids that GitHub would give them.
+    """Return a page of the docs as HTML for the exporter. Headings have the same ids as on GitHub.
 
     Args:
         markdown: Text with links to headings, web addresses, and other pages of the docs. The exporter does not serve
@@ -494,7 +495,7 @@ def web_page(markdown: str) -> str:
 
 
 def main() -> None:
-    """Write all files, or exit with one line about a declaration without a place, and its fix."""
+    """Write all files; after an error, exit with one line that says what to change."""
     try:
         made = files()
     except ValueError as error:

@@ -86,7 +86,7 @@ def _environment(interpreter: str, folder: Path) -> str:
 
 
 def _run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Run a command outside this checkout's packages; on failure, exit with the command's last output."""
+    """Run a command without this checkout on PYTHONPATH; on failure, exit with the end of the command's output."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:

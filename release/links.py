@@ -34,7 +34,7 @@ def outside(markdown: str, page: Path, repository: str) -> str:
         if not path or (target.is_relative_to(docs.resolve()) and not target.is_dir()):
             return match[0]
         if not target.exists():
-            raise ValueError(f"{page}: {match[2]} leads nowhere")
+            raise ValueError(f"{page}: the link {match[2]} leads to no file")
         if target.is_dir() and target.is_relative_to(docs.resolve()):
             return f"[{match[1]}]({path.rstrip('/')}/README.md{hash_}{anchor})"
         if not repository:

@@ -1,9 +1,9 @@
 """``make pin``: writes compose.pinned.yml, an overlay with the digest of every image of the Compose file.
 
-Images that Compose builds get the digests of their base images, because BuildKit can replace a name by another
-context. Run this at a release: the file has the registries' current digests, for all platforms of an image. The
-Compose file itself keeps exact tags, which people can read. Use the overlay by ``docker compose -f docker-compose.yml
--f compose.pinned.yml up``.
+For an image that Compose builds, the overlay has the digests of the base images, as BuildKit's additional contexts.
+Run this at a release: the file has the registries' current digests, for all platforms of an image. The Compose file
+itself keeps exact tags, which people can read. Use the overlay with ``docker compose -f docker-compose.yml -f
+compose.pinned.yml up``.
 """
 
 from __future__ import annotations

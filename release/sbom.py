@@ -24,7 +24,7 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*])?\s*([^;]*)(?:;\s*(.*))
 def bill(project: dict[str, Any]) -> dict[str, Any]:
     """Return the bill in CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json).
 
-    Without a time and a serial number, so that the same project always has the same bill.
+    The bill has no time and no serial number, so that the same project always has the same bill.
 
     Args:
         project: Table `project` of pyproject.toml.

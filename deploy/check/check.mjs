@@ -27,6 +27,6 @@ for (const object of JSON.parse(readFileSync(0, "utf8"))) {
   const unread = new Set();
   if (!validate(watched(object, "", unread)))
     for (const error of validate.errors) console.log(`${name}: ${error.instancePath} ${error.keyword} ${JSON.stringify(error.params)}`);
-  // Metadata belong to Kubernetes, in another package; a pod's template is not Argo's.
+  // Metadata and pod templates have schemas of Kubernetes, which are not in this package.
   for (const path of unread) if (!/^\/(metadata|spec\/template)\//.test(path)) console.log(`${name}: ${path}: no such key`);
 }

@@ -40,8 +40,14 @@ async def load(url: str, seconds: float, rate: float, warm_up: int = 5) -> list[
 def main() -> None:
     """Print one JSON object: number of requests, and p50, p90, p99 in seconds."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", default="http://127.0.0.1:8000/predict", help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=10, help="how long (default: %(default)s)")
+    parser.add_argument(
+        "--url",
+        default="http://127.0.0.1:8000/predict",
+        help="address of the requests (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=10, help="duration of the load (default: %(default)s)"
+    )
     parser.add_argument(
         "--rate",
         type=float,
@@ -52,7 +58,7 @@ def main() -> None:
     try:
         latencies = asyncio.run(load(args.url, args.seconds, args.rate))
     except aiohttp.ClientError as error:
-        raise SystemExit(f"{args.url}: {error or type(error).__name__}; is the server up?") from None
+        raise SystemExit(f"{args.url}: {error or type(error).__name__}; check that the server runs") from None
     cuts = statistics.quantiles(latencies, n=100, method="inclusive")
     print(json.dumps({"requests": len(latencies), "p50": cuts[49], "p90": cuts[89], "p99": cuts[98]}))
 

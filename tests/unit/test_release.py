@@ -92,7 +92,7 @@ def test_links_out_of_the_site_lead_to_the_repository():
         links.outside(f"[a]({to})", page, "https://e.org") for to in ("verdicts.md#x", "../README.md", "adr")
     ]
     assert shown == ["[a](verdicts.md#x)", "[a](https://e.org/README.md)", "[a](adr/README.md)"]
-    with pytest.raises(ValueError, match="leads nowhere"):
+    with pytest.raises(ValueError, match="leads to no file"):
         links.outside("[a](../none.md)", page, "")
 
 

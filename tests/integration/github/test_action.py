@@ -180,7 +180,10 @@ def test_what_an_answer_ends_with(runner, code, unknown, exit_code, line):
     ("inputs", "line"),
     [
         ({"command": "scan"}, "::error::command: scan is neither ab nor compare\n"),
-        ({"options": "--restart-sd 1\ngpus 1"}, "::error::options: gpus is no option; give one a line\n"),
+        (
+            {"options": "--restart-sd 1\ngpus 1"},
+            "::error::options: gpus is not an option; write one option on each line\n",
+        ),
     ],
 )
 def test_a_mistake_in_the_inputs_is_one_line(runner, inputs, line):
