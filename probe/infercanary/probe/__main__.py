@@ -37,7 +37,7 @@ log = logging.getLogger("infercanary.probe")
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="What to log to standard error.",
+    help="Lowest level of messages on standard error.",
 )
 @click.option(
     "--once",
@@ -63,12 +63,12 @@ def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: P
       infercanary probe --config probe.yaml --once
       infercanary probe --trace trace.json
 
-    Modules named in the settings are searched in the working directory too, behind the libraries. Ends on SIGTERM or
-    Ctrl-C.
+    Modules named in the settings are searched first among the libraries, then in the working directory. The command
+    ends on SIGTERM or Ctrl-C.
 
-    With --once or --profile it neither listens nor writes a journal, so that it may run beside another probe (but each
-    disturbs the other). Exit codes: 0 every canary ran well, 2 usage or input error, 3 a canary failed or could not be
-    opened or profiled, and 128 + N where signal N ended it.
+    With --once or --profile, the command neither listens nor writes a journal, so it may run beside another probe
+    (although the two disturb each other). Exit codes: 0 every canary ran well, 2 usage or input error, 3 a canary
+    failed or could not be opened or profiled, and 128 + N if signal N ended the command.
     """
     if trace is not None and (why := unwritable(trace)):
         raise UsageError(f"--trace: {why}")

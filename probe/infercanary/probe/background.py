@@ -37,7 +37,7 @@ class Background:
 
     @property
     def is_running(self) -> bool:
-        """True if the work holds its thread. Between steps, this work was abandoned, but still slows other work."""
+        """True if the work holds its thread. Between steps, this means abandoned work, which still slows other work."""
         return self._worker.is_busy
 
     def start(self, now: float) -> None:
@@ -56,7 +56,9 @@ class Background:
         return None
 
     def interrupt(self) -> None:
-        """End the work or the wait for it, now and in future. Callable from any thread."""
+        """End the present wait for the work, and every later wait. The work may continue in its thread. Callable from
+        any thread.
+        """
         self._worker.interrupt()
 
     def close(self, seconds: float) -> bool:

@@ -25,7 +25,7 @@ from infercanary.command.settings import UsageError
 log = logging.getLogger("infercanary.beside")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
-_WELL_SECONDS = 60.0  # a probe that ran for longer is restarted after the first pause
+_WELL_SECONDS = 60.0  # a probe that ran for longer than this is restarted after the first pause
 _END_SECONDS = 1.0  # docker stop waits 10 s for server and probe together
 _USAGE = 2
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, prctl(2)

@@ -36,10 +36,13 @@ from infercanary.probe.watcher import Memory
 log = logging.getLogger("infercanary.probe")
 
 _REOPEN_SECONDS = 60.0, 3600.0
-_SHORT_SECONDS = 60.0, 600.0  # pause if memory does not suffice: longer, because a run takes more memory
+_SHORT_SECONDS = (
+    60.0,
+    600.0,
+)  # pause after runs that ran out of memory; longer, because each attempt takes memory
 _PUT_OFF_SECONDS = 5.0, 600.0  # pause after postponed runs, which take no memory
 _RATE_SECONDS = 1.0, 60.0  # pause after a server's rate limit refused requests
-# limit of the share of time for open() after failures, because each open() may load a model
+# maximum share of the time for retries of open(), because each retry may load a model
 _REOPEN_DUTY = 0.01
 _ABSENT = ("unreachable", "not_ready", "timed_out")  # no model was loaded, because open() waited for a server
 _WAITED = 1.5  # a run with a higher ratio of cost to busy time had to wait
@@ -129,7 +132,7 @@ class Canary(TimedTarget):
         return self._opening_since is not None
 
     def open(self, seconds: float) -> None:
-        """Open the target in its thread, or continue waiting for that, for at most ``seconds``.
+        """Open the target in its thread, and wait at most ``seconds``. A later call continues to wait.
 
         Afterwards the canary is open, ``failing``, ``out_of_memory``, or still ``opening``. After a failure, the next
         attempt waits for at least a minute; calls before that do nothing. An attempt that exceeds its deadline still
@@ -167,7 +170,7 @@ class Canary(TimedTarget):
         self._opening_since = None
 
     def failed(self) -> RunResult | None:
-        """Return the last failed attempt to open, or a postponed run, only once; None if there is none."""
+        """Return the result of the last failed opening or postponed run, only once; None if there is none."""
         failed, self._failed = self._failed, None
         return failed
 
@@ -330,7 +333,7 @@ class Canary(TimedTarget):
         self._fail(result.detail, log_it, _state_of(result))
 
     def _rest_after(self, error: BaseException) -> float:
-        """Seconds without a run after this failure, longer after each failure in a row; 0 for no pause."""
+        """Return the seconds without a run after this failure, more after each failure in a row; 0 for no pause."""
         reason = error.reason if isinstance(error, Failure) else None
         if isinstance(error, Failure) and reason == "rate_limited":
             # Lengthen the pause even if the server gives a time, because that time may apply to a single request.
@@ -343,7 +346,9 @@ class Canary(TimedTarget):
         return self._rest
 
     def _settle(self, latencies: Iterable[float], aside: float = 0.0) -> None:
-        """Test if the canary is steady, and set its metric. Scheduled runs continue an unfinished warm-up."""
+        """Check if the canary is steady, and if so, set its time to steady. Scheduled runs continue an unfinished
+        warm-up.
+        """
         if self._unsteady is None:
             return
         self._unsteady.extend(latencies)

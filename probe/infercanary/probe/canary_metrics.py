@@ -21,13 +21,13 @@ RUNS = Metric(
     "counter",
     "Runs by outcome: ok, raised, timed_out, not_finite (NaN or infinity), busy (no turn on the device).",
     ("canary", "outcome"),
-    reading="Only `ok` is healthy; the probe's log has the reason of others. If no counter grows, see "
+    reading="Only `ok` is healthy; the probe's log has the reasons of failures. If no counter grows, see "
     "`infercanary_canary_state`.",
 )
 TAGGED = Metric(
     "infercanary_tagged_runs_total",
     "counter",
-    "Runs with this tag: a condition that may have slowed them.",
+    "Runs with this tag, a condition that may have slowed the runs.",
     ("canary", "tag"),
     reading="A tag that begins with an image points to the image; a tag on all containers of a host points to the "
     "host.",
@@ -60,7 +60,7 @@ MEDIAN = Metric(
     "gauge",
     "Median wall time of the last run's repeats.",
     ("canary",),
-    reading="It is exact, while a histogram interpolates: draw it, or `avg_over_time(…[1h])` of it.",
+    reading="This median is exact, while a histogram interpolates. Draw the median, or its `avg_over_time(…[1h])`.",
 )
 IQR = Metric(
     "infercanary_run_iqr_seconds",
@@ -76,14 +76,14 @@ BOTTLENECK = Metric(
     "gauge",
     "Shares of the last run's median latency: compute (memory included), io, scheduling and unknown.",
     ("canary", "bottleneck"),
-    reading="For `scheduling`, see CPU wait and the phases `launch` and `queue`. For a server, its work is `unknown`.",
+    reading="For `scheduling`, see CPU wait and the phases `launch` and `queue`. A server's work is `unknown`.",
 )
 OUTPUT_ERROR = Metric(
     "infercanary_output_error_ratio",
     "gauge",
     "Relative error (L2) of the last run's output against the first steady output; 1 at most.",
     ("canary",),
-    reading="Below 0.01 it is rounding. Above 0.01, the run is tagged `output_changed`: a faster run is no "
+    reading="An error below 0.01 is rounding. Above 0.01, the run is tagged `output_changed`: a faster run is no "
     "improvement.",
 )
 
@@ -100,7 +100,7 @@ DETAIL = Metric(
     "gauge",
     "Message of the canary's first failure with this reason; missing if no run fails.",
     ("canary", "reason", "detail"),
-    reading="Alerts quote it. The message of the last failure is on the status page and in the probe's log.",
+    reading="Alerts quote this message. The message of the last failure is on the status page and in the probe's log.",
 )
 CUDA_MISSING = Metric(
     "infercanary_cuda_missing",

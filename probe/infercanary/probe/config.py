@@ -21,7 +21,7 @@ class CanaryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Settings of one canary."""
 
     target: str
-    """Built in, or ``package.module:attribute``."""
+    """Name of a built-in target, or ``package.module:attribute``."""
     options: dict[str, Any] = {}
     """The target's arguments."""
     sweep: Sweep | None = None

@@ -55,7 +55,7 @@ class ContainerLoad:
         self._began, self._process, self._all = perf_counter(), process_time(), container.seconds()
 
     def since(self, usage: ThreadUsage) -> Inside | None:
-        """CPU time of others; None if the container's CPU time is unknown.
+        """Return the CPU time of others; None if the container's CPU time is unknown.
 
         Args:
             usage: Use of the canary's own thread over the same time.
@@ -131,7 +131,7 @@ def off_cpu(used: ThreadUsage, wall: float, helped: Helped | None = None) -> dic
     An engine divides its work among its threads in advance, and continues when the last thread has finished. Until
     then, the calling thread sleeps or spins. If a helper thread computes longer, the calling thread sleeps for that
     long in any case. Sleep beyond that, while helper threads wait for a CPU, counts as CPU wait. Neither kind of
-    sleep is the wait for a lock.
+    sleep counts as a wait for a lock.
 
     Args:
         used: Use of the thread in that time.
@@ -194,8 +194,8 @@ def explain_repeats(
 def _helped_in_repeats(helped: Helped | None, walls: Sequence[float]) -> list[Helped | None]:
     """Divide the activity of other threads among the repeats, because CPU wait is counted over all repeats.
 
-    Each repeat gets wait for the time by which it exceeds the fastest repeat; only wait beyond that is divided
-    equally. A neighbour that stops one of 50 repeats has not slowed the others.
+    Each repeat first gets CPU wait for the time by which it exceeds the fastest repeat. The remaining wait is divided
+    equally. Otherwise, a neighbour that stopped one of 50 repeats would seem to have slowed all repeats.
     """
     if helped is None or not walls:
         return [helped] * len(walls)
@@ -204,7 +204,9 @@ def _helped_in_repeats(helped: Helped | None, walls: Sequence[float]) -> list[He
 
 
 def _spread(ratio: float, walls: Sequence[float]) -> list[float]:
-    """Divide a wait among the repeats: from its ratio to the time of all repeats to its ratio to each repeat's time."""
+    """Divide CPU wait among the repeats. ``ratio`` is its share of the time of all repeats; the result is its share of
+    each repeat's time.
+    """
     total, fastest = ratio * sum(walls), min(walls)
     longer = sum(wall - fastest for wall in walls)
     of_longer = min(1.0, total / longer) if longer > 0 else 0.0

@@ -21,8 +21,8 @@ SECONDS = Metric(
     "gauge",
     "Median time of a control after the last run: tiny work that is the same in every image.",
     ("device", "control"),
-    reading="If a control and the canary are slower together, the host changed. If it is missing, the probe's log says "
-    "why.",
+    reading="If a control and the canary are slower together, the host changed. If a control is missing, the probe's "
+    "log says why.",
 )
 
 _REPEATS = 3
@@ -84,7 +84,7 @@ class Controls:
         return medians
 
     def interrupt(self) -> None:
-        """End the wait for a measurement, now and in future. Callable from any thread."""
+        """End the present wait for a measurement, and every later wait. Callable from any thread."""
         self._interrupted = True
         for worker in list(self._workers.values()):
             worker.interrupt()

@@ -21,7 +21,7 @@ MISSED = Metric(
     "infercanary_missed_slots_total",
     "counter",
     "Scheduled rounds that were missed: earlier work was still running, or the duty cap was used up.",
-    reading="A few after a slow run are normal. A steady rate: rounds take longer than "
+    reading="A few after a slow run are normal. A steady rate means that rounds take longer than "
     "`infercanary_interval_seconds`.",
 )
 BUSY = Metric(
@@ -34,7 +34,7 @@ DUTY_CAP = Metric(
     "infercanary_duty_cap_ratio",
     "gauge",
     "Upper limit of the duty: the setting `duty_cap`, over the first hour and later.",
-    reading="Raise it if a slow model has too long an `infercanary_interval_seconds`.",
+    reading="Raise the cap if a slow model makes `infercanary_interval_seconds` too long.",
 )
 
 SECONDS = 900.0
@@ -55,7 +55,7 @@ allows. A larger share would make the burst longer, and leave almost no runs for
 """
 
 RESTARTS = 2
-"""Number of earlier starts within :data:`PAID_WITHIN` from which on there is no burst. Otherwise, a container that
+"""After this number of earlier starts within :data:`PAID_WITHIN`, there is no burst. Otherwise, a container that
 restarts again and again would burst permanently. The journal gives the earlier starts.
 """
 

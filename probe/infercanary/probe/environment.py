@@ -143,7 +143,7 @@ def _os_name() -> str:
 
 
 def _cpu_model() -> str:
-    """Return the CPU model's name. On AArch64, the kernel gives only numbers: return those of each kind of core."""
+    """Return the CPU model's name. On AArch64, the kernel gives only numbers: return the numbers of each kind."""
     try:
         lines = [line.partition(":") for line in _CPUS.read_text(errors="replace").splitlines()]
     except OSError:

@@ -1,7 +1,7 @@
 """Storage of the probe's metrics: their values since the probe started.
 
-Not ``prometheus_client``: a server that sets ``PROMETHEUS_MULTIPROC_DIR`` (as vLLM does) switches that library to
-shared files for the whole process, and the probe's values would leak into the server's own metrics.
+``prometheus_client`` is not used: a server that sets ``PROMETHEUS_MULTIPROC_DIR`` (as vLLM does) switches that library
+to shared files for the whole process, and the probe's values would leak into the server's own metrics.
 """
 
 from __future__ import annotations

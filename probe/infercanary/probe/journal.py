@@ -27,8 +27,8 @@ ERRORS = Metric(
     "infercanary_journal_errors_total",
     "counter",
     "Runs that could not be written to the journal, because the disk is full, missing or hanging.",
-    reading="Healthy is no increase; missing without a journal. The exporter still collects the runs, but a crash "
-    "loses them.",
+    reading="No increase is healthy. Without a journal, the metric is missing. The exporter still collects the runs, "
+    "but a crash loses them.",
 )
 
 MAX_BYTES = 16 << 20

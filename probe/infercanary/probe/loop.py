@@ -264,7 +264,8 @@ class Probe:
     def once(self, rounds: int = 1) -> Report | None:
         """Run rounds now, without port and journal. Returns the report, or None if the probe was stopped.
 
-        Call this after :meth:`open`, instead of the other two steps. ``rounds`` follow each other without a pause.
+        Call this after :meth:`open`, without :meth:`serve` and :meth:`run`. ``rounds`` follow each other without a
+        pause.
         """
         self._between[:] = [work for work in self._between if isinstance(work, Profiling)]  # no sweep
         self._sampling.settle(self._stopping)

@@ -1,4 +1,4 @@
-"""Measures of a run besides its time. They are read before and after its repeats, never between.
+"""Measures of a run besides its time, read before the first repeat and after the last repeat, never between repeats.
 
 In a separate process of the probe, the kernel and the engine reset their memory peaks before each run. In a server's
 process there is no reset, because these peaks are the server's too (``ru_maxrss``, by which some servers restart
@@ -27,7 +27,7 @@ from infercanary.probe.timing import Timing
 MEMORY = Metric(
     "infercanary_run_memory_peak_bytes",
     "gauge",
-    "Most memory of the last run: host (resident memory of the process) and device (allocated by the engine).",
+    "Peak memory of the last run: host (resident memory of the process) and device (allocated by the engine).",
     ("canary", "where"),
     reading="A new level since an upgrade is due to the image. In a server's process, this is the memory in use "
     "after the run.",
@@ -37,12 +37,13 @@ RATE = Metric(
     "gauge",
     "Samples of the last run's requests, divided by the wall time of its repeats.",
     ("canary",),
-    reading="One request at a time: it follows the latency. Under load, see `infercanary_sweep_samples_per_second`.",
+    reading="With one request at a time, this rate follows the latency. For the rate under load, see "
+    "`infercanary_sweep_samples_per_second`.",
 )
 JOULES = Metric(
     "infercanary_run_energy_joules",
     "gauge",
-    "Energy of the GPU for one inference of the last run, others' work included; only for runs of about 2 s.",
+    "Energy of the GPU for one inference of the last run, others' work included; missing for runs below 2 s.",
     ("canary",),
     reading="A rise with an image: more work, or a less efficient kernel. A rise on all containers of a GPU: a "
     "neighbour.",
@@ -69,7 +70,7 @@ def of_gpu(window: Window) -> dict[str, float]:
     """Return the measures of a run's GPU, by the samples around the run.
 
     The samples span more time than the repeats, and the driver's energy counter may be 0.1 s old. The energy is known
-    only if both are small, compared with the run.
+    only if these two times are small, compared with the run.
 
     Args:
         window: The run, and the samples.

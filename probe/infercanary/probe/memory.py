@@ -51,7 +51,7 @@ _OTHER_MEANING = "static tls block"
 _HOST_WORDS = ("defaultcpuallocator", "alloc_cpu", "cumemhostalloc", "cannot allocate memory", "bad_alloc")
 _DEVICE_WORDS = ("cuda", "cublas", "cudnn", "gpu", "device")
 _LONG = 4000  # characters of an error that are searched
-_CHAIN = 8  # longest chain of errors, each raised in the handling of the next
+_CHAIN = 8  # largest number of errors in a chain of causes that are searched
 
 _VARIABLE = "INFERCANARY_ENDED_FOR_MEMORY"
 _PAUSE = 3600.0
@@ -257,6 +257,6 @@ def start_anew(ended: Iterable[Ended]) -> NoReturn:
 
 
 def be_ended_first() -> None:
-    """Make the kernel end this process before the server, by ``oom_score_adj``; raising it needs no privilege."""
+    """Make the kernel end this process before the server, by ``oom_score_adj``, which needs no privilege."""
     with suppress(OSError):
         (_PROC / "self/oom_score_adj").write_text("1000")  # highest value of oom_score_adj

@@ -36,7 +36,7 @@ PROFILER_BYTES = 64 << 20
 """Memory that torch's profiler takes for a short time: 47 MiB for five repeats of ResNet-18."""
 
 REPEATS = 5
-_REPEATS_OF_A_TURN = 3  # in the server's pool, because requests wait during a turn
+_REPEATS_OF_A_TURN = 3  # fewer in the server's pool, because requests wait during a turn
 _OTHERS = frozenset({CPU_WAIT_INSIDE, GPU_BUSY})  # tags of a run during which requests wait
 
 

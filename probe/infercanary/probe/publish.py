@@ -29,7 +29,7 @@ from infercanary.probe.serve import ReportServer
 START = Metric(
     "infercanary_probe_start_timestamp_seconds",
     "gauge",
-    "When the probe started, Unix time.",
+    "Unix time at which the probe started.",
     reading="`changes(…[1h])` counts restarts, after which all counters of the probe start again.",
 )
 CPU = Metric(

@@ -1,4 +1,4 @@
-"""Results of opening a canary, and of one round of it."""
+"""Results of opening a canary, and of one round of a canary."""
 
 from __future__ import annotations
 

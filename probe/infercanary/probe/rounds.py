@@ -67,7 +67,7 @@ class Rounds:
         self.busy = 0.0
         """Seconds in runs, their controls, sweeps and profiles."""
         self.worked_until = -math.inf
-        """Monotonic time of the last end of warm-up, a canary's run, controls, a sweep or a profile."""
+        """Monotonic time at which the probe's last own work ended: warm-up, a run, controls, a sweep or a profile."""
         self._canaries = canaries
         self._between = between
         self._controls = controls
@@ -83,7 +83,7 @@ class Rounds:
 
     @property
     def lead(self) -> float:
-        """Seconds by which to call a round before its slot: about the duration of the first sample."""
+        """Seconds before its slot at which to start a round: about the duration of the first sample."""
         return self._sampling.seconds
 
     def run(self, planned: Sequence[tuple[Canary, int]], slot: float) -> tuple[list[Run], float]:
@@ -157,9 +157,10 @@ class Rounds:
         return runs, cost
 
     def work_between(self) -> bool:
-        """Run a due sweep point or profile, the most overdue first. True if work was done.
+        """Run one sweep point or one profile: the most overdue that can run. Return True if work was done.
 
-        Call this right after a round, when the next round is farthest away. Nothing runs while a canary opens.
+        Call this right after a round, when the next round is farthest away. Nothing runs while a canary is opening or
+        the probe is stopping.
         """
         for work in sorted(self._between, key=lambda work: work.next_at):
             if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):

@@ -21,7 +21,7 @@ SUCCESS = Metric(
     "gauge",
     "1 if the sampler's last sample succeeded, else 0.",
     ("sampler",),
-    reading="0: the sampler's metrics are missing, and the probe's log says why. `nvml` without a driver is 1.",
+    reading="0: the sampler's metrics are missing, and the probe's log says why. Without a driver, `nvml` is 1.",
 )
 # A round waits this long for all samples together, and then begins without late samples. The wait is shorter than the
 # jitter of a slot, even with two rounds a second.
@@ -56,7 +56,7 @@ class Guard:
         self._complaint = ""
 
     def sample(self, patience: float = PATIENCE_SECONDS) -> None:
-        """Take a sample; wait ``patience`` seconds for it. Skipped while the last sample is late. Never raises."""
+        """Take a sample; wait ``patience`` seconds for it. Does nothing while the last sample is late. Never raises."""
         if self.is_late and not self._collect(0.0):
             return
         self._begun = perf_counter()

@@ -62,7 +62,7 @@ OFF_NODE = Metric(
     "gauge",
     "Threads that last ran off the GPU's NUMA node; for a canary 0 or 1. Missing if the node is unknown.",
     _LABELS,
-    reading="If `launch`, `h2d` or `d2h` grow with it, give the container the CPUs of the GPU's node "
+    reading="If `launch`, `h2d` or `d2h` grow with this number, give the container the CPUs of the GPU's node "
     "(`--cpuset-cpus`).",
 )
 RESIDENT = Metric(

@@ -39,15 +39,15 @@ _REQUEST = re.compile(rb"GET %b(?:\?(?:since=([\w.]*))?\S*)? HTTP/1\.\d\r?\n" % 
 _TOKEN = re.compile(rb"^authorization:[ \t]*(.*?)\s*$", re.IGNORECASE | re.MULTILINE)
 _HEAD_SECONDS, _ANSWER_SECONDS = 2.0, 5.0  # for the TLS handshake and the request's head; for the answer
 _BACKLOG = 1024
-"""Connections in the queue to be accepted or closed: an exporter succeeds even among 1,000 callers that reconnect
-immediately.
+"""Length of the queue of connections to accept or close. With this length, an exporter succeeds even among 1,000
+callers that reconnect immediately.
 """
 _ACCEPTED_AT_ONCE, _REFUSED_SECONDS = 128, 0.4
 """Connections accepted together, and the pause after a refusal. Among 1,000 callers that reconnect, an exporter waits
-3 s at most. A host that computes in Python pays for each switch between its threads and this one.
+3 s at most. A host that computes in Python pays for each switch between its threads and this thread.
 """
 _EXCESS_SECONDS = 0.001
-"""CPU time charged to an address for each connection above the limits. An attacker soon has none left."""
+"""CPU time charged to an address for each connection above the limits. An attacker soon has used up its CPU time."""
 _RECEIVE_BYTES, _SEND_BYTES = 8 << 10, 128 << 10  # memory of the container; the kernel doubles these sizes
 _LOOK_MILLISECONDS = 100
 """Time between two checks of open connections: for exceeded deadlines, and for callers that have received the whole
@@ -55,7 +55,7 @@ answer.
 """
 
 _libc = ctypes.PyDLL(None)
-"""The C library, called without releasing the GIL. Python's own ``accept`` would lose it to the host 128 times."""
+"""The C library, called without releasing the GIL. Python's own ``accept`` would release it for each connection."""
 
 Steps = Generator[int, None, Any]  # yields the event of ``poll`` to wait for, or 0 to wait for the next check
 
@@ -73,8 +73,8 @@ class ReportServer:
             self._sock = _listen(where)
         except OSError as error:
             raise UsageError(
-                f"listen: cannot listen on {listen} ({error.strerror or error}); free it, choose another, or make its "
-                f"folder writable for this user (uid {os.getuid()})"
+                f"listen: cannot listen on {listen} ({error.strerror or error}); free this address, choose another, or "
+                f"make the socket's folder writable for this user (uid {os.getuid()})"
             ) from None
         if not isinstance(where, Path):
             host, port = self._sock.getsockname()[:2]

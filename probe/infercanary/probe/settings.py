@@ -80,7 +80,7 @@ def make_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def burst_wanted() -> bool | None:
-    """Return the environment variable for the burst after a start; None leaves the decision to the probe.
+    """Return the value of the variable for the burst after a start. None leaves the decision to the probe.
 
     Raises:
         UsageError: The variable is neither true nor false.

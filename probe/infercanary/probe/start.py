@@ -44,7 +44,7 @@ def since_start() -> float | None:
 def of_container(own: float, first: float) -> float | None:
     """Return the age of the container if this process belongs to the container's start.
 
-    A worker that a server recycled, or a restarted probe, is no cold start.
+    The start of a recycled worker, or of a restarted probe, is not a cold start.
 
     Args:
         own: Seconds since the start of this process.

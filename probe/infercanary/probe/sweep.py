@@ -49,7 +49,7 @@ RATE = Metric(
 PEAK = Metric(
     "infercanary_sweep_peak_memory_bytes",
     "gauge",
-    "Most device memory that the engine had allocated during the point of the sweep.",
+    "Peak of the device memory that the engine had allocated during the point of the sweep.",
     _POINT,
     reading="Only on a GPU whose engine counts it (torch). In a server's process, the server's memory is included.",
 )
@@ -64,12 +64,12 @@ INTERVAL = Metric(
 TIMESTAMP = Metric(
     "infercanary_sweep_timestamp_seconds",
     "gauge",
-    "When the last sweep ended, Unix time; missing until a point gave numbers.",
+    "Unix time at which the last sweep ended; missing until a point gave numbers.",
     ("canary",),
     reading="`time() - infercanary_sweep_timestamp_seconds` is the age of the sweep's values.",
 )
 
-# after such a failure, all larger loads would fail too
+# after a failure for one of these reasons, all larger loads would fail, too
 _TOO_MUCH = ("out_of_memory", "too_slow", "timed_out")
 
 
@@ -158,7 +158,7 @@ class Sweeping(Background):
             self._measurement.give_up()
 
     def _plan_next(self, cost: float, began: float) -> None:
-        """Plan the next sweep, later in proportion if the last one cost more than its seconds."""
+        """Plan the next sweep, later in proportion if the last sweep cost more than its seconds."""
         pause = self._interval * max(1.0, cost / self._sweep.seconds)
         self.next_at = began + jittered(min(pause, max(self._interval, MAX_PAUSE)))
 
@@ -178,7 +178,7 @@ class Sweeping(Background):
         load = left.pop(0)
         for smaller, missing in self._too_much.items():
             if load.is_at_least(smaller):
-                detail = missing.detail if load == smaller else f"{smaller.words} was already"
+                detail = missing.detail if load == smaller else f"so was the smaller load {smaller.words}"
                 self._show(load, missing._replace(detail=detail))
                 return 0.0
         begin = perf_counter()
@@ -199,8 +199,8 @@ class Sweeping(Background):
             self._given_up_at = time.monotonic()
             result = Missing(
                 "timed_out",
-                f"not finished within {self._share:.3g} s; until it ends, runs are tagged beside_canary and are not "
-                "judged; give the sweep more seconds, or remove that point",
+                f"not finished within {self._share:.3g} s; until the point ends, runs are tagged beside_canary and are "
+                "not judged; give the sweep more seconds, or remove that point",
             )
         except RuntimeError as error:  # the host is out of threads
             result = Missing("raised", one_line(error))

@@ -1,4 +1,4 @@
-"""Rules that give tags to a run, by the samples around the run. A new rule is a line here, and one in the vocabulary.
+"""Rules that give tags to a run, by the samples around the run. A new rule is an entry here and in the vocabulary.
 
 A tagged run is kept, because dropping it would hide an image that causes its own throttling. Everything here is pure.
 """
@@ -91,7 +91,7 @@ class Window(NamedTuple):
 
     @property
     def sm_clock(self) -> float | None:
-        """SM clock (Hz) of the canary's GPUs right after the run; an idle GPU may have a lower clock before."""
+        """SM clock (Hz) of the canary's GPUs right after the run; before the run, an idle GPU may have a lower one."""
         clocks = self.of_gpus("infercanary_gpu_sm_clock_hertz", self.after).values()
         return sum(clocks) / len(clocks) if clocks else None
 
@@ -193,13 +193,13 @@ def clock_reason(window: Window) -> str:
 
 
 _LATE_SECONDS = 0.25
-_SHARE = 0.05  # share of the run from which on CPU wait or garbage collection counts
+_SHARE = 0.05  # least share of the run for CPU wait, I/O pressure or garbage collection to count
 _LEAST_SECONDS = 0.002
 _LITTLE = 0.03  # share of the latency: the smallest effect that the judge considers
 _GPU_BUSY = 0.1
 # Most severe first.
 _CLOCK_REASONS = ("hw_power_brake", "hw_thermal", "sw_thermal", "sw_power_cap", "sync_boost")
-_CLOCK_LOW = 0.75  # share of the maximum clock: nvbench discards runs below it (its --throttle-threshold)
+_CLOCK_LOW = 0.75  # share of the maximum clock: nvbench discards runs below this share (--throttle-threshold)
 
 
 def _counts(seconds: float, w: Window) -> bool:

@@ -53,7 +53,7 @@ class TimedTarget:
         timeout: Maximum seconds of a run.
         pool: The server's own pool; None to run in a separate thread.
         sweep: Points that its sweep measures, a part of the canary's identity; None without a sweep.
-        memory: Watches the opening, and may refuse to open; None for no watch.
+        memory: Watches memory during the opening, and may refuse the opening; None for no watch.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class TimedTarget:
         self._taking.is_guest = True
 
     def interrupt(self) -> None:
-        """End the wait for the target, now and in future. Callable from any thread."""
+        """End the present wait for the target, and every later wait. Callable from any thread."""
         self._worker.interrupt()
 
     def _run(self, repeats: int) -> RunResult:

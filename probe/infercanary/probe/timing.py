@@ -1,7 +1,7 @@
 """The two clocks: the host's, and the GPU's by CUDA events. Both time one repeat of a target, phase by phase.
 
 GPU time and host time are separate. With a device, ``h2d``, ``compute`` and ``d2h`` are the device's time.
-``launch`` is the host's time to enqueue them, and ``queue`` is the wait of the work before and between them. A slow
+``launch`` is the host's time to enqueue these phases, and ``queue`` is the wait before and between them. A slow
 launch with a normal GPU time is a real and common fault.
 """
 
@@ -119,10 +119,10 @@ class _DeviceSpan(_HostSpan):
 
 
 class CudaClock:
-    """Clock by CUDA events, on a separate stream of the lowest priority (PyTorch: 0; negative is higher).
+    """Clock by CUDA events, on a separate stream of the lowest priority (0 in PyTorch; negative is higher).
 
     PyTorch hands out 32 streams of a priority in turn, so a host that makes that many side streams may share this
-    one.
+    stream.
 
     Events are made once and reused. The host waits only for the last event, never for the whole device, because other
     streams keep the device busy. An anchor puts the start of the work on the host's timeline. An anchor is an event

@@ -73,18 +73,20 @@ class Growth:
                     _raise_in(self._thread, MemoryError)
 
     def finish(self) -> None:
-        """Make :meth:`end` raise nothing from now on. An error that it raised before can come until the next call."""
+        """Make :meth:`end` raise nothing from now on. An earlier error of :meth:`end` can come until the next call."""
         with self._lock:
             self._finished.set()
 
     def check(self) -> None:
-        """Raise :class:`Failure` if this was ended. A point of a sweep calls this between requests."""
+        """Raise :class:`Failure` if the work was ended. A point of a sweep calls this method between requests."""
         if self.why:
             raise Failure("out_of_memory", self.why)
 
 
 class Memory:
-    """Memory of all canaries of a probe. Their targets ask this object before they take memory."""
+    """Guards the memory of all canaries of a probe. Targets :meth:`ask` whether their needs fit, before they allocate.
+    If memory runs out, the guard ends openings and sweep points, or closes canaries.
+    """
 
     def __init__(
         self, targets: Mapping[str, Target], host: HostMemory | None = None, device_reserve: int | None = None
@@ -93,7 +95,7 @@ class Memory:
         """True in the probe's own process, which may restart itself, and whose engines get a memory limit.
         """
         self.run_began: float | None = None
-        """Monotonic start of the present run, which no look should disturb; None between runs."""
+        """Monotonic start of the present run, whose first second is not disturbed by a look; None between runs."""
         self.closing: list[Ended] = []
         """Canaries that the probe's thread has to close because the server needs memory."""
         self.alarm = threading.Event()
@@ -203,7 +205,7 @@ class Memory:
         self._points[canary] = load, on_host, on_device
 
     def own_process(self, ended: Iterable[Ended]) -> None:
-        """Let this process restart itself at the reserve; leave work closed that the previous process ended."""
+        """Let this process restart itself at the reserve. Work that the previous process ended stays closed."""
         self.owns_process = True
         self._ended = {(work.canary, work.load): work for work in ended}
 

@@ -313,7 +313,7 @@ def test_out_of_memory_is_reported_once_and_not_tried_again(swept, caplog):
     assert tried == [4], "each attempt takes the server's memory, and what asks for more cannot fit either"
     assert [r.getMessage() for r in caplog.records if "sweep" in r.getMessage()] == [
         "canary a: sweep of batch 4: out_of_memory: MemoryError",
-        "canary a: sweep of batch 8: out_of_memory: batch 4 was already",
+        "canary a: sweep of batch 8: out_of_memory: so was the smaller load batch 4",
     ]
 
 
@@ -323,7 +323,7 @@ def test_a_point_that_hangs_is_given_up_and_costs_what_it_took(swept, caplog):
     one.step()
     assert 1.0 <= one.step() < 20.0
     assert one.sweeping.is_running, "so that runs beside it are tagged"
-    assert caplog.text.count("until it ends, runs are tagged beside_canary and are not judged") == 1
+    assert caplog.text.count("until the point ends, runs are tagged beside_canary and are not judged") == 1
     assert one.step() == 0.0, "nothing is done beside it"
     assert one.canary.round(3).outcome == "ok", "the canary goes on"
     time.sleep(0.3)
