@@ -293,7 +293,7 @@ def test_a_stop_of_the_process_is_a_tag_and_a_metric(tmp_path):
 
 def test_runs_of_a_crashed_probe_are_offered_by_the_next(started, tmp_path):
     path = tmp_path / "journal"
-    first = started({"a": Scripted()}, journal=str(path))
+    first = started({"a": Scripted()}, journal=path)
     boot = ran(first.address, 3).report.boot_id
     first.stop()
     second = started({"a": Scripted()}, journal=str(path))
