@@ -105,7 +105,7 @@ def test_one_probe_runs_eager_compiled_and_graph_side_by_side():
     with Probe(canaries, listen="127.0.0.1:0", interval_seconds=0.5, duty_cap=1.0) as probe:
         report, deadline = decode(probe.report("")), time.monotonic() + 300  # compiling may take minutes
         while len(report.outputs) < len(canaries) or min(map(len, runs.values())) < 5:
-            assert time.monotonic() < deadline, "not all three steady, with five runs each"
+            assert time.monotonic() < deadline, "not all three canaries became steady with five runs"
             time.sleep(0.5)
             report = decode(probe.report(""))
             assert [run.detail for run in report.runs if run.outcome not in ("ok", "busy")] == []

@@ -128,7 +128,7 @@ def test_a_tensorrt_engine_computes_what_numpy_does(tmp_path, rows):
     check(repeats(target))
     (x,), (y,) = target._inputs, target._outputs
     weights = np.random.RandomState(1).standard_normal((1024, 1024)).astype(np.float32) / 32
-    assert y.numbers().shape == (rows, 1024), "where no shape is given, it is the profile's optimum"
+    assert y.numbers().shape == (rows, 1024), "without a shape, the optimum of the profile is used"
     assert np.abs(y.numbers() - x.numbers() @ weights).max() < 2e-2
     trt = pytest.importorskip("tensorrt")
     environment = target.environment()

@@ -63,7 +63,7 @@ def load():
 def label(found):
     """Return NVML's index of CUDA's first GPU, on which canaries run."""
     indexes = gpus_at(pci_bus_id(0), found)
-    assert indexes is not None, "NVML does not show the GPU that CUDA has"
+    assert indexes is not None, "NVML does not show CUDA's GPU"
     (index,) = indexes
     return index
 

@@ -108,7 +108,7 @@ def test_cgroup_v2(said):
     assert (update["quota"], update["cpuset"]) == (0.75, ["cpuset_info 1"]) and update["samples"] <= 2
     exposure = {name: value for name, value in found["exposure"].items() if name != "scenario"}
     assert len(exposure) == 2 and max(exposure.values()) < 3
-    assert found["service"]["active"] == "active", "a config with a mistake ends nothing"
+    assert found["service"]["active"] == "active", "a config with a mistake must not end the exporter"
     assert found["podman"]["image"] == "bare:latest"
     lines.append(
         "\n## Beside\n\n"

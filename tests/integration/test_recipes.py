@@ -130,7 +130,7 @@ def follow(tree):
             else:
                 touched.append(step.path)
                 write(step, tree / step.path)
-        assert visible() == before, "the recipe leaves something behind"
+        assert visible() == before, "the recipe leaves files behind"
         return touched, printed
 
     return followed

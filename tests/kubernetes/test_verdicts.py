@@ -184,7 +184,9 @@ def check(cluster, prometheus, name, row):
             print(f"{name}: {series['pod']}: {series['sentence']}")
     if not row.verdicts & CALLED:
         called = f"max_over_time(infercanary_verdict{labels}[15m]) == 1"
-        assert CALLED.isdisjoint(series["verdict"] for series, _ in prometheus.query(called)), "in between"
+        assert CALLED.isdisjoint(series["verdict"] for series, _ in prometheus.query(called)), (
+            "another verdict was called in between"
+        )
 
 
 def check_alerts(prometheus):

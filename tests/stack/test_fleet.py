@@ -74,7 +74,7 @@ def test_each_service_has_one_judge_and_another_takes_over(stack, fleet):
     before = fleet.runs()
     eventually("more of each start is stored", 90, lambda: all(map(operator.lt, before, fleet.runs())))
     runs = fleet.runs()
-    assert len(runs) == 4, "a start of each container, though two exporters stored"
+    assert len(runs) == 4, "one start for each container, although two exporters store"
     assert all(stored == last - first + 1 for first, last, stored in runs), f"one is missing: {runs}"
     at_once = stack.query(f"max_over_time({JUDGES}[5m:1s])")
     assert {labels["service"]: most for labels, most in at_once} == {"embed": 1, "rank": 1, "tag": 1}

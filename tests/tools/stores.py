@@ -139,5 +139,5 @@ def check_counts(store: Store) -> None:
     })  # fmt: skip
     for series, *counts in query(store, f"SELECT id, {', '.join(TIERS)} FROM series"):
         assert counts == [tiers.pop((series, tier), 0) for tier in range(len(TIERS))]
-    assert not tiers, "rows of no series"
+    assert not tiers, "rows without a series"
     assert query(store, 'SELECT 1 FROM series WHERE start NOT IN (SELECT id FROM "start")') == []

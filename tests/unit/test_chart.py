@@ -42,7 +42,7 @@ def rendered(*options):
 @for_each(GENERATOR["copies"]().items(), lambda file: str(file[0].relative_to(CHART)))
 def test_copies_are_current(file):
     path, text = file
-    assert path.is_file() and path.read_text(encoding="utf-8") == text, "it is stale: run `make chart`"
+    assert path.is_file() and path.read_text(encoding="utf-8") == text, "this file is stale: run `make chart`"
 
 
 def test_there_is_no_copy_of_what_is_gone():
@@ -154,7 +154,7 @@ def test_rules_limits_and_dashboards_are_those_of_the_compose_stack(everything):
         spec = everything[f"PrometheusRule/infercanary-{file.stem}"]["spec"]
         assert spec == yaml.safe_load(file.read_text())
         names = [group["name"] for group in spec["groups"]]
-        assert len(names) == len({*names}), "the Prometheus Operator refuses it"
+        assert len(names) == len({*names}), "the Prometheus Operator refuses duplicate names"
     [job, *_] = yaml.safe_load((ROOT / "prometheus/prometheus.yml").read_text())["scrape_configs"]
     monitor = everything["PodMonitor/infercanary"]["spec"]
     limits = [key for key in job if key.endswith("_limit")]
@@ -164,7 +164,9 @@ def test_rules_limits_and_dashboards_are_those_of_the_compose_stack(everything):
     for file in (ROOT / "grafana/dashboards/json").glob("*.json"):
         found = everything[f"ConfigMap/infercanary-dashboard-{file.stem}"]
         assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
-        assert len(json.dumps(found)) < 256 << 10, "kubectl apply keeps it in an annotation, which has an end"
+        assert len(json.dumps(found)) < 256 << 10, (
+            "kubectl apply keeps the object in an annotation of limited size"
+        )
         assert json.loads(found["data"][f"infercanary-{file.name}"]) == json.loads(file.read_text())
 
 

@@ -38,7 +38,7 @@ OTHER_UNITS = """
 @for_each(GENERATOR["files"]().items(), lambda file: str(file[0].relative_to(ROOT)))
 def test_what_is_made_of_the_code_is_current(file):
     path, text = file
-    assert path.read_text(encoding="utf-8") == text, "it is stale: run `make docs`"
+    assert path.read_text(encoding="utf-8") == text, "this file is stale: run `make docs`"
 
 
 def test_each_cause_has_a_metric_an_alert_and_a_test_that_are_there():
@@ -68,7 +68,9 @@ def test_every_metric_is_found():
     assert of_the_probe == KINDS.keys()
     sources = [p.read_text() for room in ("probe", "exporter") for p in (ROOT / room).rglob("*.py")]
     declared = [name for source in sources for name in re.findall(r'\bMetric\(\s*"(\w+)"', source)]
-    assert sorted(declared) == [metric.name for metric in METRICS], "one is no global name of its module"
+    assert sorted(declared) == [metric.name for metric in METRICS], (
+        "a metric is not a global name of its module"
+    )
 
 
 # Numbers of the policy -------------------------------------------------------------------------------------------
@@ -94,17 +96,17 @@ def test_conventions(metric):
     assert re.fullmatch(r"infercanary_[a-z0-9]+(_[a-z0-9]+)*", metric.name)
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     words = metric.name.removesuffix("_total").split("_")
-    assert not set(words) & set(OTHER_UNITS.split()), "a base unit is needed"
+    assert not set(words) & set(OTHER_UNITS.split()), "the name needs a base unit"
     unit = BASE_UNITS & set(words)
     assert not unit or unit == {words[-1]} or words[-2:] == ["per", "second"], (
-        "a unit is the end of the name, but for _total"
+        "the unit must be the end of the name, before _total"
     )
-    assert metric.kind != "histogram" or words[-1] == "seconds", "the ladder is in seconds"
+    assert metric.kind != "histogram" or words[-1] == "seconds", "buckets are in seconds"
     assert metric.kind == "gauge" or not metric.name.endswith("_info")
     assert len(set(metric.labels)) == len(metric.labels)
     for text in (metric.help, metric.reading):
         assert text == " ".join(text.split())
-        assert text.endswith("."), "a help text is sentences"
+        assert text.endswith("."), "a help text consists of sentences"
         assert text.count("`") % 2 == 0
     assert metric.reading != metric.help
 
@@ -176,8 +178,8 @@ def test_each_keyword_of_a_probe_is_on_its_page():
 
 def test_each_target_sampler_and_discovery_has_its_line():
     page = (ROOT / "docs/probe.md").read_text(encoding="utf-8")
-    assert _rows(page, "`target:`") == set(targets.names()), "a row of docs/probe.md for each target"
-    assert _rows(page, "sampler") == set(samplers.registered()), "a row of docs/probe.md for each sampler"
+    assert _rows(page, "`target:`") == set(targets.names()), "docs/probe.md needs a row for each target"
+    assert _rows(page, "sampler") == set(samplers.registered()), "docs/probe.md needs a row for each sampler"
     settings = (ROOT / "docs/exporter.md").read_text(encoding="utf-8")
     for key in ("discovery", "probes"):
         assert re.search(rf"^{key}:", settings, re.MULTILINE), f"`{key}:` is not in docs/exporter.md"
@@ -193,4 +195,4 @@ def test_the_index_has_every_page():
     index = ROOT / "docs/README.md"
     listed = {(index.parent / link).resolve() for link in _links(index)}
     pages = {page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "adr"} - {index}
-    assert pages <= listed, "docs/README.md has a line for each page"
+    assert pages <= listed, "docs/README.md needs a line for each page"

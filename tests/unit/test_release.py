@@ -26,7 +26,9 @@ MOST_EXPOSED = 3.0
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no tomllib")
 def test_the_bill_of_materials_is_current():
-    assert sbom.TARGET.read_text(encoding="utf-8") == sbom.text(), "it is stale: run `make release-files`"
+    assert sbom.TARGET.read_text(encoding="utf-8") == sbom.text(), (
+        "this file is stale: run `make release-files`"
+    )
 
 
 def test_a_setting_that_is_mounted_is_in_no_image():
@@ -143,8 +145,8 @@ def test_what_is_no_digest_is_refused():
 
 
 def test_a_release_is_published_without_a_password():
-    assert "secrets.PYPI" not in str(RELEASE), "trusted publishing has no token"
+    assert "secrets.PYPI" not in str(RELEASE), "trusted publishing needs no token"
     assert RELEASE["permissions"] == {"contents": "read"}
     assert RELEASE["jobs"]["publish"]["permissions"] == {"id-token": "write", "attestations": "write"}
     built = [service["image"] for service in COMPOSE["services"].values() if "build" in service]
-    assert len(built) == len({*built}), "of two that build one tag, the image of the first loses its name"
+    assert len(built) == len({*built}), "two services build the same tag"

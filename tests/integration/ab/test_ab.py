@@ -113,7 +113,9 @@ def test_a_start_waits_for_its_sweep(reaper, monkeypatch):
     settings = {"canaries": {"work": {"target": "work:Batched", "sweep": {"batches": [1, 8], "seconds": 1}}}}
     turn = take(Host(side(settings, WORK_BYTES="1e5"), reaper))
     values = [run.measures for run in turn.starts["work"].samples]
-    assert [HOST_MEMORY in measures for measures in values[:2]] == [False, True], "controls came in between"
+    assert [HOST_MEMORY in measures for measures in values[:2]] == [False, True], (
+        "the second run has the controls' memory"
+    )
     for batch in (1, 8):
         assert any(throughput_of(batch, 1) in measures for measures in values), values
 

@@ -47,7 +47,7 @@ def compared(old, new):
     operators = found["causes"]["operators"]
     assert operators is not None, found["sentence"]
     for shift in operators["shifts"]:
-        assert shift["operator"] in page, "two bars for each"
+        assert shift["operator"] in page, "the page shows each operator"
     return found
 
 

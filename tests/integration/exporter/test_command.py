@@ -29,7 +29,7 @@ def test_every_address_is_of_both_kinds(tmp_path, listen, count):
                 socket.create_connection((address, int(exporter.url.rpartition(":")[2])), timeout=10).close()
                 answers.append(address)
         assert len(answers) == count and "127.0.0.1" in answers
-        assert exporter.get("/-/healthy"), "its log shows an address that can be asked"
+        assert exporter.get("/-/healthy"), "the logged address must answer"
 
 
 def test_hangup_reads_a_file_that_is_the_same_and_an_interrupt_ends_it(tmp_path):

@@ -165,7 +165,7 @@ async def docker(tmp_path, monkeypatch, serve, watch, good_probe):
     await fake.start()
     yield fake
     await fake.stop()
-    assert fake.forbidden == [], "only what the socket proxy lets pass"
+    assert fake.forbidden == [], "a call that the socket proxy forbids"
 
 
 async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(docker, good_probe):
@@ -179,7 +179,9 @@ async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(docker
 
         await docker.has(1)
         await run.appears(UP, service="resnet", **FIRST)
-        assert await run.labels("infercanary_poll_failures_total") == [], "another container"
+        assert await run.labels("infercanary_poll_failures_total") == [], (
+            "a new container has no failures of the old one"
+        )
         [info] = await run.labels(INFO)
         assert info == {
             "service": "resnet", "container": "app-resnet-1", "image": "registry.example:5000/team/resnet:2",
@@ -195,7 +197,7 @@ async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(docker
         await docker.event()
         await run.appears(UP, **FIRST)
         assert [info["image_digest"] for info in await run.labels(INFO)] == IMAGES[1:]
-        assert good_probe.cursors[asked] == "", "another container: nothing of the old one is taken over"
+        assert good_probe.cursors[asked] == "", "a new container is polled without the old one's cursor"
         docker.listing = []
         await docker.event("died")  # the word of Podman
         await run.becomes(None, UP)
@@ -316,7 +318,7 @@ async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(doc
         await docker.start()
         await run.appears(UP, **SECOND)
         assert await run.value(DISCOVERY) == 1
-        assert good_probe.cursors.count("") == 2, "the first one was never forgotten"
+        assert good_probe.cursors.count("") == 2, "the first container keeps its cursor"
 
 
 @pytest.mark.parametrize("hangs", [True, False])

@@ -49,9 +49,9 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path, kills):
                 continue
             numbers = kept.pop(boot)
             assert numbers == made[: len(numbers)] and len(numbers) >= len(ring.get(boot, ())), (
-                "none lost, none twice"
+                "a run is lost or stored twice"
             )
             runs += len(numbers)
-    assert not kept, "of no probe"
+    assert not kept, "the store has starts of no probe"
     assert starts - unknown > kills / 3 and runs > 2 * kills
     print(f"{kills} kills: {runs} runs stored once; {unknown} starts left out that no exporter saw")

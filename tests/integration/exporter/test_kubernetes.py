@@ -180,7 +180,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(api
     await follower.until(lambda: api.watches == ["1", "5", "7"])
     assert follower.failures == [] and len(api.lists) == 1
     assert api.tokens == ["Bearer first"] * 2 + ["Bearer second"] * 2
-    assert "cannot be read" not in capsys.readouterr().out, "a bookmark is no pod"
+    assert "cannot be read" not in capsys.readouterr().out, "a bookmark is not a pod"
 
 
 async def test_a_line_in_pieces_and_a_cut_in_it(api, follow):
@@ -193,7 +193,7 @@ async def test_a_line_in_pieces_and_a_cut_in_it(api, follow):
     await follower.until(lambda: api.watches == ["1", "5"])
     api.send(deleted)
     await follower.finds("2")
-    assert follower.failures == [] and len(api.lists) == 1, "a cut is no outage"
+    assert follower.failures == [] and len(api.lists) == 1, "the end of a watch is not a failure"
 
 
 REFUSALS = {

@@ -30,7 +30,7 @@ async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(wat
         assert await run.labels("infercanary_links_info") == [links]
         page = (await run.get("/"))[1]
         assert '<a href="runbooks">' in page
-        assert "infercanary.enable" in page, "it teaches where there is nothing"
+        assert "infercanary.enable" in page, "an empty page shows how to add a container"
     rules = yaml.safe_load((ROOT / "prometheus/rules/alerts.yml").read_text(encoding="utf-8"))
     for alert in {rule["alert"] for group in rules["groups"] for rule in group["rules"]}:
         assert f'<h3 id="{alert.lower()}">{alert}</h3>' in text
@@ -106,7 +106,7 @@ async def test_the_page_shows_the_worst_first_and_escapes_what_probes_say(watch,
         text = (await run.get("/"))[1]
     assert re.findall(r"<h2>(.*?)</h2>", text) == ["&lt;i&gt;down", "other", "failing", "well"]
     assert not re.search(r"<(i|img|link|iframe)\b|[\x1b\u202e]", text)
-    assert text.count("<script") == 1, "the page's own, whose hash its policy names"
+    assert text.count("<script") == 1, "only the page's own script, whose hash is in its policy"
     for said in (
         "&lt;script&gt;",
         ">12.5 ms<",

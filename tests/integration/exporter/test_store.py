@@ -157,7 +157,7 @@ def test_a_file_is_held_from_the_first_moment_on_and_left_alone_by_others(path, 
             ):
                 open_store(path)
             store.take(generation(), samples(1, 10))
-            assert sequences(store) == [*range(1, 10)], "the one that holds it goes on"
+            assert sequences(store) == [*range(1, 10)], "the process with the lock continues"
     ending = open_store(path)
     timer = threading.Timer(0.7, ending.close)
     timer.start()

@@ -57,4 +57,4 @@ def test_polls_that_end_again_end_the_process(tmp_path):
     """The log call fails, too."""
     with exporter(tmp_path, "MainThread") as (running, _):
         assert running.process is not None
-        assert running.process.wait(60) == 70, "Docker and Kubernetes start it again"
+        assert running.process.wait(60) == 70, "the process ends, so that Docker or Kubernetes restarts it"

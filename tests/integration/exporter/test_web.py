@@ -125,7 +125,7 @@ def test_the_file_is_read_at_each_request(tmp_path):
             assert lets_in("prometheus") == [200]
             path.unlink() if wrong is None else path.write_text(wrong)
             refused = [get(url, user) for user in ("prometheus:canary", "prometheus:wrong", "")]
-            assert refused == [-1] * 3, "neither let in, nor asked for another password"
+            assert refused == [-1] * 3, "refused, without a request for another password"
             path.unlink(missing_ok=True)
             path.write_text(users(prometheus=HASH))
         assert get(url, "removed:canary") == get(url) == 401
@@ -172,7 +172,7 @@ def test_tls_and_a_certificate_that_is_renewed(tmp_path):
         with pytest.raises(REFUSED):
             get(url.replace("https", "http"))
         (tmp_path / "server.key").write_text("broken")
-        assert get(f"{url}/metrics", context=before) == -1, "nobody is let in while a file cannot be used"
+        assert get(f"{url}/metrics", context=before) == -1, "nobody has access while a file cannot be used"
         certificate(tmp_path, "server")
         assert get(f"{url}/metrics", context=ssl.create_default_context(cafile=pem)) == 200
         with pytest.raises(urllib.error.URLError):

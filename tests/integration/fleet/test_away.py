@@ -48,10 +48,10 @@ def survives(stack, postgres, url, store, breaks, repairs, says):
         meanwhile = take(parts[third : 2 * third])
     assert shown(judging, "store_up") == 0.0
     assert shown(judging, "stored_runs_total") < before + meanwhile, "a full disk may have room for a few"
-    assert judging.ownership.publishes(KEY), "what was found stays"
+    assert judging.ownership.publishes(KEY), "findings stay"
     complaints = [line["error"] for line in logged if line["log_level"] == "error"]
     assert says in complaints[-1] and "\n" not in complaints[-1]
-    assert len(complaints) <= 3, "and not at each turn"
+    assert len(complaints) <= 3, "the error is not logged at each turn"
 
     repairs()
 
@@ -71,7 +71,9 @@ def survives(stack, postgres, url, store, breaks, repairs, says):
         submit(alone, part)
     alone.turn()
     assert alone.findings[KEY]["c"].result.state == "regressed"
-    assert judging.findings[KEY]["c"].result == alone.findings[KEY]["c"].result, "as if nothing had been"
+    assert judging.findings[KEY]["c"].result == alone.findings[KEY]["c"].result, (
+        "the verdict differs from that of an undisturbed judge"
+    )
 
 
 # Disk ------------------------------------------------------------------------------------------------------------

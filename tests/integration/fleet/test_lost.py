@@ -121,7 +121,7 @@ def test_one_that_was_stopped_for_longer_than_its_lease_writes_and_shows_nothing
             probe.upgrade(0.04, "2")
         by_stopped = writes()
         holder.process.send_signal(signal.SIGCONT)
-        assert publishers([holder]) == [], "not even the first scrape after it woke"
+        assert publishers([holder]) == [], "a resumed exporter must not publish, not even in its first scrape"
         eventually(lambda: len({f for _, f in written(postgres, url)}) == 2 and "regressed" in other.log)
         assert writes() == by_stopped
         assert publishers(exporters) == [other.host]

@@ -105,7 +105,9 @@ def test_a_partition_costs_nothing_and_ends_with_one_judge(postgres, judges, tmp
     assert [
         family.points[0].value for family in behind.families() if family.name == "infercanary_store_up"
     ] == [0.0]
-    assert behind.ownership.publishes(key), "it cannot know whether another one has taken over"
+    assert behind.ownership.publishes(key), (
+        "without the store, it is unknown whether another exporter took over"
+    )
     other.turn()
     assert other.ownership.publishes(key)
     proxy.hold_back(False)
@@ -169,7 +171,7 @@ def test_names_that_no_service_has_are_not_followed(postgres, judges):
     assert elsewhere.ownership._asked == {}
     flood()
     elsewhere.ownership.ask(ServiceKey("", "slower"))
-    assert {*elsewhere.ownership._asked} == {ServiceKey("", "slower")}, "it is known by name now"
+    assert {*elsewhere.ownership._asked} == {ServiceKey("", "slower")}, "the service's name is known now"
 
 
 def test_what_exporters_learned_apart_is_one_prior(postgres, judges):

@@ -199,8 +199,10 @@ def one_owner_at_a_time(postgres, url):
     """Check that each write of a finding since :data:`AUDIT` was made by the lease's holder."""
     writes = written(postgres, url)
     fences = [fence for _, fence in writes]
-    assert fences and fences == sorted(fences), "nobody writes by an older lease after a newer one"
-    assert len({*writes}) == len({*fences}), "a lease has one holder"
+    assert fences and fences == sorted(fences), (
+        "a write with an older lease came after one with a newer lease"
+    )
+    assert len({*writes}) == len({*fences}), "a lease has more than one holder"
 
 
 def written(postgres, url):

@@ -204,11 +204,11 @@ def test_what_the_command_says_of_a_mistake_ends_the_step(runner, tmp_path):
 def test_the_action_and_its_steps_agree():
     text = (ROOT / "action.yml").read_text(encoding="utf-8")
     assert {*re.findall(r"inputs\.(\w+)", text)} == {*ACTION["inputs"]}, (
-        "an input that no step reads, or is not there"
+        "an input that no step reads, or that is not declared"
     )
     for step in STEPS.values():
         assert step["shell"] == "bash" and "${{" not in step["run"], (
-            "an expression in a script is code: give it by env"
+            "an expression in a script is run as code: pass it by env"
         )
         for script in re.findall(r"\$ACTION/(deploy/github/[\w.]+)", step["run"]):
             path = ROOT / script

@@ -40,7 +40,7 @@ def test_the_notebook_runs_and_says_that_it_is_slower(monkeypatch):
     assert re.search(r"median [\d.]+ [mµ]s", outputs(timed, "text/plain"))
     said = outputs(compared, "text/plain")
     assert said.startswith("regressed +")
-    assert "image" not in said, "there is none"
+    assert "image" not in said, "a notebook has no image"
     assert "<svg" in outputs(pictures, "text/html").replace("&lt;", "<")
     assert "phase_compute" in outputs(table, "text/html")
     assert "cell: median" in outputs(magic, "text/plain")
@@ -123,7 +123,7 @@ def test_a_result_is_saved_once_and_a_file_that_is_no_journal_is_one_line(tmp_pa
     assert json.loads(path.read_text().splitlines()[0])["components"]
     with pytest.raises(UsageError, match="File exists"):
         result.save(path)
-    assert result.interval is None, "of one run there is none"
+    assert result.interval is None, "a single run has no interval"
     path.write_text("latency\n0.1\n")
     with pytest.raises(UsageError, match=r"runs\.jsonl: the file has no runs; is this the right file\?"):
         infercanary.read(path)

@@ -97,7 +97,7 @@ def exporter(world, arguments):
         assert process.wait(30) == 0
     if "postgresql" in " ".join(arguments):
         holders = world.postgres.sql("SELECT count(*) FROM lease", world.url)
-        assert holders == "1", "the database is in use: who learns the priors has its lease"
+        assert holders == "1", "the database must be in use, with the lease of the priors"
     else:
         assert (world.folder / "judge.sqlite").is_file()
 
@@ -182,7 +182,7 @@ def test_a_password_in_the_store_is_refused_and_not_repeated(way, tmp_path):
     options = ["--store", store] if way == "--store" else []
     done = refused(settings, "--listen", "127.0.0.1:0", *options)
     assert len(done.splitlines()) == 1 and f"{way.rstrip(':')}: " in done and "postgresql" in done
-    assert [*tmp_path.iterdir()] == [settings], "it is no file's name"
+    assert [*tmp_path.iterdir()] == [settings], "a file was created with the URL as its name"
 
 
 def refused(settings, *options):

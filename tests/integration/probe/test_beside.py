@@ -102,14 +102,16 @@ def ends(*processes):
 def test_signals_and_the_exit_code_are_the_servers(beside, url):
     process = beside(sys.executable, "-c", SERVER)
     assert line(process) == "ready\n"
-    assert psutil.Process(process.pid).cmdline()[:2] == [sys.executable, "-c"], "the server has its number"
+    assert psutil.Process(process.pid).cmdline()[:2] == [sys.executable, "-c"], (
+        "the server has the entrypoint's process id"
+    )
     until(lambda: answers(url))
     [probe] = probe_of(process)
     supervisor = probe.parent()
     assert supervisor is not None
     assert Path(f"/proc/{probe.pid}/oom_score_adj").read_text() == "1000\n"
     assert os.getsid(probe.pid) == supervisor.pid != os.getsid(process.pid), (
-        "a terminal's Ctrl-C is the server's"
+        "a terminal's Ctrl-C must reach only the server"
     )
     for number in (*sorted(signal.valid_signals() - NOT_CAUGHT - {signal.SIGTERM}), signal.SIGTERM):
         process.send_signal(number)

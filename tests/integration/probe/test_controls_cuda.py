@@ -102,11 +102,11 @@ found["after"] = alive()
 
 def repeats(run, name, *lines, left="None"):
     found = run(f"left = lambda: {left}\n{REPEATS}", name=name, lines=lines)
-    assert found["before"] == {}, "nothing is taken before it is opened"
+    assert found["before"] == {}, "nothing is allocated before opening"
     assert found["open"]["retained"] == found["open"]["streams"] == 1
     assert "pushed" not in found["open"], "between calls no context is current"
     assert found["after"] == {}
-    assert found["priority"] == 3, "the lowest there is"
+    assert found["priority"] == 3, "the stream has the lowest priority"
     return found
 
 
@@ -133,7 +133,7 @@ SENT = "(c_uint * (1 << 20)).from_address(memory[2][1].value)[:: 1 << 11]"
 )
 def test_a_control_takes_its_time_for_its_work(run, name, lines, left, seconds, batch, expected):
     found = repeats(run, name, *lines, left=left)
-    assert found["seconds"] == pytest.approx(seconds, rel=0.3), "one execution's, also of a batch"
+    assert found["seconds"] == pytest.approx(seconds, rel=0.3), "the time of one execution, also in a batch"
     assert found["left"] == expected and batch in (None, found["batch"])
 
 
@@ -188,7 +188,7 @@ found["after"] = alive()
     found = run(body, function=function, names=NAMES)
     assert found.pop("after") == {}
     if function == "cuStreamSynchronize":
-        assert found == {}, "it is waited for at the end only"
+        assert found == {}, "the stream is synchronized only at the end"
         return
     # Without the context, its stream cannot be released.
     kept = {"streams": 1} if function == "cuCtxPushCurrent_v2" else {}

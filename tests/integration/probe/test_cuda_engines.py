@@ -179,11 +179,11 @@ def rows(table):
 def test_an_engine_runs_on_memory_of_the_device_and_leaves_nothing(run, row):
     engine, declared, options, values, components = row.replace("DYNAMIC", DYNAMIC).split(" | ")
     found = run(engine, RUNS, declared, options=OPTIONS[engine] | json.loads(options))
-    assert found["before"] == {}, "nothing is taken before it is opened"
+    assert found["before"] == {}, "nothing is allocated before opening"
     held, phases = found["open"], found["phases"]
     assert (held["retained"], held["streams"], held["allocations"], held["pinned"]) == (1, 1, 2, 2)
     assert "pushed" not in held, "between calls no context is current"
-    assert (found["after"], found["priority"]) == ({}, 3), "the lowest there is"
+    assert (found["after"], found["priority"]) == ({}, 3), "the stream has the lowest priority"
     assert set(phases) == {"h2d", "compute", "d2h", "launch", "queue"}
     times = [phases[name] for name in ("h2d", "compute", "d2h")]
     assert times == pytest.approx([70e-6, 400e-6, 210e-6], rel=0.3) and found["wall"] >= sum(times)
@@ -194,9 +194,11 @@ def test_an_engine_runs_on_memory_of_the_device_and_leaves_nothing(run, row):
     assert ("onnx_on_cpu" in found["environment"]) == ("onnx_on_cpu" in environment)
     assert (found["device"], found["missing"]) == ("cuda" if engine == "tensorrt" else "cuda:0", "")
     whole = ["context", "engine", "runtime"] if engine == "tensorrt" else ["session"]
-    assert [what for what, _ in found["dropped"]][-len(whole) :] == whole, "the last one made first"
+    assert [what for what, _ in found["dropped"]][-len(whole) :] == whole, (
+        "objects are released in reverse order"
+    )
     assert all(current == 1 for _, current in found["dropped"]), (
-        "what is on the device goes inside the context"
+        "device objects are released inside the context"
     )
 
 
@@ -244,8 +246,8 @@ def test_short_work_is_batched(run):
         found = run("tensorrt", RUNS, lines=("h2d 5", "copy 20", "d2h 5"))
         if found["batched"]["compute"] < 36e-6:
             break
-    assert 2 <= found["batch"] <= 5 and found["launches"] == found["batch"], "as many as take 100 µs"
-    assert 18e-6 <= found["batched"]["compute"] < 36e-6, "one inference's, and not those of two or more"
+    assert 2 <= found["batch"] <= 5 and found["launches"] == found["batch"], "a batch takes about 100 µs"
+    assert 18e-6 <= found["batched"]["compute"] < 36e-6, "the time of one inference"
     assert found["values"] == found["again"] == expected((2, 1024))
 
 

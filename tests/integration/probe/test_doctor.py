@@ -165,4 +165,4 @@ def test_a_crash_of_a_library_is_named_by_its_signal(gpu, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(gpu.parent))
     found = asked("NVML")
     assert "the process of the check ended (SIGSEGV)" in found["nvmlDeviceGetName"].why
-    assert found["nvmlDeviceGetUUID"].state == "OK", "it is asked in another process"
+    assert found["nvmlDeviceGetUUID"].state == "OK", "the check runs in another process"

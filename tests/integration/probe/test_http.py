@@ -105,7 +105,7 @@ def test_garbage_costs_nothing(server, junk, capfd):
         while client.recv(65536):
             pass
     assert get(server) == SMALL
-    assert capfd.readouterr() == ("", ""), "nothing in the host's output"
+    assert capfd.readouterr() == ("", ""), "the server printed into the host's output"
 
 
 def test_callers_that_go_away_cost_nothing(server, capfd, monkeypatch):
@@ -132,7 +132,7 @@ def test_slow_loris_neither_keeps_others_out_nor_stays(server, calls, monkeypatc
     helper = threading.Thread(target=drip)
     helper.start()
     assert get(server) == SMALL
-    assert server._open, "an honest caller had to wait for them to time out"
+    assert server._open, "an honest caller waited for their time-out"
     until(lambda: not server._open, "a dripping caller holds its connection for ever")
     ended.set()
     helper.join()
@@ -149,7 +149,7 @@ def test_connections_are_bounded(server, calls):
     until(lambda: not server._open)
     for _ in range(1000):
         calls.enter_context(connect(server, "127.0.0.2"))
-    assert get(server) == SMALL, "held connections of one address leave the exporter its polls"
+    assert get(server) == SMALL, "many connections of one address must not block the exporter's polls"
 
 
 def unread_bytes(server):
@@ -269,7 +269,7 @@ def test_the_addresses_that_answer(listen, hosts):
                 assert get(server, "/report", f"http://{host}:{port_of(server)}") == SMALL
                 answered.append(host)
         assert answered == hosts.split()
-        assert get(server) == SMALL, "its address can be asked"
+        assert get(server) == SMALL, "its address must answer"
 
 
 def test_the_port_is_free_again_after_close(server):

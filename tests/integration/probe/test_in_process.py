@@ -172,9 +172,11 @@ def test_a_canary_that_opens_for_long_is_reported_as_opening_and_stop_does_not_w
     until(lambda: slow.count("open") == 1)
     seen = fetch(probe.address)
     assert (seen.state("slow"), seen.report.runs) == ("opening", ())
-    assert seen.value("infercanary_lateness_seconds") is None, "not measured yet is missing, not zero"
+    assert seen.value("infercanary_lateness_seconds") is None, (
+        "a value that was not measured yet is missing, not zero"
+    )
     probe.stop(30.0)
-    assert not slow.go_on.is_set(), "it waited for the model"
+    assert not slow.go_on.is_set(), "the start waited for the model"
 
 
 def test_a_load_past_its_deadline_is_taken_when_it_ends(started):
@@ -195,9 +197,9 @@ def test_a_canary_that_cannot_be_opened_is_tried_again_and_others_are_tagged_whi
     target = Scripted(open="raise")
     probe = started({"a": target, "other": Scripted(seconds=0.002)})
     until(lambda: target.count("open") >= 3)
-    assert target.count("close") >= 2, "half open, it may hold a model's memory"
+    assert target.count("close") >= 2, "a half-open target may hold a model's memory"
     seen = ran(probe.address, canary="other")
-    assert seen.state("a") == "failing", "it must not flap between failing and opening"
+    assert seen.state("a") == "failing", "the state must not alternate between failing and opening"
     assert "beside_canary" not in seen.report.runs[0].tags
     target.script = {"open": "hang"}
     until(lambda: any("beside_canary" in run.tags for run in fetch(probe.address).report.runs))

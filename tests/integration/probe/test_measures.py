@@ -44,13 +44,13 @@ def test_more_memory_is_reported_as_that_and_throughput_is_of_all_samples(tmp_pa
             seen = probe.ran(runs=4)
             runs = [run for run in seen.report.runs if run.outcome == "ok"]
             values = [run.measures[HOST_MEMORY] for run in runs]
-            assert 50e6 < max(values) < 1.03 * min(values), "torch alone takes that"
+            assert 50e6 < max(values) < 1.03 * min(values), "torch alone uses this memory"
             memory[name] = statistics.median(values)
             for run in runs:
                 assert run.measures[THROUGHPUT] == pytest.approx(4 * len(run.latencies) / sum(run.latencies))
             assert seen.value(RATE, "c") == runs[-1].measures[THROUGHPUT]
             assert seen.value(MEMORY, "c", "host") == runs[-1].measures[HOST_MEMORY]
-            assert seen.value(MEMORY, "c", "device") is None, "nothing is invented on a CPU"
+            assert seen.value(MEMORY, "c", "device") is None, "a canary on a CPU has no device memory"
     for name in ("held", "taken"):
         assert memory[name] - memory["plain"] == pytest.approx(100e6, rel=0.1), name
 
@@ -64,7 +64,9 @@ def test_in_a_servers_process_its_peak_stays_its_own(started):
     seen = ran(probe.address, 3)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >= peak
     for run in seen.report.runs:
-        assert 10e6 < run.measures[HOST_MEMORY] < (peak << 10) - (100 << 20), "resident, not the peak"
+        assert 10e6 < run.measures[HOST_MEMORY] < (peak << 10) - (100 << 20), (
+            "the value is resident memory, not the peak"
+        )
 
 
 def test_runs_before_and_with_the_controls_memory_are_not_compared(started):
@@ -112,7 +114,7 @@ def test_the_memory_of_a_server_in_the_same_container(tmp_path, is_beside):
         with limited(1 << 30) as group:
             found.append(memory_of(held, group))
     if not is_beside:
-        assert {*found[0], *found[1]} == {None}, "what is seen of it is an address"
+        assert {*found[0], *found[1]} == {None}, "only the address of the server is known"
         return
     few, many = (statistics.median(value for value in values if value is not None) for values in found)
     assert many - few == pytest.approx(100 << 20, rel=0.05)

@@ -494,7 +494,7 @@ def test_runs_go_on_while_nvml_hangs(usual, tmp_path):
         assert shows("ok", 1).value("infercanary_gpu_up", "1") == 1
         script.write_text("nvmlDeviceGetFieldValues * -1\n")
         hanging = shows("hanging", 3)
-        assert hanging.value("infercanary_gpu_up", "1") is None, "stale numbers beside green health"
+        assert hanging.value("infercanary_gpu_up", "1") is None, "old numbers with a good health"
         assert hanging.value("infercanary_sampler_success", "nvml") == 0
         script.write_text("")
         assert shows("ok", 1).value("infercanary_gpu_up", "1") == 1
@@ -532,7 +532,7 @@ def test_the_energy_of_a_run_that_is_long_enough(usual, tmp_path):
         seen = probe.ran("long", 2)
     long, short = ([run for run in seen.report.runs if run.canary == name] for name in ("long", "short"))
     known = [run for run in long if "energy" in run.measures]
-    assert known, "a machine that is busy may delay samples, not all of them"
+    assert known, "a busy machine may delay some samples, but not all"
     for run in known:
         seconds = sum(run.latencies) / len(run.latencies)
         assert run.measures["energy"] == pytest.approx(400.0 * seconds, rel=0.06) and seconds >= 0.6

@@ -133,7 +133,7 @@ def test_once_has_the_largest_operators(tmp_path):
     assert "aten::linear " in line and "outside operators " in line
     shares = [float(share) for share in re.findall(r"([\d.]+) %", line)]
     assert len(shares) >= 2 and sum(shares) <= 101
-    assert "External init callback" not in said, "torch's profiler complains of the thread"
+    assert "External init callback" not in said, "torch's profiler warns about the thread"
 
 
 def test_a_probe_beside_a_server_profiles_by_itself_and_its_journal_has_it(tmp_path):

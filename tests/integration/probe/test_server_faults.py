@@ -82,7 +82,7 @@ def test_each_fault_has_its_reason_and_an_end(server, kind, fault, reason, words
     assert time.monotonic() - begin < 10, "the deadline is for the whole exchange"
     assert failure.value.reason == reason
     server.fault = ""
-    assert once(target) == good, "a broken connection is not used again"
+    assert once(target) == good, "a broken connection must not be reused"
 
 
 # Odd and hostile answers, byte by byte: name, result, and the answer in the form of faulty.py. A valid answer by RFC
@@ -173,7 +173,7 @@ def test_an_answer_is_read_or_refused_in_bounds(server, case):
     assert time.monotonic() - begin < 15
     assert not is_read or server.connections == (1 if reason == "kept" else 3)
     server.script, server.answers_once = GOOD, False
-    assert once(target) == [1.0, 2.0, 3.0], "a broken connection is not used again"
+    assert once(target) == [1.0, 2.0, 3.0], "a broken connection must not be reused"
 
 
 @pytest.mark.parametrize(("fault", "binary"), [("not_finite", True), ("not_finite", False), ("null", False)])

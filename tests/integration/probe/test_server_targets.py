@@ -58,7 +58,7 @@ def test_one_connection_is_kept_and_made_before_what_is_timed(server):
     each = opened(http_target(server.url, keep_alive=False, **QUICK))
     for _ in range(3):
         assert set(measured(each)[0].phases) == {"connect", "send", "wait", "receive"}
-    assert server.connections == 1 + 4, "and one to see that the server is there"
+    assert server.connections == 1 + 4, "four inferences and one check of the server"
     assert all(headers["connection"] == "close" for _, headers, _ in server.requests[-3:])
 
 
@@ -72,7 +72,7 @@ def test_parsing_after_the_last_byte_is_in_no_latency(server, monkeypatch):
     monkeypatch.setattr(Connection, "_next_event", read_slowly)
     timing, _ = target.clock.measure(target.run)
     assert 0 <= sum(timing.phases.values()) <= timing.wall < 0.1
-    assert timing.phases["receive"] == 0, "its head and its body come in one packet"
+    assert timing.phases["receive"] == 0, "head and body arrive in one packet"
 
 
 def test_an_address_from_which_nothing_comes_back_leaves_time_for_the_next(server, monkeypatch):
@@ -190,16 +190,16 @@ def test_the_servers_own_times_are_those_of_the_run(server):
         measured(target)
     assert reported(target) == {("queue",): pytest.approx(1e-6), ("compute_infer",): pytest.approx(5e-6)}
     target.prepare()
-    assert target.readings() == [], "nothing was asked meanwhile"
+    assert target.readings() == [], "no request was sent meanwhile"
     server.fault = "no_stats"
     target.prepare()
-    assert measured(target)[1] and target.readings() == [], "the run is as good without them"
+    assert measured(target)[1] and target.readings() == [], "the run does not need the readings"
 
 
 def test_what_a_server_says_of_its_model_and_how_it_serves_it(server):
     server.model["versions"] = None
     assert kserve(server).identity() == "server: double faulty 1", (
-        "without versions of the model, the server's own"
+        "without a model version, the server's version is used"
     )
     server.extensions.append("model_configuration")
     assert "kserve_instances" not in kserve(server).environment()
@@ -218,7 +218,7 @@ def test_what_a_server_says_of_its_model_and_how_it_serves_it(server):
 
 def test_what_a_list_of_models_says_of_the_one_that_is_asked(server):
     target = openai(server)
-    assert target.identity() == "", "it is not in the list"
+    assert target.identity() == "", "the model is not in the list"
     listed = {"id": "m", "root": "/models/m-7b", "meta": {"n_params": 7, "size": 9, "n_ctx": 1}}
     for created in (1, 2):  # most servers send the time of the request
         server.models = [{"id": "other"}, {**listed, "created": created}]
@@ -390,9 +390,11 @@ def test_each_prompt_is_new_to_the_server_and_the_plain_one_is_beside_it(server,
     # The very first plain prompt only fills the server's cache.
     assert [text == "Say it" for text in prompts] == [True, True, *[False] * 3, True, *[False] * 3]
     salted = [text for text in prompts if SALT.match(text)]
-    assert len(set(salted)) == 6, "no two are alike"
+    assert len(set(salted)) == 6, "two salted prompts are equal"
     assert {SALT.sub("", text) for text in salted} == {"Say it"}
-    assert len({headers["content-length"] for _, headers, _ in server.requests[-9:]}) == 2, "plain and salted"
+    assert len({headers["content-length"] for _, headers, _ in server.requests[-9:]}) == 2, (
+        "plain and salted prompts have two lengths"
+    )
     found = reported(target)
     assert all(0 < found[prompt,] < 1 for prompt in ("salted", "plain"))
     assert target.environment() == {"openai_prompt": "salted"}

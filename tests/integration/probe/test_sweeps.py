@@ -64,9 +64,9 @@ def test_throughput_against_latency(tmp_path):
 
         seen = probe.until(grows)
         families = {family.name for family in seen.report.families if family.points}
-        assert "infercanary_sweep_peak_memory_bytes" not in families, "nothing is invented on a CPU"
+        assert "infercanary_sweep_peak_memory_bytes" not in families, "a sweep on a CPU has no peak memory"
         assert before < (has_swept(seen) or 0) <= time.time()
-        assert seen.runs("c", "ok") >= 3, "runs go on meanwhile"
+        assert seen.runs("c", "ok") >= 3, "runs continue during the sweep"
         # Only the run after a sweep reports the sweep's values.
         seen = probe.ran(runs=seen.runs("c", "ok") + 1)
         for load in loads:
@@ -84,7 +84,7 @@ def test_a_point_that_hangs_holds_up_neither_runs_nor_the_end(tmp_path):
         seen = probe.until(lambda _: "sweep of batch 4: timed_out" in probe.output())
         seen = probe.ran(runs=seen.runs("c", "ok") + 3)
         assert sum("beside_canary" in run.tags for run in seen.report.runs) >= 3, (
-            "what runs beside it is tagged"
+            "runs beside the sweep are tagged"
         )
         assert point(seen, 1)[1] > 0
         begin = time.monotonic()
@@ -100,7 +100,7 @@ def test_the_cap_is_held_with_sweeps_and_runs_go_on(tmp_path):
     with sweeping(tmp_path, canaries, duty_cap=0.2) as probe:
         begin = time.monotonic()
         first = probe.until(has_swept)
-        assert time.monotonic() - begin >= 4.0, "what it takes is saved first"
+        assert time.monotonic() - begin >= 4.0, "the sweep's cost is saved first"
         assert first.value("infercanary_sweep_interval_seconds", "c") == pytest.approx(4.0)
 
         def is_paid_back(seen):
@@ -144,6 +144,6 @@ def test_requests_to_a_server_at_a_time(started, server):
     probe.stop()
     assert point(seen, 1)[1] > 0 and point(seen, 1, 3)[1] > 0
     no_batches = seen.value("infercanary_sweep_latency_seconds", "c", "2", "1")
-    assert no_batches is None, "a request has the size that it has"
-    assert server.connections >= before + 4, "each has its own"
+    assert no_batches is None, "a request's size is fixed"
+    assert server.connections >= before + 4, "each concurrent request has a separate connection"
     assert seen.runs("c", "ok") >= 1

@@ -33,7 +33,9 @@ def test_without_a_webhook_its_receivers_are_empty(tool, tmp_path):
     for config in (CONFIG, made):
         tool("amtool", "check-config", str(config))
     empty = [{"name": receiver["name"]} for receiver in SHIPPED["receivers"]]
-    assert yaml.safe_load(made.read_text()) == {**SHIPPED, "receivers": empty}, "and nothing else is left out"
+    assert yaml.safe_load(made.read_text()) == {**SHIPPED, "receivers": empty}, (
+        "only the webhooks are left out"
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(tmp_path, writt
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=10)
     assert (done.returncode, "started" in done.stdout) == (int(is_refused), not is_refused), done
     assert ("must hold one line" in done.stderr) is is_refused and "http://a" not in done.stderr
-    assert made.exists() == (not is_used and not is_refused), "without a URL its receivers are empty"
+    assert made.exists() == (not is_used and not is_refused), "without a URL the receivers must be empty"
 
 
 def test_what_inhibition_names_exists():

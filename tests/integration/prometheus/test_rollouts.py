@@ -66,7 +66,7 @@ def test_argos_objects_are_by_its_schema():
 def test_argo_waits_for_an_hour_and_no_longer(name):
     found = metric(name)
     seconds = int(found["interval"].removesuffix("s"))
-    assert LIVE.decide.looks[-1] * RUN_SECONDS < WAIT_SECONDS, "it waits longer than the judge needs"
+    assert LIVE.decide.looks[-1] * RUN_SECONDS < WAIT_SECONDS, "the wait must be longer than the judge needs"
     assert found["inconclusiveLimit"] * seconds == WAIT_SECONDS
     assert found["consecutiveErrorLimit"] * ARGO_ERROR_SECONDS == WAIT_SECONDS
     assert (found["failureLimit"], found["consecutiveSuccessLimit"]) == (0, 1)

@@ -237,7 +237,7 @@ def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(image
     begin = time.monotonic()
     child = begun(BASE, images("again", "LABEL again=1"), *SHORT, "--both", "env.WORK_BYTES=4e6")
     assert child.stderr is not None
-    assert any("start 2 of " in line for line in child.stderr), "it ended before"
+    assert any("start 2 of " in line for line in child.stderr), "the experiment ended before its second start"
     assert time.monotonic() - begin < 60
 
 

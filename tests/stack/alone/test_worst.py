@@ -42,6 +42,6 @@ def test_as_many_as_fit_stay_within_the_memory_that_is_planned(tmp_path, probes,
     print(f"{FITTING} probes, {taken} taken: {peak >> 20} MiB, scrape p99 {watch.p99:.3f} s")
     assert watch.value("infercanary_refused_containers") == BEYOND
     assert watch.value("infercanary_budget_exceeded_total") > FITTING
-    assert taken > least, "all want more than their share of what comes in at once, and come later"
+    assert taken > least, "all probes exceed their share of the intake, and are polled later"
     assert [fault for fault in watch.faults if "scrape failed" in fault] == []
     assert peak < MEMORY

@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[3]
 def test_a_claim_is_held_only_by_its_whole_interval(low, high, verdict):
     found = Measured("p50", "≤ 1.005", 1.002, low, high, most=1.005)
     assert found.verdict == verdict
-    assert found._replace(decided=False).verdict == "not shown", "a CPU or a stand-in decides nothing"
+    assert found._replace(decided=False).verdict == "not shown", "a CPU or a stand-in decides no claim"
     assert from_json(json.loads(json.dumps(found.as_json()))) == found
     assert f"| {verdict} | tenant |" in row(found, "tenant")
 

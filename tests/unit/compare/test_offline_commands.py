@@ -115,7 +115,9 @@ def test_a_canary_that_never_ran_in_the_candidate_does_not_pass(run, journal, tm
     out = run("compare old new --html r.html", 3)
     assert out.startswith("y: inconclusive") and "only in this file, so not judged: z" in out
     page = (tmp_path / "r.html").read_text()
-    assert re.findall(r'<article class="(\w+)"', page) == ["inconclusive", "equivalent"], "the worst is first"
+    assert re.findall(r'<article class="(\w+)"', page) == ["inconclusive", "equivalent"], (
+        "the worst verdict is first"
+    )
     answer = run("compare old new --json", 3)
     assert (answer["canary"], answer["failures_rose"]) == ("y", False)
     assert answer["candidate"]["attempts"] == {"begun": 0, "failed": 0}
@@ -193,7 +195,9 @@ def test_more_memory_at_equal_latency_is_a_regression(run, journal, tmp_path, op
     answer = run(f"compare old new {options} --html r.html --json", code)
     assert (answer["verdict"], answer["regressed"]) == ("equivalent", ["host_memory"])
     colour = "regressed" if code else "equivalent"
-    assert f'<article class="{colour}">' in (tmp_path / "r.html").read_text(), "it follows the exit code"
+    assert f'<article class="{colour}">' in (tmp_path / "r.html").read_text(), (
+        "the colour follows the exit code"
+    )
     run("compare new old", 0)  # less memory is better
 
 

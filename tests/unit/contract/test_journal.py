@@ -23,7 +23,7 @@ def test_a_line_is_read_as_it_was_written(entry):
     assert decode(line) == entry
     assert line.startswith(MARK)
     assert line.endswith(b"\n") and line.count(b"\n") == 1
-    assert None not in json.loads(line).values(), "what is not there takes no room"
+    assert None not in json.loads(line).values(), "missing values are left out"
 
 
 @pytest.mark.parametrize(

@@ -147,8 +147,10 @@ def test_every_function_of_nvml_that_the_sampler_calls_is_tried():
     }  # fmt: skip
     assert {name for name in used if name not in tried} <= walked
     assert len(CALLS) >= 20
-    assert not re.search(r"\.nvml(DeviceSet|DeviceReset|\w+Lock)", tried), "it changes nothing"
-    assert tried.count("GetComputeRunningProcesses(") == 1, "it lists processes in one place"
+    assert not re.search(r"\.nvml(DeviceSet|DeviceReset|\w+Lock)", tried), (
+        "the doctor must not change settings"
+    )
+    assert tried.count("GetComputeRunningProcesses(") == 1, "processes are listed in one place"
 
 
 def test_each_answer_is_shown_at_once_and_whole(monkeypatch):

@@ -15,11 +15,11 @@ from tests.unit.exporter.factories import collecting, probe, report, run
 def test_a_burst_is_paid_later_and_nobody_waits_longer_than_a_minute():
     account = Account()
     minute, most = ALLOWED["starts"]
-    assert account.spend("starts", most + 1, 0.0), "who is not in debt has all of it"
+    assert account.spend("starts", most + 1, 0.0), "without debt the whole allowance is available"
     assert account.wait(0.0) == pytest.approx(60.0 / minute)
     assert not account.spend("starts", 1, 1.0)
-    assert account.spend("starts", 0, 1.0), "nothing costs nothing"
-    assert account.spend("bytes", 1, 1.0), "debts of one kind are no debts of another"
+    assert account.spend("starts", 0, 1.0), "0 units are always permitted"
+    assert account.spend("bytes", 1, 1.0), "a debt affects only its own budget"
     assert account.wait(60.0 / minute) == 0.0
     assert account.spend("starts", 10_000, 60.0)
     assert account.wait(60.0) == 60.0
@@ -85,7 +85,7 @@ async def test_a_new_start_at_each_poll_is_polled_rarely_and_an_honest_one_is_ta
     families = {family.name: family for family in asked.probe.families(asked.now)}
     [point] = families["infercanary_budget_exceeded_total"].points
     assert exceeded > 50 and (point.labels, point.value) == (("starts",), float(exceeded))
-    assert len({*asked.queued()}) == 200, "what is polled rarely loses nothing"
+    assert len({*asked.queued()}) == 200, "a rarely polled probe loses no runs"
 
 
 async def test_canaries_that_are_always_new_are_left_out_and_known_ones_are_taken(asked):
@@ -132,7 +132,7 @@ async def test_series_that_are_always_new_are_not_shown_and_known_ones_are(asked
     assert asked.probe.account.exceeded["series"] > 10
     asked.now += 3_600.0
     before = asked.probe.account.exceeded.copy()
-    assert all([await shows(number) for number in (0, 1, 0, 1, 0, 1)]), "what comes back is not new"
+    assert all([await shows(number) for number in (0, 1, 0, 1, 0, 1)]), "series that return are not new"
     assert asked.probe.account.exceeded == before
 
 

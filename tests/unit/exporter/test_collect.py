@@ -44,7 +44,7 @@ async def stored(collector, judging, path):
 
 def test_the_first_retries_are_quick_and_the_last_not_for_ever():
     assert [backoff(failed, 5.0) for failed in (0, 3, 4, 5, 6, 7, 10_000)] == [5, 5, 10, 20, 40, 60, 60]
-    assert backoff(9, 300.0) == 300.0, "polling slower than that stays that slow"
+    assert backoff(9, 300.0) == 300.0, "a longer poll interval is not shortened"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ async def test_the_judge_learns_that_a_container_is_gone(collector, judging):
     collector.follow([])
     assert before <= ended_at() <= time.time()
     await collector.absorb(probe(), report("boot", [run(1)]))
-    assert ended_at() == 0.0, "it was there all the time"
+    assert ended_at() == 0.0, "the container was there all the time"
     await collector.close()
     assert judging._store is not None
     judging._store.close()

@@ -92,9 +92,11 @@ def test_own_id_from_the_files_that_docker_mounts_or_the_host_name():
     mounted = "1 0:1 /var/lib/docker/containers/{}/{} rw - tmpfs shm rw\n"
     assert own_ids("exporter", mounted.format(HERE, "hostname /etc/hostname")) == [HERE]
     assert own_ids("0123456789ab", "") == ["0123456789ab"]
-    assert own_ids("my-laptop", mounted.format("b" * 64, "mounts/shm")) == [], "of others on a host"
+    assert own_ids("my-laptop", mounted.format("b" * 64, "mounts/shm")) == [], (
+        "mounts of other containers on a host"
+    )
     for name in ("GPU-Node-01", "GPU-NODE.Example.COM", "DEADBEEF0123", "deadbeef012"):
-        assert own_ids(name, "") == [], "the name of a host"
+        assert own_ids(name, "") == [], "a host's name is not a container id"
 
 
 def test_what_an_image_brings_beside_labels_of_ours():
@@ -104,9 +106,9 @@ def test_what_an_image_brings_beside_labels_of_ours():
     labels = {f"{name}revision": "9f8e", f"{name}source": "https://git.example/a", **listed()["Labels"]}
     [found] = containers([entry], ListedImage(IMAGE, labels=labels))
     assert found.origin == Origin("9f8e", "https://git.example/a", "")
-    assert found.service == "app-resnet-1", "Compose's labels count where Compose alone gives them"
+    assert found.service == "app-resnet-1", "Compose's labels count only if Compose set them"
     [alone] = containers([entry])
-    assert alone.origin.revision == "given at docker run", "the container's labels are all there is"
+    assert alone.origin.revision == "given at docker run", "only the container's labels are known"
 
 
 def test_of_thousands_of_names_few_are_said():
@@ -151,6 +153,6 @@ def test_odd_entries_and_events_cost_no_other_container():
     assert (found.name, found.image_digest) == ("app-resnet-1", "sha256:1")
     entries = [line["entry"] for line in logs]
     assert "nothing" in entries and sum("'Names': ['/odd']" in entry for entry in entries) > 1
-    assert len(entries) == len({*entries}), "each is said once"
+    assert len(entries) == len({*entries}), "each message is logged once"
     for line in (b"null", b"nothing", b'{"Actor": null}', b'{"Actor": 5}', b'{"timeNano": "now"}'):
         assert not source._take(line)

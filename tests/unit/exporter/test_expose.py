@@ -132,7 +132,7 @@ def test_a_name_has_the_kind_of_its_first_container():
         names = {sample.name for family in parse(text) for sample in family.samples}
         assert names == {"infercanary_disputed", TEMPERATURE.name}
     exposition.replace(B, [])
-    assert exposition.replace(A, [counter]) == 0, "a lone holder may change its mind"
+    assert exposition.replace(A, [counter]) == 0, "a single container may change the type"
     assert joined(exposition).count("# TYPE") == 1
 
 

@@ -42,7 +42,7 @@ def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path):
     assert (found.result.state, found.result.changed) == ("regressed", "model")
     assert [answer.upgraded_at for answer in found.answers] == [2000.0]
     judged = judged.again(store).take(weights, runs(1, 60, seconds=0.03))
-    assert judged.finding().result.changed == "model", "the store has what it was of"
+    assert judged.finding().result.changed == "model", "the store knows what changed"
     result = judged.take(start(3, model="file:2", settings="s2"), runs(20, seconds=0.09)).finding().result
     assert (result.state, result.settings_changed_at) == ("no_baseline", 3000.0)
     judged.close()
@@ -56,7 +56,7 @@ def test_more_memory_at_equal_latency(tmp_path):
     judged = Judged(store)
     for number in range(3):
         judged.take(generation(f"old-{number}"), measured(60, memory=1.0))
-    assert judged.finding().measures == {}, "there was no upgrade"
+    assert judged.finding().measures == {}, "without an upgrade there are no measures"
     states = []
     for first in range(0, 12, 4):
         found = judged.take(NEW, measured(4, first)).finding()
@@ -77,7 +77,7 @@ def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path)
     judged.take(msgspec.structs.replace(NEW, memory_kills=(700.0,)), ())
     assert judged.finding().result.causes.memory_kills == (0, 1)
     judged = judged.again(store).take(NEW, runs(61))
-    assert judged.finding().result.causes.memory_kills == (0, 1), "the store keeps it"
+    assert judged.finding().result.causes.memory_kills == (0, 1), "the store keeps memory kills"
     judged.close()
 
 
@@ -85,7 +85,7 @@ def test_what_a_new_start_reports_late_counts_at_its_next_run(judged):
     """Docker may report an image late, and a probe reports its output only after warm-up."""
     judged.take(generation(outputs={"c": (1.0, 2.0)}), runs(192)).state()
     states = [judged.take(start, runs(1, n)).state() for n, start in enumerate((generation("b2"), NEW, NEW))]
-    assert states == ["no_baseline", "settling", "settling"], "first it is a restart, as far as is known"
+    assert states == ["no_baseline", "settling", "settling"], "first it looks like a restart"
     result = judged.take(msgspec.structs.replace(NEW, outputs={"c": (1.0, 3.0)}), runs(1, 3)).finding().result
     assert result.runs == 4 and result.causes.output_changed
 
@@ -116,7 +116,7 @@ def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_
     assert judged.take(OLD, went_on[:240]).state() == "no_baseline"
     assert judged.take(OLD, went_on[240:288]).take(beside, upgraded[:48]).state() == "regressed"
     last = judged.take(OLD, went_on[288:383]).finding()
-    assert last.result.state == "regressed", "gone for longer than ten minutes, which the next blocks show"
+    assert last.result.state == "regressed", "only the next blocks show that it is gone for ten minutes"
     found = judged.take(OLD, went_on[383:384]).finding()
     assert (found.result.state, found.result.rolled_back_image) == ("no_baseline", "2")
     assert [(past.rolled_back, past.sentence) for past in found.answers] == [(True, last.sentence)]
@@ -151,7 +151,7 @@ def test_of_siblings_the_newest_runs_are_held_without_what_nobody_asks_for(monke
     ran = {"x": 9_950.0, "y": 9_990.0, "gone": 5_000.0, "future": 2.0**33}
     chosen = siblings.chosen([LastRun(ServiceKey("", name), "a", "c", at) for name, at in ran.items()], 1e4)
     assert [run.service.name for run in chosen] == ["future", "x", "y", "gone"], (
-        "a wrong clock makes no other old"
+        "a wrong clock must not make other runs old"
     )
 
 
@@ -185,7 +185,7 @@ def test_of_what_waits_for_a_store_who_has_most_loses_its_oldest():
     assert reports.waiting() == many[7:]
     wide = msgspec.structs.replace(runs(1)[0], latencies=(0.1,) * 10_000)
     reports.put(queue.StartReport(generation(), [wide]))
-    assert reports.waiting() == many[7:], "one that does not fit at all is dropped itself"
+    assert reports.waiting() == many[7:], "a report that is too large is dropped itself"
 
 
 def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(judged, monkeypatch):
@@ -214,15 +214,15 @@ def test_what_was_found_of_a_canary_that_was_removed_is_forgotten(judged, monkey
         return {*judged.judging.findings[S]}
 
     canaries(0, OLD, removed)
-    assert all(canaries(100 + turn) == {"c", "removed"} for turn in range(20)), "it may only be slow"
+    assert all(canaries(100 + turn) == {"c", "removed"} for turn in range(20)), "a slow canary is not removed"
     with monkeypatch.context() as removing:
         removing.setattr(schedule, "REMOVED_SECONDS", 0.0)
         assert canaries(120) == {"c"}
-    assert canaries(121, generation("b2"), removed) == {"c", "removed"}, "it is back"
+    assert canaries(121, generation("b2"), removed) == {"c", "removed"}, "a canary that returns is shown"
     monkeypatch.setattr(schedule, "REMOVED_SECONDS", 0.0)
     for first in range(130, 150):
         judged.take(generation(service="other"), runs(1, first)).judging.turn()
-    assert {*judged.judging.findings} == {S, ServiceKey("", "other")}, "a service that stands still stays"
+    assert {*judged.judging.findings} == {S, ServiceKey("", "other")}, "a service without new runs stays"
 
 
 def test_a_canary_that_cannot_be_judged_costs_no_other(judged, monkeypatch):
@@ -254,7 +254,7 @@ def test_the_log_says_whom_a_regression_is_blamed_on_when_that_changes(judged):
     logged(OLD, 0, 192, 0.02, 0.001)
     blamed = logged(NEW, 0, 24, 0.04, 0.001)[-1]
     assert blamed.startswith("regressed") and ": image" in blamed
-    assert logged(NEW, 24, 24, 0.04, 0.001) == [], "nothing else is said"
+    assert logged(NEW, 24, 24, 0.04, 0.001) == [], "nothing else is logged"
     [moved] = logged(NEW, 48, 144, 0.04, 0.002)
     assert moved.startswith("regressed") and "host" in moved
 

@@ -153,9 +153,7 @@ def test_the_recorded_watch():
         ranking = {each.id[:4] for each in known if each.service == "ranking"}
         if not seen or seen[-1] != ranking:
             seen.append(ranking)
-    assert seen == [set(), {"980f"}, set(), {"a5c2"}, set(), {"5fa5"}, set()], (
-        "each start has an id of its own"
-    )
+    assert seen == [set(), {"980f"}, set(), {"a5c2"}, set(), {"5fa5"}, set()], "each start has a separate id"
     assert names(known) == ["daemon-fp7t7"]
 
 
@@ -171,7 +169,7 @@ def test_a_pod_that_cannot_be_read_costs_no_other(odd, monkeypatch, capsys):
     for pod in (bad, raw("3")):
         known.take(pod, gone=False)
     assert names(known) == ["1", "2", "3"]
-    assert capsys.readouterr().out.count("an entry cannot be read") == 1, "it is said once"
+    assert capsys.readouterr().out.count("an entry cannot be read") == 1, "the message is logged once"
 
 
 def test_an_address_belongs_to_the_newer_pod():

@@ -40,12 +40,14 @@ def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed():
     packed = [pack(profile(0.02, 1.7e9 + 600.0 * i)) for i in range(10)]
     kept = (*packed[:FIRST], *packed[-KEPT:])
     for before, after in ((packed[:3], packed[1:]), (packed[5:], packed[:5])):
-        assert merged({"c": (*before,)}, {"c": (*after,)}) == {"c": kept}, "in order of time"
+        assert merged({"c": (*before,)}, {"c": (*after,)}) == {"c": kept}, "profiles are in order of time"
     torn = packed[1][:-1], b"torn", packed[0][:8] + b"torn"
     assert [*unpacked([*torn, packed[0]])] == [profile(0.02, 1.7e9)]
     many: profiles.Packed = {f"c{i}": (packed[0],) for i in range(2000)}
     size = sum(len(body) for bodies in merged({}, many).values() for body in bodies)
-    assert (128 << 10) - len(packed[0]) < size <= 128 << 10, "of a probe that invents names"
+    assert (128 << 10) - len(packed[0]) < size <= 128 << 10, (
+        "the size is limited for a probe with invented names"
+    )
 
 
 async def test_of_a_report_that_is_full_of_profiles_few_are_packed_by_the_worker_whose_time_its_probe_pays(
@@ -63,7 +65,7 @@ async def test_of_a_report_that_is_full_of_profiles_few_are_packed_by_the_worker
     same = [run(0, "c", started_at=1.0, profile=profile(0.1, float(n))) for n in range(100)]
     for polls in (1, 2):
         await collector.absorb(asked, report("boot", same))
-        assert len(threads) == polls * (FIRST + KEPT), "not one for each run that it repeats"
+        assert len(threads) == polls * (FIRST + KEPT), "repeated runs are not packed again"
     await collector.close()
     assert threading.main_thread().name not in threads and asked.runs_collected == 1
     kept = asked.generations["boot"].profiles["c"]

@@ -23,7 +23,7 @@ def test_they_are_prometheus_rules():
     for rule in ALERTS:
         made = made_of[rule["alert"], rule["labels"]["severity"]]
         assert made["title"] == rule["alert"], (
-            "Grafana makes the label alertname of it, and Alertmanager reads that"
+            "Grafana uses the title as the label alertname, which Alertmanager reads"
         )
         assert made["data"][0]["model"]["expr"] == rule["expr"].strip()
         assert made["for"] == rule.get("for", "0s")
@@ -47,7 +47,7 @@ def test_names_are_grafanas():
     assert len(uids) == len(set(uids))
     assert all(re.fullmatch(r"[a-z0-9-]{1,40}", uid) for uid in uids)
     places = [(group["folder"], rule["title"]) for group in ON["groups"] for rule in group["rules"]]
-    assert len(places) == len(set(places)), "a title may be there once in a folder"
+    assert len(places) == len(set(places)), "a title must be unique in its folder"
     assert len({(group["folder"], group["name"]) for group in ON["groups"]}) == len(ON["groups"])
 
 

@@ -47,7 +47,7 @@ PROMETHEUS_OWN = re.compile("(up|ALERTS|ALERTS_FOR_STATE)$|process_|prometheus_|
 @for_each(generate.files().items(), lambda file: str(file[0].relative_to(ROOT)))
 def test_what_is_written_is_current(file):
     path, text = file
-    assert path.read_text(encoding="utf-8") == text, "it is stale: run `make dashboards`"
+    assert path.read_text(encoding="utf-8") == text, "this file is stale: run `make dashboards`"
 
 
 def test_nothing_else_is_there():
@@ -179,7 +179,7 @@ def test_variables(board):
         assert re.search(rf"\$(\{{{name}\}}|{name}\b)", text), f"{name} is used nowhere"
         if variable["type"] == "query":
             assert re.fullmatch(r"label_values\(.*, \w+\)", variable["query"])
-            assert variable["refresh"] == 2, "as the time range changes"
+            assert variable["refresh"] == 2, "the variable refreshes when the time range changes"
             used = set(re.findall(r"\$(\w+)", variable["query"]))
             assert used <= set(known[:place]), f"{name} asks for a variable that comes after it"
             every = ".*" if name in ("namespace", "pod") else ".+"  # series from Docker have neither label
@@ -187,7 +187,7 @@ def test_variables(board):
     if {"service", "container", "canary"} <= variables.keys():
         assert all("$service" in variables[name]["query"] for name in ("container", "canary"))
     names = set(re.findall(r"\$\{?([a-z]\w*)", text)) - {"datasource"}
-    assert names <= variables.keys(), "a variable that there is not"
+    assert names <= variables.keys(), "a variable does not exist"
 
 
 @every_panel
@@ -196,7 +196,7 @@ def test_a_panel_says_what_it_is(at):
     _, panel = at
     assert panel["title"]
     reading, _, act = panel["description"].partition("\n\n**What to do:** ")
-    assert reading.endswith(".") and act.endswith("."), "a description is sentences"
+    assert reading.endswith(".") and act.endswith("."), "a description consists of sentences"
     defaults = panel["fieldConfig"]["defaults"]
     if panel["type"] not in OF_TEXT:
         assert defaults["unit"] in UNITS
@@ -246,7 +246,7 @@ def test_the_dashboard_itself(board):
     assert board["time"]["to"] == "now"
     assert board["description"].endswith(".")
     assert board["schemaVersion"] >= 40
-    assert not board.get("id"), "a number of one Grafana's own"
+    assert not board.get("id"), "an id belongs to one Grafana only"
     [link] = board["links"]
     assert (
         link["includeVars"]
@@ -297,7 +297,7 @@ def test_places(board):
         x, y, w, h = (at[key] for key in "xywh")
         assert x + w <= 24 and heights.setdefault(y, h) == h
         cells.update(product(range(x, x + w), range(y, y + h)))
-    assert {*cells.values()} == {1}, "a panel lies on another"
+    assert {*cells.values()} == {1}, "panels overlap"
 
 
 @every_board
@@ -317,7 +317,9 @@ def test_everybody_can_distinguish_the_colours(board):
         for name in ["BLUE", "SKY", "GREEN", "YELLOW", "ORANGE", "VERMILLION", "PURPLE", "GREY", "OLIVE"]
     }
     assert set(re.findall(r"#[0-9A-Fa-f]{6}", text)) <= palette | {*colours.CELLS.values()}
-    assert not re.search(r'"(?:fixedColor|color|iconColor)": "[a-z-]+"', text), "a colour of Grafana's own"
+    assert not re.search(r'"(?:fixedColor|color|iconColor)": "[a-z-]+"', text), (
+        "a colour outside of the palette"
+    )
 
 
 # Faults found in a real Grafana -----------------------------------------------------------------------------------

@@ -257,7 +257,7 @@ def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it():
     assert pair.meanwhile is not None and len(pair.meanwhile.after[0].samples) == 42
     assert [s.generation.container for s in pair.meanwhile.before] == ["r1", "r2"]
     (few,) = pairs(old(1), [new(runs=5)])
-    assert few.concurrent and few.meanwhile is None, "five runs on the old image are no baseline"
+    assert few.concurrent and few.meanwhile is None, "five runs on the old image are too few for a baseline"
 
 
 def test_the_picture_of_the_same_minutes_has_the_same_minutes():
@@ -319,12 +319,12 @@ def test_of_a_hundred_replicas_that_stay_16_are_compared_with():
     stays = [made(f"r{i}", 9000.0, 200 + i if i > 4 else 106, host=0.1) for i in range(100)]
     (named,) = pairs([made("r0", 9000.0, 60), *stays[1:]], [new("r0", 60)])
     assert {ran.before.generation.container for ran in named.concurrent} == {f"r{i}" for i in range(5, 21)}, (
-        "the longest"
+        "the replicas with most runs"
     )
     (renamed,) = pairs(stays, [new(runs=60)])
     assert len(renamed.concurrent) == LIVE.pool.concurrent_starts == 16 and len(renamed.before) == 100
     assert max(s.samples[-1].started_at for s in renamed.before) < UPGRADE, (
-        "no baseline reaches into the new image"
+        "a baseline has no runs after the upgrade"
     )
 
 

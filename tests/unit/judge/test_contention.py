@@ -62,7 +62,7 @@ def test_twice_as_slow_is_called_although_others_crowded_the_baseline(threads, k
     assert found.is_unwaited == is_unwaited and (found.state == "regressed") == is_unwaited
     if is_unwaited:
         assert found.shift == pytest.approx(1.0, abs=0.15)
-        assert "scheduling" not in found.causes.bottlenecks, "what each run waited is in neither"
+        assert "scheduling" not in found.causes.bottlenecks, "CPU wait is subtracted on both sides"
 
 
 @pytest.mark.parametrize("runs", [12, 192])
@@ -119,7 +119,7 @@ def test_a_contended_start_teaches_no_restart_variance(threads, earlier, runs):
     if earlier > 1:
         taught = taught_by(old, LIVE.pool)
         assert taught is not None and taught.sd < 0.005 and taught.df == pytest.approx(2), (
-            "nor other services"
+            "other services do not learn it either"
         )
 
 

@@ -23,7 +23,7 @@ def test_labels_are_words():
     assert Origin.of({"maintainer": "me"}) == NOWHERE and NOWHERE.words == ""
     assert of("x" * 500).revision == "x" * 64 and of("a\x1b[2J\u202eb").revision == "a?[2J?b"
     assert start().generation.image_key == start().reporting(origin=found).generation.image_key, (
-        "they decide nothing"
+        "labels must not affect the identity"
     )
 
 

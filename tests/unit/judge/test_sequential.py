@@ -176,7 +176,7 @@ def test_a_number_of_the_policy_is_changed_by_its_name():
     half = LIVE.but(smallest_effect=0.5, history=3)
     assert (half.decide.smallest_effect, half.pool.history) == (0.5, 3)
     assert half.decide.log_effect == pytest.approx(math.log(1.5)), (
-        "faster by a third is as far as slower by a half"
+        "+50 % and -33 % are equally far on the log scale"
     )
     assert half.but(smallest_effect=LIVE.decide.smallest_effect, history=LIVE.pool.history) == LIVE != half
     with pytest.raises(KeyError, match="smalest_effect"):

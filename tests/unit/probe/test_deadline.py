@@ -21,7 +21,7 @@ def worker():
 
 
 def test_calls_have_one_thread_until_a_rest(worker):
-    assert worker.stop(0), "there is none to end yet"
+    assert worker.stop(0), "there is no thread to end yet"
     first = worker.call(threading.current_thread, LONG)
     assert worker.call(threading.current_thread, LONG) is first is not threading.current_thread()
     assert first.daemon and first.name == "w"

@@ -65,7 +65,7 @@ def test_a_repeat_that_waited_for_its_turn_costs_up_to_eight_times_its_time(serv
         assert [done.busy, done.cost] == pytest.approx([REPEATS * TAKES, times * REPEATS * TAKES])
     assert [canary.crowding, canary.repeat_cost] == pytest.approx([times, times * TAKES])
     intervals = [plan([cost], 1.0, 0.01)[1] for cost in (canary.repeat_cost, TAKES)]
-    assert intervals[0] == pytest.approx(times * intervals[1]), "so it comes as much less often"
+    assert intervals[0] == pytest.approx(times * intervals[1]), "the interval is longer by the same factor"
     work = target.act
     target.act = lambda: work() / 0
     server.request = min(request_seconds, TAKES)

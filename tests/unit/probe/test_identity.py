@@ -215,9 +215,7 @@ def test_weights_in_another_order_of_memory_are_the_same_and_are_not_copied_as_a
 
 def test_settings_that_are_empty_are_as_if_they_did_not_exist():
     assert digest({"a": 1}) == digest({"a": 1, "later": None, "more": (), "off": False, "deep": {"x": 0}})
-    assert digest({"a": 1, "b": [0, 1]}) != digest({"a": 1, "b": [1, 0]}), (
-        "numbers in a list have their places"
-    )
+    assert digest({"a": 1, "b": [0, 1]}) != digest({"a": 1, "b": [1, 0]}), "the order of a list counts"
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
 
 

@@ -299,4 +299,4 @@ def test_on_a_gpu_it_asks_for_both_kinds_of_memory_and_binds_torchs_allocator(mo
         target.open()
     expected = [("host", 2 * 64 * 64 * 4), ("device", 3 * 64 * 64 * (4 + 2))]
     assert [(need.where, need.size) for need in asked] == expected * 3
-    assert gpu.fractions == [0.5, 1.0], "1 GiB that it has, and 1 GiB more, of 4 GiB"
+    assert gpu.fractions == [0.5, 1.0], "the fraction is 1 GiB in use plus 1 GiB, of 4 GiB"

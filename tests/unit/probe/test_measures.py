@@ -98,14 +98,16 @@ def test_the_memory_of_a_server_is_not_that_of_its_client(proc, monkeypatch):
         "infercanary.probe.measures.listens_here",
         lambda host, port: asked.append((host, port)) or is_here,  # type: ignore[func-returns-value]
     )
-    assert taken(Scripted(), proc, calls_a_server=True) == {THROUGHPUT: 5.0}, "it does not say which"
+    assert taken(Scripted(), proc, calls_a_server=True) == {THROUGHPUT: 5.0}, (
+        "the target does not name its server"
+    )
     assert taken(Calling(), proc, calls_a_server=True) == {THROUGHPUT: 5.0, HOST_MEMORY: 7000}
     is_here = False
     taking = Taking(Calling(), Container())
     for _ in range(3):
         taking.begin()
         assert taking.end(TIMINGS, calls_a_server=True) == {THROUGHPUT: 5.0}
-    assert asked == [("localhost", 8000)] * 2, "it is looked for once"
+    assert asked == [("localhost", 8000)] * 2, "the listener is searched for only once"
 
 
 # On a host, the server's processes are unknown, and in a pod another container may have the address.

@@ -138,7 +138,9 @@ def test_the_options_reach_the_session_and_are_components():
         assert found["onnx_nodes"] == "CPUExecutionProvider 1"
     assert "Release" in found["onnx_build"]
     assert all(value.isprintable() and 0 < len(value) <= 200 for value in found.values())
-    assert opened().environment()["onnx_inter_op_threads"] == "1", "none of them is used in sequence"
+    assert opened().environment()["onnx_inter_op_threads"] == "1", (
+        "sequential execution uses no inter-op threads"
+    )
     linear("other.onnx", ir=7)
     one, same, other = (opened(path).identity() for path in ("model.onnx", "model.onnx", "other.onnx"))
     assert one == same != other
@@ -163,7 +165,7 @@ def test_the_threads_that_are_reported_are_those_that_there_are():
         [sys.executable, "-c", THREADS], capture_output=True, text=True, check=True, timeout=60
     )
     (_, one), *others = ([int(word) for word in line.split()] for line in done.stdout.splitlines())
-    assert one == 1, "it computes with the thread that calls; the first session may start others for itself"
+    assert one == 1, "one thread means the calling thread; the first session may start its own threads"
     assert all(started == count - 1 for started, count in others) and others[1][1] == 5
 
 

@@ -67,7 +67,9 @@ def test_what_runs_beside_it_is_summed_by_command(tmp_path, monkeypatch):
     for shown in (before[CPU], nameless[CPU], nameless[MEMORY], after[MEMORY]):
         assert "infer-worker" not in shown
     assert nameless[CPU]["others"] >= 0.25 and nameless[MEMORY]["others"] > 1 << 20
-    assert after[CPU]["infer-worker"] == beside[CPU]["infer-worker"], "a counter keeps what has ended"
+    assert after[CPU]["infer-worker"] == beside[CPU]["infer-worker"], (
+        "a counter keeps the CPU time of ended processes"
+    )
 
 
 def test_it_is_not_one_of_the_others_and_a_sample_reads_a_bounded_number(monkeypatch):

@@ -129,7 +129,7 @@ def test_one_that_is_late_is_given_up(late):
         target.goes_on.set()
     assert target.asked == ([] if "waits" in late else [3 if pool else 5])
     assert bench.profiling.close(5.0)
-    assert bench.profiling.step(NOW + 100_000) == 0.0, "what hung once is not tried again"
+    assert bench.profiling.step(NOW + 100_000) == 0.0, "a profiler that hung is not tried again"
 
 
 def test_in_a_servers_pool_a_second_model_would_hold_a_thread():

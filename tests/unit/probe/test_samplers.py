@@ -102,12 +102,12 @@ def test_a_sampler_that_is_late_holds_nobody_up_and_one_that_hangs_is_given_up(c
     one.sampler.hanging = hanging
     one.sampler.act = one.hang
     for _ in range(2):
-        assert one.sample(0.01) == (None, None), "it is late, and nothing is known yet"
+        assert one.sample(0.01) == (None, None), "the sampler is late, and no value is known yet"
     assert one.entered.wait(30)
     monkeypatch.setattr(sampling, "_DEADLINE_SECONDS", 0.01)
     for _ in range(2):
         assert one.sample(0.01) == (-1 if hanging else None, BAD)
-    assert one.sampler.asked == 1, "it is not asked again while it hangs"
+    assert one.sampler.asked == 1, "a hanging sampler is not called again"
     assert [record.getMessage() for record in caplog.records] == [
         "sampler scripted: hangs: no answer within 0.01 s"
     ]
@@ -135,7 +135,7 @@ def test_built_in_samplers_work_or_say_why_not(caplog):
         assert bool(guard.families) or any(sampler.name in r.getMessage() for r in caplog.records)
         guard.close(30)
     assert {"cgroup", "garbage", "stalls", "threads"} < set(names)
-    assert names[-1] == "nvml", "the slow one waits for no other"
+    assert names[-1] == "nvml", "the slow sampler does not wait for others"
 
 
 def names(switches):

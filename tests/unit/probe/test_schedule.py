@@ -13,7 +13,7 @@ def test_missed_slots_are_counted_and_never_made_up_and_a_stretch_starts_anew(mo
     monkeypatch.setattr(module, "JITTER", 0.0)
     schedule = Schedule(10.0, 0.0)
     found = [schedule.next(now) for now in (0.0, 10.5, 67.0, 70.5)]
-    assert found == [(10.0, 0), (20.0, 0), (70.0, 4), (80.0, 0)], "30, 40, 50 and 60 passed"
+    assert found == [(10.0, 0), (20.0, 0), (70.0, 4), (80.0, 0)], "the slots at 30, 40, 50 and 60 passed"
     schedule.stretch(25.0, 87.0)
     assert schedule.interval == 25.0
     assert [schedule.next(now) for now in (87.0, 112.1)] == [(112.0, 0), (137.0, 0)]

@@ -287,7 +287,7 @@ def test_a_sweep_goes_point_by_point_and_gives_each_throughput_once(swept):
     assert 0.5 < one.step() < 2
     rates = {"throughput@1x1": one.value(RATE, "1", "1")}
     assert one.sweeping.take_measures() == rates and one.sweeping.take_measures() == {}
-    assert one.value(RATE, "2", "1") is None, "a point at a time"
+    assert one.value(RATE, "2", "1") is None, "one step measures one point"
     one.whole()
     assert one.sweeping.take_measures().keys() == {"throughput@2x1", "throughput@1x2"}
     assert one.sweeping.take_measures() == {}
@@ -295,7 +295,7 @@ def test_a_sweep_goes_point_by_point_and_gives_each_throughput_once(swept):
     assert (
         one.value(LATENCY, "2", "1") > one.value(LATENCY, "1", "1") > 0 and one.value(RATE, "4", "1") is None
     )
-    assert one.value(PEAK, "1", "1") is None, "nothing is invented on a CPU"
+    assert one.value(PEAK, "1", "1") is None, "a sweep on a CPU has no peak memory"
 
 
 def test_out_of_memory_is_reported_once_and_not_tried_again(swept, caplog):
@@ -308,9 +308,9 @@ def test_out_of_memory_is_reported_once_and_not_tried_again(swept, caplog):
     one = swept(Sized(acts={4: full, 8: full}), batches=(1, 4, 8), seconds=3)
     one.whole()
     assert one.value(RATE, "1", "1") is not None and one.value(RATE, "4", "1") is None
-    assert one.canary.state in ("steady", "warming"), "it is no failure of the canary"
+    assert one.canary.state in ("steady", "warming"), "a failed point is not a failure of the canary"
     one.again()
-    assert tried == [4], "each attempt takes the server's memory, and what asks for more cannot fit either"
+    assert tried == [4], "larger points are not tried, because each attempt uses the server's memory"
     assert [r.getMessage() for r in caplog.records if "sweep" in r.getMessage()] == [
         "canary a: sweep of batch 4: out_of_memory: MemoryError",
         "canary a: sweep of batch 8: out_of_memory: so was the smaller load batch 4",
@@ -322,14 +322,14 @@ def test_a_point_that_hangs_is_given_up_and_costs_what_it_took(swept, caplog):
     one = swept(Sized(acts={2: lambda: go_on.wait(60)}), batches=(1, 2, 4), seconds=3)
     one.step()
     assert 1.0 <= one.step() < 20.0
-    assert one.sweeping.is_running, "so that runs beside it are tagged"
+    assert one.sweeping.is_running, "the sweep is running, so runs are tagged"
     assert caplog.text.count("until the point ends, runs are tagged beside_canary and are not judged") == 1
-    assert one.step() == 0.0, "nothing is done beside it"
-    assert one.canary.round(3).outcome == "ok", "the canary goes on"
+    assert one.step() == 0.0, "no other point starts meanwhile"
+    assert one.canary.round(3).outcome == "ok", "the canary continues"
     time.sleep(0.3)
     go_on.set()
     until(lambda: not one.sweeping.is_running)
-    assert one.step() >= 0.3, "the hang is paid for"
+    assert one.step() >= 0.3, "the time of the hang counts as a cost"
     assert one.value(RATE, "4", "1") is None
 
 
@@ -340,9 +340,11 @@ def test_a_busy_device_puts_the_sweep_off(swept):
     target.busy = True
     one.step()
     target.busy = False
-    assert one.step() == 0.0 and one.sweeping.next_at > time.monotonic() + 50, "not within the minute"
+    assert one.step() == 0.0 and one.sweeping.next_at > time.monotonic() + 50, (
+        "the next sweep is not within a minute"
+    )
     one.again()
-    assert one.value(RATE, "2", "1") is not None, "the same sweep goes on, and pays once"
+    assert one.value(RATE, "2", "1") is not None, "the same sweep continues, and its cost counts once"
 
 
 def test_a_canary_that_fails_is_not_swept_and_its_failed_runs_take_no_throughput(swept):
@@ -382,7 +384,9 @@ def test_sweeps_are_an_interval_apart_and_replicas_do_not_keep_step(swept, monke
     for took, at in ((9.0, 3700.0), (30.0, 7400.0), (1e9, 20_000.0)):
         sweeping._plan_next(took, at)
         found.append(sweeping.next_at)
-    assert found == [3600.0, 7300.0, 7400.0 + 3 * 3600.0, 20_000.0 + 86_400], "three times as long, as late"
+    assert found == [3600.0, 7300.0, 7400.0 + 3 * 3600.0, 20_000.0 + 86_400], (
+        "the interval grows with the cost"
+    )
     sweeping.put_off(21_000.0)
     assert sweeping.next_at == 21_060.0
 

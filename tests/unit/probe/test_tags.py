@@ -201,7 +201,7 @@ def test_only_the_canarys_own_gpu_counts():
 def test_what_the_container_received_is_a_rate_since_the_previous_run():
     metric = "infercanary_tcp_received_segments_total"
     run = window("")._replace(previous={metric: {(): 100.0}}, after={metric: {(): 160.0}})
-    assert run.received is None, "it is the first run"
+    assert run.received is None, "the first run has no rate"
     assert run._replace(elapsed=30.0).received == 2.0
     assert run._replace(elapsed=30.0, previous={}).received is None
 
@@ -257,7 +257,7 @@ WAITS = """
 def test_waiting_is_known_where_no_quota_can_have_made_it(throttled, waits, crowds, queued, waited, crowded):
     """Otherwise a slow model that reaches its quota in each run could never be compared without its neighbours."""
     run = window(f"throttled=1>{1 + throttled}")
-    assert run.waited is None, "it did not run"
+    assert run.waited is None, "a run without repeats has no CPU wait"
     done = run.done._replace(
         timings=[Timing(seconds, {}) for seconds in (0.02, 0.05, 0.03)], waits=waits, crowds=crowds,
         off_cpu=[{QUEUED: seconds} for seconds in queued],

@@ -209,7 +209,9 @@ def test_a_kernel_that_does_not_count(tmp_path, monkeypatch, text):
     live(tmp_path, "0-1 0, 17 0")
     monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(tmp_path / "task"))
     sampler = ThreadSampler(local_cpus=lambda: {"0": frozenset({0}), "1": frozenset({1})})
-    assert sampled(sampler)["off_node_threads"] == 1, "the last CPU is found behind any name"
+    assert sampled(sampler)["off_node_threads"] == 1, (
+        "the last CPU is found after a name with spaces and brackets"
+    )
     for file in (tmp_path / "task").glob("*/*"):
         file.write_text(text)
     found = sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset({0})}))
@@ -267,7 +269,7 @@ def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu, monkeypatch):
     while thread_place(tids[0]) != Place(None, None):
         assert time.monotonic() < deadline, "it ended"
     monkeypatch.setattr("infercanary.probe.samplers.threads._read", lambda path: b"")
-    assert thread_place(here) == Place(frozenset(CPUS), None), "as far as it is known"
+    assert thread_place(here) == Place(frozenset(CPUS), None), "only the known part of the place is given"
 
 
 NODES = {"0": frozenset({0, 1}), "1": frozenset({2, 3})}

@@ -54,11 +54,13 @@ def test_its_place_is_that_of_the_thread_that_lives_for_the_round():
     assert reported(canary, *CPUS) == {"allowed_cpus": len(CPUS), "off_node_threads": 0}
     target.act = lambda: 1 / 0
     canary.round(5)
-    assert reported(canary, *CPUS) == {} and canary.close(10), "after a run that failed it is not known"
+    assert reported(canary, *CPUS) == {} and canary.close(10), "after a failed run the place is unknown"
     with ThreadPoolExecutor(1, initializer=lambda: os.sched_setaffinity(0, {FAR})) as executor:
         canary = opened(Scripted(), executor)
         canary.round(5)
-        assert reported(canary, NEAR) == {"allowed_cpus": 1, "off_node_threads": 1}, "of the server's pool"
+        assert reported(canary, NEAR) == {"allowed_cpus": 1, "off_node_threads": 1}, (
+            "the place is of the server's pool"
+        )
         assert canary.close(10)
 
 

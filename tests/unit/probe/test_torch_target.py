@@ -72,7 +72,7 @@ def test_a_model_object_is_run_in_inference_mode_and_left_as_it_is():
     timing, result = target.clock.measure(target.run)
     assert isinstance(target.clock, HostClock) and target.memory() is None
     assert model.mode and not result.requires_grad
-    assert model.training, "the host's model is not ours to switch"
+    assert model.training, "the mode of the host's model must not change"
     assert timing.phases.keys() == {"compute"} and 0 < timing.phases["compute"] <= timing.wall
 
 
@@ -83,9 +83,11 @@ def test_a_factory_is_seeded_and_switched_to_eval_and_the_hosts_random_state_is_
     one, two, other = (opened(reference, seed=seed) for seed in (3, 3, 4))
     assert torch.equal(result_of(one), result_of(two)) and not torch.equal(result_of(one), result_of(other))
     assert not one._model.training
-    assert not torch.equal(one._model.weight, other._model.weight), "its weights are drawn from the seed too"
+    assert not torch.equal(one._model.weight, other._model.weight), "the seed also draws the weights"
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert result_of(opened("factories:plain", [torch.ones(2)])).tolist() == [2.0, 2.0], "any callable"
+    assert result_of(opened("factories:plain", [torch.ones(2)])).tolist() == [2.0, 2.0], (
+        "a model may be any callable"
+    )
 
 
 @pytest.mark.parametrize("kind", ["pt", "pt2"])
@@ -244,7 +246,9 @@ def test_another_size_has_the_same_model_and_the_same_samples_again():
         other.close()
     assert torch.equal(result_of(target), own), "the target itself is as it was"
     scaled = opened(lambda x, scale: x * scale, [torch.ones(2, 3), torch.tensor(2.0)])
-    assert result_of(scaled.copy_with_batch(6)).tolist() == [[2.0] * 3] * 6, "without a dimension, as it is"
+    assert result_of(scaled.copy_with_batch(6)).tolist() == [[2.0] * 3] * 6, (
+        "an input without a batch dimension stays"
+    )
 
 
 def test_inputs_that_have_no_size_in_common_have_their_own_only():

@@ -116,7 +116,7 @@ def test_a_device_is_asked_for_with_a_context_and_bound(container, monkeypatch):
     why = why_not(target.open)
     assert why.startswith("canaries.a.device: a CUDA context, with the controls, needs 912 MiB")
     found.owns_process = False
-    assert target.device_memory_left() is None, "a server's allocator serves the server"
+    assert target.device_memory_left() is None, "a server's allocator is not available to the probe"
     used.clear()
     target.open()
     found.ask("a", "cpu", [model._replace(size=GIB << 9)])
@@ -125,7 +125,7 @@ def test_a_device_is_asked_for_with_a_context_and_bound(container, monkeypatch):
 def test_the_probe_answers_its_targets():
     target = Scripted(needs=[Need("inputs[0]", 1, "it", "give less")])
     probe = Probe({"a": target}, memory_reserve=1 << 60)
-    assert not probe._memory.owns_process, "it may be anybody's: only the command says that it may start anew"
+    assert not probe._memory.owns_process, "the process may be anyone's: only the command may restart it"
     assert "1073741824.00 GiB in reserve" in why_not(target.open)
 
 
@@ -154,7 +154,7 @@ def test_what_has_no_room_waits_longer_each_time_and_then_goes_on(container, mon
         [ran] = work()
         assert (ran.outcome, ran.latencies, ran.controls) == ("raised", (), {})
         waits.append(round(canary._retry_at - now))
-        assert not work(), "before its time nothing happens"
+        assert not work(), "nothing happens before the retry time"
         now = canary._retry_at + 1
     assert (canary.state, target.opened, target.repeats) == ("out_of_memory", int(not is_opening), before)
     assert waits == ([60, 120, 240, 480, 600, 600] if is_opening else [5, 10, 20, 40, 80, 160])
@@ -211,7 +211,9 @@ def test_what_a_round_needs(container, tmp_path):
         assert f"up to {needs + 2} MiB" in lack(1, 2 * MIB)
         assert lack(0) == lack(1, cached=1) == "", "the kernel gives page cache back before it ends a process"
         found.owns_process = False
-        assert ("up to 32 MiB" in lack(1)) == (needs == 32), "a server's peak is its own"
+        assert ("up to 32 MiB" in lack(1)) == (needs == 32), (
+            "the peak of a server's process is not the probe's"
+        )
     unknown = HostMemory()
     unknown._root = unknown._proc = tmp_path / "none"
     assert not Memory({}, unknown).lack_for_round()
@@ -233,7 +235,7 @@ def test_what_grows_is_ended_where_the_reserve_is_touched(container, anew, is_gu
             assert (found.look(), anew, a.why) == (0.01, [], "")
             container.set(154, 950)
             found.look()
-    assert found.closing == [], "what grows gives its memory back first"
+    assert found.closing == [], "an opening that grows is ended before canaries are closed"
     if is_guest:
         assert (
             "took 54 MiB" in a.why
@@ -263,11 +265,11 @@ def test_what_others_take_closes_the_largest_at_the_last_64_mib(container, anew,
     assert [each.canary for each in ended] == ["b"] and "closed to free 30 MiB, because only" in ended[0].why
     if is_guest:
         found.look()
-        assert len(ended) == 1 and found.alarm.is_set(), "one after the other"
+        assert len(ended) == 1 and found.alarm.is_set(), "canaries are closed one at a time"
         for closed in (["a"], []):
             ended.clear()
             found.look()
-            assert [each.canary for each in ended] == closed, "closing the third is no help"
+            assert [each.canary for each in ended] == closed, "closing the third canary would not help"
 
 
 def test_it_is_looked_as_often_as_little_is_left(container):
@@ -376,11 +378,11 @@ def test_a_canary_is_closed_once_for_memory_and_never_beside_its_run(container, 
     target.goes_on.set()
     until(lambda: not canary._worker.is_busy)
     if blocks != "open":
-        assert canary.round(5) is None and target.repeats <= repeats + 5, "no other run was begun"
+        assert canary.round(5) is None and target.repeats <= repeats + 5, "another run was begun"
         assert (canary.is_open, canary.state, target.closed) == (False, "out_of_memory", 1)
     until(lambda: not canary._worker.is_busy)
     canary.open(10)
-    assert canary.is_open and target.opened == 2, "an hour later it is opened again"
+    assert canary.is_open and target.opened == 2, "the canary is not opened again after an hour"
     assert canary.close(10)
 
 
@@ -461,8 +463,8 @@ def test_a_sweep_stops_before_the_point_that_does_not_fit(tmp_path, caplog, monk
     assert set(sweeping._too_much) == {Load(64, 1), Load(128, 1)}
     assert trims == ["trimmed"] * 2, "after the point that found no memory, and after the sweep"
     sweeping._begin(0.0)
-    assert not sweeping._too_much, "with room they are asked for again"
+    assert not sweeping._too_much, "with room all points are tried again"
     host.own_process([Ended("a", "why", 1.0, (2, 1)), Ended("a", "why", 1.0), Ended("b", "why", 1.0, (1, 1))])
     for _ in range(4):
         sweeping.step(sweeping.next_at + 1)
-    assert set(sweeping._too_much) == {Load(2, 1), Load(64, 1), Load(128, 1)}, "that one and larger ones"
+    assert set(sweeping._too_much) == {Load(2, 1), Load(64, 1), Load(128, 1)}, "this point and larger points"

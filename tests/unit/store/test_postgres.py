@@ -83,10 +83,12 @@ def test_a_call_that_takes_too_long_is_given_up_with_its_transaction(server):
     with closing(Store(PostgresDatabase(server.url, call_seconds=0.5))) as store:
         with pytest.raises(StoreAway, match="no answer within "):
             waits(store)
-        assert store.take(generation(), samples(1, 3)) == 2, "by another connection"
+        assert store.take(generation(), samples(1, 3)) == 2, "the store uses a new connection"
         with pytest.raises(StoreAway), store.session.transaction():
             takes_and_waits(store)
-        assert [len(runs) for _, runs in store.generations(SEARCH, CANARY)] == [2], "the rest was not kept"
+        assert [len(runs) for _, runs in store.generations(SEARCH, CANARY)] == [2], (
+            "the interrupted transaction was kept"
+        )
 
 
 @pytest.mark.parametrize("within", [False, True])
@@ -122,7 +124,9 @@ def test_a_service_has_one_holder_until_its_lease_ends(server):
     server.end_leases()
     assert first.hold(both) == both and second.hold(both) == set()
     fences = server.sql("SELECT service || ' ' || fence FROM lease ORDER BY service").split("\n")
-    assert fences == ["rank 2", "search 3"], "each change of holder counts up; a lease that ended is one"
+    assert fences == ["rank 2", "search 3"], (
+        "each change of holder, and each end of a lease, increases the number"
+    )
 
 
 @pytest.mark.parametrize("has_same_name", [False, True])
@@ -150,7 +154,9 @@ def test_one_that_slept_writes_nothing(server, has_same_name):
     assert has_same_name or slept.renew({SEARCH}) == set()
     assert server.stores[1].history(SEARCH, "c", "verdict") == []
     found = [(SEARCH, "c", b"after")]
-    assert [reader.findings([SEARCH]), reader.findings([SEARCH])] == [found, []], "it did not change since"
+    assert [reader.findings([SEARCH]), reader.findings([SEARCH])] == [found, []], (
+        "an unchanged finding is not returned again"
+    )
 
 
 def test_many_that_want_a_lease_together_do_not_get_it_twice(server):
@@ -195,7 +201,7 @@ def test_a_lease_is_renewed_while_the_store_is_busy_and_that_of_another_is_not_w
     with server.stores[0].session.transaction() as connection:
         server.stores[0].take(generation(), samples(1, 3))
         assert first.renew({SEARCH}) == {SEARCH}
-        assert second.renew({SEARCH}) == set(), "renewing takes none"
+        assert second.renew({SEARCH}) == set(), "renew() must not take another holder's lease"
         first.claim(connection, SEARCH)
         assert second.hold({SEARCH, RANK}) == {RANK}
 
@@ -210,7 +216,7 @@ def test_findings_that_could_not_be_read_are_read_at_the_next_call(server):
         reader.findings({SEARCH})
     server.sql("ALTER TABLE hidden RENAME TO finding")
     counts = [len(reader.findings({service})) for service in (SEARCH, SEARCH, RANK, SEARCH)]
-    assert counts == [25, 0, 0, 25], "what was known of others is forgotten"
+    assert counts == [25, 0, 0, 25], "findings of other services are forgotten"
 
 
 # Data of other exporters ----------------------------------------------------------------------------------------
@@ -256,7 +262,7 @@ def test_containers_that_run_are_those_with_runs_of_the_last_minutes(server):
         ("old", "new", samples(90, 95), 0.0),
     ):
         server.stores[0].take(generation(boot, container=container, ended_at=ended_at), runs)
-    assert server.fleets[1].running(SEARCH) == [], "nobody judges it"
+    assert server.fleets[1].running(SEARCH) == [], "no exporter has the service's lease"
     server.fleets[0].hold({SEARCH})
     running = [(start.container, start.boot_id) for start in server.fleets[1].running(SEARCH)]
     assert running == [("old", "new")]

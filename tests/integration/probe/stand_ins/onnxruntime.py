@@ -72,7 +72,7 @@ class Part(SimpleNamespace):
 
 class InferenceSession:
     def __init__(self, path, sess_options, providers, enable_fallback):
-        assert enable_fallback == 0, "it would print, and hide what happened"
+        assert enable_fallback == 0, "the fallback would print, and hide the error"
         assert held("pushed") == 1, "the session is made inside the context"
         with open(path) as file:
             self._model = json.load(file)
