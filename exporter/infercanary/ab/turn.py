@@ -44,9 +44,7 @@ class OutOfTime(Exception):
 
 
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of an experiment. After the experiment, it also has the numbers of counted starts and runs, and the mean
-    and SD of runs in seconds.
-    """
+    """One side of an experiment. ``mean`` and ``sd`` are those of the counted runs, in seconds."""
 
     name: str
     image_id: str = ""
