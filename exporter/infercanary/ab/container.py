@@ -169,7 +169,7 @@ def probe_port(name: str, labels: Mapping[str, str]) -> int:
 def probe_urls(settings: Mapping[str, Any], port: int, host: str) -> list[str]:
     """Return the possible addresses of a container's probe.
 
-    An address is that of the published port, or the container's own if this process runs in a container of its network.
+    The probe has the address of the published port, or that of its container if this process runs in a container, too.
 
     Args:
         settings: NetworkSettings of the inspected container; any value may be null.

@@ -38,7 +38,7 @@ FEWEST_PAIRS = 3
 """Fewest pairs for an estimate of the variance between pairs."""
 
 _DOUBTLESS_PAIRS = 2  # fewest pairs for a large change, which the assumed restart variance does not explain
-_PAIRS_PER_TRIMMED = 8  # one pair is trimmed at each end for each 8 pairs
+_PAIRS_PER_TRIMMED = 8  # one pair is trimmed at each end for every 8 pairs
 
 
 class PairLook(NamedTuple):

@@ -30,7 +30,7 @@ class TurnPair(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Result of an experiment: both arms, the pairs of turns, failed starts, and the reason for its end."""
+    """Result of an experiment: both arms, the pairs of turns, failed starts, and the reason for the end."""
 
     arms: Sequence[ArmSummary]
     pairs: Sequence[TurnPair]

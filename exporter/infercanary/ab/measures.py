@@ -28,7 +28,7 @@ def decide(pairs: StartPairs, judge: PairJudge) -> tuple[dict[str, MeasureVerdic
 
     Args:
         pairs: Pairs with the counted runs.
-        judge: The judge for latency; this function replaces its policy by the policy for measures.
+        judge: The judge for latency; this function replaces the judge's policy by the policy for measures.
     """
     judge = judge._replace(policy=judge.policy.for_measures())
     verdicts, is_open = {}, False

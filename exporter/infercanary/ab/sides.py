@@ -50,7 +50,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Sequence[str] = ()
     volume: Sequence[docker.types.Mount] = ()
     differing: Mapping[str, str] = {}
-    """Settings that differ from the other side: text by key."""
+    """Settings that differ from the other side: text of the value, by key."""
 
 
 def _cpus(text: str) -> float:
@@ -68,7 +68,7 @@ def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
 
 
 def _gpus(text: str) -> list[str]:
-    """Return indexes or uuids. A number of GPUs is refused, because Docker would choose the GPUs."""
+    """Return indexes or uuids. A mere number of GPUs is refused, because Docker would choose the GPUs."""
     return _matched(_DEVICES, text)[1].split(",")
 
 

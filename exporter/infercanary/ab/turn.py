@@ -119,7 +119,7 @@ class Plan(NamedTuple):
     budget: float
     """Duration limit of the experiment, seconds."""
     start_timeout: float
-    """Time limit for the first run, and between two consecutive runs, seconds."""
+    """Time limit in seconds, for the first run and between two consecutive runs."""
     canary: str = ""
 
 

@@ -15,7 +15,7 @@ PER_SECOND = {
     "ns": 1e9, "us": 1e6, "µs": 1e6, "μs": 1e6, "usec": 1e6, "ms": 1e3, "msec": 1e3, "s": 1.0, "sec": 1.0, "secs": 1.0,
     "seconds": 1.0, "m": 1 / 60, "min": 1 / 60, "h": 1 / 3600,
 }  # fmt: skip
-"""Unit → number of this unit in a second."""
+"""Number of units in a second, by name of the unit."""
 
 _GROUPS = re.compile(r"\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}")
 _GROUPS_OF_POINTS = re.compile(r"\d{1,3}(\.\d{3})+,\d+")

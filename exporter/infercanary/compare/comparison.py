@@ -49,7 +49,7 @@ class SideSummary(msgspec.Struct, frozen=True):
     left_out: Mapping[str, int] = {}
     """Number of excluded runs, by reason."""
     attempts: Attempts | None = None
-    """None for numbers without information on failures."""
+    """Numbers of begun and of failed runs; None for numbers without information on failures."""
 
 
 class ComparisonResult(Answer, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class ComparisonResult(Answer, frozen=True, kw_only=True):
     baseline: SideSummary
     candidate: SideSummary
     causes: Causes = Causes()
-    """Empty for files of numbers."""
+    """Causes of the shift; empty for files of numbers."""
     measures: Mapping[str, MeasureVerdict] = {}
     """Verdicts on measures that both sides have: memory, energy, and the throughput of each load."""
     regressed: Sequence[str] = ()
@@ -227,8 +227,8 @@ def concluded(
     Args:
         result: Verdict, interval and sentence on one canary.
         measures: Verdict by measure.
-        gate: With "all", measures that regressed set the exit code. A measure without a verdict has no effect,
-            because energy and sweeps often have too few values, and a pipeline would never pass.
+        gate: With "all", measures that regressed set the exit code. A measure without a verdict has no effect.
+            Otherwise a pipeline would never pass, because energy and sweeps often have too few values.
         claimed: Shift of `--expect`, as a ratio; the claim then decides the exit code. The claim stays unknown if
             more runs of the canary fail, or if the change is unconfirmed.
         policy: Thresholds for the check of the claim.

@@ -66,7 +66,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Common fields of the answers of ``compare``, ``scan`` and ``ab``. In JSON, a non-finite number is null."""
 
     canary: str | None
-    """None for files of numbers."""
+    """Name of the canary; None for files of numbers."""
     exit_code: int
     sentence: str
     shift: float | None

@@ -88,7 +88,7 @@ def _row(host: str, start: Generation, environment: str, sample: Sample) -> dict
 
 
 def _measure_column(name: str) -> str:
-    """Return the column name of a measure, with the unit if the measure is known (not of a newer probe)."""
+    """Return the column name of a measure, with the unit if this version knows the measure."""
     if (measure := measure_of(name)) is None:
         return f"measure_{name}"
     return f"{name}_{_UNITS.get(measure.unit, measure.unit)}"

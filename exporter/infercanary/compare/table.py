@@ -1,4 +1,4 @@
-"""Reads latencies from text: one number a line, JSON, or a table with a header. The content decides the format."""
+"""Reads latencies from text: one number per line, JSON, or a table with a header. The content decides the format."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _json_lines(file: File, text: bytes) -> Iterator[tuple[str, Row]]:
 
 
 def _pick_array(file: File, document: Row) -> tuple[File, Sequence[Any]]:
-    """Return the entries in a document of unknown layout, and the file with the key of their numbers as the column.
+    """Return the entries of a document with an unknown layout, and the file with the key of the numbers as column.
 
     If the document has no list of entries, the document itself is the only entry.
     """

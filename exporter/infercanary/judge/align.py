@@ -185,7 +185,7 @@ class Alignment:
 
 
 def replica_of(pair: Pair, points: Callable[[Start], Series] = attrgetter("series")) -> Replica:
-    """Convert a pair of starts to a replica of series.
+    """Convert a pair of starts to a replica, with one series for each start.
 
     Args:
         pair: The starts.

@@ -67,10 +67,11 @@ def _split(
 ) -> dict[Limit, float]:
     """Split the growth of processor time (a logarithm) into shares of compute, memory and unknown.
 
-    The shift of a compute control or of the clock is the share of compute. The shift of a memory control beyond this
-    share is the share of memory. The rest is compute of the program itself if memory surely did not cause it: the share
-    of memory is below a quarter, and each memory control is precise enough to show a shift as large as the rest.
-    Otherwise the rest is unknown, because a program may depend more on memory than a control does.
+    The share of compute is the largest shift of a compute control or of the clock, relative to the growth. The share of
+    memory is the largest shift of a memory control beyond this share. The rest is compute of the program itself if
+    memory surely did not cause it: the share of memory is below a quarter, and each memory control is precise enough to
+    show a shift as large as the rest. Otherwise the rest is unknown, because a program may depend more on memory than a
+    control does.
     """
 
     def explained(shifts: Iterable[Shift]) -> float:

@@ -1,6 +1,6 @@
-"""Causes: attribute a shift to host or image, and to phases, controls and versions.
+"""Causes: attributes a shift to host or image, and to phases, controls and versions.
 
-A control group is one that the treatment cannot affect (difference in differences; Angrist and Pischke, "Mostly
+A control group is a group that the treatment cannot affect (difference in differences; Angrist and Pischke, "Mostly
 Harmless Econometrics", 2009, chapter 5). In an upgrade the treatment is the new image, which cannot affect:
 
 - controls: tiny work that is the same in every image, run in the same container after each canary run;
@@ -142,7 +142,7 @@ class Attribution:
             return {}
         host = min(host, 1 - load)
         image = 1 - host - load
-        # If the CPU use of other processes in the container is known for too few runs, requests may be the reason. A
+        # If the CPU use of other processes in the container is known for too few runs, requests may be the cause. A
         # canary may also wait for a lock that requests hold, such as the GIL, but at most as long as the requests used
         # a CPU.
         more = (1.0 if crowd.load is None else crowd.load) * (crowd.cores[1] - crowd.cores[0])

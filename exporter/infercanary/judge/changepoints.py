@@ -38,7 +38,7 @@ are tried.
 """
 
 SIDE = 15  # largest number of points on each side of a change for its median
-NEAR = 5  # smallest number of points for a median's error; of two changes closer than this, one counts
+NEAR = 5  # a median's error needs at least this number of points; of two changes closer than this, one counts
 
 
 @dataclass(frozen=True)  # not a tuple: tuples have a method named index

@@ -76,7 +76,7 @@ def detect(
         policy: Thresholds of a drift and of its causes.
 
     Returns:
-        A drift whose shift is None with too few blocks, and 0 if the level has not changed.
+        The drift. Its shift is None with too few blocks, and 0 if the level has not changed.
     """
     rules = policy.drift
     # Count the possible blocks first, because merging takes long.
@@ -97,7 +97,8 @@ def detect(
     now = Start(starts[-1].generation, merged[-rules.blocks :])
     sides = [before.series], [now.series]
     shift = shift_of_starts(*sides, pool=policy.pool)
-    # A restart is one event, so the confidence of the test with restart variance need not allow for repeated tests.
+    # A restart is one event. So the test with restart variance needs no higher confidence, although the test is
+    # repeated.
     with_restarts = shift_of_starts(*sides, restarts, policy.pool)
     looks = (shift, rules.drift_confidence), (with_restarts, 0.99)
     if any(assess(each, level, policy.decide).verdict not in CHANGED for each, level in looks):

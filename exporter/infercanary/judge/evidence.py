@@ -55,7 +55,7 @@ class Evidence:
         self.latencies = level(self.before, LATENCY), level(self.after, LATENCY)
         """Median latencies before and after, in seconds."""
         self.risen = self._risen(self.old, self.new)
-        """Share of runs before and after by tag, for tags that became clearly more frequent."""
+        """Share of runs before and after, by tag, for tags that became clearly more frequent."""
         self._concurrent = [ran for pair in compared if not pair.is_same_period for ran in pair.concurrent]
         """Replicas on the old image whose shift is subtracted."""
         # A sibling is no evidence if its own container slows it down more than before, such as by a lower quota. A host
@@ -121,7 +121,8 @@ class Evidence:
 
     @cached_property
     def waiting(self) -> Shift | None:
-        """Part of the shift that is CPU wait; None if unknown, or if CPU wait did not change with the shift.
+        """Part of the shift that is CPU wait; None if unknown, or if CPU wait did not clearly change in the direction
+        of the shift.
 
         Controls do not show CPU wait, because a control ends before its time slice does.
         """
@@ -138,7 +139,7 @@ class Evidence:
         """Part of the shift that the SM clock explains; None if the clock is unknown.
 
         This part is the clock's shift times the slope of latency over clock within starts. The slope is fitted by
-        least squares around each start's means, and limited to between 0 (memory-bound) and -1 (compute-bound).
+        least squares around each start's means, and limited to the range from -1 (compute-bound) to 0 (memory-bound).
         """
         clock = self.shift_of(self.compared, attrgetter("sm_clock"))
         if not math.isfinite(clock.se):

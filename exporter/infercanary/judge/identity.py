@@ -43,7 +43,7 @@ def identified(starts: Sequence[Start]) -> Sequence[Start]:
 
 
 def comparable(starts: Sequence[Start], live: Sequence[Start]) -> tuple[Sequence[Start], float | None]:
-    """Leave out the starts whose canary had other settings than now.
+    """Leave out the starts whose canary had different settings from now.
 
     Args:
         starts: Identified starts of one service and canary, in order of time.
@@ -114,8 +114,8 @@ def _of_one_image(starts: Sequence[Start]) -> list[Start]:
 def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
     """Give starts the same model digest if their weights differ only in the last bits.
 
-    Weights drawn from a seed differ in their last bits between kinds of CPU. Such weights have the same layout and
-    give nearly the same output for the canary's input: the relative error is about 1e-6 in float32 and 1e-4 in
+    Weights initialized from a seed differ in their last bits between kinds of CPU. Such weights have the same layout
+    and give nearly the same output for the canary's input: the relative error is about 1e-6 in float32 and 1e-4 in
     bfloat16. With different weights the relative error is about 1. Outputs of whole numbers, such as classes, token
     counts and zeros, prove nothing, because other weights may give the same numbers.
     """

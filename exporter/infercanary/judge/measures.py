@@ -40,7 +40,7 @@ class MeasureVerdict(msgspec.Struct, frozen=True):
     """Verdict on one measure. Shifts are ratios of the measure: -0.2 is 20 % less, even if less is worse."""
 
     state: State
-    """`regressed` is worse: more memory, less throughput, more spread."""
+    """`regressed` means worse: more memory, less throughput, more spread."""
     shift: float | None = None
     """Shift of the measure; None if nothing can be compared yet."""
     low: float | None = None
@@ -101,7 +101,7 @@ class Measures:
         return found
 
     def spread(self, upgrade: Upgrade, siblings: Sequence[Start]) -> MeasureVerdict:
-        """Judge whether an upgrade changed the spread of runs. This takes less CPU time than any other measure."""
+        """Judge whether an upgrade changed the spread of runs. Other measures take more CPU time."""
         looks = (48, *(runs for runs in self._policy.decide.looks if runs > 48))  # a stretch has 48 runs
         alignment = Alignment(self._policy.pool, looks)
         _, pairs = next(alignment.looks(upgrade), (0, []))

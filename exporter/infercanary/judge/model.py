@@ -175,9 +175,9 @@ def kept(run: Run) -> Sample:
 def merge(samples: Sequence[Sample]) -> Sample:
     """Merge successful samples of one canary into one sample.
 
-    If some samples are judged, only these are merged, so that the result can replace them. The result has a tag if at
-    least half of these samples have it. Its output error is the largest one, because such errors are rare and a median
-    would hide them. ``runs`` is the sum. Other fields without a median are those of the last sample.
+    If some samples count for verdicts, only these are merged, so that the result counts, too. The result has a tag if
+    at least half of these samples have it. Its output error is the largest one, because such errors are rare and a
+    median would hide them. ``runs`` is the sum. Other fields without a median are those of the last sample.
 
     Args:
         samples: At least one sample, in order of time.

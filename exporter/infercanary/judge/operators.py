@@ -52,7 +52,7 @@ class OperatorShift(msgspec.Struct, frozen=True):
     before: float
     after: float
     share: float
-    """Share in the change of the profiled wall time; below 0 if the operator changed in the opposite direction."""
+    """Share of the change of the profiled wall time; below 0 if the operator changed in the opposite direction."""
     change: Kind
     detail: str = ""
     """Changes of the operator other than its time: device, kernel or library, shapes or types, number of calls.

@@ -133,16 +133,18 @@ class Pool:
     """
 
     contended: float = 0.1
-    """Ratio. Limit of the slowdown of a start's runs by CPU wait that other processes on the host cause. A start beyond
-    this limit, compared with the image's other starts, is contended. A contended start is neither a baseline nor used
-    to learn the restart variance.
+    """Ratio. A start is contended if other processes on the host slowed it down by more than this limit, through CPU
+    wait, compared with the image's other starts. A contended start is neither a baseline nor used to learn the restart
+    variance.
     """
 
     gone_seconds: float = 600.0
     """Seconds without a run after which a container is no longer live, if ``gone_runs`` is exceeded as well."""
 
     gone_runs: float = 3.0
-    """Run intervals without a run after which a container is no longer live, if ``gone_seconds`` is exceeded, too."""
+    """Number of run intervals without a run after which a container is no longer live, if ``gone_seconds`` is exceeded,
+    too.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +155,8 @@ class Attribute:
     """Confidence of the interval of one cause's part of a shift."""
 
     history_confidence: float = 0.9995
-    """Confidence of two intervals: of a rolled-back image's shift from its own history, and of the shift at a change
-    point.
+    """Confidence of two intervals: that of a rolled-back image's shift from its earlier runs, and that of the shift at
+    a change point.
     """
 
     moved_sigmas: float = 2.6

@@ -88,7 +88,7 @@ class Pooling:
         parts = np.array([self._compared(replica, restarts.sd**2) for replica in counted])
         logs, sampling, dfs, starting, shared, bounds, moved = parts.T
         taken_off = moved[~np.isnan(moved)]
-        if taken_off.size:  # without staying replicas, the host may have moved a replica as much as elsewhere
+        if taken_off.size:  # the host may have shifted replicas without staying replicas by about as much
             starting = starting + np.where(np.isnan(moved), np.mean(taken_off**2), 0.0)
         total = sampling + shared + starting
         weights = 1 / total if total.all() else np.ones(len(total))

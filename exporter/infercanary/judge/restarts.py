@@ -95,7 +95,7 @@ def taught_by(starts: Sequence[Start], pool: Pool) -> Restarts | None:
 
 
 def learned(services: Sequence[Restarts]) -> Prior | None:
-    """Return the prior learned from the restart variances of services, without a number.
+    """Return the prior learned from the restart variances of services. The prior has no number yet.
 
     The prior's SD is one standard error larger than the estimate, because few services are weak evidence. The prior
     has the degrees of freedom of the policy, so its tail is heavy.

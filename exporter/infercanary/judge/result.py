@@ -79,9 +79,9 @@ class Causes(msgspec.Struct, frozen=True):
     """Part of the shift that the SM clock explains."""
     changes: tuple[Change, ...] = ()
     tags: dict[str, tuple[float, float]] = {}
-    """Share of runs before and after by tag, for tags that became more frequent."""
+    """Share of runs before and after, by tag, for tags that became more frequent."""
     cold_start: dict[str, tuple[float, float]] = {}
-    """Seconds before and after by step of the cold start, for steps that became slower."""
+    """Seconds before and after, by step of the cold start, for steps that became slower."""
     output_error: float | None = None
     """Relative error of the new image's first steady output against the old image's; None if either is unknown."""
     output_tokens: tuple[float, float] | None = None

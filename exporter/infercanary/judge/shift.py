@@ -1,4 +1,4 @@
-"""Shift of a latency: types of the results of the statistics."""
+"""Shift of a latency: result types of the statistics."""
 
 from __future__ import annotations
 

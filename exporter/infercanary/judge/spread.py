@@ -6,9 +6,9 @@ the spreads of earlier starts show the effect of restarts, noise and the host. I
 only at times, a doubled spread is seldom called.
 
 Other statistics were worse in simulated noise (``benchmarks/results/2026-11-28-spread.md``): differences from a local
-median, second-order differences, ranks of single differences, means of 3 to 8 differences, the plain or winsorized
-mean (outliers), and one value for each start. Replicas treated as independent were worse as well: with a neighbour that
-is active only at times, 14 to 34 of 100 identical restarts were called.
+median, second-order differences, ranks of single differences, means of 3 to 8 differences, the plain or winsorized mean
+(sensitive to outliers), and one value for each start. Replicas treated as independent were worse as well: with a
+neighbour that is active only at times, 14 to 34 of 100 identical restarts were called.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Spreads(NamedTuple):
     grown: float
     """Mean over the starts after the upgrade, minus ``old``."""
     apart: Sequence[float]
-    """Deviation of each stretch of 48 runs before the upgrade from ``old``."""
+    """For each stretch of 48 runs before the upgrade: deviation of its spread from ``old``."""
     starts: int
     """Number of starts before the upgrade."""
 

@@ -123,8 +123,8 @@ class Series:
         n = len(self)
         # Variance of a mean relative to independent points (Anderson, "The Statistical Analysis of Time Series",
         # 1971, section 8.3.1). For normal noise the standard error of this level is 1.0233 times that of the mean.
-        # 1.14 is more, because real runs are correlated over longer times. With 1.14, .1 % of the places without a
-        # change in labelled series are called.
+        # The factor 1.14 is larger, because real runs are correlated over longer times. With 1.14, .1 % of the places
+        # without a change in labelled series are called.
         inflation = (1 + alike) / (1 - alike) - 2 * alike * (1 - alike**n) / (n * (1 - alike) ** 2)
         return Level(self.level, 1.14**2 * square * inflation / n, df)
 
@@ -133,7 +133,7 @@ def shapes(rows: Floats) -> list[Shape]:
     """Return the shape of each row of logarithms. Numpy takes little longer for twenty rows than for one.
 
     Args:
-        rows: Points of series of equal length, one series a row.
+        rows: Points of series of equal length, one series in each row.
     """
     n = rows.shape[1]
     ordered = np.sort(rows)
@@ -171,7 +171,8 @@ def autocorrelation(rest: Floats) -> float:
 def mean_of(levels: Sequence[Level]) -> Level:
     """Return the mean level of independent starts.
 
-    The variance of its error is based on the median variance, because a temporarily throttled start has a large one.
+    The variance of its error is based on the median variance, because a temporarily throttled start has a large
+    variance.
     """
     return Level(
         sum(level.log for level in levels) / len(levels),
@@ -238,7 +239,7 @@ def learn(images: Iterable[Sequence[Points]], pool: Pool = LIVE.pool) -> Restart
     The variance of the levels of k starts has k - 1 degrees of freedom. The variance that scatter within starts
     explains is subtracted, because a shift's standard error already includes it. This is the analysis-of-variance
     estimate of a variance component, but not below zero (Searle, Casella and McCulloch, "Variance Components", 1992,
-    chapter 3). The median variance within starts is used, because a contended start has a large one. The prior is the
+    chapter 3). The median variance within starts is used, because that of a contended start is large. The prior is the
     conjugate prior of a normal variance (Gelman et al., "Bayesian Data Analysis", 2013, section 2.6). All images of a
     service are assumed to have the same restart SD.
 

@@ -87,8 +87,8 @@ class Judge:
     ) -> Trials:
         """Judge each restart of an unchanged image as if it were an upgrade (A/A test), which measures false alarms.
 
-        A trial uses only the starts before its own. Otherwise an unusual restart would increase the restart variance
-        and so prevent its own call. A trial is repeated only when its start has reached another look.
+        A trial uses only starts before the judged start. Otherwise an unusual restart would increase the restart
+        variance and so hide itself. A trial is repeated only when its start has reached another look.
 
         Args:
             starts: Starts of a service, in order of time.

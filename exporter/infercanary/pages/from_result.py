@@ -65,7 +65,7 @@ def operators_table(operators: Operators | None) -> Table:
 def measures_table(verdicts: Mapping[str, MeasureVerdict], unit: str = "ratio") -> Table:
     """Return a table of the verdicts, changed measures first.
 
-    ``unit`` is the unit of rows whose name is not that of a known measure, such as the row for latency.
+    ``unit`` is the unit of rows without a known measure, such as the row for latency.
     """
     rows = []
     for name, verdict in sorted(verdicts.items(), key=lambda item: item[1].state not in CHANGED):

@@ -63,7 +63,7 @@ def write(path: str, text: str, option: str = "--html") -> None:
     """Write a file.
 
     Args:
-        path: An existing file is replaced.
+        path: Path of the file. An existing file is replaced.
         text: Content.
         option: Command-line option that sets the path, for messages.
 

@@ -90,7 +90,7 @@ def measure_words(name: str, verdict: MeasureVerdict) -> str:
 
 
 def shift_words(part: Part | MeasureVerdict | Result | None) -> str:
-    """Return a shift with its interval; empty if one of them is unknown."""
+    """Return a shift with its interval; empty if the shift or the interval is unknown."""
     if part is None or part.shift is None or part.low is None or part.high is None:
         return ""
     return interval(part.shift, part.low, part.high)
