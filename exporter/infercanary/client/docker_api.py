@@ -1,4 +1,4 @@
-"""Client of Docker's API without proxies."""
+"""Client of Docker's API that uses no proxies."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
     """
     names, labels = sorted(identity), [point.labels for point in family.points]
     words = msgspec.json.encode((family.kind, family.name, family.help, family.labels, labels, names))
-    # The key is a hash, which takes less memory than ``words``: the template already has the same content.
+    # The key is only a hash, to save memory: the layout's template already has the content of ``words``.
     key = blake2b(words, digest_size=16).digest()
     layout = _layouts.get(key)
     if layout is None:

@@ -151,13 +151,15 @@ class Totals(NamedTuple):
 
     probes: int
     shown_bytes: int
-    """Size of all probes' part of ``/metrics``; takes twice as much memory if no two probes have the same labels."""
+    """Size of the lines of all probes in ``/metrics``. The lines take twice as much memory if no two probes have the
+    same labels.
+    """
     waiting_bytes: int
     """Limit for answers that are being received or wait to be read; the same limit applies to runs that wait for the
     store.
     """
     read_bytes: int
-    """Size of the data that the judge reads from the store at once; takes up to twelve times as much memory."""
+    """Size of the data that the judge reads from the store at once. Decoded data takes up to twelve times this size."""
 
     @classmethod
     def within(cls, memory: int) -> Totals:
@@ -181,7 +183,7 @@ class Share:
         self._extra: dict[Key, int] = {}
 
     def grant(self, key: Key, wanted: int) -> int:
-        """Return the amount that a probe may use now, at most ``wanted``. With 0, the probe's whole amount is freed."""
+        """Return the amount that a probe may use now, at most ``wanted``; 0 frees the probe's whole amount."""
         part = self.total // 2 // self.probes
         free = self.total // 2 - sum(self._extra.values()) + self._extra.pop(key, 0)
         extra = min(max(0, wanted - part), max(0, free))

@@ -1,4 +1,4 @@
-"""The runbooks, which alerts link to: docs/runbooks.md, rendered by ``make docs`` into this package."""
+"""Runbooks that alerts link to: docs/runbooks.md as HTML, which ``make docs`` writes into this package."""
 
 from __future__ import annotations
 

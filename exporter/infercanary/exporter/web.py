@@ -1,6 +1,6 @@
 """TLS and users of the exporter's own port.
 
-The settings file has the format of Prometheus' own exporters:
+The web config is a file in the format of Prometheus' own exporters:
 https://prometheus.io/docs/prometheus/latest/configuration/https/
 """
 
@@ -32,7 +32,7 @@ _REALM = {hdrs.WWW_AUTHENTICATE: 'Basic realm="infercanary"'}
 
 
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``tls_server_config``; paths are relative to the folder of the settings file."""
+    """``tls_server_config``; paths are relative to the folder of the web config."""
 
     cert_file: str
     key_file: str
@@ -45,8 +45,7 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings file.
-
+    """The web config.
     Keys that only Prometheus' exporters know are refused, because an ignored key would protect nothing.
     """
 
@@ -56,10 +55,10 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Secured:
-    """TLS and users, read again when the file or a certificate changes.
+    """TLS and users, read again when the web config or a certificate changes.
 
     If the new file cannot be used, everyone is refused, because the old users may have been removed on purpose. A
-    file that lost all its users counts as unusable, too: an editor may empty a file before writing it.
+    file without any user counts as unusable if there were users before: an editor may empty a file before writing it.
 
     Raises:
         UsageError: A setting is wrong.
@@ -83,7 +82,7 @@ class Secured:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Admit only users of the file: answer 401 to others, and 503 if the file cannot be used."""
+        """Admit only users of the web config: answer 401 to others, and 503 if the web config cannot be used."""
         self._refresh()
         if self._mistake:
             return web.Response(status=503, text="the web config cannot be used; see the exporter's log\n")

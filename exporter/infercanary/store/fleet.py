@@ -37,7 +37,7 @@ class Fleet:
         self.holder = uuid.uuid4().hex
         """Unique name of this process."""
         self.held: dict[ServiceKey, int] = {}
-        """Fencing number by service, for the leases that this process believes to hold."""
+        """Fencing token by service, for the leases that this process believes to hold."""
         self._session = session
         self._renewing = renewing
         self._counts: dict[_Canary, Any] = {}

@@ -131,9 +131,8 @@ class PostgresDatabase(Database):
             return
         if version is not None and not self.upgrades:
             raise StoreError(
-                f"{self.shown}: the tables are of an older InferCanary (schema {version}); upgrade them as their "
-                "owner "
-                "with `python -m infercanary.store.migrate LOCATION`"
+                f"{self.shown}: an older InferCanary created the tables (schema {version}); upgrade them as their "
+                "owner, with `python -m infercanary.store.migrate LOCATION`"
             )
         self.begin(connection)
         connection.execute(select(func.pg_advisory_xact_lock(_TABLES_LOCK)))

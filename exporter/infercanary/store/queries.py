@@ -60,7 +60,7 @@ PUT_START = text(
     "image_key = excluded.image_key, body = excluded.body, "
     "revision = start.revision + CASE WHEN start.body = excluded.body THEN 0 ELSE 1 END RETURNING id"
 )
-"""Insert a start, or update it if it exists."""
+"""Insert or update a start. The revision increases only if the body changes."""
 START = text(
     "SELECT body FROM start WHERE namespace = :namespace AND service = :service AND container = :container "
     "AND boot_id = :boot_id"

@@ -28,7 +28,7 @@ from infercanary.store.retention import DAY_SECONDS, IN_MEMORY, Retention
 
 log = structlog.get_logger(__name__)
 
-_LOCK_SECONDS = 2.0  # longest wait for an exporter that is ending to release the file
+_LOCK_SECONDS = 2.0  # longest wait for the file while another exporter, which is ending, still uses the file
 _MAX_CHECKED_BYTES = 256 << 20  # a larger file is not checked; checking this size takes about a second
 _MAX_SET_ASIDE = 3
 _CACHE_KIB = 16 << 10
@@ -117,7 +117,7 @@ class SqliteDatabase(Database):
         return kind(self.explained(str(cause), "" if is_writable else "readonly"))
 
     def size(self, connection: Connection) -> int:
-        """Return the size of the database in bytes, without its log."""
+        """Return the size of the database in bytes, without the write-ahead log."""
         pages = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
         return int(connection.exec_driver_sql(pages).scalar_one())
 

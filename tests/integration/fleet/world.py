@@ -20,7 +20,7 @@ from tests.integration.exporter.processes import KEY, ExporterProcess, until
 SERVICE = KEY.name
 _EVERY = 0.05  # seconds between two runs; 10 s by the probe's clock
 _BEGAN = 1_790_000_000.0
-# Each write of a finding in order: host of the exporter, and fencing number of the service's lease at that time.
+# Each write of a finding in order: host of the exporter, and fencing token of the service's lease at that time.
 AUDIT = """
 CREATE TABLE written (number bigserial PRIMARY KEY, host text, fence bigint);
 CREATE FUNCTION note() RETURNS trigger AS $$ BEGIN
@@ -206,7 +206,7 @@ def one_owner_at_a_time(postgres, url):
 
 
 def written(postgres, url):
-    """Return host and fencing number of each write of a finding since :data:`AUDIT`."""
+    """Return host and fencing token of each write of a finding since :data:`AUDIT`."""
     rows = postgres.sql("SELECT host, fence FROM written ORDER BY number", url).splitlines()
     return [(host, int(fence)) for host, fence in (row.split("|") for row in rows)]
 

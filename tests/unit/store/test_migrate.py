@@ -70,7 +70,7 @@ def test_older_tables_are_brought_up_to_date_with_all_that_is_in_them_and_newer_
     filled(location)
     newer("zone", "rack")
     if location.startswith("postgresql"):
-        assert "older InferCanary (schema 0001); upgrade them as their owner with `python" in (
+        assert "older InferCanary created the tables (schema 0001); upgrade them as their owner, with" in (
             refusal(location)
         )
     assert migrate.main([location]) == 0

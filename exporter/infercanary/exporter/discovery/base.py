@@ -1,4 +1,4 @@
-"""Containers with a probe, their request for polling, and the discovery that follows their source."""
+"""Containers with a probe, labels that request polling, and the discovery that follows a source of containers."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class Discovery:
             except Exception as error:  # an error of the source must not end the discovery
                 if self.up or not self.tried:
                     log.warning(
-                        "the source of containers does not answer; the containers known so far stay",
+                        "the source of containers does not answer; the last containers found are kept",
                         source=name,
                         error=printable(str(error) or type(error).__name__, 300, " "),
                     )
@@ -257,7 +257,7 @@ class Asking(NamedTuple):
     mistake: str
     """Empty if the request is correct."""
     notes: tuple[str, ...]
-    """A note on each unknown name with our prefix."""
+    """One message for each unknown name with our prefix."""
 
 
 def asking(kind: str, given: Mapping[str, str], names: Sequence[str]) -> Asking | None:

@@ -34,7 +34,9 @@ SILENT_SECONDS = 150.0
 PAUSE_SECONDS = 1.0
 """Pause between two watches, so that watches that end immediately do not flood the API server."""
 PAGE_PODS = 10
-"""Pods in a page. A pod has at most 1.5 MiB in etcd, and six times as much if JSON escapes each character."""
+"""Pods in a page, few enough for memory: a pod has up to 1.5 MiB in etcd, and six times as much if JSON escapes all
+characters.
+"""
 MAX_BYTES = 16 << 20
 """Maximum size of an event."""
 _FIXES = {

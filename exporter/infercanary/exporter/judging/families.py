@@ -251,8 +251,8 @@ _OF_CHANGE: _Table[Result] = {
         "gauge",
         "Change of a control since the upgrade: its time divided by its time before, minus 1.",
         ("canary", "control"),
-        reading="A control is the same work in every image, so the host or the limits changed. Missing if no control "
-        "changed.",
+        reading="A control is the same work in every image: if its time changed, the host or the limits changed. "
+        "Missing if no control changed.",
     ): lambda r: _labelled(r.causes.controls),
     Metric(
         "infercanary_shift_operator_seconds",

@@ -40,7 +40,7 @@ def take(store: Store, reports: Iterable[StartReport]) -> Counter[Metric]:
     except StoreAway:
         raise
     except Exception as error:
-        if len(ordered) > 1:  # find the report that cannot be stored by storing each report alone
+        if len(ordered) > 1:  # store each report alone, so that only the faulty report is lost
             return sum((take(store, [report]) for report in ordered), Counter())
         [report] = ordered
         log.error("runs not stored", service=str(report.generation.key), container=report.generation.container,

@@ -33,7 +33,7 @@ BASELINE_LOOKS = (12, LIVE.pool.full_baseline_runs)
 REMOVED_SECONDS = 7200.0
 """Seconds without a run after which a canary counts as removed, if other canaries of its service ran."""
 CANARIES = 64
-"""Largest number of canaries of a service. Without a limit, ever new names of canaries could fill the memory."""
+"""Largest number of canaries of a service, so that a probe with ever new names of canaries cannot fill the memory."""
 
 
 class SeenStart(NamedTuple):
@@ -106,7 +106,8 @@ class ServiceState:
         """Record a start with the latest facts about it: its image, environment and outputs."""
         known = self.newest.get(start.container, start)
         self.newest[start.container] = start
-        # Docker may report the image late, and a probe its output. Then judge at once, not at the next look.
+        # Docker may report the image late, and a probe may report its output late. If so, judge the canary at once and
+        # not only at the next look.
         if known.boot_id == start.boot_id and known != start:
             self.seen.clear()
 

@@ -88,8 +88,8 @@ def newest(starts: Sequence[Start]) -> list[Start]:
     """Reduce a sibling's starts to the newest runs and the needed fields, which limits the size of the cache.
 
     Returns:
-        Starts without environment, with runs that have only time, median and some tags. Starts without runs among
-        the newest are left out.
+        Starts without environment, whose runs have only time, median and some tags. Starts with none of the newest
+        runs are left out.
     """
     left, found = _MOST_RUNS, []
     for start in reversed(starts):
