@@ -77,7 +77,7 @@ async def fetch(
         cursor: The report contains only runs after this cursor; empty at first.
         timeout_seconds: Time limit for the whole answer.
         access: Credentials for the probe.
-        may_hold: Function that gets the size of the data received so far, and returns False if the size is too large.
+        may_hold: Called with the number of bytes received so far; returns False if these bytes are too many.
 
     Raises:
         PollError: No complete answer was received.

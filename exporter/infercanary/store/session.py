@@ -19,7 +19,7 @@ class Session:
 
     Args:
         database: Kind and location of the database.
-        reset: Function that is called after each new connection and after each failed transaction.
+        reset: Called after each new connection and after each failed transaction.
     """
 
     def __init__(self, database: Database, reset: Callable[[], None] = lambda: None) -> None:

@@ -137,9 +137,9 @@ class Store:
             canary: Name of the canary.
             container: Only starts of this container; None for all containers.
             since: Only starts from this Unix time on.
-            most_bytes: Limit of the bytes of starts, and of the bytes of runs, for a judgement. Only the starts that a
-                judgement needs are read (:func:`.reading.to_judge`). Beyond the limit, the oldest starts and the middle
-                runs of long starts are left out. None for all starts and runs.
+            most_bytes: Limit for one judgement, separate for starts and for runs. Only the starts that a judgement needs
+                are read (:func:`.reading.to_judge`). Beyond the limit, the oldest starts and the middle runs of long
+                starts are left out. None for all starts and runs.
 
         Returns:
             Starts with their samples, both in order of time. Starts at the same time are ordered by container.

@@ -118,7 +118,7 @@ def judge_canary(
         starts: Starts of the canary's service with its runs, in order of time.
         siblings: Starts of other services on the same hosts.
         policy: Thresholds of the judge.
-        due: Judgements that are due. Other verdicts are copied from ``before``, if that is about the same upgrade.
+        due: Judgements that are due. If ``before`` is about the same upgrade, other verdicts are copied from it.
         selection: Result of :func:`~infercanary.judge.upgrade.select` for ``starts``, if already computed.
     """
     judge, selection = Judge(policy), selection or select(starts)
