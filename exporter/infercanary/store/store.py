@@ -137,7 +137,7 @@ class Store:
             canary: Name of the canary.
             container: Only starts of this container; None for all containers.
             since: Only starts from this Unix time on.
-            most_bytes: Limit for one judgement, separate for starts and for runs. Only the starts that a judgement needs
+            most_bytes: Limit for one judgement, for starts and runs separately. Only the starts that a judgement needs
                 are read (:func:`.reading.to_judge`). Beyond the limit, the oldest starts and the middle runs of long
                 starts are left out. None for all starts and runs.
 
