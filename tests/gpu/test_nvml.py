@@ -143,7 +143,7 @@ def series(text):
 def test_golden(sample, state):
     """The same GPU model has the same series. The values in the file are only for readers."""
     if len(visible_gpus()) != 1:
-        pytest.skip("several GPUs: golden files are of one")
+        pytest.skip("several GPUs: a golden file is for one GPU")
     with load() if state == "loaded" else nullcontext():
         time.sleep(2)  # utilization covers at most the last second
         families = sample()

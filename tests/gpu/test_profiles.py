@@ -29,7 +29,7 @@ def opened(mode="eager"):
 def profiled(target):
     profile = target.profile(5)
     if profile.state == "no_cupti":
-        pytest.skip("CUPTI is refused here: no kernel was timed")
+        pytest.skip("CUPTI is not permitted here: no kernel was timed")
     assert is_sound(profile)
     return profile
 
@@ -71,7 +71,7 @@ def test_where_cupti_refuses_operators_are_shown_and_the_state_says_so(tmp_path)
     """The library's own CUPTI functions refuse, like a driver that lets only an administrator profile."""
     compiler = shutil.which("cc")
     if compiler is None:
-        pytest.skip("no C compiler: the library that refuses cannot be built")
+        pytest.skip("no C compiler for the library that refuses CUPTI")
     (tmp_path / "refusing.c").write_text(REFUSING)
     library = tmp_path / "refusing.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "refusing.c"], check=True)

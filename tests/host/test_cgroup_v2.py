@@ -49,7 +49,7 @@ def checked(command, seconds, **environment):
 def said(tmp_path_factory):
     """Boot the host, and return the JSON objects that the guest printed."""
     if os.geteuid() != 0 or not shutil.which("apt-get"):
-        pytest.skip("a host is made by root on Debian 12")
+        pytest.skip("making the host needs root on Debian 12")
     site = tmp_path_factory.mktemp("host") / "site"
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     wheels = site.with_name("wheels")

@@ -151,7 +151,7 @@ def run(commands, tree):
 
 def write(step, path):
     if step.verb == "Write":
-        assert not path.exists(), f"{step.path} is there already"
+        assert not path.exists(), f"{step.path} already exists"
         path.write_text(step.text, encoding="utf-8")
         return
     before = path.read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from workloads import NEW, OLD, container, deployment, namespace, pod
 
 pytestmark = [
     pytest.mark.campaign,
-    pytest.mark.skipif(bool(GIVEN), reason="its nodes' folders are not at hand"),
+    pytest.mark.skipif(bool(GIVEN), reason="the folders of a given cluster's nodes are not accessible"),
 ]
 
 NAME = "kept"

@@ -9,7 +9,7 @@ from workloads import container, deployment, pod
 
 pytestmark = [
     pytest.mark.campaign,
-    pytest.mark.skipif(bool(GIVEN), reason="whose parts may be stopped is not known of a given cluster"),
+    pytest.mark.skipif(bool(GIVEN), reason="a given cluster may not permit stopping its parts"),
 ]
 NODE, STEADY = "node-2", '{service="steady"}'
 OUTAGE_SECONDS = 180
@@ -31,7 +31,7 @@ class Steady:
 
     def is_polled_on(self):
         before = self.runs()
-        eventually("that it is polled on", 30, lambda: self.runs() > before)
+        eventually("further polls", 30, lambda: self.runs() > before)
 
     def discovery(self):
         [(_, up)] = self.prometheus.query(f'infercanary_discovery_up{{instance="{NODE}"}}')
@@ -60,23 +60,23 @@ def test_a_kubelet_that_is_stopped(cluster, steady):
     try:
         eventually("the node is not ready", 120, lambda: ready(cluster.get("node", NODE)) == "Unknown")
         of_pod = lambda: ready(cluster.pods("ml", "app=steady")[0])  # noqa: E731
-        eventually("that its pod is said not to be ready", 30, lambda: of_pod() != "True")
+        eventually("the pod is not ready", 30, lambda: of_pod() != "True")
         steady.is_polled_on()
         assert steady.discovery() == 1
     finally:
         run(SCRIPT, "start", "kubelet-2")
-    eventually("the node", 60, lambda: ready(cluster.get("node", NODE)) == "True")
+    eventually("the node is ready", 60, lambda: ready(cluster.get("node", NODE)) == "True")
 
 
 def test_an_api_server_that_is_stopped(cluster, steady):
     run(SCRIPT, "stop", "kube-apiserver")
     try:
-        eventually("that it is known", 60, lambda: steady.discovery() == 0)
+        eventually("the outage is known", 60, lambda: steady.discovery() == 0)
         time.sleep(OUTAGE_SECONDS)  # duration of the outage
         steady.is_polled_on()
     finally:
         run(SCRIPT, "start", "apiserver")
-    eventually("the API server again", 90, lambda: steady.discovery() == 1)
+    eventually("the API server answers again", 90, lambda: steady.discovery() == 1)
     cluster.apply(deployment("later", pod(container(), nodes=(2,))))
     later = 'infercanary_up{service="later"} == 1'
-    eventually("a pod that came later", 90, lambda: steady.prometheus.query(later))
+    eventually("a later pod is found", 90, lambda: steady.prometheus.query(later))

@@ -26,7 +26,7 @@ def test_a_setting_that_is_wrong_is_refused_and_changes_nothing(cluster, install
 def test_an_upgrade_and_a_rollback(cluster, installed):
     cluster.helm("upgrade", RELEASE, *CHART, "--set-string", "podAnnotations.round=second")
     assert round_of(cluster) == "second"
-    eventually("each exporter", 60, lambda: len(installed.query("infercanary_discovery_up == 1")) == 3)
+    eventually("each exporter is up", 60, lambda: len(installed.query("infercanary_discovery_up == 1")) == 3)
     cluster.helm("rollback", RELEASE, "1", "--namespace", NAMESPACE)
     assert round_of(cluster) == "first"
 

@@ -19,7 +19,7 @@ from workloads import NEW, OLD, REBUILT, container, deployment, namespace, pod
 
 pytestmark = [
     pytest.mark.campaign,
-    pytest.mark.skipif(bool(GIVEN), reason="the controllers would be its own"),
+    pytest.mark.skipif(bool(GIVEN), reason="a given cluster needs its own controllers"),
 ]
 
 GATE = "gate"
@@ -204,7 +204,7 @@ class Flagger(Controller):
 
     def begin(self, name):
         super().begin(name)
-        eventually("its primary", 900, lambda: self.phase(name) == "Initialized")
+        eventually("the primary is ready", 900, lambda: self.phase(name) == "Initialized")
         self.exporter.has_baseline(self.name, name, REPLICAS)
 
     def phase(self, name):
@@ -232,8 +232,8 @@ def controller(request, cluster, exporter):
 def test_a_slower_image_is_undone_and_the_old_one_stays(controller):
     controller.begin("slow")
     controller.set_image("slow", NEW)
-    eventually("an end", VERDICT_SECONDS, lambda: controller.phase("slow") == "Failed")
-    eventually("the old image alone", 60, lambda: controller.images("slow") == {OLD})
+    eventually("the rollout failed", VERDICT_SECONDS, lambda: controller.phase("slow") == "Failed")
+    eventually("only the old image runs", 60, lambda: controller.images("slow") == {OLD})
 
 
 def test_an_identical_rebuild_waits_and_is_promoted_by_itself(controller):
@@ -241,10 +241,12 @@ def test_an_identical_rebuild_waits_and_is_promoted_by_itself(controller):
     for _ in range(EARLIER_STARTS):
         controller.start_again("rebuilt")
     controller.set_image("rebuilt", REBUILT)
-    eventually("that it waits", 900, lambda: controller.waits("rebuilt"))
+    eventually("the controller waits", 900, lambda: controller.waits("rebuilt"))
     assert OLD in controller.images("rebuilt")
-    eventually("its promotion", VERDICT_SECONDS, lambda: controller.phase("rebuilt") == controller.promoted)
-    eventually("the new image alone", 120, lambda: controller.images("rebuilt") == {REBUILT})
+    eventually(
+        "the rollout is promoted", VERDICT_SECONDS, lambda: controller.phase("rebuilt") == controller.promoted
+    )
+    eventually("only the new image runs", 120, lambda: controller.images("rebuilt") == {REBUILT})
 
 
 def test_nothing_is_promoted_while_the_exporter_is_down(controller):
@@ -252,7 +254,7 @@ def test_nothing_is_promoted_while_the_exporter_is_down(controller):
     controller.exporter.move("away")
     try:
         controller.set_image("silent", REBUILT)
-        eventually("that it waits", 900, lambda: controller.waits("silent"))
+        eventually("the controller waits", 900, lambda: controller.waits("silent"))
         time.sleep(150)  # several intervals; the controller asks in each
         assert controller.waits("silent") and controller.phase("silent") != controller.promoted
         assert OLD in controller.images("silent")

@@ -11,7 +11,7 @@ from harness import ROOT
 NAMES = (pytest.param("argo-rollouts", marks=pytest.mark.campaign), "flagger")
 
 
-@pytest.mark.skipif(bool(GIVEN), reason="the kinds would be added to it")
+@pytest.mark.skipif(bool(GIVEN), reason="the test would add kinds to a given cluster")
 @pytest.mark.parametrize("name", NAMES)
 def test_each_is_by_its_schema(cluster, name):
     added = subprocess.run([SCRIPT, "kinds", name], capture_output=True, text=True, timeout=60, check=False)

@@ -145,12 +145,12 @@ def upgrade(cluster, prometheus, rows):
         return len(found) >= pods and min(count for _, count in found) >= BASELINE_RUNS
 
     cluster.apply(*before)
-    eventually("a baseline of each", 180, has_baseline)
+    eventually("a baseline of each service", 180, has_baseline)
     cluster.apply(*(row.after for row in rows if row.after))
     # Roll back when the new image has enough runs for a comparison.
     new = 'and on (pod) infercanary_container_info{image=~".+:new"}'
     undone = f'(infercanary_runs_total{{outcome="ok",service="undone"}} {new}) >= 12'
-    eventually("runs of the image that is undone", 120, lambda: prometheus.query(undone))
+    eventually("runs of the image to roll back", 120, lambda: prometheus.query(undone))
     cluster.kubectl("rollout", "undo", "deployment/undone", "--namespace", "ml")
 
 

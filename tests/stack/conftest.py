@@ -127,10 +127,10 @@ def judged(stack, upgrade):
     eventually("the verdict", 400, lambda: stack.value("infercanary_verdict", **regressed) == 1)
     stack.alert("InferCanaryImageRegressed", "classify")
     minute = 'sum_over_time(infercanary_verdict{service="classify", measure="latency", verdict="regressed"}[1m]) > 2'
-    eventually("Prometheus has it", 60, lambda: stack.query(minute))
+    eventually("Prometheus has the verdict", 60, lambda: stack.query(minute))
     still = 'infercanary_verdict{service="classify", measure="latency", verdict="regressed"} == 1'
     measured = 'infercanary_shift_ratio{service="classify", measure="host_memory"}'
-    eventually("and that of the memory", 120, lambda: stack.query(measured) and stack.query(still))
+    eventually("the verdict on the memory", 120, lambda: stack.query(measured) and stack.query(still))
     return upgrade - 60, time.time()
 
 

@@ -63,7 +63,7 @@ def test_the_whole_exposition_is_well_formed(stack):
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not on PATH; it comes with Prometheus")
     eventually(
-        "both have run",
+        "both canaries have run",
         120,
         lambda: (
             {labels["service"] for labels, _ in stack.samples("infercanary_latency_seconds_count")}

@@ -50,12 +50,24 @@ def fleet(stack):
 
 @pytest.mark.campaign  # tests/integration/fleet has these cases with processes; this test is for the Compose profile
 def test_each_service_has_one_judge_and_another_takes_over(stack, fleet):
-    eventually("one on the first host's service", 180, lambda: fleet.publishers("rank") == ["fleet-host-1"])
-    eventually("one on the second host's", 180, lambda: fleet.publishers("tag") == ["fleet-host-2"])
-    eventually("one on the service of both hosts", 120, lambda: len(fleet.publishers("embed")) == 1)
+    eventually(
+        "one publisher for the first host's service",
+        180,
+        lambda: fleet.publishers("rank") == ["fleet-host-1"],
+    )
+    eventually(
+        "one publisher for the second host's service",
+        180,
+        lambda: fleet.publishers("tag") == ["fleet-host-2"],
+    )
+    eventually(
+        "one publisher for the service on both hosts", 120, lambda: len(fleet.publishers("embed")) == 1
+    )
     up = 'up{job="infercanary", instance=~"fleet-.*"} == 1'
-    eventually("both are scraped", 90, lambda: {ls["instance"] for ls, _ in stack.query(up)} == {*HOSTS})
-    eventually("so are their verdicts", 60, lambda: len(stack.query(JUDGES)) == 3)
+    eventually(
+        "both exporters are scraped", 90, lambda: {ls["instance"] for ls, _ in stack.query(up)} == {*HOSTS}
+    )
+    eventually("their verdicts are scraped", 60, lambda: len(stack.query(JUDGES)) == 3)
 
     secret = (ROOT / "examples/fleet/password").read_text().strip()
     names = [*HOSTS, "fleet-database"]
@@ -66,15 +78,15 @@ def test_each_service_has_one_judge_and_another_takes_over(stack, fleet):
     [other] = HOSTS.keys() - {judge}
     compose("kill", judge)
     # The lease ends after 20 s, and an exporter renews every 5 s. The rest of the time is for a slow machine.
-    eventually("the other one judges", 60, lambda: fleet.publishers("embed") == [other])
+    eventually("the other exporter judges", 60, lambda: fleet.publishers("embed") == [other])
     series = f'infercanary_verdict{{service="embed", instance="{other}"}}'
-    eventually("the verdict goes on in Prometheus", 30, lambda: stack.query(series))
+    eventually("the verdict continues in Prometheus", 30, lambda: stack.query(series))
 
     compose("--profile", "fleet", "up", "--detach", "--no-build", "--no-deps", "--wait", judge)
     before = fleet.runs()
-    eventually("more of each start is stored", 90, lambda: all(map(operator.lt, before, fleet.runs())))
+    eventually("more runs of each start are stored", 90, lambda: all(map(operator.lt, before, fleet.runs())))
     runs = fleet.runs()
     assert len(runs) == 4, "one start for each container, although two exporters store"
-    assert all(stored == last - first + 1 for first, last, stored in runs), f"one is missing: {runs}"
+    assert all(stored == last - first + 1 for first, last, stored in runs), f"a run is missing: {runs}"
     at_once = stack.query(f"max_over_time({JUDGES}[5m:1s])")
     assert {labels["service"]: most for labels, most in at_once} == {"embed": 1, "rank": 1, "tag": 1}

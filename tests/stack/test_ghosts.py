@@ -207,7 +207,7 @@ def test_an_identical_rebuild(ghosts):
     before = stack.starts("steady")
     for name in REPLICAS:
         run("docker", "restart", "--time", "2", f"{PROJECT}-{name}")
-    eventually("the exporter has seen all restart", 60, lambda: len(stack.starts("steady") - before) == 3)
+    eventually("the exporter has seen all restarts", 60, lambda: len(stack.starts("steady") - before) == 3)
     stack.runs("steady", 26)
     start(REBUILT)
     eventually("a verdict", 120, lambda: stack.verdicts("steady") == {"equivalent"})

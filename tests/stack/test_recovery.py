@@ -18,7 +18,9 @@ def test_removed_then_recreated_with_another_image(stack):
     [(before, _)] = stack.samples("infercanary_container_info", service=service)
 
     run("docker", "rm", "--force", name)
-    eventually("it is not polled", 30, lambda: not stack.samples("infercanary_up", service=service))
+    eventually(
+        "the container is not polled", 30, lambda: not stack.samples("infercanary_up", service=service)
+    )
 
     def left():
         """Return the exporter's lines about the container; lines of its verdict disappear at the next
@@ -28,14 +30,14 @@ def test_removed_then_recreated_with_another_image(stack):
         return [line for line in text.splitlines() if f'container="{name}"' in line]
 
     try:
-        eventually("its series are gone", 120, lambda: not left())
+        eventually("the container's series are gone", 120, lambda: not left())
     finally:
         print(*left()[:20], sep="\n")
     assert stack.value("infercanary_up", service="classify") == 1
 
     build("infercanary-example:next", "FROM infercanary-example:dev\nENV UPGRADED=1\n")
     compose("up", "--detach", "--no-build", "--no-deps", "--wait", service, EXAMPLE_TAG="next")
-    eventually("it is up again", 30, lambda: stack.value("infercanary_up", service=service) == 1)
+    eventually("the container is up again", 30, lambda: stack.value("infercanary_up", service=service) == 1)
     [(after, _)] = stack.samples("infercanary_container_info", service=service)
     assert after["container"] == before["container"]
     assert after["image"] == "infercanary-example:next"
@@ -44,7 +46,7 @@ def test_removed_then_recreated_with_another_image(stack):
     # The probe's counters begin at 0; for Prometheus it is the same series with a reset.
     assert (stack.value(count, service=service) or 0) < counted
     resets = f'resets({count}{{container="{name}"}}[15m]) > 0'
-    eventually("the series goes on in Prometheus", 120, lambda: stack.query(resets))
+    eventually("the series continues in Prometheus", 120, lambda: stack.query(resets))
 
 
 @pytest.mark.campaign
@@ -84,11 +86,11 @@ def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack, regis
     try:
         first = push(1)
         start()
-        eventually("the digest that the registry gave", 60, lambda: shown(first))
+        eventually("the first digest", 60, lambda: shown(first))
         second = push(2)
         assert second != first
         start()
-        eventually("the next one's", 60, lambda: shown(second))
+        eventually("the next digest", 60, lambda: shown(second))
     finally:
         remove(name)
         run("docker", "rmi", "--force", reference)
@@ -120,7 +122,7 @@ def test_everything_comes_back_and_nothing_is_counted_twice(stack):
         high = counts(stack.probe_report("classify"))
         return shown is not None and before <= shown <= high and shown >= low - 10
 
-    eventually("the exporter counts what the probe counts", 90, exact)
+    eventually("the counts of exporter and probe agree", 90, exact)
     eventually("discovery works", 60, lambda: stack.value("infercanary_discovery_up") == 1)
     eventually(
         "Prometheus scrapes the exporter and both probes are up",

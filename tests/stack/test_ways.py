@@ -169,7 +169,11 @@ def test_alone_in_a_container_it_runs_hardened_and_ends_cleanly(stack, start, se
     assert run("docker", "exec", name, "id", "--user").strip() == "10001"
     assert stop(name) == 0
     assert "Traceback" not in logs(name)
-    eventually("it has no series any more", 20, lambda: not stack.samples("infercanary_up", container=name))
+    eventually(
+        "the container has no series any more",
+        20,
+        lambda: not stack.samples("infercanary_up", container=name),
+    )
 
 
 @pytest.mark.campaign  # tests/integration/exporter has the socket with processes
@@ -196,7 +200,7 @@ def test_a_socket_on_a_shared_volume_needs_no_network(stack, sockets, start, set
     assert [labels["container"] for labels, up in seen.samples("infercanary_up") if up] == [name]
 
     run("docker", "kill", name)  # the socket's file stays
-    eventually("it is gone", 20, lambda: not seen.value("infercanary_up", container=name))
+    eventually("the container is gone", 20, lambda: not seen.value("infercanary_up", container=name))
     run("docker", "start", name)
     comes_up(seen, name)
     assert stop(name) == 0
@@ -231,7 +235,7 @@ def test_a_sidecar_and_the_upgrade_of_what_it_watches(stack, start, settings, si
     assert inspect(name)["Config"]["User"] == "10003"
     eventually("a baseline", 60, lambda: counted() > 14)
     run("docker", "rm", "--force", server)
-    eventually("it is not polled", 20, lambda: stack.value("infercanary_up", container=name) == 0)
+    eventually("the container is not polled", 20, lambda: stack.value("infercanary_up", container=name) == 0)
     tag = "infercanary-search:next"
     build(tag, f"FROM {PLAIN}\nENV NEXT=1\n")
     try:
@@ -240,7 +244,7 @@ def test_a_sidecar_and_the_upgrade_of_what_it_watches(stack, start, settings, si
         )
         assert identity(tag)["image_id"] != info["image_id"]
         eventually(
-            "the judge knows of an upgrade",
+            "the judge has found an upgrade",
             90,
             lambda: stack.samples("infercanary_upgrade_timestamp_seconds", container=name),
         )

@@ -62,7 +62,7 @@ class Cluster:
             for node in self.get("nodes")["items"]
             if all(taint["effect"] == "PreferNoSchedule" for taint in node["spec"].get("taints", ()))
         )
-        assert len(names) >= 3, f"{names} are the nodes on which pods run; the tests need three"
+        assert len(names) >= 3, f"{names}: the tests need three nodes that run pods"
         return names[:3]
 
     def kubectl(self, *arguments: str, text: str | None = None, seconds: float = 120) -> str:

@@ -32,6 +32,6 @@ def in_a_pid_namespace(shell: str, code: str) -> str:
     """
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
     if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True).returncode:
-        pytest.skip("PID namespaces need rights that are not here")
+        pytest.skip("PID namespaces need more rights here")
     command = [*unshare, "sh", "-c", shell, sys.executable, code]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout

@@ -9,7 +9,7 @@ import pytest
 
 LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 needs_faketime = pytest.mark.skipif(
-    LIBRARY is None, reason="a clock that is set needs libfaketime: apt-get install libfaketime"
+    LIBRARY is None, reason="setting a clock needs libfaketime: apt-get install libfaketime"
 )
 
 

@@ -163,7 +163,7 @@ def test_links_lead_somewhere(page):
         assert target.exists(), f"{link}: no such file"
         assert target.resolve().is_relative_to(ROOT), f"{link}: outside of the repository"
         if anchor:
-            assert anchor in _anchors(target), f"{link}: no such heading there"
+            assert anchor in _anchors(target), f"{link}: no such heading"
 
 
 # Kinds of pages -----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ def tracked():
             ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
         )
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("git does not know this folder")
+        pytest.skip("this folder is not a git repository")
     return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 
 

@@ -17,7 +17,7 @@ A_READERS = "search"
 """A service in the reader's stack."""
 
 
-@pytest.mark.skipif(not shutil.which("helm") and not os.environ.get("CI"), reason="no helm")
+@pytest.mark.skipif(not shutil.which("helm") and not os.environ.get("CI"), reason="needs helm")
 @for_each([line for line in commands("helm") if "charts/infercanary" in line[1]], lambda line: line[0])
 def test_the_chart_takes_each_value(line):
     words = [word for word in line[1][1:] if word != "--reuse-values"]

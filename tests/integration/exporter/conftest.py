@@ -97,7 +97,7 @@ async def eventually(condition, seconds=15.0):
     """Wait until ``condition`` returns a true value, and return this value."""
     deadline = time.monotonic() + seconds
     while not (result := await condition()):
-        assert time.monotonic() < deadline, f"not in {seconds} s"
+        assert time.monotonic() < deadline, f"the condition is not met after {seconds} s"
         await asyncio.sleep(0.03)
     return result
 

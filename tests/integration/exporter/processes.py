@@ -49,7 +49,7 @@ def until(condition, seconds=300.0):
     """Wait until a condition is true."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"not in {seconds} s"
+        assert time.monotonic() < deadline, f"the condition is not met after {seconds} s"
         time.sleep(0.05)
 
 

@@ -247,7 +247,7 @@ async def test_a_version_that_the_server_has_forgotten_means_to_list_again(api, 
     assert len(follower.failures) == 2 and "too old" in str(follower.failures[1])
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for the certificate")
 async def test_only_a_server_whose_certificate_is_trusted_gets_the_token(tmp_path):
     own = certificate(tmp_path, "api")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

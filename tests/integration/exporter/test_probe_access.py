@@ -20,7 +20,7 @@ from infercanary.probe.serve import ReportServer
 from tests.integration.exporter.processes import certificate
 from tests.scenarios import scenarios
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for the certificates")
 
 Serves = Callable[[Access], ReportServer]
 

@@ -8,7 +8,7 @@ from tests.integration.fleet.world import Probe, served
 CLOCK = """
 import os, sys, threading, time
 
-# While there is the file `faults`, a thread's clock is one past the year 2262, as Python reads it.
+# While the file `faults` exists, one thread's clock fails like a clock past the year 2262.
 faults = sys.argv.pop(1)
 
 def past_2262(real):

@@ -22,7 +22,7 @@ from infercanary.exporter import web
 from tests.integration.exporter.processes import ExporterProcess, certificate, until
 from tests.scenarios import scenarios
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for the certificates")
 
 # The error of a refused connection depends on which side closes first.
 REFUSED = (urllib.error.URLError, ConnectionError, ssl.SSLError, http.client.HTTPException)

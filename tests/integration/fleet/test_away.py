@@ -160,7 +160,7 @@ class Server:
 @pytest.fixture
 def server(postgres, tmp_path):
     if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificates")
+        pytest.skip("needs openssl for the certificates")
     yield Server(postgres, tmp_path)
     postgres.sql("ALTER SYSTEM RESET ALL")
     reload(postgres)

@@ -26,7 +26,7 @@ def started():
         targets.extend(canaries.values())
         probe.start()
         if settings.get("listen", "").startswith(("unix:", "127.0.0.1:0")) or "listen" not in settings:
-            until(lambda: probe.address, "it does not listen")
+            until(lambda: probe.address, "the probe does not listen")
         return probe
 
     yield start

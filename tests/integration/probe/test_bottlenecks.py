@@ -31,7 +31,7 @@ LEAST_SLOWER = 1 + 2 * FILES.decide.smallest_effect
 pytestmark = [
     pytest.mark.quiet,
     pytest.mark.campaign,
-    pytest.mark.skipif(len(CPUS) < 2, reason="a neighbour needs a CPU of its own"),
+    pytest.mark.skipif(len(CPUS) < 2, reason="a neighbour needs a separate CPU"),
 ]
 
 
@@ -102,14 +102,12 @@ def test_it_is_named(made, trial, folder):
 def skip_without_a_cause(trouble, folder, named):
     """Skip if the trouble has no effect here: other load uses the bandwidth, or the disk's content is in memory."""
     if trouble.canary == "read" and (share := waiting_for_disk(folder / "weights")) < 0.75:
-        pytest.skip(f"no cause to name: {share:.0%} of a read from this disk is waiting for it")
+        pytest.skip(f"no cause to name: {share:.0%} of a read from this disk is wait")
     if trouble.canary == "copy" and named == "unknown":
-        pytest.skip(
-            "the bandwidth here changes as much as what was made: the judge knows no cause, and says so"
-        )
+        pytest.skip("the bandwidth here varies as much as the trouble: the judge reports no cause")
     if trouble.canary == "copy" and (ratio := copies_beside(trouble.beside)) < LEAST_SLOWER:
         pytest.skip(
-            f"no cause to name: copies on the other CPUs make a copy here take {ratio:.3f} times as long"
+            f"no cause to name: beside copies on the other CPUs, a copy takes only {ratio:.3f} times as long"
         )
 
 

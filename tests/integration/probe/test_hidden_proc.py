@@ -26,7 +26,7 @@ def test_the_samplers_show_what_they_may_see():
     if os.geteuid() != 0:
         pytest.skip("needs root, for a mount of /proc")
     if not shutil.which("unshare") or not shutil.which("setpriv"):
-        pytest.skip("no unshare here")
+        pytest.skip("needs unshare and setpriv")
     # A process in group 0 sees all processes in spite of hidepid, so the probe gets another group.
     others = "setpriv --reuid 65534 --clear-groups tail -f /dev/null & "
     command = (

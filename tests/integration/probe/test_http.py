@@ -81,7 +81,7 @@ def test_paths_and_methods(server):
         with connect(server) as client:
             client.sendall(f"{asked} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
             assert b" 404 " in client.makefile("rb").readline()
-    until(lambda: server.cpu_seconds > 0, "its CPU time is reported")
+    until(lambda: server.cpu_seconds > 0, "the CPU time is reported")
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_headers_take_no_memory(process):
 def test_as_many_wait_as_come_again_in_a_storm(process, calls):
     """1,000 callers connect at once while the server is stopped. No caller, and no exporter, must retry."""
     if int(Path("/proc/sys/net/core/somaxconn").read_text()) < 1024:
-        pytest.skip("the kernel lets fewer wait")
+        pytest.skip("the kernel's limit of waiting connections is lower")
     started, url = process
     started.send_signal(signal.SIGSTOP)
     address = ("127.0.0.1", int(url.rpartition(":")[2]))

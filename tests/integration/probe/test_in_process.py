@@ -71,7 +71,10 @@ def test_as_a_context_manager():
     with Probe({"a": Scripted()}, listen="127.0.0.1:0", **settings) as probe:
         until(lambda: probe.address and fetch(probe.address).runs("a", "ok"))
         # Between runs the thread ends. A thread that used OpenMP keeps its pool, which slows the server.
-        until(lambda: all(thread.name != "infercanary-a" for thread in threading.enumerate()), "it rests")
+        until(
+            lambda: all(thread.name != "infercanary-a" for thread in threading.enumerate()),
+            "the canary's thread still runs",
+        )
     assert until(lambda: not probe_threads()) is True
 
 

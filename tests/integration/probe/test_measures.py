@@ -91,7 +91,7 @@ SERVER = (
 @pytest.mark.parametrize("is_beside", [True, False], ids=["in its container", "outside"])
 def test_the_memory_of_a_server_in_the_same_container(tmp_path, is_beside):
     if not shutil.which("unshare") or subprocess.run([*NAMESPACE, "true"]).returncode:
-        pytest.skip("PID namespaces need rights that are not here")
+        pytest.skip("PID namespaces need more rights here")
 
     def memory_of(held, group):
         port = free_port()

@@ -176,7 +176,7 @@ def test_what_a_server_takes_later_is_given_to_it(group, tmp_path, inside):
         probe.ran("large")
         first = probe.ran("small")
         tenant.take()
-        probe.until(lambda seen: seen.state("large") == "out_of_memory", "it did not give way")
+        probe.until(lambda seen: seen.state("large") == "out_of_memory", "the large canary was not closed")
         last = probe.ran("small", first.runs("small", "ok") + 3 if inside else 1)
     assert (last.report.boot_id == first.report.boot_id) == inside
     [logged] = probe.lines("closed to free")

@@ -377,7 +377,7 @@ def test_a_scenario(ask, lines):
         number, _, unit = more.rstrip(")").partition(" ")
         for repeat in range(int(number) if unit == "times" else 1):
             if unit == "it answers":
-                found = until(lambda: (sample := ask())["success"] and sample, "it does not come back")
+                found = until(lambda: (sample := ask())["success"] and sample, "the sampler does not recover")
             else:
                 found = ask(script, minutes=int(number) if unit == "minutes" else 0)
             is_new = any(line.startswith("said") for line in expected) and not repeat
@@ -577,4 +577,4 @@ def test_containers_on_one_gpu_by_its_uuid(usual, tmp_path):
             return {*re.findall(SHARED, text, re.MULTILINE)}
 
         wanted = {("first", "GPU-0", "1.0"), ("second", "GPU-0", "1.0"), ("far", "GPU-9", "0.0")}
-        until(lambda: shown() == wanted, "it shows something else")
+        until(lambda: shown() == wanted, "the exporter shows something else")

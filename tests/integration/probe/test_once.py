@@ -110,7 +110,7 @@ def test_a_signal_ends_it_promptly_and_it_prints_no_report(tmp_path, number, met
     """A report would look as if every canary had run."""
     command = [*PROBE, "--once"]
     with ProbeProcess(tmp_path, f"{{c: {scripted(**{method: 'hang'})}}}", command=command) as probe:
-        until(lambda: text in probe.output(), "it does not say what it does")
+        until(lambda: text in probe.output(), "the output does not show the step")
         time.sleep(seconds)
         assert probe.end(number) == 128 + number
     assert "InferCanary: one run" not in probe.output()

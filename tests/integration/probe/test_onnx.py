@@ -58,7 +58,7 @@ def test_torch_and_onnx_side_by_side_agree_and_by_leave_one_that_asks_for_cuda_r
     )
     # On a busy machine, engine threads that wait for each other use CPU time.
     with ProbeProcess(tmp_path, canaries, modules=tmp_path, environment={"OMP_NUM_THREADS": "1"}) as probe:
-        seen = probe.until(lambda s: len(s.report.outputs) == 2, "they did not both become steady")
+        seen = probe.until(lambda s: len(s.report.outputs) == 2, "a canary did not become steady")
         assert probe.end() == 0
     ours, theirs = (seen.report.outputs[name] for name in ("in_onnx", "in_torch"))
     assert len(ours) == len(theirs) > 30

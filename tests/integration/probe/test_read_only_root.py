@@ -43,7 +43,7 @@ probes: [{{url: "http://127.0.0.1:{probe}", service: search, container: search-1
 @pytest.mark.root
 def test_probe_and_exporter_on_a_read_only_root_without_a_home(tmp_path):
     if os.geteuid() != 0 or not shutil.which("unshare"):
-        pytest.skip("needs root, for mounts of its own")
+        pytest.skip("needs root for separate mounts")
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         probe, exporter = (each.getsockname()[1] for each in (one, other))
     files = {
@@ -64,7 +64,7 @@ def test_probe_and_exporter_on_a_read_only_root_without_a_home(tmp_path):
         def is_up():
             """Return True if the exporter has read the probe's report with runs."""
             if process.poll() == 77:
-                pytest.skip(f"no mounts of its own here: {(tmp_path / 'log').read_text()}")
+                pytest.skip(f"separate mounts are not permitted here: {(tmp_path / 'log').read_text()}")
             assert process.poll() is None, (tmp_path / "log").read_text()
             with suppress(OSError):  # not up yet
                 seen = fetch(f"http://127.0.0.1:{probe}")

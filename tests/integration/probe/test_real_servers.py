@@ -112,9 +112,9 @@ def triton(tmp_path_factory):
     The backend was built before numpy 2, with which every output is empty (the canary reports this).
     """
     if sys.version_info >= (3, 13):
-        pytest.skip("the numpy that Triton's Python backend needs is not made for this Python")
+        pytest.skip("Triton's Python backend needs a numpy that does not exist for this Python")
     if sys.platform != "linux":
-        pytest.skip("Triton is there for Linux only")
+        pytest.skip("Triton exists only for Linux")
     made = environment("triton")
     packages = next(made.glob("lib/python*/site-packages"))
     home = packages / "pytriton/tritonserver"

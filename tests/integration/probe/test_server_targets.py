@@ -94,7 +94,7 @@ def test_an_address_from_which_nothing_comes_back_leaves_time_for_the_next(serve
 
 def certificate(folder):
     if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificate")
+        pytest.skip("needs openssl for the certificate")
     command = (
         "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
     )

@@ -152,25 +152,25 @@ def test_an_upgrade_is_one_notification_for_each_service_and_severity_and_troubl
 
 # Alert | inhibited alerts | other alerts that are sent
 INHIBITED = """
-# A service that drifts on another host does so for another reason.
+# A drift on another host has another cause.
 GpuThrottled container gpu=0 | DriftWithoutUpgrade container canary=resnet | OutputChanged canary; \
 MeasureRegressed canary measure=cold_start_load service=another; \
 DriftWithoutUpgrade container canary=resnet instance=node-2
-# What the host explains is no verdict of these: the judge has separated the two, and took waiting out.
+# These verdicts are not explained by the host: the judge has subtracted host slowdown and CPU wait.
 SharedCores container |  | ImageRegressed canary severity=warning; RegressionUnexplained canary severity=warning; \
 MeasureRegressed canary measure=cold_start_load; DriftWithoutUpgrade container canary=resnet
 GpuFailing container severity=critical reason=lost | ImageRegressed canary severity=critical; \
 GpuThrottled container gpu=0; CanaryFailing container severity=critical canary=resnet | CudaMissing canary
-# What the host explains of a start, and not of the memory that an image takes.
+# The host may explain a slow start, but not an image's memory.
 HostRegressed canary since=upgrade | MeasureRegressed canary measure=cold_start_load; \
 DriftWithoutUpgrade container canary=resnet | ImageRegressed canary severity=warning; \
 MeasureRegressed canary measure=host_memory
-# Its own limits are no trouble of the host: a new image may need more of them.
+# The container's limits are not the host's trouble: a new image may need higher ones.
 CpuThrottled container |  | ImageRegressed canary severity=warning
-# Killed for memory is why it is down.
+# A memory kill explains why the container is down.
 ProbeDown container | CpuThrottled container | ImageRegressed canary severity=warning; \
 OutOfMemory container reason=killed; CanaryStale container canary=resnet container=c-2
-# Another exporter may show the image's verdict by now.
+# Another exporter may show the image's verdict meanwhile.
 ExporterDown host | ProbeDown container; MonitoringImpaired host reason=store | \
 SharedCores fleet instance=node-2:9797; ImageRegressed canary severity=critical
 CanaryFailing container severity=critical canary=resnet | OutputChanged container since=start canary=resnet | \
@@ -192,11 +192,11 @@ def test_what_another_alert_explains_is_left_out(alertmanager):
     rows = [row for row in scenarios(INHIBITED) if len(row) > 1]
     for number, (why, *others) in enumerate(rows):
         send(f"s{number}", why, *(filter(None, cell.split("; ")) for cell in others))
-    eventually("what is explained is suppressed", 10, lambda: alertmanager.states() == expected)
+    eventually("explained alerts are suppressed", 10, lambda: alertmanager.states() == expected)
     send("last", "ExporterDown fleet job=infercanary", ["ProbeDown container"], [])  # without a known host
     [down] = [labels for labels in expected if ("job", "infercanary") in labels]
     expected |= {
         labels: "suppressed" for labels in expected if ("alertname", "InferCanaryExporterDown") not in labels
     }
     assert expected[down] == "active"
-    eventually("all is explained", 10, lambda: alertmanager.states() == expected)
+    eventually("all alerts are suppressed", 10, lambda: alertmanager.states() == expected)

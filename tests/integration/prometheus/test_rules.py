@@ -176,7 +176,7 @@ def test_what_tests_are_given_exists():
 def test_counters_are_read_by_their_growth():
     for rule in RULES:
         for found in re.finditer(r"infercanary_\w+_total\b(?:\{[^}]*\})?(\[\w+\])?", rule["expr"]):
-            assert found[1], f"{found[0]}: a counter's value says nothing"
+            assert found[1], f"{found[0]}: use the increase of a counter, not its value"
 
 
 def test_runbooks_name_metrics_that_exist():
@@ -240,7 +240,7 @@ def literals(expression):
 def test_an_alert_has_no_number_of_its_own(alert):
     """Permitted are 0 and 1, and the number of thresholds."""
     own = literals(alert["expr"]) - {"0", "1"}
-    assert not own or alert["alert"] == "InferCanaryMonitoringImpaired", f"belongs into thresholds.yml: {own}"
+    assert not own or alert["alert"] == "InferCanaryMonitoringImpaired", f"move to thresholds.yml: {own}"
 
 
 # Texts of an alert -----------------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def begun():
 
         yield begin
     left = lambda: made & set(run("docker", "volume", "ls", "--quiet").split())  # noqa: E731
-    eventually("its volume is gone", 30, lambda: made and not left())
+    eventually("the container's volume is removed", 30, lambda: made and not left())
 
 
 @pytest.mark.parametrize("trial", [1, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(2, 7))])

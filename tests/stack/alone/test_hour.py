@@ -57,7 +57,7 @@ def shipped(tmp_path):
     times = psutil.cpu_times_percent(interval=QUIET_SECONDS)
     busy = 100 - times.idle - times.iowait - times.nice  # processes with a nice value yield to the stack
     if busy > MOST_BUSY:
-        pytest.skip(f"{busy:.0f} % of the machine's CPUs are taken before the stack is started")
+        pytest.skip(f"{busy:.0f} % of the machine's CPUs are busy before the stack starts")
     with started(tmp_path, {}) as running:
         yield running
 

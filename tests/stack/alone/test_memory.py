@@ -131,7 +131,9 @@ class Scene:
             assert code == 3 and re.search(words, output)
             return
         failed = {"canary": "big", "reason": "out_of_memory"}
-        eventually("it is counted", 60, lambda: self.value("infercanary_run_failures_total", **failed) > 0)
+        eventually(
+            "the failure is counted", 60, lambda: self.value("infercanary_run_failures_total", **failed) > 0
+        )
         assert re.search(words, self.log()), self.log()
 
     def ended(self):
@@ -238,7 +240,7 @@ def test_memory_that_the_server_takes_later(scene, way):
     if way == "inside":  # a round takes up to 50 MiB for a short time
         scene.begin(canary("models:relu", 1, 3, 512, 512, batches=(1, 2)), holds=500)
         swept = "infercanary_sweep_samples_per_second"
-        eventually("it was swept", 60, lambda: scene.value(swept, canary="big", batch="2"))
+        eventually("the canary was swept", 60, lambda: scene.value(swept, canary="big", batch="2"))
         scene.take(300)
         scene.out_of_memory(
             r"canary small: runs are postponed: a run takes up to \d+ MiB for a short time; \d+ MiB are left"
@@ -252,7 +254,7 @@ def test_memory_that_the_server_takes_later(scene, way):
     elif way == "exec":
         scene.begin(canary("models:patient"))
         held = ("docker", "exec", NAME, "sh", "-c", "ls /tmp/patient || true")
-        eventually("it holds memory", 60, lambda: run(*held))
+        eventually("the probe holds memory", 60, lambda: run(*held))
         scene.take(300)
         scene.out_of_memory(r"canaries\.big: opening it was ended after it took \d+ MiB")
     else:
@@ -275,7 +277,7 @@ def test_a_factory_that_takes_all_in_an_instant(scene, way):
         assert scene.ended()[0] == 137
     elif way == "beside":
         said = "the probe was killed, probably by the kernel because memory ran out"
-        eventually("it says so", 80, lambda: said in scene.log())
+        eventually("the entrypoint logs the kill", 80, lambda: said in scene.log())
     else:
-        eventually("it was ended", 60, lambda: oom_kills(NAME))
+        eventually("the probe was killed", 60, lambda: oom_kills(NAME))
     scene.unharmed(kills=oom_kills(NAME))

@@ -39,7 +39,7 @@ Podman = Callable[..., str]
 def podman(tmp_path):
     """Run Podman with separate storage, and its socket."""
     if not shutil.which("podman") or os.geteuid() != 0:
-        pytest.skip("no Podman here, or not root")
+        pytest.skip("needs Podman and root")
     (tmp_path / "containers.conf").write_text(CONF)
     conf = str(tmp_path / "containers.conf")
     with tempfile.TemporaryDirectory(prefix="podman-") as runs:  # Podman limits the path to 50 characters
@@ -102,8 +102,8 @@ def test_a_container_is_found_ends_and_comes_back_as_another_image(podman, tmp_p
         stack.enter_context(process)
         stack.callback(process.terminate)
         # Podman puts `localhost/` before the name; the exporter does not show it.
-        eventually("it is found", 30, lambda: images() == ["bare:1"])
+        eventually("the container is found", 30, lambda: images() == ["bare:1"])
         podman("stop", "--time", "1", "app")
-        eventually("it is gone, by an event", 20, lambda: not exporter.samples("infercanary_up"))
+        eventually("an event removes the container", 20, lambda: not exporter.samples("infercanary_up"))
         start(2)
-        eventually("it is another image", 30, lambda: images() == ["bare:2"])
+        eventually("the container has another image", 30, lambda: images() == ["bare:2"])

@@ -138,15 +138,15 @@ def test_a_rollout_that_is_under_way(situation, verdict, cause, image):
 
 
 RACES = f"""
-# v3 overtakes v2: nothing names the image, or v3 is named.
+# v3 overtakes v2: the question names no image, or names v3.
 slow           | a b x y3      |       |               | unknown     | y has not run its canaries yet
 slow           | a b x         | y     |               | unknown     | y has not run its canaries yet
 fast           | a b x         | y     |               | unknown     | y has not run its canaries yet
 slow           | a b x y3      |       | image={V3}    | unknown     | is known to run {V3}
-# A replica that crashes hides no regression, and holds a promotion.
+# A crashing replica hides no regression, and delays a promotion.
 slow           | a b x         | y     | image={V2}    | regressed   |
 fast           | a b x         | y     | image={V2}    | unknown     | y has not run its canaries yet
-# A tag that moved names both images and tells nothing apart; then the rollout is over.
+# A moved tag names both images, so it does not distinguish them; then the rollout is over.
 latest         | al bl xl      |       | image={LATEST} | regressed  |
 latest         | xl            |       | image={LATEST} | unknown    | no rollout is in progress
 # Back to v1.
@@ -164,7 +164,7 @@ all slow       | a2 b2         |       | since=14401   | unknown     | the last 
 # New weights in the same image; at first their container is silent.
 all fast       | aw bw         | x     | image={V2}    | unknown     |
 weights        | aw bw xw      |       | image={V2}    | regressed   |
-# Several canaries: the worst counts.
+# Several canaries: the worst verdict counts.
 two            | a b x         |       | image={V2}    | regressed   |
 two            | a b x         |       | canary=c      | equivalent  |
 two            | a b x         |       | canary=e      | unknown     | has no canary e; it has c, d
@@ -172,14 +172,14 @@ half of two    | a b x         |       | image={V2}    | no_baseline |
 workers        | a b x w v     |       | canary=c      | regressed   |
 workers        | a b x w v     |       |               | regressed   |
 workers        | a b x w v u3  |       |               | unknown     | u has not run
-# Not judged, or not to the end.
+# Not judged, or not completely.
 still          | a b x         |       |               | regressed   |
 alone          | x             |       | image={V2}    | no_baseline | no upgrade yet
 settling       | a b x         |       | image={V2}    | settling    |
 nothing        | x             |       |               | unknown     | unknown: the service has not been judged yet
 fast           |               | a b x | image={V2}    | unknown     |
 nothing        |               |       |               | unknown     | the service is unknown
-# Probes from the config's list: what their containers run is not known.
+# Probes from the config's list: the images of their containers are unknown.
 unknown images | a? b? x?      |       | image={V2}    | unknown     | ask without image=
 unknown images | a? b? x?      |       |               | regressed   |
 """

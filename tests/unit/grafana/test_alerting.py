@@ -121,7 +121,7 @@ def test_without_data_a_text_is_empty_and_nothing_fails():
             inner = text.removesuffix("{{ end }}")
             for word in re.findall(r"\{\{-?\s*(\w+)", inner):
                 depth += (word in ("with", "if", "range")) - (word == "end")
-                assert depth > 0, f"{rule['title']}: a part of {key} is outside of it"
+                assert depth > 0, f"{rule['title']}: a part of {key} is outside of the condition"
 
 
 LABELS = '{{- with printf "topk(1, timestamp(a{x=%q,z=\\"1\\"}))" $labels.x | query -}}'

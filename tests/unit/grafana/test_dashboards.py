@@ -165,7 +165,7 @@ def test_what_is_chosen_is_selected(query):
         joined = re.search(r"group_left\s*$", re.sub(r"\([^()]*\)\s*$", "", before.rstrip()))
         by_join = name == "infercanary_probe_start_timestamp_seconds"
         wanted = {"instance"} if EXPORTERS_OWN.match(name) else {"service", "instance"}
-        assert wanted & matchers.keys() or joined or by_join, f"{name} is selected by nothing"
+        assert wanted & matchers.keys() or joined or by_join, f"{name} has no selection"
 
 
 @every_board
@@ -176,12 +176,12 @@ def test_variables(board):
     known = list(variables)
     for place, (name, variable) in enumerate(variables.items()):
         assert variable["label"] and variable["description"], name
-        assert re.search(rf"\$(\{{{name}\}}|{name}\b)", text), f"{name} is used nowhere"
+        assert re.search(rf"\$(\{{{name}\}}|{name}\b)", text), f"{name} is not used"
         if variable["type"] == "query":
             assert re.fullmatch(r"label_values\(.*, \w+\)", variable["query"])
             assert variable["refresh"] == 2, "the variable refreshes when the time range changes"
             used = set(re.findall(r"\$(\w+)", variable["query"]))
-            assert used <= set(known[:place]), f"{name} asks for a variable that comes after it"
+            assert used <= set(known[:place]), f"{name} uses a later variable"
             every = ".*" if name in ("namespace", "pod") else ".+"  # series from Docker have neither label
             assert not variable["multi"] or (variable["includeAll"] and variable["allValue"] == every)
     if {"service", "container", "canary"} <= variables.keys():
@@ -223,7 +223,7 @@ def test_counters_and_windows(query):
         assert window in allowed, f"{function} over {window}"
     for name, _, before in selectors(query.raw):
         if query.over_time and re.search(r"_(total|bucket|sum|count)$", name):
-            assert re.search(r"(rate|increase)\($", before), f"{name} is a counter"
+            assert re.search(r"(rate|increase)\($", before), f"use the rate of the counter {name}"
 
 
 @every_query
@@ -338,7 +338,9 @@ def _options(panel, matcher, of):
 def _look(name):
     """Return colour and line style of a name."""
     found = [item for pattern, item in names.looks() if re.search(pattern.strip("/"), name)]
-    assert [item[0].id_val for item in found] == ["color", "custom.lineStyle"], f"{name} has not one look"
+    assert [item[0].id_val for item in found] == ["color", "custom.lineStyle"], (
+        f"{name} must have one colour and one line style"
+    )
     return tuple(json.dumps(item[0].value, sort_keys=True) for item in found)
 
 

@@ -69,7 +69,7 @@ a:one/m1 | a:one/m1 | a:one/m2 => model 01>2
 a:one/m1 | a:two/m1 => image 0>1
 a:one/m1 | a:two/m2 => both 0>1
 a:one/m1 | a:one/m2 | a:one/m1 => model 1>2 0  # a rollback
-# What a start does not report is no change, and later starts do not change what it was taken for.
+# A missing value is not a change, and later starts do not change a start's identity.
 a:one | a:one/m1/s1 | a:one/m1/s1 =>
 a:one/m1/s1 | a:one | a:one/m1/s1 =>
 a:one/m1/s1 | b:one =>
@@ -77,20 +77,20 @@ a:one/m1/s1 | a:one | a:one/m2/s1 => model 01>2
 a:one/m1 | a:two | a:two/m2 => both 0>12
 a:one | a:two/m1/s1 => image 0>1  # the first probe with digests
 a:one/m1 | a:one/m1*0 =>
-# Without an image, the environment is one; what users give to the canary is not.
+# Without an image, the environment identifies the start, but not the canary's own settings.
 a:~1 | a:~2 => image 0>1
 a:~1 | a:~1/m1/s1 | a:~1/m2/s1 => model 01>2
-# Weights that a seed draws differ in their last bits on another CPU.
+# Weights from a seed differ in their last bits on another CPU.
 a:one/weights-1.l | a:one/weights-2.l//1.500001,2.5 | a:one/weights-2.l//1.500001,2.5 =>
 a:one/weights-1.l | a:two/weights-2.l => image 0>1
 a:one/weights-1.l | a:one/weights-2.l//1.6,2.5 => model 0>1
 a:one/weights-1.l | a:one/weights-2.l//- => model 0>1
 a:one/weights-1.l | a:one/weights-2.other => model 0>1
 a:one/file-1 | a:one/file-2 => model 0>1
-# Classes and zeros are answers that new weights give, too.
+# New weights may also give classes and zeros as outputs.
 a:one/weights-1.l//3,7 | a:one/weights-2.l//3,7 => model 0>1
 a:one/weights-1.l//0,0 | a:one/weights-2.l//0,0 => model 0>1
-# Other settings are no upgrade, and runs before are not compared.
+# Other settings are not an upgrade, and earlier runs are not compared.
 a:one/m/s1 | a:one/m/s2 => edited=1
 a:one/m/s1 | a:two/m/s2 => edited=1
 a:one/m/s1 | a:one/m/s2 | a:two/m/s2 => image 1>2 edited=1
@@ -102,14 +102,14 @@ b:one/m/s1*450 a:one/m/s1 | a:two/m/s2 => image 0>2
 a:one/m/s1 | b:two/m/s1 => image 0>1  # pods
 a:one/m/s1 | b:two/m/s2 => edited=1
 a:one/m/s1 | b:one/m/s3*40 | | | | a:one/m/s1 =>  # b is gone, and had its own
-# Replicas: one after the other, under new names, more of them.
+# Replicas: upgraded one by one, under new names, and more of them.
 a:one b:one c:one | a:two b:one c:two => image 0124>35
 a:one b:one | c:two d:two => image 01>23
 a:one b:one | c:two d:two | | | | e:one => image 23>4 01
 a:one | b:two a:two | c:two => image 0>123
 a:one b:one c:one | d:one | e:one =>
 a:one b:one*480 | a:two b:one => image 013>2
-# A rollout that was stopped; one whose image never ran; a replica that tried another image.
+# A stopped rollout; an image that never ran; a replica that tried another image.
 a:one b:one | a:two*900 | b:bad*60 => image 01>2
 a:one b:one | a:bad*7 b:bad*0 | a:two b:two => image 01>45
 a:one b:one | a:bad*7 b:bad*0 | a:one b:one =>
@@ -117,7 +117,7 @@ a:one b:one c:one | a:two b:two | a:new b:new c:new => image 34>567
 a:one b:one c:one | a:bad | a:two b:two => image 012>45
 a:one*3 | a:two*1 => image 0>1  # nothing was before the first
 a:one*500 | c:two d:one => image 02>1  # one more of the old image
-# Pods that are known to be gone.
+# Pods that are known to have ended.
 a:one | b:two! =>
 a:one*700! | b:two*365! | c:one => image 1>2 0  # at once
 a:one b:one*480 | a:one =>

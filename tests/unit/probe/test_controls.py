@@ -266,7 +266,7 @@ def test_where_the_kernel_maps_nothing_as_executable_python_does_it():
     """A seccomp filter, as in a hardened container, refuses mmap with PROT_EXEC."""
     mmap_number = {"x86_64": 9, "aarch64": 222}.get(platform.machine())
     if mmap_number is None:
-        pytest.skip(f"no number of mmap is known for {platform.machine()}")
+        pytest.skip(f"the number of mmap is unknown for {platform.machine()}")
     found = script(
         PRCTL
         + f"""

@@ -12,7 +12,7 @@ from tests.scenarios import scenarios
 
 CC = shutil.which("cc") or shutil.which("gcc")
 needs_cc = pytest.mark.skipif(
-    CC is None, reason="broken libraries are made by a C compiler: apt-get install gcc"
+    CC is None, reason="needs a C compiler for broken libraries: apt-get install gcc"
 )
 
 

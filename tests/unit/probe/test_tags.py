@@ -98,27 +98,27 @@ waited=? ->
 late=0.26 -> stalled
 late=0.25 ->
 stalled=2>2 previous:stalled=2 first:stalled=1 ->
-# A short run has some noise; of a long one, 5 % count.
+# A short run has some noise; in a long run, 5 % count.
 waited=0.0019 busy=0.001 ->
 waited=0.0021 busy=0.001 -> cpu_wait_outside
 waited=0.049 busy=1 ->
 waited=0.051 busy=1 -> cpu_wait_outside
-# The kernel counts a thread that its quota holds back as waiting too; all threads' time counts.
+# The kernel counts throttled time as CPU wait, too; the time of all threads counts.
 throttled=1>1.06 waited=0.06 -> cgroup_throttled
 throttled=1>1.5 waited=? -> cgroup_throttled
 throttled=1>1.02 waited=0.06 -> cpu_wait_outside cgroup_throttled
 throttled=2>2 previous:throttled=1 ->
-# Inside the container: CPU seconds of all, of other processes, seconds, and those without the canary.
+# Inside the container: CPU seconds of all processes, of other processes, seconds, and seconds without the canary.
 waited=0.06 inside=0,0,.1,.1 -> cpu_wait_outside
 waited=0.06 inside=.06,.06,.1,.1 -> cpu_wait_inside
 waited=0.06 inside=.06,0,.1,.1 -> cpu_wait_inside
 waited=0.06 inside=.06,0,.1,.1 helpers -> cpu_wait_outside
 waited=0.06 inside=.06,.02,.1,.1 helpers -> cpu_wait_outside cpu_wait_inside
 waited=0.06 inside=.03,.03,.1,.1 -> cpu_wait_outside cpu_wait_inside
-# As much between the repeats: that is not what they waited for.
+# The same CPU time between the repeats: then the repeats did not wait for it.
 waited=0.06 inside=.06,.06,.2,.2 -> cpu_wait_outside cpu_wait_inside
 inside=.06,.06,.1,.1 ->
-# Compared with the first sample until the end: the process's threads were made for those CPUs.
+# Always compared with the first sample, because the process made its threads for those CPUs.
 cpus=2>2 list.0-1=1> list.4-5=>1 -> cpuset_changed
 cpus=1>1 first:cpus=2 -> cpuset_changed
 cpus=3>2 first:cpus=2 ->
@@ -136,7 +136,7 @@ held.1.hw_thermal=7.1>7.1 previous:held.1.hw_thermal=7 ->
 held.0.hw_thermal=5> held.1.hw_thermal=>9 ->
 clock.1=>.75e9 highest.1=>1e9 ->
 clock.0=>1e6 highest.1=>2e9 ->
-# The driver looks back by up to a second: at the canary that ran just before.
+# The driver's utilization covers up to the last second, and may include the previous canary.
 use.1=.1>.11 ->
 use.1=.11>.11 quiet:use.1=.1 ->
 use.1=.1>.1 quiet:use.1=.11 -> gpu_busy

@@ -154,7 +154,7 @@ def test_inputs_are_drawn_each_from_a_seed_of_its_own_or_given():
     assert result_of(opened(lambda x, y: x + y, [torch.ones(2), torch.ones(2)])).tolist() == [2.0, 2.0]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="it has CUDA")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this torch has CUDA")
 def test_by_leave_it_runs_on_the_cpu_but_a_graph_does_not():
     target = opened(device="cuda", cpu_fallback=True)
     assert target.cuda_missing and target.environment()["torch_device"] == "cpu"

@@ -48,7 +48,7 @@ def limited(size: int) -> Iterator[Group]:
     except OSError as error:
         with suppress(OSError):
             folder.rmdir()
-        pytest.skip(f"no control group with a limit of memory can be made here: {error}")
+        pytest.skip(f"a control group with a memory limit cannot be made here: {error}")
     yield Group(folder)
     until(lambda: not (folder / "cgroup.procs").read_text(), "processes are left in the control group")
     folder.rmdir()

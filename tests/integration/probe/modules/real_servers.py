@@ -87,8 +87,8 @@ def serving(
     try:
         deadline = time.monotonic() + _START_SECONDS
         while not _answers(ready):
-            assert process.poll() is None, f"it ended:\n{log.read_text()[-2000:]}"
-            assert time.monotonic() < deadline, f"it does not answer:\n{log.read_text()[-2000:]}"
+            assert process.poll() is None, f"the server ended:\n{log.read_text()[-2000:]}"
+            assert time.monotonic() < deadline, f"the server does not answer:\n{log.read_text()[-2000:]}"
             time.sleep(0.1)
         yield
     finally:

@@ -56,7 +56,7 @@ def fetch(address: str, since: str = "") -> Seen:
                 return None
             raise
 
-    body: bytes = until(ask, "the port refuses for good")
+    body: bytes = until(ask, "the port refuses every request")
     json.loads(body)
     return Seen(decode(body))
 
@@ -65,7 +65,7 @@ def ran(address: str, runs: int = 1, canary: str = "a", outcome: str = "ok", sec
     """Wait until the canary has this number of runs with this outcome."""
     found: Seen = until(
         lambda: (seen := fetch(address)).runs(canary, outcome) >= runs and seen,
-        f"no {runs} runs of {canary} that are {outcome}",
+        f"no {runs} runs of {canary} with the outcome {outcome}",
         seconds,
     )
     return found
