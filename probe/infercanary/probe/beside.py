@@ -85,7 +85,7 @@ def _supervise(path: str, server: int) -> NoReturn:
         started, code = time.monotonic(), 0
         try:
             probe = subprocess.Popen(run_module("infercanary", "probe", "--config", path))  # noqa: S603
-        except OSError as error:  # too few processes or too little memory; the server comes first
+        except OSError as error:  # a limit of processes or memory is reached; the server comes first
             why = f"the probe cannot be started ({error.strerror})"
         else:
             code = probe.wait()

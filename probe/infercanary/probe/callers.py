@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 SHARE, BURST_SECONDS = 0.02, 0.5
-"""Share of one CPU for the whole port, and its burst in seconds."""
+"""Limits of the whole port: share of one CPU in the long run, and CPU seconds of a burst."""
 ADDRESS_SECONDS, WINDOW_SECONDS = 0.3, 100.0
-"""CPU seconds for all connections of one address within a window. Polls every 5 s take less than 0.1, with TLS too."""
+"""CPU seconds for all connections of one address within a window. Polls every 5 s take below 0.1 s, even with TLS."""
 _ADDRESSES = 64  # addresses that are counted; above this number, all counts are reset
 _BURST_REST = 9  # sleep after a turn, in multiples of its CPU time: at most a tenth of a CPU, even in a burst
 _LONGEST_REST_SECONDS = 1.0

@@ -135,8 +135,8 @@ class Canary(TimedTarget):
         """Open the target in its thread, and wait at most ``seconds``. A later call continues to wait.
 
         Afterwards the canary is open, ``failing``, ``out_of_memory``, or still ``opening``. After a failure, the next
-        attempt waits for at least a minute; calls before that do nothing. An attempt that exceeds its deadline still
-        counts once it ends.
+        attempt waits for at least a minute; calls before that do nothing. An attempt that exceeds its deadline
+        continues, and its result still counts.
         """
         now = perf_counter()
         if self.is_open or (self._opening_since is None and now < self._retry_at):

@@ -90,7 +90,7 @@ OUTPUT_ERROR = Metric(
 FAILURES = Metric(
     "infercanary_run_failures_total",
     "counter",
-    "Runs that failed, and attempts to open, by reason.",
+    "Failed runs, and failed attempts to open the canary, by reason.",
     ("canary", "reason"),
     reading="0 is healthy. `infercanary_canary_failure_info` has the message. `out_of_memory` is an alert: "
     "retried after 1 to 10 minutes.",

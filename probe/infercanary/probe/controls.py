@@ -1,4 +1,4 @@
-"""Controls beside the canaries: the CPU's and the device's, measured after each run of a canary on that device."""
+"""Controls of the CPU and of each device, measured after each run of a canary on that device."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _WARM_UPS = 2
 
 
 class Load(NamedTuple):
-    """Samples in a request (batch), and concurrent requests."""
+    """Number of samples in a request (batch), and number of concurrent requests."""
 
     batch: int
     concurrency: int

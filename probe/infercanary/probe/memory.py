@@ -32,7 +32,7 @@ CONTEXT = 768 << 20
 torch's first matrix product 192 MiB more.
 """
 BESIDE = 80 << 20
-"""Estimate of the driver's memory for a canary in a process that has a context: 72 MiB for the first on an H200."""
+"""Estimate of the driver's memory for a canary in a process with a context: 72 MiB for the first canary on an H200."""
 CONTROLS = 144 << 20
 """Device memory of the controls, which open with the first canary on a device: :mod:`.targets.controls.cuda`."""
 

@@ -79,7 +79,7 @@ class Rounds:
         self._last: Values = {}  # the sample after the last run
         self._last_at: float | None = None  # monotonic time of that sample
         self._gpus: dict[str, frozenset[str] | None] = {}  # canary → GPUs of its last run, by NVML's index
-        self._is_beside_work = False  # a sweep or profile still ran when the last round began
+        self._is_beside_work = False  # True if a sweep or profile still ran when the last round began
 
     @property
     def lead(self) -> float:

@@ -220,7 +220,7 @@ class _Connection:
 
 
 def _when_ready(event: int, call: Callable[..., Any], *arguments: object) -> Steps:
-    """Repeat a call until it can finish without waiting. Yields the awaited event: ``event``, or that of TLS."""
+    """Repeat a call until it finishes without waiting. Yields the event to wait for: ``event``, or TLS's event."""
     while True:
         try:
             return call(*arguments)

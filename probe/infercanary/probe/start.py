@@ -20,7 +20,7 @@ _REPLACED_SECONDS = 600.0
 
 
 def in_container() -> bool:
-    """True if the visible processes are those of a container, and not all of the host's."""
+    """True if this process sees only the processes of a container, not those of the host."""
     try:
         return os.readlink("/proc/self/ns/pid") != _HOST_NAMESPACE
     except OSError:

@@ -31,7 +31,7 @@ log = logging.getLogger("infercanary.probe")
 ROUND = 32 << 20
 """Estimate of a round's short-term memory: outputs and heaps of threads; the controls' buffers take 18 MiB."""
 
-_LEAST = 8 << 20  # smallest size that is worth closing
+_LEAST = 8 << 20  # smallest memory that is worth closing a canary
 # Fastest growth (bytes per second) that is noticed before memory runs out, and seconds between two looks.
 _OPENING_RATE, _OPENING_PAUSE = 4 << 30, 0.01
 _OPEN_RATE, _LEAST_PAUSE, _LONGEST_PAUSE = 400 << 20, 0.1, 1.0
@@ -84,7 +84,7 @@ class Growth:
 
 
 class Memory:
-    """Guards the memory of all canaries of a probe. Targets :meth:`ask` whether their needs fit, before they allocate.
+    """Guards the memory of all canaries of a probe. A target calls :meth:`ask` before it allocates: do its needs fit?
     If memory runs out, the guard ends openings and sweep points, or closes canaries.
     """
 

@@ -284,7 +284,7 @@ class Device:
 
 
 class Event:
-    """An event with those methods of a torch event that :class:`~infercanary.probe.timing.CudaClock` calls."""
+    """An event with the methods of a torch event that :class:`~infercanary.probe.timing.CudaClock` calls."""
 
     def __init__(self, driver: Driver, event: c_void_p) -> None:
         self._driver = driver

@@ -30,7 +30,7 @@ BETWEEN_TOKENS = Metric(
     "gauge",
     "Time between two tokens of a streamed completion. Median of the last run's repeats.",
     ("canary",),
-    reading="It grows with the requests that the server decodes in one batch, and with slower memory or clocks.",
+    reading="This time grows with the number of requests in the server's batch, and with slower memory or clocks.",
 )
 
 

@@ -304,7 +304,7 @@ class TensorRtTarget(BatchedTarget):
             raise RuntimeError(f"TensorRT cannot enqueue the engine: {self._complaint()}")
 
     def _built_for(self) -> str:
-        """Return the CUDA of the installed wheel."""
+        """Return the CUDA version for which the installed wheel was built; empty if unknown."""
         return wheel_cuda("tensorrt", self._trt.__version__)
 
     def _complaint(self) -> str:

@@ -61,7 +61,7 @@ class ContainerCpu:
 
 
 def granted_cpus() -> float | None:
-    """Return the cores that quota and cpuset grant, such as 1.5; None without a visible limit."""
+    """Return the number of cores that quota and cpuset grant, such as 1.5; None without a visible limit."""
     try:
         cgroup = own_cgroup(_ROOT, _PROC)
     except Unavailable:
@@ -94,5 +94,5 @@ def limits(root: Path = _ROOT, proc: Path = _PROC) -> dict[str, str]:
 
 
 def _bytes(number: float) -> str:
-    """Return a size as for ``--memory``, such as ``1.5 GiB``."""
+    """Format a size in bytes, such as ``1.5 GiB``."""
     return f"{number / 2**30:.6g} GiB" if number >= 1 << 30 else f"{number / 2**20:.6g} MiB"

@@ -11,8 +11,8 @@ PERIODS = Metric(
     "infercanary_cgroup_cpu_periods_total",
     "counter",
     "Enforcement periods of the CPU quotas of the container and its visible ancestors.",
-    reading="The denominator for `infercanary_cgroup_cpu_throttled_periods_total`; it does not grow without "
-    "a quota.",
+    reading="The denominator for `infercanary_cgroup_cpu_throttled_periods_total`. Without a quota, this counter does "
+    "not grow.",
 )
 THROTTLED = Metric(
     "infercanary_cgroup_cpu_throttled_periods_total",
@@ -39,7 +39,7 @@ CPUSET_INFO = Metric(
     "gauge",
     "1, with the CPUs of the container's effective cpuset as the kernel lists them, for example 0-3,8.",
     ("cpus",),
-    reading="The exporter compares it between containers: `infercanary_container_shared_cpus`.",
+    reading="The exporter compares these CPUs between containers: see `infercanary_container_shared_cpus`.",
 )
 WORKING_SET = Metric(
     "infercanary_cgroup_memory_working_set_bytes",

@@ -81,7 +81,7 @@ REPLAYS = Metric(
 LINK = Metric(
     "infercanary_gpu_pcie_link_ratio",
     "gauge",
-    "Bandwidth of the PCIe link now (generation and lanes), divided by the highest that GPU and slot support.",
+    "Current bandwidth of the PCIe link, divided by the highest bandwidth that GPU and slot support.",
     _GPU,
     reading="An idle GPU lowers this ratio. If it is below 1 under load, `h2d` and `d2h` are slower: check the slot, "
     "riser or BIOS.",

@@ -68,7 +68,7 @@ RECOVERY_ACTION = Metric(
     "gauge",
     "Action that the driver recommends: 0 nothing, 1 reset the GPU, 2 reboot the node, 4 drain and reset.",
     _GPU,
-    reading="Above 0 is an alert, and the number is the action to take (3, 5 to 7: see NVML's "
+    reading="A value above 0 is an alert, and names the action to take (3, 5 to 7: see NVML's "
     "documentation).",
 )
 NUMA_NODE = Metric(

@@ -10,4 +10,4 @@ Seconds: TypeAlias = Callable[[], float]
 """Function that does the work and returns the seconds of one execution."""
 
 Control: TypeAlias = Callable[[], AbstractContextManager[Seconds]]
-"""Function that makes a context manager, which holds the control's resources. Enter, use and leave it in one thread."""
+"""Function that makes a context manager with the control's resources. One thread enters, uses and leaves it."""

@@ -62,7 +62,7 @@ class StagedTensor:
         """Return the copy on the host as numbers; valid until the device is closed.
 
         Returns:
-            An array of the tensor's shape that shares its memory; for bfloat16 a new array of float32.
+            An array with the tensor's shape and memory; for bfloat16, a new array of float32.
         """
         return readable(self.memory, self._dtype)
 

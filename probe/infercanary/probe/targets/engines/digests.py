@@ -53,7 +53,10 @@ def name_digest(kind: str, hexadecimal: str, is_whole: bool) -> str:
 
 
 def piece_begins(size: int, pieces: int) -> Iterator[int]:
-    """Yield the offsets of all pieces; of more than ``pieces``, only evenly spaced ones, the last at the end."""
+    """Yield the offsets of the pieces to digest: all pieces, or ``pieces`` evenly spaced pieces if there are more.
+
+    The last of the evenly spaced pieces is at the end of the data.
+    """
     if size <= pieces * PIECE:
         yield from range(0, size, PIECE)
         return

@@ -135,7 +135,7 @@ class OnnxSession:
         return ", ".join(f"{kind} ({n} nodes)" if n > 1 else kind for kind, n in sorted(counts.items()))
 
     def first_used(self) -> str:
-        """Return the first provider with nodes to run; the first of all if the nodes are unknown."""
+        """Return the first provider with nodes to run; the first of all providers if the nodes are unknown."""
         nodes = self.nodes()
         registered: list[str] = self.session.get_providers()
         return next((provider for provider in registered if nodes[provider]), registered[0])

@@ -58,7 +58,7 @@ def _text(data: bytes | bytearray) -> str:
 
 
 def _is_whole(text: str) -> bool:
-    """True if the last data of a stream is complete. Some servers leave out the blank line after it."""
+    """True if the last data of a stream is complete. Some servers leave out the final blank line."""
     try:
         return text.strip() == "[DONE]" or isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
