@@ -1,17 +1,17 @@
 /* A stand-in for libcuda.so.1 with one GPU, so that tests run the real ctypes code.
  *
- * It is as strict as the driver: a call without a current context, with a handle that is not alive or with memory that
- * is not its own fails with the driver's code. Copies are made, on the host's memory, when somebody waits for them, and
- * *take* the time that they are said to: an event happens when the stream, which does one thing after another, has come
- * to it. Kernels are known by name, and a module must declare them.
+ * The stand-in is as strict as the driver: a call without a current context, with a dead handle or with foreign memory
+ * fails with the driver's code. Copies are executed in the host's memory when a call waits for them. A stream executes
+ * its work in order, in simulated time: an event happens after the durations of all earlier work. Kernels are known by
+ * name, and a module must declare them.
  *
- * fake_cuda_script(text) says what happens from now on. Lines: `<function> <n> <code>` makes a function fail from its
- * n-th call on, names as in the library; `<kernel> <microseconds>` sets how long it takes (h2d, d2h and event are
- * kernels here); `version <number>` sets what cuDriverGetVersion says. A code of 700 and more is sticky: all later calls
- * with a context fail too.
+ * fake_cuda_script(text) sets the behaviour from now on. Lines: `<function> <n> <code>` makes a function fail from its
+ * n-th call on, with names as in the library; `<kernel> <microseconds>` sets a duration (h2d, d2h and event are kernels
+ * here); `version <number>` sets the result of cuDriverGetVersion. A code from 700 on is sticky: all later calls with
+ * a context fail, too.
  *
- * fake_cuda_count(what) counts what is alive: contexts retained, contexts pushed, streams, events, modules, allocations,
- * pinned; and how often a function was called since. Codes: cuda.h. Build: cc -shared -fPIC -o libcuda.so.1 cuda.c
+ * fake_cuda_count(what) returns the number of objects (contexts retained, contexts pushed, streams, events, modules,
+ * allocations, pinned) or of calls of a function. Codes: cuda.h. Build: cc -shared -fPIC -o libcuda.so.1 cuda.c
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ enum kind { NONE, STREAM, EVENT, MODULE, FUNCTION, DEVICE_MEMORY, PINNED };
 
 struct thing {
     enum kind kind;
-    int64_t at;        /* event: when it happens; stream: when all work is done */
+    int64_t at;        /* event: its time; stream: end of all its work */
     int recorded;
     const char *name;  /* function */
     char *memory;
@@ -37,7 +37,7 @@ struct thing {
 };
 
 #define THINGS 256
-#define HOSTS_OWN ((void *)0xA11CE) /* a context that a host may have made current: not ours to use */
+#define HOSTS_OWN ((void *)0xA11CE) /* a context that a host may have made current, which the probe must not use */
 static struct thing things[THINGS];
 static int initialized, retained, sticky, launches, priority = -100;
 static __thread void *stack[16];
@@ -69,7 +69,7 @@ void fake_cuda_script(const char *text)
     memset(called, 0, sizeof called);
 }
 
-/* A process that nobody can call has its script from the environment: $FAKE_CUDA. `<function> <n> -1` hangs. */
+/* A process that a test cannot call gets its script from $FAKE_CUDA. `<function> <n> -1` hangs. */
 __attribute__((constructor)) static void from_environment(void)
 {
     if (getenv("FAKE_CUDA"))
@@ -164,7 +164,7 @@ static int waiting;
 static void copy_later(char *to, const char *from, size_t size)
 {
     if (waiting && pending[waiting - 1].to == to && pending[waiting - 1].from == from)
-        return; /* a batch of the same copies is made once: a test has no minutes */
+        return; /* equal copies of a batch are executed once, to save time */
     if (waiting == PENDING)
         abort();
     pending[waiting].to = to;
@@ -318,7 +318,7 @@ int cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
     ASK_IN_CONTEXT();
     *least = 3;
-    if (greatest) // each of the two may be NULL
+    if (greatest) // both pointers may be NULL
         *greatest = -5;
     return OK;
 }
@@ -326,7 +326,7 @@ int cuCtxGetStreamPriorityRange(int *least, int *greatest)
 int cuStreamCreateWithPriority(void **stream, unsigned flags, int wanted)
 {
     ASK_IN_CONTEXT();
-    if (flags != 1) /* it would wait for the host's work on the default stream */
+    if (flags != 1) /* such a stream would wait for the host's work on the default stream */
         return INVALID_VALUE;
     priority = wanted;
     *stream = make(STREAM);
@@ -365,7 +365,7 @@ int cuStreamDestroy_v2(void *stream)
 int cuEventCreate(void **event, unsigned flags)
 {
     ASK_IN_CONTEXT();
-    if (flags) /* 2 would be without timing */
+    if (flags) /* 2 disables timing */
         return INVALID_VALUE;
     *event = make(EVENT);
     return OK;
@@ -525,7 +525,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
         return INVALID_HANDLE;
     if (!gx || gy != 1 || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || shared || !parameters || extra)
         return INVALID_VALUE;
-    if (capturing) { /* it is kept for the graph, and not executed */
+    if (capturing) { /* kept for the graph instead of executed */
         if (on != capturing || strcmp(kernel->name, "fill"))
             return NOT_SUPPORTED;
         captured.to = *(uint32_t **)parameters[0];

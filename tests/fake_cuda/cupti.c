@@ -1,7 +1,7 @@
-/* A stand-in for libcupti.so: it records the kernels that the stand-in for libcuda.so.1 launches while it is enabled.
+/* A stand-in for libcupti.so. While enabled, it records the kernels that the stand-in for libcuda.so.1 launches.
  *
- * $FAKE_CUPTI is the code that cuptiActivityEnable fails with (35: insufficient privileges), or `lost` to record none.
- * Records are handed out as CUPTI does: buffers are asked for, filled, given back, and read one by one.
+ * $FAKE_CUPTI is the error code of cuptiActivityEnable (35: insufficient privileges), or `lost` to record nothing.
+ * Records are passed as by CUPTI: buffers are requested, filled, returned, and read one by one.
  * Build: cc -shared -fPIC -o libcupti.so cupti.c -L. -l:libcuda.so.1
  */
 #include <stdint.h>

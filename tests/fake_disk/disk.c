@@ -1,12 +1,12 @@
-/* A disk that is full when a test says so, and a record of what was given to it: for LD_PRELOAD.
+/* Simulates a full disk, and records the calls to the disk; for LD_PRELOAD.
  *
- * It sees what a process does with the files of the folder $FAKE_DISK, and lets everything else alone.
+ * Only calls for files of the folder $FAKE_DISK are affected.
  *
- *     $FAKE_DISK_CONTROL   a file of two 64-bit numbers, which a test may change at any time: how many calls needed room
- *                          so far (writes, and files that were made), and from which of them on there is none (0: never).
- *                          The first write without room still gets half of its bytes in, as on a real disk.
- *     $FAKE_DISK_RECORD    to this file each call is appended before it is made: a head, the file's name, the data. Which
- *                          of them a loss of power would have left is worked out from it later (tests/tools/disk.py).
+ *     $FAKE_DISK_CONTROL   Two 64-bit numbers, which a test may change at any time: the number of calls that
+ *                          needed space so far (writes and new files), and the first call without space (0: never).
+ *                          The first write without space still writes half of its bytes, as on a real disk.
+ *     $FAKE_DISK_RECORD    Each call is appended to this file before it is executed: a head, the file's name, the data.
+ *                          tests/tools/disk.py computes from the record what a power failure would leave.
  *
  * Build: gcc -shared -fPIC -o disk.so disk.c
  */
@@ -35,7 +35,7 @@ static struct control nothing, *control = &nothing;
 static const char *folder;
 static size_t folder_length;
 static int record = -1;
-static char names[FILES][NAME]; /* by descriptor; empty where it is none of ours */
+static char names[FILES][NAME]; /* by descriptor; empty for files outside of the folder */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int open_plainly(const char *path, int flags)
@@ -60,7 +60,7 @@ __attribute__((constructor)) static void begin(void)
         abort();
 }
 
-/* The name of a path in the folder, `.` for the folder itself; NULL for any other. */
+/* Return the name of a path in the folder, `.` for the folder itself, NULL for any other path. */
 static const char *name_of(const char *path)
 {
     if (!folder || strncmp(path, folder, folder_length))
@@ -81,13 +81,13 @@ static void note(char call, const char *name, int64_t offset, int64_t length, co
     struct iovec parts[] = {{&head, sizeof head}, {(void *)name, strlen(name)}, {(void *)data, data ? length : 0}};
     if (record < 0)
         return;
-    pthread_mutex_lock(&lock); /* one call, so that a process that is killed leaves whole records */
+    pthread_mutex_lock(&lock); /* a single call, so that a killed process leaves complete records */
     if (syscall(SYS_writev, record, parts, 3) < 0)
         abort();
     pthread_mutex_unlock(&lock);
 }
 
-/* Whether a call that needs room gets it: 1, 0 for no, -1 for the first one that does not. */
+/* Return 1 if a call that needs space gets it, -1 for the first call that does not, and 0 for later ones. */
 static int has_room(void)
 {
     int64_t call = __atomic_add_fetch(&control->calls, 1, __ATOMIC_SEQ_CST), from = control->full_from;
@@ -140,7 +140,7 @@ int close(int file)
     return (int)syscall(SYS_close, file);
 }
 
-/* Whether `length` bytes may be written there, or how many of them: they are recorded. -1 for none. */
+/* Return how many of `length` bytes may be written, and record these bytes; -1 for none. */
 static ssize_t taken(int file, const void *data, size_t length, off64_t offset)
 {
     int room = has_room();

@@ -1,17 +1,17 @@
 /* A stand-in for libnvidia-ml.so.1, so that tests run the real pynvml.
  *
- * The file named by $FAKE_NVML is read at each call. Each line says something for a GPU (its index, `0:1` for a MIG
- * device, or `*` for all, and for what has no GPU); the last line that fits stands:
+ * The file $FAKE_NVML is read at each call. Each line is for a GPU (its index, `0:1` for a MIG device, `*` for all GPUs
+ * and for calls without a GPU); the last matching line counts:
  *
- *     <function> <gpu> <answer> [<calls>]   what a function does: an NVML error code (15: GPU is lost), -1 to hang for
- *                                           as long as the line is there, -N to take N ms; after so many good calls
- *     <value> <gpu> <number or word>        what it then answers: the names are those in NUMBER(), number() and word()
- *     field.<id> <gpu> <number>             a field value; those not named are not supported
- *     field.<id>.error <gpu> <code>         its own error code
- *     xids <gpu> <count>, xid <gpu> <n>     so many XIDs so far, and their number
+ *     <function> <gpu> <answer> [<calls>]   answer of a function: NVML error code (15: GPU is lost), -1 to hang while
+ *                                           the line exists, -N to take N ms; only after this number of good calls
+ *     <value> <gpu> <number or word>        a returned value, by the names in NUMBER(), number() and word()
+ *     field.<id> <gpu> <number>             a field value; other fields are not supported
+ *     field.<id>.error <gpu> <code>         error code of a field
+ *     xids <gpu> <count>, xid <gpu> <n>     number of XIDs so far, and their code
  *
- * Names of functions are without the version suffix. Codes and structures: nvml.h.
- * Build: gcc -shared -fPIC -o libnvidia-ml.so.1 nvml.c; with -DOLD_DRIVER it lacks what came with driver 535 and later.
+ * Names of functions have no version suffix. Codes and structures: nvml.h.
+ * Build: gcc -shared -fPIC -o libnvidia-ml.so.1 nvml.c; -DOLD_DRIVER leaves out functions of driver 535 and later.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static int initialized;
 
 struct line { char name[64], gpu[8], value[64]; long calls; };
 
-/* Whether a line has this name and fits the GPU; *found is then the last such line. */
+/* Return whether a line has this name and matches the GPU; *found is the last such line. */
 static int scripted(const char *name, const char *gpu, struct line *found)
 {
     const char *path = getenv("FAKE_NVML");
@@ -72,7 +72,7 @@ static void word(const char *name, const char *gpu, const char *usual, char *tex
     snprintf(text, length, "%s", scripted(name, gpu, &line) ? line.value : usual);
 }
 
-/* Calls so far of a function on a GPU. */
+/* Number of calls so far of a function for a GPU. */
 static long *calls(const char *name, const char *gpu)
 {
     static struct { char name[80]; long count; } known[256];
@@ -85,7 +85,7 @@ static long *calls(const char *name, const char *gpu)
     return &known[i].count;
 }
 
-/* What a call of this function is to answer; it is here that one hangs. */
+/* Return the answer of a call of this function. A hanging call hangs here. */
 static int answer(const char *function, const char *gpu)
 {
     struct line line;
@@ -246,7 +246,7 @@ int nvmlDeviceGetTemperatureV(struct gpu *g, struct temperature *temperature)
 }
 #endif
 
-/* In mJ; with `power <gpu> <watts>` it grows, each 100 ms. */
+/* In mJ; with `power <gpu> <watts>` the counter grows every 100 ms. */
 int nvmlDeviceGetTotalEnergyConsumption(struct gpu *g, u64 *energy)
 {
     struct timespec now;
@@ -260,7 +260,7 @@ int nvmlDeviceGetTotalEnergyConsumption(struct gpu *g, u64 *energy)
 int nvmlDeviceGetUtilizationRates(struct gpu *g, unsigned *rates)
 {
     ASK("nvmlDeviceGetUtilizationRates", g->label);
-    rates[0] = (unsigned)number("utilization", g->label, 25); /* per cent of time; the other is the memory's */
+    rates[0] = (unsigned)number("utilization", g->label, 25); /* per cent of time; rates[1] is for the memory */
     rates[1] = 50;
     return OK;
 }
@@ -364,7 +364,7 @@ int nvmlDeviceGetMinorNumber(struct gpu *g, unsigned *minor)
 
 struct process { unsigned pid; u64 memory; unsigned gpu_instance, compute_instance; };
 
-/* `processes 0 3`: so many, with PIDs that mean nothing here. */
+/* `processes 0 3`: number of processes; their PIDs have no meaning here. */
 int nvmlDeviceGetComputeRunningProcesses_v3(struct gpu *g, unsigned *count, struct process *found)
 {
     unsigned i, all, room = *count;
@@ -424,7 +424,7 @@ int nvmlDeviceGetSupportedGraphicsClocks(struct gpu *g, unsigned memory, unsigne
     return OK;
 }
 
-/* `mig_devices 0 5` is a bit mask: the places 0 and 2. */
+/* `mig_devices 0 5` is a bit mask: places 0 and 2. */
 int nvmlDeviceGetMigDeviceHandleByIndex(struct gpu *g, unsigned place, struct gpu **device)
 {
     ASK("nvmlDeviceGetMigDeviceHandleByIndex", g->label);
@@ -478,5 +478,5 @@ int nvmlEventSetFree(struct event_set *set)
     return OK;
 }
 
-/* For the tests: what was created and not yet let go. */
+/* For the tests: number of created objects that were not released. */
 int fakeHeld(void) { return 1000 * event_sets + initialized; }
