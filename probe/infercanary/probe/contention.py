@@ -165,7 +165,7 @@ def explain_repeats(
     inside: Inside | None,
     helped: Helped | None,
 ) -> tuple[list[float | None], list[float | None], list[dict[str, float]]]:
-    """Compute CPU wait and other sleep of each repeat, for one inference.
+    """Return the CPU wait and the other sleep of each repeat, per inference.
 
     Args:
         ends: Use of the thread from the start of the first repeat to the end of each repeat.

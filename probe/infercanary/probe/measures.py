@@ -112,7 +112,9 @@ class Taking:
         self.seconds = 0.0
         """Seconds spent on reading, for one run."""
         self._target = target
-        self._is_beside: bool | None = None  # server in this container; None before the first good run
+        self._is_beside: bool | None = (
+            None  # True if the server is in this container; None before the first good run
+        )
         self._container = container
         self._has_peak = False
 

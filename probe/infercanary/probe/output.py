@@ -14,7 +14,7 @@ def fingerprint(values: Sequence[float]) -> tuple[float, ...]:
     changing the answer.
 
     Args:
-        values: Values of one output, in any number.
+        values: All values of one output.
 
     Returns:
         Values in their order; empty for an output without values.

@@ -54,8 +54,8 @@ ALLOWED = Metric(
     "gauge",
     "CPUs on which the process, or the thread of the canary's last run, may run, by affinity masks.",
     _LABELS,
-    reading="A canary below `process` is pinned. A process below its cpuset is pinned by the image (`taskset`, "
-    "`OMP_PROC_BIND`).",
+    reading="A canary with fewer CPUs than `process` is pinned. A process with fewer CPUs than its cpuset is "
+    "pinned by the image (`taskset`, `OMP_PROC_BIND`).",
 )
 OFF_NODE = Metric(
     "infercanary_off_node_threads",

@@ -187,7 +187,7 @@ def visible_gpus() -> list[str]:
 def memory_of(bus_id: str) -> tuple[int, int] | None:
     """Return the used and total memory in bytes of a GPU, or of its only visible MIG part.
 
-    None without a driver, without an answer in time, or with several parts.
+    The result is None without a driver, without an answer in time, or with several parts.
 
     Args:
         bus_id: PCI address of the GPU.

@@ -53,7 +53,7 @@ def salted(body: Mapping[str, Any]) -> dict[str, Any]:
         content = [{"type": "text", "text": _before("")}, *content]
     else:
         raise UsageError(
-            "salt: the prompt, or the first message, has no text to put a salt before; add it, or set "
+            "salt: the prompt, or the first message, has no text, so there is no place for a salt; add text, or set "
             "`salt: false`, which times the server's prefix cache"
         )
     return {**body, "messages": [{**first, "content": content}, *(messages or ())[1:]]}
