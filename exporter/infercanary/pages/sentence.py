@@ -155,7 +155,7 @@ def cold_starts(causes: Causes) -> list[Phrase]:
 
 
 def shares(causes: Causes) -> list[Phrase]:
-    """Return the shares of the change: resources of the host, phases, operators."""
+    """Return the shares of the change by resource, phase and operator."""
     resources, phase = causes.bottlenecks, " and ".join(causes.phases)
     known = max((share for limit, share in resources.items() if limit != "unknown"), default=0.0)
     # If another resource takes less time than before, one share can exceed 100 %.
