@@ -205,10 +205,10 @@ def _latency() -> Panel:
     query = services(f"({latency}) and on (BY) {worst}")
     return lines(
         About(
-            "Latency against before the upgrade",
+            "Latency change since the upgrade",
             "Change from the level before the last upgrade: 0 is as before. A service with one image is compared with "
             "the judged level of that image. Shown are the ten services that are furthest from 0 at each moment.",
-            "If several changed at one moment, see *Host*. If one changed, see *Service*.",
+            "If several services changed at the same time, see *Host*. If one service changed, see *Service*.",
             "percentunit",
             width=24,
         ),

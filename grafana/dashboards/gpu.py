@@ -44,7 +44,7 @@ def panels() -> list[Panel]:
             "Throttling by reason",
             "Share of the time in which the driver limited the clocks; reasons without any time are left out. The "
             "power cap is common under full load.",
-            "Heat or power brake: check cooling and power supply. Power cap: raise it, or accept this clock.",
+            "Heat or power brake: check cooling and power supply. Power cap: raise the cap, or accept this clock.",
             "percentunit",
             (f"{_of_gpu(rate.format('clock_event_seconds'), 'id, reason')} > 0", "{{id}} {{reason}}"),
             empty=NONE,
@@ -54,8 +54,8 @@ def panels() -> list[Panel]:
             plot(
                 "Power and temperature",
                 "Mean power and its limit; on the right axis the temperature of the die and of the memory.",
-                "Near the limit the driver lowers the clocks: raise it if the cooling allows. Above 85 °C expect "
-                "throttling: dust, a fan, or a warm room.",
+                "Near the limit, the driver lowers the clocks: raise the limit if the cooling allows. Above 85 °C, "
+                "expect throttling: check for dust, a broken fan, or a warm room.",
                 "watt",
                 (_of_gpu(rate.format("energy_joules")), "{{id}} power"),
                 (_of_gpu("infercanary_gpu_power_limit_watts{CONTAINERS}"), "{{id}} limit"),
@@ -70,11 +70,10 @@ def panels() -> list[Panel]:
         ),
         plot(
             "GPU use and memory",
-            "Share of the driver's last window in which a kernel ran, read around a run; and share of the GPU memory "
-            "that all processes together use.",
+            "Use: share of the time in which a kernel ran, in the driver's last window, read around a run. Memory: "
+            "share of the GPU memory in use by all processes together.",
             "High use while the canary is slow: see *Neighbours on the GPU*. Memory near 100 %: use a smaller "
-            "batch or "
-            "cache; growth at constant load is a leak.",
+            "batch or cache. Memory that grows at constant load: look for a leak.",
             "percentunit",
             (_of_gpu("infercanary_gpu_utilization_ratio{CONTAINERS}"), "{{id}} use"),
             (
@@ -162,8 +161,8 @@ def _errors() -> Panel:
     return rows(
         About(
             "GPU errors",
-            "Totals: XIDs since the probe started and the most frequent XID, ECC errors and PCIe replays since the "
-            "driver was loaded, remapped rows over the GPU's life; and the action that the driver recommends.",
+            "XIDs since the probe started, and the most frequent XID. ECC errors and PCIe replays since the driver "
+            "was loaded. Remapped rows over the GPU's life. The action that the driver recommends.",
             "Remap pending: reset the GPU when it is idle. Remap failed, or uncorrected ECC errors: replace the GPU. "
             "XIDs: NVIDIA's list has the cause.",
             "none",
@@ -177,7 +176,7 @@ def _errors() -> Panel:
                 for letter, total in zip("ABCDEFG", totals, strict=True)
             ),
             Column("xid", "XID", width=60),
-            Column("Value #H", "Driver asks for", words=actions, width=120),
+            Column("Value #H", "Recommended action", words=actions, width=120),
         ],
         *(Query(_of_gpu(f"sum without (severity) (infercanary_gpu_{text})")) for text in totals.values()),
         Query(_of_gpu("infercanary_gpu_recovery_action{CONTAINERS}")),

@@ -134,7 +134,8 @@ def _cpu_and_memory() -> list[Panel]:
         plot(
             "Memory used of the limit",
             "Memory that is hard to reclaim, divided by the container's limit.",
-            "From 90 % on, allocations wait; near 100 %, the kernel kills: raise the limit, or look for a leak.",
+            "From 90 % on, allocations wait; near 100 %, the kernel kills processes: raise the limit, or look for a "
+            "leak.",
             "percentunit",
             (f"({used}) / infercanary_cgroup_memory_limit_bytes{{CONTAINERS}}", _REPLICA),
             minimum=0,
@@ -142,9 +143,8 @@ def _cpu_and_memory() -> list[Panel]:
         ),
         plot(
             "Major faults, limit hits, OOM kills",
-            "Page faults that waited for a disk, moments at the memory limit, and processes that the kernel "
-            "killed, in "
-            "all containers. While serving there should be none.",
+            "Page faults that waited for a disk, hits of the memory limit, and processes that the kernel killed, in "
+            "all containers. There should be none while the server answers requests.",
             "Raise the limit, or look for a leak. Faults alone: the model is read from disk again, so lock or "
             "warm it.",
             "/min",
@@ -162,7 +162,7 @@ def _threads() -> list[Panel]:
         plot(
             "Threads per CPU",
             "The engine's computing threads divided by the CPUs granted.",
-            "Above 100 % threads wait for one another: set OMP_NUM_THREADS to the number of CPUs, or raise the limit.",
+            "Above 100 %, threads wait for each other: set OMP_NUM_THREADS to the number of CPUs, or raise the limit.",
             "percentunit",
             (worst_gauges("infercanary_thread_oversubscription_ratio", CONTAINERS), _REPLICA),
             minimum=0,
@@ -188,7 +188,7 @@ def _affinity() -> Panel:
         "Shared with others": "container_shared_cpus{CONTAINERS}",
         "Pinned threads": "process_pinned_threads{CONTAINERS}",
         "GPU's NUMA node": "gpu_numa_node{CONTAINERS}",
-        "Threads off it": 'off_node_threads{CONTAINERS, scope="process"}',
+        "Threads off this node": 'off_node_threads{CONTAINERS, scope="process"}',
         "Migrations": 'migrations_total{CONTAINERS, scope="process"}[5m]',
         "Preemptions": 'context_switches_total{CONTAINERS, scope="process", kind="involuntary"}[5m]',
         "CPU wait": 'run_queue_seconds_total{CONTAINERS, scope="process"}[5m]',

@@ -208,12 +208,11 @@ def _cost() -> list[Panel]:
     memory = 'process_resident_memory_bytes{job="infercanary", HOST}'
     return [
         plot(
-            "Probe time against its cap",
+            "Probe time as a share of its cap",
             "Time of runs and reference work as a share of duty_cap, and the CPU of the probe itself. Near 100 % "
-            "is by "
-            "design, because repeats fill the cap. After a start, the share may be up to 400 % for 15 minutes, within "
-            "the budget of the first hour.",
-            "If it costs too much, lower duty_cap. CPU above a few percent: a sampler of your own is slow.",
+            "is normal, because repeats fill the cap. After a start, the share may be up to 400 % for 15 minutes, "
+            "within the budget of the first hour.",
+            "If the probe costs too much, lower duty_cap. CPU above a few percent: one of your own samplers is slow.",
             "percentunit",
             *_highest_and_median(share),
             (
@@ -226,7 +225,7 @@ def _cost() -> list[Panel]:
         plot(
             "Exporter's CPU",
             "Share of a core that the exporter's process takes, and the part for storing and judging.",
-            "It grows with the number of containers: give the exporter a core, or poll less often.",
+            "CPU use grows with the number of containers: give the exporter a core, or poll less often.",
             "percentunit",
             *_highest_and_median(cpu),
             (
@@ -238,8 +237,8 @@ def _cost() -> list[Panel]:
         ),
         plot(
             "Exporter's memory",
-            "Resident memory. It grows with the number of containers, not with time.",
-            "If it grows with time, report it, with the number of containers and the version.",
+            "Resident memory. Memory grows with the number of containers, not with time.",
+            "If memory grows with time, report that, with the number of containers and the version.",
             "bytes",
             *_highest_and_median(memory),
             minimum=0,

@@ -181,7 +181,7 @@ _VERDICT = [
     ),
     rows(
         About(
-            "Same answers, same device; based on",
+            "Answers, device, and size of the evidence",
             "Answers: the new image gives the old image's output for the same input, up to rounding. Device: a "
             "canary that ran on a GPU still does. Then the new image's runs, the container starts of both images, "
             "and the spread between starts of one image.",
@@ -478,8 +478,8 @@ _LATENCY_IN_DETAIL = [
             "Output drift",
             "Relative error of the last run's output against the first steady output of the container. Below 1 % it "
             "is rounding.",
-            "Above that, the same input gets another answer: look for what changed the weights or the code while it "
-            "ran.",
+            "A larger error means that the same input gets another answer: look for a change of weights or code in "
+            "the running container.",
             "percentunit",
             height=13,
         ),

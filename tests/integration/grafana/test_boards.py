@@ -175,7 +175,7 @@ def test_a_service_on_several_hosts_is_one(scene):
     each = "Latency of each replica"
     table, latency, said, replicas, lines = scene.shown(
         "fleet: Services: last upgrade",
-        "fleet: Latency against before the upgrade",
+        "fleet: Latency change since the upgrade",
         "service: Verdict",
         "service: Replicas",
         f"service: {each}",
