@@ -25,9 +25,7 @@ settings.register_profile("untimed", deadline=None, max_examples=40)
 settings.load_profile("untimed")
 
 MOST_MEMORY = 1 << 30
-"""Largest memory of a test in bytes. Tests also run on small machines, and some machines never refuse an
-allocation.
-"""
+"""Largest memory of a test in bytes. Tests also run on small machines, and some machines never refuse an allocation."""
 # CUDA's libraries and their profiler use 1 to 1.8 GiB. PyPI's torch loads them even without a GPU.
 MOST_BESIDE_CUDA = 3 << 30
 
@@ -164,9 +162,7 @@ def pytest_configure():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """Fail a test that takes more memory than permitted: growth of this process, or the peak of a child that
-    has ended.
-    """
+    """Fail a test that takes too much memory: growth of this process, or the peak of a child that has ended."""
     with suppress(OSError):  # if the kernel cannot reset the peak, it includes earlier tests
         reset_peak()
     before, children = resident(), _children()
@@ -202,9 +198,7 @@ def _command(reason):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem(crashitem, report):
-    """End the run if a worker was killed. xdist would give its test to another worker, and might then wait
-    for ever.
-    """
+    """End the run if a worker was killed. xdist would give its test to another worker, and might then wait for ever."""
     report.node.config.hook.pytest_runtest_logreport(report=report)
     pytest.exit(f"a worker ended while it ran {crashitem}", returncode=pytest.ExitCode.TESTS_FAILED)
 

@@ -102,9 +102,7 @@ def history(containers="ab", before=4, runs=60, **new):
 
 
 def sibling(service, at, factor, **fields):
-    """Return one start of another service, from an hour before ``at`` to an hour after, slower by ``factor``
-    from ``at`` on.
-    """
+    """Return a start of another service: an hour before and after ``at``, and slower by ``factor`` from ``at`` on."""
     usual = {"service": service, "runs": int(2 * HOUR / fields.get("every", 10.0))}
     return start("x", "same", at - HOUR, since(at, factor), **usual | fields)
 

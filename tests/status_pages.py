@@ -120,9 +120,7 @@ def probe_of(row, text="", service=""):
 
 
 def upgrade(after):
-    """Return the fields of a verdict on an upgrade to search:2 from 20 ms to ``after`` seconds; none for
-    None.
-    """
+    """Return the fields of a verdict on an upgrade to search:2 from 20 ms to ``after`` seconds; none for None."""
     if after is None:
         return {}
     shift = after / 0.02 - 1

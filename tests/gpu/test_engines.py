@@ -94,9 +94,7 @@ def test_onnx_on_cuda_has_phases_and_the_cpus_output(tmp_path):
 
 
 def test_onnx_compute_is_the_work_on_the_device(tmp_path):
-    """Sixteen times as many rows take about sixteen times as long, so the events are on the stream that does
-    the work.
-    """
+    """Sixteen times as many rows take about sixteen times as long: the events are on the stream of the work."""
     path = product(tmp_path / "product.onnx")
     seconds = {}
     for rows in (2048, 32768):

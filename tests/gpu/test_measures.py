@@ -1,6 +1,4 @@
-"""Measures of a torch model's run on a real device: the memory peak in the probe's own process, otherwise the memory in
-use.
-"""
+"""Measures of a torch model on a real device: peak memory in the probe's own process, otherwise memory in use."""
 
 import gc
 

@@ -28,9 +28,7 @@ Sample = Callable[[], tuple[Family, ...]]
 
 @pytest.fixture
 def sample():
-    """Yield a function that samples while CUDA uses the GPU, as in a server: otherwise the driver may unload
-    it.
-    """
+    """Yield a function that samples while CUDA uses the GPU, as in a server: otherwise the driver may unload it."""
     device, sampler = Device(0), NvmlSampler()
     try:
         yield lambda: tuple(sampler.sample())

@@ -16,9 +16,7 @@ def measured(target, batch, concurrency=1):
 
 
 def convolution(**options):
-    """Return a convolution with a small output. With a large output, copies would limit the rate, which a
-    batch does not speed up.
-    """
+    """Return a convolution with a small output: large copies would limit the rate, whatever the batch."""
     layer = torch.nn.Conv2d(3, 64, 7, stride=4)
     model = torch.nn.Sequential(layer, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()).cuda().eval()
     target = TorchTarget(model, [{"shape": [1, 3, 224, 224]}], device="cuda", **options)

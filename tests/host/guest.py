@@ -141,9 +141,7 @@ def until(condition, seconds=240, pause=0.3):
 
 
 def newer(path, begin):
-    """Wait for a report with two runs after ``begin``; the second sample of the first run may be the only one
-    after it.
-    """
+    """Wait for a report with two runs after ``begin``: of the first one, only the second sample is surely newer."""
 
     def look():
         answer = report(path)
@@ -336,9 +334,7 @@ def nested():
 
 
 def together():
-    """With `memory.oom.group`, as the kubelet sets it, and a model that grows while it loads, the server
-    survives.
-    """
+    """With `memory.oom.group`, as the kubelet sets it, and a model that grows while it loads, the server survives."""
     settings = CONFIG.replace("memory_reserve: 0\n", "").replace(
         "canaries: {{", 'canaries: {{grows: {{target: "growing:Work"}}, '
     )
@@ -394,9 +390,7 @@ def together():
 
 
 def service():
-    """The exporter as the documented systemd unit: hardened, finds a container through Docker, and reloads by
-    SIGHUP.
-    """
+    """The exporter as the documented systemd unit: hardened, finds a container by Docker, and reloads by SIGHUP."""
     program = pathlib.Path("/opt/infercanary/bin/infercanary")
     program.parent.mkdir(parents=True)
     shutil.copytree(HERE / "site", "/opt/infercanary/site")

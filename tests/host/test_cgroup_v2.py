@@ -79,9 +79,7 @@ def fits(name, before, ours, after):
 
 
 def test_cgroup_v2(said):
-    """One test checks everything, because the campaign runs each test in a separate process, and a boot takes
-    minutes.
-    """
+    """One test checks everything: the campaign runs each test in a separate process, and a boot takes minutes."""
     assert [each for each in said if "failed" in each] == []
     found = by_scenario(said)
     lines = [HEAD.format(kernel=f"kernel {said[0]['kernel']}", day=datetime.date.today().isoformat())]

@@ -118,9 +118,7 @@ ATTACKS: dict[str, tuple[Attack, int, int]] = {
     "garbage": (garbage, 20, 0),
     "hang_ups": (hang_up, 50, 0),
 }
-"""Name → function of one connection, number of concurrent connections, and size of the kernel's receive
-buffer.
-"""
+"""Name → function of one connection, number of connections, and size of the kernel's receive buffer."""
 
 
 async def attack(name: str, host: str, port: int, seconds: float) -> None:

@@ -67,9 +67,7 @@ VALUES = {
 
 @pytest.fixture(scope="session")
 def installed(cluster, tmp_path_factory):
-    """Install the chart by Helm with Pod Security `restricted`, and run a Prometheus with the operator's
-    configuration.
-    """
+    """Install the chart with Pod Security `restricted`, and run a Prometheus with the operator's configuration."""
     if not GIVEN:
         run(SCRIPT, "start", "prometheus-operator")
     restricted = {"pod-security.kubernetes.io/enforce": "restricted"}

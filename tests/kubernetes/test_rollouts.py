@@ -188,9 +188,7 @@ class Argo(Controller):
 
 
 class Flagger(Controller):
-    """Copies the target to a primary, which runs alone. The target's pods run only with the new image, during
-    analysis.
-    """
+    """Copies the target to a primary, which runs alone. The target's pods run only during analysis."""
 
     name, kind, primary, promoted = "flagger", "deployment", "-primary", "Succeeded"
 

@@ -166,9 +166,7 @@ def check(cluster, prometheus, name, row):
         eventually("runs of each pod", 180, lambda: prometheus.query(f"{row.pods}({runs}) >= {RUNS_AFTER}"))
 
     def is_as_expected():
-        """On a noisy host the verdict asks for another restart after one start, and the pod is restarted
-        once.
-        """
+        """On a noisy host the verdict asks for another restart after one start, and the pod is restarted once."""
         found = ended()
         if found == {"unconfirmed"} and time.monotonic() > patient_until and not asked:
             asked.append(row.service)
@@ -190,9 +188,7 @@ def check(cluster, prometheus, name, row):
 
 
 def check_alerts(prometheus):
-    """Check that alerts fire only for slower images, and that every shipped rule is evaluated without an
-    error.
-    """
+    """Check that alerts fire only for slower images, and that every shipped rule is evaluated without an error."""
     # On a busy machine the host's part may be unknown, and then the other alert fires.
     names = "InferCanaryImageRegressed|InferCanaryRegressionUnexplained"
     # the pod of `nightly` has ended

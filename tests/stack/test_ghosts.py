@@ -142,9 +142,7 @@ def test_a_trouble_has_its_alert(troubles, service, name, labels, words):
 
 
 def test_no_secret_is_shown(troubles):
-    """Neither the webhook's nor a watched container's secret is in a metric, page, log, image or
-    notification.
-    """
+    """Neither the webhook's nor a watched container's secret is in a metric, page, log, image or notification."""
     pages = [f"{EXPORTER}{path}" for path in ("/", "/metrics")]
     pages += [f"{PROMETHEUS}{path}" for path in ("/metrics", "/api/v1/alerts", "/api/v1/status/config")]
     pages += [f"{ALERTMANAGER}{path}" for path in ("/metrics", "/api/v2/status", "/api/v2/alerts")]

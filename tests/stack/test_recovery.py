@@ -23,9 +23,7 @@ def test_removed_then_recreated_with_another_image(stack):
     )
 
     def left():
-        """Return the exporter's lines about the container; lines of its verdict disappear at the next
-        judgement.
-        """
+        """Return the exporter's lines about the container; lines of its verdict disappear at the next judgement."""
         text = get(f"{EXPORTER}/metrics").decode()
         return [line for line in text.splitlines() if f'container="{name}"' in line]
 

@@ -53,9 +53,7 @@ class Alertmanager:
         self.received = received
 
     def send(self, *alerts: dict[str, str], ends_at: str = "") -> None:
-        """Send alerts in Prometheus' form. Each has ``alertname``, and labels in addition to the labels of
-        the rule.
-        """
+        """Send alerts in Prometheus' form. Each has ``alertname``, and labels in addition to the labels of the rule."""
         end = {"endsAt": ends_at} if ends_at else {}
         body = [{"labels": {**ALERTS[alert["alertname"]], **alert}, **end} for alert in alerts]
         self._ask("POST", body)

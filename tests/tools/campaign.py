@@ -94,9 +94,7 @@ def collected(options: list[str]) -> list[str]:
 
 
 def commit() -> str:
-    """Return the last commit that changed more than the tables, with `+changes` if the working tree has other
-    changes.
-    """
+    """Return the last commit that changed more than the tables, with `+changes` if other files were changed since."""
     but_the_table = ("--", ".", *(f":!{table.relative_to(ROOT)}" for table in (TABLE, CAUSES)))
     log = ["git", "log", "-1", "--format=%h", "--abbrev=10", *but_the_table]
     short = subprocess.check_output(log, cwd=ROOT, text=True).strip()
@@ -105,9 +103,7 @@ def commit() -> str:
 
 
 def run(test: str) -> str:
-    """Run one test and return ``passed``, ``failed``, ``skipped`` (not possible on this machine) or
-    ``xfailed``.
-    """
+    """Run one test and return ``passed``, ``failed``, ``skipped`` (not possible on this machine) or ``xfailed``."""
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "campaign", "--numprocesses=0", test]
     command += ["-o", f"faulthandler_timeout={HANGS_SECONDS}"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:

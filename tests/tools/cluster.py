@@ -19,12 +19,9 @@ SCRIPT = str(ROOT / ".ci/kubernetes")
 STATE = Path(os.environ.get("KUBERNETES_STATE", "/var/lib/infercanary-kubernetes"))
 PROGRAMS = Path(os.environ.get("KUBERNETES", "/var/cache/infercanary/kubernetes"))
 GIVEN = os.environ.get("KUBECONFIG")
-"""Configuration of an existing cluster. If set, no cluster is started. docs/testing.md lists the
-requirements.
-"""
+"""Configuration of an existing cluster. If set, no cluster is started. docs/testing.md lists the requirements."""
 LOAD = "KUBERNETES_LOAD"
-"""Environment variable with a command that copies the named images from Docker to the nodes of that cluster.
-"""
+"""Environment variable with a command that copies the named images from Docker to the nodes of that cluster."""
 NODE_LABEL = "infercanary.test/node"
 """Label of three nodes, with the values 1 to 3, because the nodes of an existing cluster have other names."""
 

@@ -1,6 +1,4 @@
-"""Plugin for a folder of tests with a requirement: marks and skips its tests, and fails in CI instead of
-skipping.
-"""
+"""Plugin for a folder of tests with a requirement: marks its tests, and skips them or fails in CI."""
 
 from __future__ import annotations
 

@@ -39,9 +39,7 @@ ENVIRONMENT = {**os.environ, "DOCKER_BUILDKIT": "0", "COMPOSE_PROJECT_NAME": PRO
 
 
 def run(*command: str, seconds: float = 120, text: str | None = None, **environment: str) -> str:
-    """Run a command with ``text`` as its input, and return its standard output. A failure shows the whole
-    output.
-    """
+    """Run a command with ``text`` as its input, and return its standard output. A failure shows the whole output."""
     done = subprocess.run(
         command, cwd=ROOT, env={**ENVIRONMENT, **environment}, input=text, capture_output=True, text=True,
         timeout=seconds,

@@ -70,9 +70,7 @@ def copy(package: str) -> Path:
 
 
 def mutants(database: WorkDB, module: str, seed: int) -> list[WorkItem]:
-    """Return the mutants that a test could notice, of one module if it is named, in an order drawn by the
-    seed.
-    """
+    """Return the mutants that a test could notice, of one module if it is named, in an order drawn by the seed."""
     found = [
         item
         for item in database.work_items
@@ -86,9 +84,7 @@ def mutants(database: WorkDB, module: str, seed: int) -> list[WorkItem]:
 
 
 def score(database: WorkDB, chosen: list[WorkItem]) -> tuple[Counter[str], list[str]]:
-    """Return the counts of tried (module) and killed (module + " killed") mutants, and the places of the
-    survivors.
-    """
+    """Return the counts of tried (module) and killed (module + " killed") mutants, and the places of the survivors."""
     results = dict(database.results)
     counts: Counter[str] = Counter()
     survivors = []

@@ -23,9 +23,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 class _Line(msgspec.Struct):
     generation: Generation
     samples: list[dict[str, object]]
-    """Samples as maps by field name, because an encoded sample is an array that depends on the order of
-    fields.
-    """
+    """Samples as maps by field name, because an encoded sample is an array that depends on the order of fields."""
 
 
 def starts(name: str) -> dict[str, list[Start]]:

@@ -126,9 +126,7 @@ class Polls:
         Collector._poll = counted  # type: ignore[method-assign, assignment]
 
     async def done(self) -> None:
-        """Wait until all due polls have ended. The clock moves a little, because an answer is read every 10
-        ms.
-        """
+        """Wait until all due polls have ended. The clock moves a little, because an answer is read every 10 ms."""
         for _ in range(5):  # due timers first, then the tasks that they start
             await asyncio.sleep(0)
         last = CLOCK.passed + STEP - 1

@@ -21,9 +21,7 @@ KEEP = Retention(opening=20, opening_starts=2, raw=60, slack=24, first=120, bloc
 
 
 def take(store: Store, batch: int) -> int:
-    """Store a batch in one transaction: runs of two containers, one of which restarts at times, and a
-    document.
-    """
+    """Store a batch in one transaction: runs of two containers, one of which restarts at times, and a document."""
     runs = samples(RUNS * (batch - 1), RUNS * batch, canary="c")
     with store.session.transaction():
         new = 0

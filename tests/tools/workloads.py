@@ -41,9 +41,7 @@ def container(image: str = OLD, **fields: Any) -> Object:
 
 
 def pod(*containers: Object, service: str = "", nodes: tuple[int, ...] = (1,), **annotations: str) -> Object:
-    """Return a pod template for one of these nodes, preferably the first; ``service`` overrides the owner's
-    name.
-    """
+    """Return a pod template for one of these nodes, preferably the first; ``service`` overrides the owner's name."""
     given = {"enable": "true", **({"service": service} if service else {}), **annotations}
     affinity = {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_in(*nodes)]},

@@ -141,9 +141,7 @@ def _links(page):
 
 
 def _anchors(page):
-    """Return the anchors as GitHub makes them: lower case, no signs, hyphens for spaces, and numbers for
-    duplicates.
-    """
+    """Return the anchors as on GitHub: lower case, no signs, hyphens for spaces, and numbers for duplicates."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     seen: Counter[str] = Counter()
     anchors = set()

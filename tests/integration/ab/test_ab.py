@@ -70,9 +70,7 @@ def experiment(a, b, restarts):
 
 
 def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(tmp_path, monkeypatch, capsys):
-    """The experiment comes from a file. The new side does four times the work, so other load cannot hide the
-    change.
-    """
+    """The experiment comes from a file. Other load cannot hide the change: the new side does four times the work."""
     before = {
         *psutil.Process().children(recursive=True)
     }  # processes of fixtures that other tests of this process share

@@ -74,9 +74,7 @@ def run_trial(name, folder):
 
 @pytest.mark.parametrize("name", ["tokeniser", "float64"])
 def test_the_operator_is_named(name, tmp_path):
-    """These changes are so large that other load does not hide them. The campaign counts the results of each
-    kind of change.
-    """
+    """These changes are too large to be hidden by other load. The campaign counts results by kind of change."""
     check(run_trial(name, tmp_path), trials(tmp_path)[name])
 
 

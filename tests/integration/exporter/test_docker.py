@@ -74,9 +74,7 @@ class FakeDocker:
         await asyncio.sleep(0)
 
     async def event(self, action="start", number=0, **attributes):
-        """Send an event about a container, with the fields that Docker 20.10 sends after `docker run -m` with
-        cgroup v1.
-        """
+        """Send a container's event, with the fields of Docker 20.10 after `docker run -m` with cgroup v1."""
         action, _, code = action.partition(" ")
         known = {"image": "x", "infercanary.enable": "true"} | ({"exitCode": code} if code else {})
         event = {

@@ -82,9 +82,7 @@ async def test_each_hostile_probe_costs_only_itself(watch, good_probe, eventuall
 
 
 async def test_a_poll_that_times_out_as_it_is_stopped_is_stopped(watch, monkeypatch):
-    """Regression: a cancellation was lost in a concurrent timeout, so the poll continued and the exporter
-    never ended.
-    """
+    """Regression: a concurrent timeout lost the cancellation, so the poll continued and the exporter never ended."""
     polling = asyncio.Event()
 
     async def times_out(*_):

@@ -15,9 +15,7 @@ FULL_HOURS = 24
 
 
 def most_rows(images):
-    """Return the limit of rows of a canary in one container with this number of images, each with the largest
-    number of openings.
-    """
+    """Return the limit of rows of a canary in one container, if each image has the largest number of openings."""
     keep = Retention()
     of_image = keep.opening * keep.opening_starts + keep.raw + keep.slack + keep.first // BLOCK
     return images * of_image + keep.blocks + keep.hours + keep.failed

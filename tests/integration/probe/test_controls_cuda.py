@@ -303,9 +303,7 @@ def test_kernels_load_the_parameters_that_they_declare():
 
 
 def test_kernels_assemble_for_each_gpu_that_ptxas_knows(tmp_path):
-    """``ptxas`` comes with the CUDA toolkit, and with the wheels nvidia-cuda-nvcc (CUDA 13) and -cu12 (back
-    to sm_52).
-    """
+    """``ptxas`` comes with the CUDA toolkit and the wheels nvidia-cuda-nvcc (CUDA 13) and -cu12 (back to sm_52)."""
     if (ptxas := shutil.which("ptxas")) is None:
         pytest.skip("no ptxas here: it comes with the CUDA toolkit")
     source = tmp_path / "kernels.ptx"

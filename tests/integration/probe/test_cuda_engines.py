@@ -105,9 +105,7 @@ def run(library, tmp_path):
 
 
 def written(engine, declared):
-    """Return an engine's file for the stand-in: JSON with declarations that replace the defaults, such as
-    tensors x and y.
-    """
+    """Return an engine's file for the stand-in: JSON whose declarations replace defaults, such as tensors x and y."""
     if declared == "junk":
         return declared.encode()
     given = json.loads(declared)
@@ -376,9 +374,7 @@ for code, built in ((804, "13.0"), (803, "12.4"), (100, "12.4")):
 
 @needs_cc
 def test_what_a_driver_runs_by_nvidias_rules(library):
-    """Older versions always run; newer ones run within a major release from CUDA 11 on, but not a newer major
-    release.
-    """
+    """Older versions always run. From CUDA 11 on, newer ones of the same major release run, too."""
     pairs = [("11.8", 12040), ("12.8", 12040), ("11.8", 11000), ("13.0", 12020), ("12.1", 11040), ("14.0", 13000),
              ("10.2", 10010), ("10.1", 10020), ("11.0", 10020), ("", 12040)]  # fmt: skip
     found = session(library, UNFIT, pairs=pairs)
@@ -452,9 +448,7 @@ Nvml = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def nvml(tmp_path_factory):
-    """Return a function that sets the memory in use of the stand-in's GPU (NVML's second one) and returns the
-    libraries' folder.
-    """
+    """Yield a function that sets the GPU's memory in use (NVML's second GPU) and returns the libraries' folder."""
     folder = build_nvml(build(tmp_path_factory.mktemp("nvml")))
 
     def write(used, *lines):

@@ -548,9 +548,7 @@ CONTAINERS = {"first": ("cuda:0", 0), "second": ("cuda:0", 0), "idle": ("cpu", 0
 
 
 def test_containers_on_one_gpu_by_its_uuid(usual, tmp_path):
-    """Two containers share a GPU. A third one sees this GPU but computes on the CPU, and a fourth has another
-    GPU as GPU 0.
-    """
+    """Two containers share a GPU. One sees this GPU but computes on the CPU, and one has another GPU as GPU 0."""
     cuda = build(tmp_path)
     with ExitStack() as stack:
         probes = []

@@ -344,9 +344,7 @@ def test_a_run_is_as_good_as_each_of_its_answers(started, kind, fault):
 
 
 def test_a_server_that_is_there_late_or_killed_is_found_when_it_is_back(started, monkeypatch):
-    """Waiting for the server costs nothing, so the next attempt must not be as late as after a failed load of
-    a model.
-    """
+    """Waiting for a server costs nothing, so the next attempt must be earlier than after a failed load of a model."""
     monkeypatch.setattr("infercanary.probe.canary._REOPEN_SECONDS", (0.2, 3600.0))
     port = free_port()
     probe = started(

@@ -76,9 +76,7 @@ def test_parsing_after_the_last_byte_is_in_no_latency(server, monkeypatch):
 
 
 def test_an_address_from_which_nothing_comes_back_leaves_time_for_the_next(server, monkeypatch):
-    """Simulates a network that drops IPv6: the listener's queue is full, so the kernel drops requests for
-    connections.
-    """
+    """Simulates a network that drops IPv6: the listener's queue is full, so the kernel drops new connections."""
     with full_backlog() as dead:
         ports, really = (dead, server.port), socket.getaddrinfo
         found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port)) for port in ports]
@@ -306,9 +304,7 @@ def test_a_stream_is_timed_to_its_first_token_and_between_tokens(server, api, ha
 
 
 def stream(text):
-    """Parse events: ``=stop`` ends choice 0, ``1=stop`` choice 1, ``D`` all choices; ``{…}`` is a frame,
-    ``!…`` bytes.
-    """
+    """Parse events: ``=stop`` ends choice 0, ``1=stop`` choice 1, ``D`` all; ``{…}`` is a frame, ``!…`` bytes."""
     made = ""
     for part in text.split("|"):
         index, sign, rest = part.partition("=")

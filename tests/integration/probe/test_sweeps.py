@@ -56,9 +56,7 @@ def test_throughput_against_latency(tmp_path):
             assert 0 < rate * latency <= 2.0 * batch * concurrency * 1.05
 
         def grows(seen):
-            """More samples take longer, but more are done per second. With other load this need not hold in
-            each sweep.
-            """
+            """More samples take longer, but more are done per second; with other load, not in each sweep."""
             slow, fast = point(seen, 1), point(seen, 64)
             return fast[0] > slow[0] and fast[1] > 1.5 * slow[1]
 

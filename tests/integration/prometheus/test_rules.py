@@ -285,9 +285,7 @@ def test_a_sentence_is_never_a_label_of_an_alert():
 
 
 def test_trouble_of_a_host_names_the_service_that_feels_it():
-    """Alertmanager inhibits by host and service, so both labels are needed. A verdict is about all hosts of
-    the service.
-    """
+    """Alertmanager inhibits by host and service, so both labels are needed. A verdict is about all hosts."""
     fired = [e["exp_labels"] for case in CASES for e in case["exp_alerts"]]
     of_hosts = [labels for labels in fired if labels["layer"] == "host"]
     assert of_hosts

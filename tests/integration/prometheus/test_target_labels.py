@@ -14,9 +14,7 @@ GIVEN = {"service": "monitoring", "namespace": "monitoring", "pod": "exporter-x7
 
 @pytest.fixture(scope="module")
 def query(tmp_path_factory):
-    """Query a Prometheus that scrapes a real exporter twice: with the shipped configuration, and without
-    `honor_labels`.
-    """
+    """Query a Prometheus that scrapes a real exporter twice: as shipped, and without `honor_labels`."""
     if shutil.which("prometheus") is None:
         pytest.skip("no prometheus on PATH")
     folder = tmp_path_factory.mktemp("target")

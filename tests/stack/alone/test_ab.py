@@ -301,9 +301,7 @@ def test_ctrl_c_cleans_up_and_prints_what_is_known(images, settings, begun, numb
 
 
 def test_a_killed_experiment_leaves_nothing_and_another_one_only_what_is_not_its_own(images, settings, begun):
-    """If the reaper was killed too, the next experiment removes what is left, but not the containers of a
-    running experiment.
-    """
+    """If the reaper was killed too, the next experiment removes what is left, except of running experiments."""
     child = begun(BASE, BASE, "--both", settings)
     running = containers("status=running")
     lost = run(

@@ -16,8 +16,7 @@ from probed import IMAGE, MOUNT, UNHARMED, exporter, state
 PROBES = 20
 SECONDS = float(os.environ.get("HOSTILE_SECONDS", "600"))
 MOST_BYTES = 300 << 20
-"""Limit of the exporter's memory. Compose gives the container 512 MiB; without an attack it uses about 100.
-"""
+"""Limit of the exporter's memory. Compose gives the container 512 MiB; without an attack it uses about 100."""
 TLS = frozenset({"silent", "half_hellos"})
 # The file with a control group's peak memory has another name in each version.
 PEAK = "cat /sys/fs/cgroup/memory/memory.max_usage_in_bytes /sys/fs/cgroup/memory.peak 2>/dev/null || true"

@@ -39,9 +39,7 @@ WAYS = ("background", "beside", "exec", "inside", "alone")
 EACH_WAY = pytest.mark.parametrize("way", WAYS)
 
 SMALL = {"target": "torch", "options": {"model": "models:relu", "inputs": [{"shape": [8]}]}}
-"""This canary opens first, when the server holds its memory. It continues, whatever happens to the large
-canary.
-"""
+"""The canary opens first, when the server holds its memory, and continues in spite of the large canary."""
 
 
 def canary(model, *shape, batches=()):
@@ -234,9 +232,7 @@ def test_a_factory_that_grows(scene, way):
 
 @EACH_WAY
 def test_memory_that_the_server_takes_later(scene, way):
-    """A probe in a separate process closes the large canary. In the server's process, runs and sweeps are
-    postponed.
-    """
+    """A separate probe closes the large canary. In the server's process, runs and sweeps are postponed."""
     if way == "inside":  # a round takes up to 50 MiB for a short time
         scene.begin(canary("models:relu", 1, 3, 512, 512, batches=(1, 2)), holds=500)
         swept = "infercanary_sweep_samples_per_second"
@@ -267,9 +263,7 @@ def test_memory_that_the_server_takes_later(scene, way):
 
 @pytest.mark.parametrize("way", ["beside", "background", "exec"])
 def test_a_factory_that_takes_all_in_an_instant(scene, way):
-    """Nothing warns of this allocation, and no thread sees it in time: the kernel kills the probe, but not
-    the server.
-    """
+    """No thread sees this allocation in time, so the kernel kills the probe, but not the server."""
     scene.begin(canary("models:leaping"))
     # Counting kills starts a process in the container. Next to a factory that takes all memory, the kernel
     # might then kill the server.

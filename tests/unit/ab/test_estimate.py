@@ -45,9 +45,7 @@ def pair(log, se=0.002):
 
 
 def experiment(rng, sd, effect=0.0, trend=0.0, bad_luck=0.0, most=MOST):
-    """Simulate `infercanary ab`: pairs until a decision. Each turn adds ``trend``. A share ``bad_luck`` of
-    starts is slowed by up to 60 %.
-    """
+    """Simulate `infercanary ab`. Each turn adds ``trend``; a share ``bad_luck`` of starts is slower by up to 60 %."""
     pairs: list[Any] = []
     turn = 0
     while True:

@@ -209,9 +209,7 @@ async def test_a_mistake_in_a_body_is_named(client, body, status, line):
 
 
 async def test_what_flagger_posts(client):
-    """Flagger's keys (CanaryWebhookPayload in pkg/apis/flagger/v1beta1/canary.go), and a key that a later
-    version may add.
-    """
+    """Flagger's keys (CanaryWebhookPayload in pkg/apis/flagger/v1beta1/canary.go), and a future key."""
     posted = {"name": "search", "namespace": "ml", "phase": "WaitingPromotion", "checksum": "85d557f47b"}
     for call in (posted, {**posted, "metadata": None}, {**posted, "metadata": {}, "buildId": 7}):
         CALL.validate(call)

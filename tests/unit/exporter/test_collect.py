@@ -203,9 +203,7 @@ async def test_a_service_ends_with_its_last_container_and_is_named_for_an_hour(c
 
 
 async def test_reports_that_come_at_once_are_read_one_by_one(collector, monkeypatch):
-    """Passing a thousand reports to threads at once blocked the event loop for 300 ms, and each report needs
-    memory while it is read.
-    """
+    """A thousand reports in threads at once blocked the event loop for 300 ms, and each needs memory meanwhile."""
     reading, most = 0, 0
 
     def noted(*given):

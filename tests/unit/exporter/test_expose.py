@@ -91,9 +91,7 @@ name = st.one_of(printable, st.text(st.sampled_from('%s\\"\n{},=')))
 
 @given(before=some_families(), now=some_families(), key=st.tuples(name, name), other=st.tuples(name, name))
 def test_the_same_bytes_as_prometheus_client_writes(before, now, key, other):
-    """In both formats, for any earlier families of this container and of another one, because unchanged parts
-    are reused.
-    """
+    """For both formats and any earlier families of this and another container, because unchanged parts are reused."""
     exposition = Exposition()
     held = [write(family, identity(other)) for family in now]
     exposition.replace(key, [write(family, identity(key)) for family in before])

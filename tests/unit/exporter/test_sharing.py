@@ -72,9 +72,7 @@ class Host:
         self.collector = collecting()
 
     def follow(self, names, **others):
-        """Follow these containers, each named by a letter, as if Docker had found them; ``others`` changes
-        ids or images.
-        """
+        """Follow containers, named by letters, as if Docker had found them; ``others`` changes ids or images."""
         found = Container(service="s", name="", id="0" * 64, url="http://127.0.0.1:9")
         self.collector.follow([msgspec.structs.replace(found, name=name, **others) for name in names])
 
@@ -243,9 +241,7 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host, clock):
 
 @pytest.mark.parametrize("first", [0, 1])
 async def test_a_neighbour_that_comes_and_goes_changes_no_start(host, clock, first):
-    """Each changed fact of a start is judged. A container that claims another's GPU in every second report
-    must cost nothing.
-    """
+    """A changed fact of a start causes judging, so claims of a GPU in every second report must have no effect."""
     host.follow("abc")
     named = []
     for c in (ON_B, ON_A, ON_B):

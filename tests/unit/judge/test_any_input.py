@@ -166,9 +166,7 @@ def starts(
 
 @st.composite
 def siblings(draw, seed, kind):
-    """Draw siblings on the host. Some run all the time, and some end before the upgrade or during the new
-    image's runs.
-    """
+    """Draw siblings on the host. Some run all the time, and some end before or during the new image's runs."""
     found = []
     for name in "xyz"[: draw(st.integers(0, 3))]:
         found += draw(starts(seed, draw(kinds), name, 1, "o"))

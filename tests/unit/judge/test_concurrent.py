@@ -27,9 +27,7 @@ def made(
     container, at, runs, image="old", *, slower=0.0, later=0.0,
     host=0.0, **fields,
 ):  # fmt: skip
-    """Return a start that is slower by ``slower``, and from the upgrade on by ``later`` and ``host`` (like
-    its control).
-    """
+    """Return a start slower by ``slower``, and from the upgrade on by ``later`` and ``host`` (like its control)."""
     level = 0.02 * (1 + slower) * math.exp(random.Random(f"{container} {at}").gauss(0, 0.003))
     seconds, control = since(UPGRADE, (1 + host) * (1 + later), level), since(UPGRADE, 1 + host, 0.001)
     return start(container, image, at, seconds, runs, control=control, **fields)

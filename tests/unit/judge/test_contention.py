@@ -40,9 +40,7 @@ def judge(*starts):
 
 
 def runs_of(ms, runs, waits=0.0, seed=1, *, share=0.0, noise=0.01):
-    """Return runs with ``ms`` of work: often with a wait of up to ``waits`` ms, always with one of ``share``
-    times the work.
-    """
+    """Return runs of ``ms`` of work, often with a wait up to ``waits`` ms, always with ``share`` times the work."""
     rng, found = random.Random(seed), []
     for _ in range(runs):
         work, waited = ms * rng.lognormvariate(0, noise), max(0.0, rng.uniform(-waits, waits))
@@ -79,9 +77,7 @@ def test_the_same_work_is_never_called(runs, waits):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_waiting_that_is_not_what_makes_the_runs_scatter_stays_in(seed):
-    """Without the wait, the runs would still have more than half of their scatter. Subtracting it would hide
-    the remaining variation.
-    """
+    """The runs keep more than half of their scatter without the wait, so subtracting it would hide their variation."""
     old = runs_of(44, 60, 12, seed, noise=0.09)
     new = runs_of(44 * 1.3, 8, 12, seed + 99, noise=0.09)
     found = judge(start("old", 0, old), start("new", 1, new))
@@ -107,9 +103,7 @@ def contended(number, threads="1", share=5.0):
 @pytest.mark.parametrize("earlier", [1, 3])
 @pytest.mark.parametrize("runs", [12, 48])
 def test_a_contended_start_teaches_no_restart_variance(threads, earlier, runs):
-    """Regression: the contended start counted as restart variance, and the next change was inconclusive, [-65
-    %, ×84].
-    """
+    """Regression: a contended start counted as restart variance. The next change was inconclusive, [-65 %, ×84]."""
     old = [*(quiet(number, threads) for number in range(earlier)), contended(earlier, threads)]
     slow, same = (start("new", earlier + 1, runs_of(44 * by, runs, 1.0, 7), threads) for by in (1.62, 1.0))
     found = judge(*old, slow)

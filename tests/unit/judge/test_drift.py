@@ -121,9 +121,7 @@ def test_a_drift_is_found_after_the_store_thinned_its_runs(days, level, every, s
 
 @pytest.mark.parametrize("by", [365 * DAY, -365 * DAY], ids=["on", "back"])
 def test_a_clock_that_is_set_leaves_the_baseline(by):
-    """Set forward, the clock ends the first day at once, like a pause. Set back, it must not prolong this day
-    by a year.
-    """
+    """Set forward, the clock ends the first day, like a pause. Set back, it must not prolong this day by a year."""
 
     def moved(run):
         return run.started_at + by * (run.started_at >= 0.1 * DAY)
@@ -152,9 +150,7 @@ def test_what_controls_or_two_siblings_share_is_the_hosts():
     ],
 )
 def test_a_restart_does_not_excuse_what_drifts_before_or_after_it(levels, shift):
-    """Restarts do not explain a drift within starts, even if restart variance was learned from few restarts.
-    None means a creep.
-    """
+    """Restarts do not explain a drift within starts, even if few restarts are known. None means a creep."""
     starts = [
         start(3, lambda day, x=x: 1 + 0.15 * max(0.0, day % 3 - 1) if x is None else x, begin=3.0 * n)
         for n, x in enumerate(levels)

@@ -49,9 +49,7 @@ class World:
         self.restart_sd = restart_sd
 
     def start(self, name, image, hour, runs, *, slower=0.0, host=0.0, trend=0.0, service="s"):
-        """Return a start with a run every 10 s; ``slower`` and ``host`` are ratios, and ``trend`` is the
-        total over the start.
-        """
+        """Return a start with a run every 10 s; ``slower`` and ``host`` are ratios, ``trend`` is the total change."""
         rng, at = self.rng, HOUR * hour
         felt = self.wander[((at + 10.0 * np.arange(runs)) / 10).astype(int) % self.wander.size] + math.log1p(
             host
@@ -166,9 +164,7 @@ def difference(before, now):
 
 
 def is_near(before, now):
-    """True if shift, low and high moved by less than a tenth of the interval's width; an infinite interval
-    must be equal.
-    """
+    """True if shift, low and high moved by less than a tenth of the interval; an infinite interval must be equal."""
     width = before[2] - before[1]
     room = max(0.1 * width if math.isfinite(width) else 0.0, ROUNDING)
     return all(a == b or abs(a - b) <= room for a, b in zip(before, now, strict=True))

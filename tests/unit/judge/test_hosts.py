@@ -19,9 +19,7 @@ CLASSES = {
 
 
 def starts(image, at, pods, hosts=True):
-    """Return one start for each class and latency in ms, on separate hosts; without hosts, all are starts of
-    one container.
-    """
+    """Return a start for each class and latency in ms, on separate hosts; without hosts, all of one container."""
     found = []
     for number, (kind, _, ms) in enumerate(pod.partition(":") for pod in pods.split()):
         name, load = f"{image}-{number}", 9.0 if kind == "Graviton" else 2.0

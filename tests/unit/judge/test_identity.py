@@ -50,9 +50,7 @@ def start(text, at=0.0, seconds=0.020, environment=None):
 
 
 def history(text, seconds=0.020):
-    """Return groups of starts (``|``) an hour apart, a second apart within a group. The last group has the
-    latency ``seconds``.
-    """
+    """Return groups of starts (``|``), an hour apart. The last group has the latency ``seconds``."""
     groups = [group.split() for group in text.split("|")]
     return [
         start(each, HOUR * hour + second, seconds if hour == len(groups) - 1 else 0.020)

@@ -1,6 +1,4 @@
-"""Changes that must not affect a verdict: order of starts and replicas, unit, and a further replica with the
-same shift.
-"""
+"""Changes that must not affect a verdict: order of starts and replicas, unit, and a replica with the same shift."""
 
 import numpy as np
 import pytest

@@ -21,9 +21,7 @@ ROW = re.compile(
 
 
 def row(text):
-    """Parse ``kind/name@device~shapes*calls=ms``. Convolution and linear layer have default names, shapes and
-    calls.
-    """
+    """Parse ``kind/name@device~shapes*calls=ms``. Convolution and linear layer have default names, shapes and calls."""
     match = ROW.fullmatch(text)
     assert match is not None
     kind, ms = match["kind"], float(match["ms"])
@@ -38,9 +36,7 @@ def profile(
     rows, *, outside=0.001, rest=0.0, slowed=(1.0,) * REPEATS,
     noise=0.01, seed=0,
 ):  # fmt: skip
-    """Return a profile with rows in the order of calls. Their scatter is also in the wall time; ``slowed``
-    multiplies repeats.
-    """
+    """Return a profile with rows in the order of calls. The wall time scatters alike; ``slowed`` scales repeats."""
     draw = random.Random(seed)
 
     def scattered(values):
@@ -173,9 +169,7 @@ def many(ms, first=0):
 
 
 def test_scatter_alone_names_no_operator():
-    """Forty operators are forty claims: intervals of two standard errors would list 36 of these 400 with five
-    repeats each.
-    """
+    """Forty operators are forty claims: with five repeats, intervals of two standard errors would list 36 of 400."""
     named, states = 0, []
     for seed in range(10):
         old, same = (
@@ -190,9 +184,7 @@ def test_scatter_alone_names_no_operator():
 
 
 def test_an_operator_that_may_have_been_in_the_rest_is_not_claimed():
-    """If there are more operators than rows, the short ones are summed. A small growth may bring one of these
-    into the rows.
-    """
+    """Short operators beyond the rows are summed. A small growth may bring one of these into the rows."""
     full = profile(many(1), rest=0.01)
     late, surely = (profile(f"{many(4, 1)} late={ms}", rest=0.01) for ms in (9, 20))
     found = compared(full, late).shifts

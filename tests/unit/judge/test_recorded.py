@@ -54,9 +54,7 @@ def test_a_neighbours_noise_hid_a_slow_model():
 
 @pytest.mark.parametrize("service", ["classify", "moderate"])
 def test_a_start_beside_five_others_is_no_slow_start(service):
-    """An identical rebuild started together with all other containers on two cores, because the exporter's
-    settings were in the image.
-    """
+    """The exporter's settings were in the image, so a rebuild started with all other containers on two cores."""
     stack = recorded.starts("neighbour_gone")
     until = stack["classify"][1].samples[-1].started_at
     rebuilt = [

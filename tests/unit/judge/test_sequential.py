@@ -112,9 +112,7 @@ def test_a_change_that_was_called_stays_while_its_interval_shows_it(verdicts, ex
 
 
 def test_a_call_of_the_live_judge_stays_while_the_interval_shows_it():
-    """The shift is +8 % in the first runs, and +4.5 % later. A later look alone would be unconfirmed, but the
-    alert must not come and go.
-    """
+    """+8 % in the first runs, +4.5 % later. A later look alone is unconfirmed, but an alert must not come and go."""
     stayed = 0
     for seed in range(8):
         *old, new = service(seed, 1, 192, slower=0.045, sd=0.002)

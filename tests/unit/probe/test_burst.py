@@ -27,9 +27,7 @@ class Ran(NamedTuple):
 
 
 def runs(cost, *, interval=10.0, cap=0.01, is_on=True, until=2 * HOUR, hangs_at=float("inf")):
-    """Simulate a probe whose runs cost ``cost(now)``, except one that hangs for 30 s. The lines are those of
-    the loop.
-    """
+    """Simulate the loop of a probe whose runs cost ``cost(now)``, except one run that hangs for 30 s."""
     module._random.seed(1)
     schedule, budget = Schedule(interval, 0.0), Budget(cap, 0.0)
     burst = Burst(cap, 0.0, is_on)

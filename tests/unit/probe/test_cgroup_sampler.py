@@ -247,9 +247,7 @@ GOLDEN = Path(__file__).parents[2] / "golden/cgroup_v2"
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.json")))
 def test_files_of_a_real_host_say_what_another_reader_of_them_says(tmp_path, name):
-    """Files of Debian 12 with systemd and kernel 6.1, recorded by tests/host, which reads these files with
-    its own code.
-    """
+    """Files of Debian 12 with systemd and kernel 6.1, recorded by tests/host, which reads them with its own code."""
     recorded = json.loads((GOLDEN / f"{name}.json").read_text())
     for folder, files in recorded["files"].items():
         tree(tmp_path / "sys" / folder, files)

@@ -22,9 +22,7 @@ def test_the_components():
 
 
 def test_only_known_variables_are_shown_and_values_are_short_and_printable(monkeypatch):
-    """Variables may be secrets. The exporter limits the bytes of a value, and one odd value makes it refuse
-    the whole family.
-    """
+    """Variables may be secrets. For one value that is too long or odd, the exporter refuses the whole family."""
     variables = {
         "OMP_NUM_THREADS": "3",
         "AWS_SECRET_ACCESS_KEY": "hunter2",

@@ -27,9 +27,7 @@ ONE = [{"shape": [2, 4]}]
 
 
 def save(name, node, x, y, *more, opset=17, ir=8):
-    """Save a model of one operator from ``x`` to ``y`` (type and shape each), with opset and IR version of
-    ONNX Runtime 1.17.
-    """
+    """Save a model of one operator from ``x`` to ``y`` (type and shape), with opset and IR of ONNX Runtime 1.17."""
     nodes = [helper.make_node(node, ["x", "w"] if node == "MatMul" else ["x"], ["y"]), *more]
     given, made = (helper.make_tensor_value_info(name, *each) for name, each in (("x", x), ("y", y)))
     weights = helper.make_tensor("w", Type.FLOAT, [4, 3], np.arange(12.0))
@@ -158,9 +156,7 @@ for target in kept:
 
 
 def test_the_threads_that_are_reported_are_those_that_there_are():
-    """Compares the default, which is counted from the host's cores, with the threads that ONNX Runtime really
-    starts.
-    """
+    """Compares the default, counted from the host's cores, with the threads that ONNX Runtime really starts."""
     done = subprocess.run(
         [sys.executable, "-c", THREADS], capture_output=True, text=True, check=True, timeout=60
     )
@@ -257,9 +253,7 @@ def test_a_build_for_the_cpu_only_is_refused_or_by_leave_runs_on_the_cpu(provide
 @needs_cpu_build
 @pytest.mark.filterwarnings("ignore:Specified provider")
 def test_a_provider_that_onnx_runtime_silently_leaves_out(monkeypatch):
-    """If a provider's libraries are missing, ONNX Runtime makes a session without this provider, which runs
-    on the CPU.
-    """
+    """If a provider's libraries are missing, ONNX Runtime silently makes a session that runs on the CPU."""
     providers = ["QNNExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(ort, "get_available_providers", lambda: providers)
     target = OnnxTarget("model.onnx", ONE, providers=providers[:1])

@@ -19,9 +19,7 @@ def stalled(sampler):
 
 @pytest.mark.parametrize("seconds", [0.8, 2.0])
 def test_a_gap_counts_but_for_a_tick(seconds):
-    """The gap begins early in a tick, so almost a whole tick is not counted. This is the lowest count that is
-    possible.
-    """
+    """The gap begins early in a tick, so almost a whole tick is not counted: the lowest possible count."""
     sampler = StallSampler()
     try:
         assert stalled(sampler) == 0

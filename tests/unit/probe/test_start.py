@@ -18,9 +18,7 @@ PRINT = "from infercanary.probe.start import in_container, since_start; print(in
     ("own", "first", "seconds"), [(88.0, 90.0, 90.0), (5.0, 9e5, None), (0.0, -0.004, 0.0)]
 )
 def test_a_cold_start_is_the_containers(own, first, seconds):
-    """The time is since the container's first process started, but not if the probe restarts days later.
-    Kernel ticks are 10 ms.
-    """
+    """Seconds since the container's first process, but not after a restart days later. Kernel ticks are 10 ms."""
     assert of_container(own, first) == seconds
 
 

@@ -108,9 +108,7 @@ def line(monkeypatch):
 
 
 def inference(line, before=0, gap=0, launch=10_000, times=1):
-    """Return 2 ms of input, 7 ms of compute and 1 ms of output, each enqueued in ``launch`` ns. ``before``
-    and ``gap`` are other work.
-    """
+    """Return 2 ms in, 7 ms of compute, 1 ms out, each enqueued in ``launch`` ns; ``before``, ``gap``: other work."""
 
     def run(phase):
         line.enqueue(before)
@@ -150,9 +148,7 @@ def test_cuda_phases_are_the_devices_and_launch_is_the_hosts(line, options, batc
 
 
 def test_only_the_last_event_is_waited_for_and_events_are_made_once(line):
-    """Other streams of the host keep the device busy, so no call may wait for the whole device. FakeCuda has
-    no synchronize().
-    """
+    """Other streams keep the device busy, so no call may wait for the device: FakeCuda has no synchronize()."""
     cuda = FakeCuda(line)
     clock = CudaClock(cuda, "cuda:0")
 

@@ -330,9 +330,7 @@ def test_what_was_ended_waits_an_hour(container, anew, monkeypatch):
 
 @pytest.mark.parametrize(("late", "stopped"), [(False, False), (True, False), (False, True)])
 def test_in_a_servers_process_an_opening_is_interrupted(container, late, stopped):
-    """Also when the probe was stopped. If the interruption comes too late, the thread's next work must not be
-    interrupted.
-    """
+    """Also when the probe was stopped. A late interruption must not reach the thread's next work."""
     found = container.memory(is_guest=True)
     found._thread = None
 

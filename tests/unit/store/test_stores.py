@@ -383,9 +383,7 @@ def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store):
     st.lists(st.sampled_from([0.0, 0.0, 0.0, -4e9, 3e8, 86_399.0]), min_size=10, max_size=10),
 )
 def test_whatever_a_container_goes_through(in_memory, starts, seconds, steps):
-    """For any upgrades, rollbacks and restarts at any pace, and for clocks that jump, the kept rows are as
-    promised.
-    """
+    """For any upgrades, rollbacks, restarts and clocks that jump, the kept rows are as promised."""
     store, clock = in_memory(SMALL), T
     history = []
     for number, (image, length) in enumerate(starts):

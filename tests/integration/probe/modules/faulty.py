@@ -241,9 +241,7 @@ class Faulty:
         return self._send(connected, 200, kind, head + struct.pack("<4f", *values))
 
     def _stream(self, connected: socket.socket, is_chat: bool) -> None:
-        """Stream in the form of https://platform.openai.com/docs/api-reference/chat-streaming: role, text,
-        end, usage, [DONE].
-        """
+        """Stream role, text, end, usage, [DONE]: https://platform.openai.com/docs/api-reference/chat-streaming."""
         kind = "chat.completion.chunk" if is_chat else "text_completion"
 
         def event(choices: list[Any], usage: Any = None) -> str:

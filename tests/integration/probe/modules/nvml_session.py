@@ -1,6 +1,4 @@
-"""Takes an NVML sample for each command, and returns the result. One process is needed, because pynvml loads
-its library only once.
-"""
+"""Takes an NVML sample for each command, in a separate process because pynvml loads its library only once."""
 
 from __future__ import annotations
 

@@ -30,9 +30,7 @@ class Holding:
 
 
 def relu():
-    """Return a model without weights; in a server's container, wait until the server has its memory and
-    serves.
-    """
+    """Return a model without weights; in a server's container, wait until the server has its memory and serves."""
     while "HOLDS" in os.environ:
         with suppress(OSError):
             socket.create_connection(("127.0.0.1", 8000)).close()
@@ -47,9 +45,7 @@ def holding():
 
 
 def patient():
-    """Return the same model from a factory that waits, so that the first run comes after the server took more
-    memory.
-    """
+    """Return the same model from a factory that waits, until the server has taken more memory."""
     model = Holding(64)
     Path("/tmp/patient").touch()
     time.sleep(60)
@@ -57,9 +53,7 @@ def patient():
 
 
 def growing():
-    """Take more memory than any container has, in pieces, at half of the rate up to which nothing may be
-    killed.
-    """
+    """Take more memory than any container has, in pieces, at half of the rate up to which nothing may be killed."""
     return Holding(2048, 100)
 
 
