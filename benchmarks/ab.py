@@ -120,7 +120,7 @@ def row(case: Case, answers: Sequence[dict[str, Any]]) -> str:
 
 
 def against_host(answer: dict[str, Any]) -> str:
-    """Compare a manual install with the image: mean, SD, steps of a cold start, and verdict."""
+    """Return the comparison of a manual install with the image: mean, SD, steps of a cold start, and verdict."""
     lines = []
     for side in (answer["a"], answer["b"]):
         steps = ", ".join(f"{step} {seconds:.2f} s" for step, seconds in side["cold_start"].items())

@@ -119,7 +119,7 @@ class Score(NamedTuple):
         return cls(1000 * false / points, hits / changes if changes else math.nan, mean)
 
     def merit(self, budget: float) -> float:
-        """Return the criterion of the choice: mean recall, or the number of false alarms beyond the budget."""
+        """Return the criterion of the choice: mean recall; beyond the budget, the negative rate of false alarms."""
         return (self.recall + self.by_series) / 2 if self.false <= budget else -self.false
 
 

@@ -48,7 +48,7 @@ PAST = 1800.0
 CONTAINERS, TOGETHER = 8, 5
 """Containers of each host, and number of hosts with the same services."""
 PREPARE, WARM, MEASURE = 180.0, 330.0, 180.0
-"""Seconds of loaded past data, of warm-up, and of measurement."""
+"""Seconds for loading past data, for warm-up, and for the measurement."""
 HOST, SERVICE = "host-000:9797", "service-000"
 RULES = backfill.RULES
 ROOT = Path(__file__).parents[1]

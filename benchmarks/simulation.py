@@ -31,7 +31,7 @@ Noise: TypeAlias = Callable[[np.random.Generator, int], Floats]
 """Function that returns noise (logarithms) for a number of runs."""
 
 Fields: TypeAlias = Callable[[np.random.Generator, Floats], dict[str, Any]]
-"""Function that returns fields of samples, from the latency of each run in seconds. A field `median` replaces it."""
+"""Function from each run's latency in seconds to fields of samples. A field `median` replaces the latency."""
 
 CANARY, LEVEL, EVERY = "canary", 0.010, 10.0  # duration of a run, and time between two runs, in seconds
 # runs of an old and of a new start; seconds between two starts of a replica

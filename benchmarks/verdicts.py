@@ -279,7 +279,7 @@ def called_measures(shown: Scene) -> set[str]:
 
 
 def measure(names: Sequence[str], ratio: float, sd: float, rng: Rng) -> bool:
-    """True if exactly the last measure is called, as worse; for a ratio of 1, True if any measure is called."""
+    """True if only the last measure is called, as `regressed`; for a ratio of 1, True if any measure is called."""
     old, new = (measured(names, by, sd) for by in (1.0, ratio))
     called = called_measures(scene(rng, replicas=2, old=old, new=new))
     return bool(called) if ratio == 1 else called == {f"{names[-1]} regressed"}

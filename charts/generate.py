@@ -129,7 +129,7 @@ def render(*options: str) -> str:
 def plain() -> dict[Path, str]:
     """Return the manifests for a cluster without Helm.
 
-    Dashboards are not included, because kubectl makes ConfigMaps of the files.
+    Dashboards are not included, because kubectl can make ConfigMaps directly from the files.
 
     Returns:
         Path → YAML.

@@ -99,7 +99,7 @@ def resolved(requirements: Iterable[str]) -> dict[str, str]:
 
 
 def canonical(name: str) -> str:
-    """Return a package's name in the form of an index (PEP 503)."""
+    """Return a package's normalized name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -44,8 +44,8 @@ class Change(NamedTuple):
     on_cpu: bool = True
     around: Callable[[Any, Place, bool], Any] = lambda torch, place, is_new: nullcontext()
     under_load: bool = False
-    """True to load the GPU with other processes while the new side runs. Its clock falls, and the controls become
-    slower.
+    """True to load the GPU with other processes while the new side runs. The GPU's clock then falls, and the controls
+    become slower.
     """
 
 

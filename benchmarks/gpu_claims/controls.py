@@ -91,7 +91,7 @@ def memory_hog(place: Place) -> list[Measured]:
 
 
 def _under(place: Place, load: Busy) -> dict[str, list[float]]:
-    """Return control → ratios of loaded to unloaded time. Both are measured in turns, so that drift cancels."""
+    """Return control → ratios of loaded to unloaded time. Both times are measured in turns, so that drift cancels."""
     ratios: dict[str, list[float]] = {}
     with opened(place) as controls:
         for _ in range(place.times(5)):

@@ -50,7 +50,7 @@ print(json.dumps(found))
 
 @step("memory", "device memory of a context, of torch, of a model, and of an in-process probe")
 def memory(place: Place) -> list[Measured]:
-    """Measure new processes by NVML's memory in use. No other process may start on the device during the step."""
+    """Measure the memory in use by NVML, in new processes. No other process may start on the device meanwhile."""
     torch_module(place)
     trials = place.times(4, least=2)
     bare, full = ([json.loads(child(place, _CODE, str(on))) for _ in range(trials)] for on in (False, True))
@@ -95,7 +95,7 @@ def memory(place: Place) -> list[Measured]:
 
 @step("tensor-cores", "the canary `matmul` says whether Tensor Cores are in use")
 def tensor_cores(place: Place) -> list[Measured]:
-    """Compare the rates of half and single precision with the canary's own answer."""
+    """Compare the rates of half and single precision with the canary's own report on Tensor Cores."""
     from infercanary.probe.canary import Canary
     from infercanary.probe.histogram import Tally
     from infercanary.probe.targets import make

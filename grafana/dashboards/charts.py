@@ -87,7 +87,7 @@ def lines(
         .line_width(0 if stacked else 2)
         .fill_opacity(60 if stacked else 0)
         .show_points(model.VisibilityMode.AUTO)
-        # A run comes every ten seconds to every few minutes; only a longer pause is drawn as a gap.
+        # Runs are ten seconds to a few minutes apart; only a longer pause is drawn as a gap.
         .span_nulls(300_000)
         .line_interpolation(model.LineInterpolation.STEP_AFTER if steps else model.LineInterpolation.LINEAR)
         .legend(

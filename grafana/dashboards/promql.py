@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from grafana.dashboards.variables import CONTAINERS, INSTANCE, JUDGED, SERVICES, UP
 
 CONTAINER = "instance, namespace, service, pod, container"
-"""Labels that identify a container. Its name is unique on its host, and `instance` is the host's exporter."""
+"""Labels that identify a container. A container's name is unique on a host; `instance` is the host's exporter."""
 
 BY = "namespace, service, canary"
 """Labels of a verdict. A service name in two namespaces means two services."""
@@ -120,7 +120,7 @@ def change(expression: str, before: str, by: str = BY) -> str:
 
 
 def reference_work(by: str, *matchers: str, host: str = "") -> str:
-    """Return the change of the reference work (controls) from before the last upgrade; median for each ``by``.
+    """Return the median change of reference work (controls) since before the last upgrade, for each ``by``.
 
     Args:
         by: Labels, separated by commas; must include the namespace, the service and `control`.

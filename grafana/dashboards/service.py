@@ -3,7 +3,7 @@
 First the verdict on its last upgrade and the next action, then causes, then replicas.
 
 Levels, images and components come from the judge at the end of the time range, so a range that begins after the
-upgrade shows the same. A service name in two namespaces means two services, each with its own row or line.
+upgrade shows the same values. A service name in two namespaces means two services, each with its own row or line.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _DO = {
     "regressedunknown": "see below",
     **{f"improved{cause}": "nothing to do" for cause in ("", *CAUSES)},
 }
-"""Cause and next action, by verdict and cause, or by a more important fact."""
+"""Cause and next action, by verdict and cause. A lost GPU (`device`) or a changed output (`answers`) has priority."""
 
 
 def _change(end: str, unit: str) -> str:
