@@ -14,7 +14,7 @@ def fingerprint(values: Sequence[float]) -> tuple[float, ...]:
     changing the answer.
 
     Args:
-        values: All values of one output.
+        values: Values of one output.
 
     Returns:
         Values in their order; empty for an output without values.
