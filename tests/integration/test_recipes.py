@@ -188,7 +188,7 @@ def test_a_recipe(tree, follow, title):
 
 # takes a minute; CI lints and tests the tree, and the tests above run each recipe's own test
 @pytest.mark.campaign
-def test_what_they_added_passes_the_linters_and_the_suite(tree, follow):
+def test_results_of_recipes_pass_the_linters_and_the_suite(tree, follow):
     titles = [title for title in RECIPES if not needs(title)]
     touched = {path for title in titles for path in follow(title)[0]}
     for step in (step for title in titles for step in recipe(title) if step.verb == "Write"):

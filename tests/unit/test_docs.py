@@ -36,7 +36,7 @@ OTHER_UNITS = """
 
 
 @for_each(GENERATOR["files"]().items(), lambda file: str(file[0].relative_to(ROOT)))
-def test_what_is_made_of_the_code_is_current(file):
+def test_pages_that_are_generated_are_current(file):
     path, text = file
     assert path.read_text(encoding="utf-8") == text, "this file is stale: run `make docs`"
 
@@ -111,7 +111,7 @@ def test_conventions(metric):
     assert metric.reading != metric.help
 
 
-def test_what_is_named_in_texts_and_rules_exists():
+def test_metrics_named_in_texts_and_rules_exist():
     """A renamed metric must not stay in the text of another metric, or in a rule that never fires."""
     names = {metric.name for metric in METRICS}
     names |= {

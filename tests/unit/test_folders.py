@@ -39,7 +39,7 @@ def test_two():
         ("no moon", "1", "not stack", 0, ["1 passed, 2 deselected"]),
     ],
 )  # fmt: skip
-def test_what_a_folder_needs(tmp_path, missing, ci, selected, code, said):
+def test_requirements_of_a_folder(tmp_path, missing, ci, selected, code, said):
     tools = str(Path(__file__).parents[1] / "tools")
     (tmp_path / "conftest.py").write_text(CONFTEST.format(tools=tools, missing=missing))
     (tmp_path / "stack").mkdir()

@@ -42,6 +42,6 @@ def test_gpus_are_named():
 
 
 @pytest.mark.parametrize("text", ["--gpus all", "--gpus=all", '"--gpus", "all"', "--gpus 1", "count: all"])
-def test_what_names_no_gpu(text):
+def test_text_that_names_no_gpu(text):
     assert EVERY_GPU.search(text)
     assert not EVERY_GPU.search("--gpus device=0,1")

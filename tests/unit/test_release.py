@@ -139,7 +139,7 @@ def test_hashes_are_those_of_the_wheels_that_fit_the_images():
         hashes.text({"a": "2.0"}, {"a": files})
 
 
-def test_what_is_no_digest_is_refused():
+def test_an_invalid_digest_is_refused():
     with pytest.raises(UsageError, match="is not a digest"):
         pin.overlay(COMPOSE, lambda _: "sha256:12")
 

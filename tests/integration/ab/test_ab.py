@@ -177,7 +177,7 @@ class Served:
     ],
     ids=["huge", "nested", "newer", "empty"],
 )
-def test_what_is_no_report_is_refused_within_its_time(body, why):
+def test_an_invalid_report_is_refused_within_the_time_limit(body, why):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200)

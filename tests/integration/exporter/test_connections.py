@@ -121,7 +121,7 @@ async def served(context=None):
             await runner.cleanup()
 
 
-async def test_what_is_no_http_takes_little_memory():
+async def test_invalid_http_takes_little_memory():
     async with served() as server:
         tracemalloc.start()
         try:
@@ -244,7 +244,7 @@ async def test_an_idle_connection_gives_its_place_to_a_new_one_or_is_closed_late
         assert not server.refused
 
 
-async def test_what_is_no_http_is_counted_and_only_a_fault_of_the_exporter_is_logged_as_one(caplog):
+async def test_invalid_http_is_counted_and_only_faults_of_the_exporter_are_logged(caplog):
     async with served() as server:
         client = await server.connect()
         client.send(b"\x00 no HTTP\r\n\r\n")

@@ -210,7 +210,7 @@ async def test_a_proxy_that_forbids_a_list_is_said(docker, refused):
         await run.appears(DISCOVERY)
 
 
-async def test_what_the_kernel_ended_is_counted_also_where_the_container_is_gone(docker):
+async def test_memory_kills_are_counted_even_if_the_container_is_gone(docker):
     docker.listing = [docker.entry(1), docker.entry(2)]
     async with docker.watched() as run:
         await run.appears(UP, **SECOND)
@@ -285,7 +285,7 @@ async def test_a_clock_that_steps_loses_no_kill_and_counts_none_twice(docker, mo
             assert await run.value(KILLS) == kills
 
 
-async def test_what_happens_between_two_streams_is_seen_once(docker):
+async def test_events_between_two_streams_are_seen_once(docker):
     async with docker.watched() as run:
         await run.appears(DISCOVERY)
         for numbers in ([1], [1, 2]):

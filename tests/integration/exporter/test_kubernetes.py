@@ -214,7 +214,7 @@ async def test_an_answer_that_refuses(api, follow):
 
 
 @pytest.mark.parametrize("odd", [b"<html>\n", b"[]\n", line("ERROR", code=500, message="etcd"), b"x" * 3000])
-async def test_what_is_no_watch_means_to_list_again(api, follow, odd, monkeypatch):
+async def test_an_invalid_watch_means_to_list_again(api, follow, odd, monkeypatch):
     monkeypatch.setattr(kubernetes, "MAX_BYTES", 2000)
     follower = await follow()
     api.pods = [raw("1")]
@@ -268,7 +268,7 @@ async def test_only_a_server_whose_certificate_is_trusted_gets_the_token(tmp_pat
     await served.server.close()
 
 
-def test_where_it_runs_is_known_or_one_line(monkeypatch):
+def test_the_address_and_the_node_come_from_the_environment(monkeypatch):
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "NODE_NAME"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(UsageError, match="not in a pod"):

@@ -174,7 +174,7 @@ def test_names_that_no_service_has_are_not_followed(postgres, judges):
     assert {*elsewhere.ownership._asked} == {ServiceKey("", "slower")}, "the service's name is known now"
 
 
-def test_what_exporters_learned_apart_is_one_prior(postgres, judges):
+def test_separate_exporters_learn_one_prior(postgres, judges):
     url = postgres.database()
     stores = [judges.enter_context(closing(open_store(url))) for _ in range(3)]
     learns = [RestartPrior() for _ in stores]

@@ -171,7 +171,7 @@ def test_a_regression_is_commented_and_fails(runner, github, tmp_path):
         ("0", "wran", 2, "::error::unknown: wran is neither warn nor fail\n"),
     ],
 )
-def test_what_an_answer_ends_with(runner, code, unknown, exit_code, line):
+def test_exit_codes_of_answers(runner, code, unknown, exit_code, line):
     done = runner("Answer", {"code": code}, unknown=unknown)
     assert (done.returncode, done.stdout) == (exit_code, line)
 
@@ -191,7 +191,7 @@ def test_a_mistake_in_the_inputs_is_one_line(runner, inputs, line):
     assert (done.returncode, done.stdout) == (2, line)
 
 
-def test_what_the_command_says_of_a_mistake_ends_the_step(runner, tmp_path):
+def test_a_mistake_in_the_command_ends_the_step(runner, tmp_path):
     done = runner("Compare", command="compare", baseline="--help", candidate="$(touch owned)")
     assert (
         done.returncode == 2

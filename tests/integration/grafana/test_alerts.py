@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 SHOWN = ROOT / "prometheus/tests/alerts.yml"
 
 
-def test_what_texts_read_has_the_labels_of_its_alert(tmp_path):
+def test_queries_of_texts_have_the_labels_of_their_alert(tmp_path):
     """Each series of a text's query has the labels of a series of the alert, and additional labels. No join fails."""
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed")

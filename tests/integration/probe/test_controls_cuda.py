@@ -196,7 +196,7 @@ found["after"] = alive()
     assert found["alive"].items() <= kept.items()
 
 
-def test_where_a_gpu_is_on_the_bus(run):
+def test_the_pci_address_of_a_gpu(run):
     found = run("""
 from infercanary.probe.gpu.cuda_driver import pci_bus_id
 say("cuDeviceGetPCIBusId 1 2")

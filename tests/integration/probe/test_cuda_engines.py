@@ -296,7 +296,7 @@ FULL = [
 
 @needs_cc
 @pytest.mark.parametrize("row", [*rows(REFUSALS), *FULL])
-def test_what_cannot_be_opened_is_one_line_and_leaves_nothing(run, row):
+def test_a_failed_opening_is_one_line_and_leaves_nothing(run, row):
     engine, declared, options, line, message, missing = (cell.strip() for cell in row.split(" |"))
     declared = declared.replace("DYNAMIC", DYNAMIC)
     found = run(engine, REFUSED, declared, options=OPTIONS[engine] | json.loads(options), lines=[line])
@@ -373,7 +373,7 @@ for code, built in ((804, "13.0"), (803, "12.4"), (100, "12.4")):
 
 
 @needs_cc
-def test_what_a_driver_runs_by_nvidias_rules(library):
+def test_a_driver_runs_versions_by_nvidias_rules(library):
     """Older versions always run. From CUDA 11 on, newer ones of the same major release run, too."""
     pairs = [("11.8", 12040), ("12.8", 12040), ("11.8", 11000), ("13.0", 12020), ("12.1", 11040), ("14.0", 13000),
              ("10.2", 10010), ("10.1", 10020), ("11.0", 10020), ("", 12040)]  # fmt: skip
@@ -468,7 +468,7 @@ found["line"] = describe_shortage(error, place_of(error, "cuda"), "cuda")
 
 
 @needs_cc
-def test_how_full_the_device_is_by_nvml(nvml):
+def test_device_memory_in_use_by_nvml(nvml):
     line = session(nvml(79 << 30), FULL_LINE)["line"]
     assert line.startswith(
         "out of memory (device): 79.00 GiB of 80.00 GiB in use on cuda:0; CudaError: cuMemAlloc_v2"

@@ -191,7 +191,7 @@ def test_a_burst_takes_a_tenth_of_a_cpu():
         assert server.cpu_seconds < 0.13 * (time.monotonic() - begin)
 
 
-def test_who_takes_too_much_is_refused_and_others_are_not(monkeypatch):
+def test_only_callers_that_take_too_much_are_refused(monkeypatch):
     monkeypatch.setattr(callers, "_BURST_REST", 0)
     monkeypatch.setattr(callers, "ADDRESS_SECONDS", 0.02)
     answered = 0

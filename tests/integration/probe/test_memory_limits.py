@@ -93,7 +93,7 @@ def test_an_input_that_is_too_large_costs_nobody_memory(group, model, tmp_path):
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_what_grows_slowly_is_ended_before_the_kernel_has_to(group, tmp_path, inside):
+def test_slow_growth_is_ended_before_the_kernel_must_kill(group, tmp_path, inside):
     """The process restarts with the same pid and without this canary, and reports the reason. It does not retry soon.
 
     A server's process is not restarted: its probe interrupts the opening.
@@ -116,7 +116,7 @@ def test_what_grows_slowly_is_ended_before_the_kernel_has_to(group, tmp_path, in
     assert found is not None and 100 < int(found[1]) < 240, logged
 
 
-def test_where_the_kernel_ended_the_probe_the_entrypoint_says_it_and_waits_long(group, tmp_path):
+def test_after_a_memory_kill_the_entrypoint_logs_it_and_waits_long(group, tmp_path):
     """The canary allocates at once, in C code that holds the interpreter's lock, so no thread can check the memory."""
     (tmp_path / "probe.yaml").write_text(
         "listen: 127.0.0.1:0\ncanaries: {leaps: {target: growing:Leaping, options: {mib: 900}}}\n"
@@ -168,7 +168,7 @@ class Tenant:
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_what_a_server_takes_later_is_given_to_it(group, tmp_path, inside):
+def test_a_server_gets_memory_that_it_takes_later(group, tmp_path, inside):
     """The largest canary is closed to free memory, and the smaller one continues."""
     growing = "target: growing:Growing, options: {rate: 1000, mib"
     canaries = f"{{large: {{{growing}: 120}}}}, small: {{{growing}: 10}}}}}}"

@@ -177,7 +177,7 @@ def test_an_answer_is_read_or_refused_in_bounds(server, case):
 
 
 @pytest.mark.parametrize(("fault", "binary"), [("not_finite", True), ("not_finite", False), ("null", False)])
-def test_what_is_not_finite_is_seen_whatever_the_encoding(server, fault, binary):
+def test_values_that_are_not_finite_are_seen_in_every_encoding(server, fault, binary):
     target = opened(made("kserve", server, binary=binary))
     server.fault = fault
     assert math.isnan(once(target)[-1])

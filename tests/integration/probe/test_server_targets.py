@@ -214,7 +214,7 @@ def test_what_a_server_says_of_its_model_and_how_it_serves_it(server):
     assert kserve(server).environment()["kserve_batching"] == "off"
 
 
-def test_what_a_list_of_models_says_of_the_one_that_is_asked(server):
+def test_identity_from_a_list_of_models(server):
     target = openai(server)
     assert target.identity() == "", "the model is not in the list"
     listed = {"id": "m", "root": "/models/m-7b", "meta": {"n_params": 7, "size": 9, "n_ctx": 1}}

@@ -68,7 +68,7 @@ def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(tmp_path, writt
     assert made.exists() == (not is_used and not is_refused), "without a URL the receivers must be empty"
 
 
-def test_what_inhibition_names_exists():
+def test_names_in_inhibition_rules_exist():
     """The matchers use labels of rules. Without this check a renamed alert would inhibit nothing."""
     layers = {labels["layer"] for labels in ALERTS.values()}
     for rule in SHIPPED["inhibit_rules"]:
@@ -178,7 +178,7 @@ CanaryStale container canary=other
 """
 
 
-def test_what_another_alert_explains_is_left_out(alertmanager):
+def test_explained_alerts_are_inhibited(alertmanager):
     expected = {}
 
     def send(scene, why, silenced, sent):

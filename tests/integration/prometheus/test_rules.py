@@ -150,7 +150,7 @@ def check(series):
 
 
 @for_each(RULES, lambda rule: rule.get("record") or name_of(rule))
-def test_what_a_rule_reads_exists(rule):
+def test_metrics_of_rules_exist(rule):
     for series in selectors(rule["expr"]):
         check(series)
     assert records_in(rule["expr"]) <= RECORDS.keys()
@@ -164,7 +164,7 @@ def test_what_a_rule_reads_exists(rule):
 OF_OTHERS = ("up", "alertmanager_notifications_failed_total")  # metrics of Prometheus and Alertmanager
 
 
-def test_what_tests_are_given_exists():
+def test_series_in_tests_of_rules_exist():
     """With a misspelt series, a test of silence would always pass."""
     for test in SCENARIOS:
         for text in inputs(test):

@@ -52,7 +52,7 @@ def test_last_words(log, line):
         (ConnectionResetError(), "ConnectionResetError"),
     ],
 )
-def test_what_docker_says_is_one_line(error, line):
+def test_messages_of_docker_are_one_line(error, line):
     assert one_line(error) == line
 
 

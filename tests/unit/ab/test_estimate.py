@@ -121,7 +121,7 @@ def test_swapping_the_images_turns_the_sign(values):
     assert back == mirrored.get(there, there)
 
 
-def test_what_the_runs_leave_open_stays_open():
+def test_scatter_of_runs_leaves_the_verdict_open():
     """Three pairs agree by chance, but the runs within starts scatter."""
     assert estimate([pair(0.05, 0.03)] * 3).se == pytest.approx(0.03 / math.sqrt(3))
     assert decide([pair(0.05, 0.03)] * 3, MOST).verdict == "inconclusive"
@@ -164,7 +164,7 @@ def test_a_change_counts_when_two_looks_show_it():
     assert decide(quiet, 3)._replace(looks=()) == ("inconclusive", (), True, False)
 
 
-def test_how_many_pairs_it_would_take():
+def test_the_number_of_pairs_that_a_verdict_needs():
     rng = random.Random(7)
     pairs = [pair(math.log(1.05) + rng.gauss(0, 0.02)) for _ in range(4)]
     needed = pairs_needed(pairs)

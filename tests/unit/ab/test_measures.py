@@ -24,7 +24,7 @@ def start(values, runs=12, seconds=0.02):
 
 
 @pytest.mark.parametrize("words", [*CHANGES])
-def test_what_changed_is_called_and_nothing_else(words):
+def test_only_changed_measures_are_called(words):
     for seed in range(8):
         found = experiment(CHANGES[words], (seed,))
         assert [*found.regressed] == [*CHANGES[words]]

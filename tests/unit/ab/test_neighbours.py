@@ -32,7 +32,7 @@ def pairs(*counts, tag="cpu_wait_outside"):
         ([(12, 11)] * 4, 4, "most runs were contended; all runs count"),
     ],
 )
-def test_what_neighbours_slowed_at_random_is_left_out(counts, kept, note):
+def test_runs_that_neighbours_slowed_at_random_are_excluded(counts, kept, note):
     given = pairs(*counts)
     found, notes = counted(given)
     assert len(found) == kept and note in "".join(notes) and bool(notes) == bool(note)
@@ -42,7 +42,7 @@ def test_what_neighbours_slowed_at_random_is_left_out(counts, kept, note):
         assert all(run.median == 0.02 for pair in found for side in pair for run in side.samples)
 
 
-def test_what_an_image_does_to_itself_counts():
+def test_contention_by_the_image_itself_counts():
     """A busy loop in B uses the CPU during half of its runs; in A and B a neighbour uses it at times."""
     crowded = start(["cpu_wait_outside"] * 2 + [""] + ["cpu_wait_inside"] * 6 + [""] * 3)
     found, notes = counted([(pairs((2, 0))[0][0], crowded)] * 4)

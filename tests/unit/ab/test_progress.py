@@ -28,7 +28,7 @@ def test_a_closed_standard_error_does_not_end_it(monkeypatch):
         stream.detach()
 
 
-def test_what_the_parent_ignores_stays_ignored():
+def test_ignored_signals_of_the_parent_stay_ignored():
     """With `nohup`, or as a shell's background job, the experiment must outlive the terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

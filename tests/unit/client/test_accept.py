@@ -147,7 +147,7 @@ def test_a_bad_run_is_left_out(change):
     assert (accepted.runs, rejected) == ((RUN,), {"run": 1})
 
 
-def test_of_a_run_with_a_bad_profile_the_run_is_kept_and_why_a_run_failed_is_cut():
+def test_a_run_without_its_bad_profile_is_kept_and_a_long_reason_is_cut():
     sound = Profile(1.0, "torch", "ok", (0.2,), (0.1,), (0.1,), ())
     rows = (ProfileRow("operator", "aten::mm", "cpu", "", 1.0, (0.1,), order=2**70),)
     profiles = [

@@ -83,7 +83,7 @@ def test_check_config_starts_nothing(infercanary, tmp_path, option, text, note):
         (UsageError("here: this\nis wrong"), 2, "infercanary: here: this is wrong\n"),
     ],
 )
-def test_what_ends_a_command_is_the_whole_output(monkeypatch, infercanary, error, code, said):
+def test_an_error_is_the_whole_output_of_a_command(monkeypatch, infercanary, error, code, said):
     def ends(path):
         raise error
 

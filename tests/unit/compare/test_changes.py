@@ -37,7 +37,7 @@ def test_the_last_level_against_the_first(numbers, levels, verdict, code):
     assert result.sentence.startswith(verdict)
 
 
-def test_what_is_too_short(numbers):
+def test_too_short_series(numbers):
     result = scan_runs("", RecordedRuns([np.array(numbers(count=LEAST - 1))]))
     assert (result.verdict, result.exit_code, result.shift, result.levels) == ("inconclusive", 3, None, [])
     assert result.sentence == f"inconclusive: a scan needs {LEAST} runs, and there are {LEAST - 1}"

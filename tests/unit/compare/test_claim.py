@@ -26,7 +26,7 @@ def test_a_shift_with_its_sign_is_read(text, shift):
 @pytest.mark.parametrize(
     "text", ["40%", "-100%", "+100000%", "fast", "-", "-40%%", "nan", "--", "-1e1%", "-4 0%"]
 )
-def test_what_is_no_shift_is_one_line(text):
+def test_an_invalid_shift_is_one_line(text):
     with pytest.raises(
         UsageError, match=r"^--expect .*: give a shift of latency with its sign: -40% is 40 %"
     ):

@@ -151,7 +151,7 @@ def test_the_sentence_names_what_differs_and_nothing_else(journal, before, after
     assert result.causes.phases == {"compute": pytest.approx(1, abs=0.01)} and result.unit == "s"
 
 
-def test_what_a_journal_may_mix_up_is_said(journal):
+def test_mixed_journals_are_reported(journal):
     path = journal("a", [0.02, 0.02])
     journal("a", [0.02], torch="2.13.0", boot="b")
     both = read([path]).canaries["resnet18"]
@@ -177,7 +177,7 @@ def test_what_a_journal_may_mix_up_is_said(journal):
         (0.0, math.inf, (0.01, 4.0), (0, 0), "give each side 16 runs or more from one start"),
     ],
 )
-def test_what_would_settle_it(log, se, restarts, starts, words):
+def test_the_next_action_for_an_open_verdict(log, se, restarts, starts, words):
     actions = settling_actions(Shift(log, se, 30.0), Restarts(*restarts), 50, starts, FILES)
     assert len(actions) == 1 and words in actions[0]
 

@@ -245,7 +245,7 @@ def test_rows_of_several_series_are_refused_and_where_picks_one(text, column, wh
     assert "none" in line or "0 results" in line
 
 
-def test_where_is_repeatable_and_refused_without_columns():
+def test_the_option_where_is_repeatable_and_needs_columns():
     text = table_of("ms,label,zone", [(s, f"{'ab'[i % 2]},{'xy'[i // 2 % 2]}") for i, s in enumerate(X)])
     assert read(text, "ms", "label=b", "zone=x")[0][""].runs == COUNT / 4
     assert read(text, "ms", "label=a", "label=b")[0][""].runs == COUNT

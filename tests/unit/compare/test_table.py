@@ -191,7 +191,7 @@ def test_packed_and_marked_text_is_taken(write, pack):
     assert read([write("a", pack(b"1\n2\n"))]).canaries[""].every.tolist() == [1, 2]
 
 
-def test_what_is_too_large(write, monkeypatch):
+def test_too_large_files(write, monkeypatch):
     monkeypatch.setattr(content, "MAX_BYTES", 1 << 20)
     monkeypatch.setattr(content, "MAX_UNPACKED", 1 << 19)
     for module in (rows, table):

@@ -40,7 +40,7 @@ def test_the_shares_of_a_run(case):
     )
 
 
-def test_of_an_empty_run_nothing_is_known():
+def test_an_empty_run_has_no_shares():
     assert shares(parts(0.0, {}, {})) == {}
     assert not Parts(0.0, 0.0, 0.0, 0.0).is_launched_slowly
 

@@ -30,12 +30,12 @@ def test_lists(text, cpus):
         *("0-4294967295", "8192", "0-8192", "9" * 4096),
     ],
 )
-def test_what_is_no_list_or_names_what_no_linux_has(text):
+def test_invalid_lists_and_impossible_cpus(text):
     with pytest.raises(ValueError, match="is neither a CPU nor a range of CPUs") as caught:
         parse_cpus(text)
     assert len(str(caught.value)) < 100
 
 
 @given(st.sets(st.integers(0, MAX_CPUS - 1), max_size=200))
-def test_what_was_written_is_read(cpus):
+def test_a_written_list_is_read(cpus):
     assert numbers(parse_cpus(",".join(map(str, cpus)))) == cpus

@@ -36,7 +36,7 @@ def test_a_line_is_read_as_it_was_written(entry):
         (b'{"boot_id":"a","environment":"b","x":' + 100_000 * b"[", msgspec.DecodeError),
     ],
 )
-def test_what_is_no_line(line, error):
+def test_invalid_lines(line, error):
     with pytest.raises(error) as caught:
         decode(line)
     assert isinstance(caught.value, msgspec.DecodeError)

@@ -83,7 +83,7 @@ WRONG += [{"rows": (changed(ROW, wrong),)} for wrong in (*WRONG_ROWS, *WRONG_NAM
 
 
 @pytest.mark.parametrize("wrong", [*WRONG, {"rows": (ROW,) * (MAX_ROWS + 1)}])
-def test_what_is_out_of_bounds_is_not_sound(wrong):
+def test_profiles_out_of_bounds_are_refused(wrong):
     assert is_sound(SOUND) and not is_sound(changed(SOUND, wrong))
 
 

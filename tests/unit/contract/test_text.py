@@ -19,7 +19,7 @@ from infercanary.contract.text import REPLACEMENT, printable, shortened
         ("no\xa0break", "no?break"),
     ],
 )
-def test_what_could_act_is_replaced(given_, shown):
+def test_control_characters_are_replaced(given_, shown):
     assert printable(given_) == shown
     assert printable(given_, replacement=REPLACEMENT) == shown.replace("?", REPLACEMENT)
 

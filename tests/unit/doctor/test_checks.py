@@ -104,7 +104,7 @@ driver | device files | closed device | refused | may not open nvidia0.*recreate
 
 
 @pytest.mark.parametrize(("section", "name", "files", "state", "words"), scenarios(ANSWERS))
-def test_what_a_check_says(section, name, files, state, words, tmp_path):
+def test_results_of_checks(section, name, files, state, words, tmp_path):
     says(answer(section, name, tmp_path, FILES[files]), state, words)
 
 
@@ -123,7 +123,7 @@ def says(found, state, words):
         (ValueError("a\x1b[31m\nb"), "refused", "the check failed: ValueError: a [31m"),
     ],
 )
-def test_what_a_check_raises_is_an_answer(error, state, words):
+def test_an_exception_in_a_check_is_a_result(error, state, words):
     def fails(_):
         raise error
 
@@ -218,7 +218,7 @@ container | perf events  | paranoid | [0]       | 0  | OK      | paranoid is 4
 
 
 @pytest.mark.parametrize(("section", "name", "files", "allowed", "error", "state", "words"), scenarios(HOSTS))
-def test_what_a_check_says_of_cpus_clocks_and_counters(
+def test_results_of_checks_of_cpus_clocks_and_counters(
     section, name, files, allowed, error, state, words, tmp_path,
     monkeypatch
 ):  # fmt: skip

@@ -62,7 +62,7 @@ def test_a_report_asks_the_store_only_if_a_judgement_may_be_due() -> None:
     assert may_be_due(state, OLD), "a start that was not judged"
 
 
-def test_what_is_remembered_of_a_judgement() -> None:
+def test_the_remembered_state_of_a_judgement() -> None:
     samples = [Sample(i, "c", float(i), "ok", 0.02) for i in range(7)]
     start = Generation(service="s", container="a", boot_id="b2", started_at=0.0)
     assert seen_now([Start(start, samples)], {OLD: 5, NEW: 9}) == {

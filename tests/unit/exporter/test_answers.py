@@ -40,7 +40,7 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path):
     store.close()
 
 
-def test_what_was_said_last_stands_and_a_rolled_back_upgrade_says_so():
+def test_the_last_verdict_stands_and_a_rolled_back_upgrade_is_marked():
     """Regression: the numbers of the first look stayed, and so did the verdict on an image that no longer runs."""
     store = open_store(None)
     last = msgspec.structs.replace(verdict("regressed"), shift=0.2, low=0.18, high=0.22)

@@ -208,7 +208,7 @@ async def test_a_mistake_in_a_body_is_named(client, body, status, line):
     assert found == status and text.startswith(line) and text.count("\n") <= 1, text
 
 
-async def test_what_flagger_posts(client):
+async def test_requests_of_flagger(client):
     """Flagger's keys (CanaryWebhookPayload in pkg/apis/flagger/v1beta1/canary.go), and a future key."""
     posted = {"name": "search", "namespace": "ml", "phase": "WaitingPromotion", "checksum": "85d557f47b"}
     for call in (posted, {**posted, "metadata": None}, {**posted, "metadata": {}, "buildId": 7}):

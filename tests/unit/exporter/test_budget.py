@@ -26,7 +26,7 @@ def test_a_burst_is_paid_later_and_nobody_waits_longer_than_a_minute():
     assert account.exceeded == {"starts": 3}
 
 
-def test_what_was_not_spent_is_kept_up_to_a_bound():
+def test_unspent_budget_is_kept_up_to_a_limit():
     account = Account()
     account.wait(0.0)
     assert account.spend("series", ALLOWED["series"].most, 1e9)
@@ -98,7 +98,7 @@ async def test_canaries_that_are_always_new_are_left_out_and_known_ones_are_take
     assert asked.probe.account.exceeded["canaries"] > 50
 
 
-async def test_of_runs_that_are_too_many_none_is_lost_but_they_are_asked_for_again(asked):
+async def test_too_many_runs_are_not_lost_but_requested_again(asked):
     asked.probe.account.spend("runs", 0, asked.now)
     states = []
     for first, cursor, spent, seconds in (

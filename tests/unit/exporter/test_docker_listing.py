@@ -69,7 +69,7 @@ def containers(entries, *images):
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
-def test_what_is_found_of_what_is_listed(row):
+def test_containers_from_a_listing(row):
     entries = [listed(number, **entry) for number, entry in enumerate(row["listed"], 1)]
     if here := row.get("exporter", "app_default=172.18.0.9"):
         own = {"Id": HERE, "Names": ["/app-exporter-1"], "Mounts": row.get("mounts", [])}
@@ -99,7 +99,7 @@ def test_own_id_from_the_files_that_docker_mounts_or_the_host_name():
         assert own_ids(name, "") == [], "a host's name is not a container id"
 
 
-def test_what_an_image_brings_beside_labels_of_ours():
+def test_the_origin_comes_from_labels_of_the_image():
     name = "org.opencontainers.image."
     entry = listed()
     entry["Labels"][f"{name}revision"] = "given at docker run"
@@ -111,7 +111,7 @@ def test_what_an_image_brings_beside_labels_of_ours():
     assert alone.origin.revision == "given at docker run", "only the container's labels are known"
 
 
-def test_of_thousands_of_names_few_are_said():
+def test_few_of_thousands_of_names_are_reported():
     """Whoever writes many names must not cost other containers time."""
     many = {f"{number}{'x' * 200}": "" for number in range(10_000)}
     [found] = containers([listed(service="x" * 999, **many)])

@@ -171,7 +171,7 @@ def test_the_header_is_of_the_container_that_reported_last():
         assert family.help in joined(exposition)
 
 
-def test_what_one_shows_again_costs_as_much_however_much_others_show():
+def test_the_cost_of_a_container_does_not_depend_on_others():
     """The test counts the names that are looked up, instead of timing."""
     looked_at: list[Any] = []
 

@@ -81,7 +81,7 @@ def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path)
     judged.close()
 
 
-def test_what_a_new_start_reports_late_counts_at_its_next_run(judged):
+def test_late_facts_of_a_new_start_count_at_its_next_run(judged):
     """Docker may report an image late, and a probe reports its output only after warm-up."""
     judged.take(generation(outputs={"c": (1.0, 2.0)}), runs(192)).state()
     states = [judged.take(start, runs(1, n)).state() for n, start in enumerate((generation("b2"), NEW, NEW))]
@@ -140,7 +140,7 @@ def test_siblings_that_were_restarted_or_upgraded_since_tell_what_was_before(jud
     assert (result.state, result.causes.cause) == ("regressed", "host")
 
 
-def test_of_siblings_the_newest_runs_are_held_without_what_nobody_asks_for(monkeypatch):
+def test_only_needed_fields_of_siblings_newest_runs_are_cached(monkeypatch):
     monkeypatch.setattr(siblings, "_MOST_RUNS", 30)
     wide = runs(20, phases={"compute": 0.01}, tags=("\U0001f600", "memory_limit", "cpu_wait_outside"))
     samples = [*map(kept, wide)]
@@ -175,7 +175,7 @@ def test_texts_count_as_what_they_take(wide):
     assert 0.8 * taken < report.size < 5 * taken
 
 
-def test_of_what_waits_for_a_store_who_has_most_loses_its_oldest():
+def test_a_full_queue_drops_the_oldest_reports_of_the_largest_container():
     few, *many = (queue.StartReport(generation(container=name), runs(10)) for name in ("few", *["many"] * 9))
     reports = queue.ReportQueue(5 * few.size)
     for report in (few, *many):
@@ -188,7 +188,7 @@ def test_of_what_waits_for_a_store_who_has_most_loses_its_oldest():
     assert reports.waiting() == many[7:], "a report that is too large is dropped itself"
 
 
-def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(judged, monkeypatch):
+def test_runs_that_come_while_it_judges_are_stored_before_the_queue_is_full(judged, monkeypatch):
     """After a restart of the exporter, every probe delivers its buffer, and every canary is due."""
     judged.judging._queue.most_bytes = queue.StartReport(OLD, runs(100)).size
     real, more = Judge.verdict, [runs(60, first) for first in range(100, 400, 60)]
@@ -205,7 +205,7 @@ def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(judged, mo
     assert (judged.value("unjudged_runs_total"), judged.value("stored_runs_total")) == (0, 80 + 300)
 
 
-def test_what_was_found_of_a_canary_that_was_removed_is_forgotten(judged, monkeypatch):
+def test_findings_on_a_removed_canary_are_forgotten(judged, monkeypatch):
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
     removed = runs(20, canary="removed")
 
@@ -290,7 +290,7 @@ def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_t
         ("b", "s", "c", {"s": {"c": {"a", "b"}}}),  # as at the last look
     ],
 )
-def test_what_the_store_forgot_is_forgotten(judged, monkeypatch, container, service, canary, left):
+def test_findings_that_the_store_dropped_are_forgotten(judged, monkeypatch, container, service, canary, left):
     """The store keeps one container in addition to running ones, thins at each turn, and days pass after each turn."""
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
     store, began, judging = open_store(None, Retention(containers=1)), time.time(), judged.judging

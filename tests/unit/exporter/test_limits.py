@@ -135,7 +135,7 @@ def test_the_limit_of_its_own_control_group(tmp_path, of_process, file, limit, e
     assert memory_limit(tmp_path / "cgroup", process) == int(expected)
 
 
-async def test_what_a_probe_holds_that_has_all_it_may_is_within_what_is_set_aside_for_it():
+async def test_the_largest_probe_stays_within_its_reserved_memory():
     """A probe uses up to two thirds of it. The rest is its share of ``/metrics``, of answers and of the queue."""
     collector = collecting(Judging(None, queue_bytes=0))
     collector.shares.shown.total = 1

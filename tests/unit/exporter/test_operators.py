@@ -50,7 +50,7 @@ def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed():
     )
 
 
-async def test_of_a_report_that_is_full_of_profiles_few_are_packed_by_the_worker_whose_time_its_probe_pays(
+async def test_few_profiles_of_a_report_are_packed_and_outside_of_the_main_thread(
     monkeypatch,
 ):
     """A probe may send 10,000 profiles at each poll."""

@@ -181,7 +181,7 @@ def test_the_gpus_that_count(gpus, canaries, uuids):
     assert read_facts(()).gpus is None, "a driver that does not answer is not another GPU"
 
 
-def test_who_else_is_on_a_gpu():
+def test_other_containers_on_a_gpu():
     a, b = SeenGpu("0", "GPU-a"), SeenGpu("1", "GPU-b")
     one, two, three = (("", service, name) for service, name in ("s1", "t2", "t3"))
     assert shared_gpus({one: (a, b), two: (SeenGpu("0", "GPU-b"),), three: ()}) == {
@@ -280,7 +280,7 @@ async def test_a_few_neighbours_are_named_and_not_by_a_probe(host, clock):
         (None, "moderate-1", 0),  # an older exporter
     ],
 )
-def test_who_came_onto_the_gpu_is_a_change(before, after, count):
+def test_a_new_neighbour_on_the_gpu_is_a_change(before, after, count):
     was, now = ({GPU_SHARED_WITH: name} if name else {} for name in (before, after))
     assert len(changes(was, now, "canary")) == count
 

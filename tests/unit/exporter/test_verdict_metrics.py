@@ -27,7 +27,7 @@ def shown(name, result):
 
 
 @pytest.mark.parametrize(("given", "expected"), TABLE["findings"], ids=str)
-def test_what_a_scrape_says_of_a_finding(given, expected):
+def test_metrics_of_a_finding(given, expected):
     finding = msgspec.convert({"sentence": "", **given}, Finding)
     for name, points in expected.items():
         series = shown(name, finding)
@@ -43,7 +43,7 @@ def test_each_state_has_a_series_and_trials_are_counted():
     assert (shown("judge_aa_tests", found), shown("judge_aa_alarms", found)) == ({"": 7.0}, {"": 1.0})
 
 
-def test_of_many_or_long_changes_and_operators_a_bounded_part_is_shown():
+def test_many_or_long_changes_and_operators_are_cut():
     long = [", ".join(f"lib{i}.so.{i}" for i in range(99)) + f", libz.so.{last}" for last in (1, 2)]
     changes = [Change("libraries", *long), *(Change(f"{i}", "1", "2") for i in range(99))]
     conv = OperatorShift("x", 0.01, 0.02, 1.0, "grew")

@@ -158,7 +158,7 @@ def test_a_template(given, made):
     assert alerting.template(given, {}) == f"{{{{ with $values.A }}}}{made}{{{{ end }}}}"
 
 
-def test_what_texts_read_decides_nothing():
+def test_queries_of_texts_do_not_affect_the_alert():
     for rule in MADE:
         deciding, read = rule["data"][:3], rule["data"][3:]
         assert [node["refId"] for node in deciding] == ["A", "B", "C"]
@@ -171,7 +171,7 @@ def test_what_texts_read_decides_nothing():
 @pytest.mark.parametrize(
     "given", [{"labels": {"severity": "${x}"}}, {"annotations": {"summary": "costs ${x}"}}]
 )
-def test_what_grafana_would_read_as_its_environment_is_refused(given):
+def test_text_that_grafana_would_expand_is_refused(given):
     rule = {"alert": "A", "expr": "up", "labels": {"severity": "warning"}, "annotations": {}}
     with pytest.raises(ValueError, match="reads \\$\\{"):
         alerting._rule({**rule, **given}, shared=False)

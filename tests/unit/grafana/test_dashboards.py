@@ -45,7 +45,7 @@ PROMETHEUS_OWN = re.compile("(up|ALERTS|ALERTS_FOR_STATE)$|process_|prometheus_|
 
 
 @for_each(generate.files().items(), lambda file: str(file[0].relative_to(ROOT)))
-def test_what_is_written_is_current(file):
+def test_generated_files_are_current(file):
     path, text = file
     assert path.read_text(encoding="utf-8") == text, "this file is stale: run `make dashboards`"
 
@@ -131,7 +131,7 @@ def test_the_board_of_the_fleet_reads_what_is_recorded():
 
 
 @every_query
-def test_what_is_about_a_service_is_of_all_its_hosts(query):
+def test_panels_of_a_service_cover_all_its_hosts(query):
     """A series for each host would give several rows and lines for one service."""
     of_a_host = [name for name in _read(query) if name.startswith("instance_service_canary")]
     if query.dashboard in ("fleet", "service"):
@@ -157,7 +157,7 @@ def test_the_data_source_is_a_variable(board):
 
 
 @every_query
-def test_what_is_chosen_is_selected(query):
+def test_queries_select_the_chosen_values(query):
     """target-job-rule and target-instance-rule, for a target with many containers: select by service or exporter."""
     for name, matchers, before in selectors(query.raw.removeprefix("label_values(")):
         if query.raw.startswith("label_values") or name.startswith("infercanary:"):

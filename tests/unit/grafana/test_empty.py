@@ -19,7 +19,7 @@ PANELS = {place.rpartition(" ")[0] for place in PLACES if ": panel " in place}
 
 
 @for_each(LISTED)
-def test_what_is_listed_is_there(place):
+def test_listed_queries_exist(place):
     assert place in PLACES | PANELS
 
 

@@ -55,7 +55,7 @@ def test_a_query_that_is_refused(serve):
         (200, b'{"status": "success"}'),
     ],
 )
-def test_what_is_no_prometheus(serve, status, body):
+def test_a_server_that_is_not_prometheus(serve, status, body):
     there, _ = serve(status, body)
     with pytest.raises(
         UsageError, match=f"^{there.url}: the answer is not in Prometheus' format; check the address$"
@@ -64,6 +64,6 @@ def test_what_is_no_prometheus(serve, status, body):
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:9090", "ftp://127.0.0.1", "http//x"])
-def test_what_is_no_address(url):
+def test_invalid_addresses(url):
     with pytest.raises(UsageError, match=r"not a web address; write it like http://127\.0\.0\.1:9090"):
         Prometheus(url)

@@ -66,7 +66,7 @@ def samples(text):
 @pytest.mark.parametrize(
     ("before", "after", "controls", "shares"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
-def test_what_grew(before, after, controls, shares):
+def test_the_resource_that_grew(before, after, controls, shares):
     shifts = {}
     for name, _, value in (word.partition("=") for word in controls.split()):
         ratio, error = f"{value}/.002".split("/")[:2]

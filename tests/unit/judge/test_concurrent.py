@@ -169,7 +169,7 @@ def starts_of(text):
 @pytest.mark.parametrize(
     ("starts", "siblings", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
-def test_what_replicas_that_stay_say(starts, siblings, expected):
+def test_verdicts_with_staying_replicas(starts, siblings, expected):
     every = sorted(
         (s for word in starts.split() for s in starts_of(word)), key=lambda s: s.generation.started_at
     )
@@ -184,7 +184,7 @@ def test_what_replicas_that_stay_say(starts, siblings, expected):
     assert found.looks.needs_starts or found.state != "unconfirmed"
 
 
-def test_what_replicas_that_stay_moved_by_is_shown():
+def test_the_shift_of_staying_replicas_is_shown():
     for stay, host in ((1, 0.1), (2, -0.1)):
         found = judge([*earlier(stay + 1, host=host), new("r0", host=host)], [], "c")
         assert (found.concurrent, found.concurrent_shift) == (stay, pytest.approx(host, abs=0.01))
@@ -313,7 +313,7 @@ def test_trials_compare_with_replicas_that_ran_on():
     assert trials([s for s in tried if s.boot[0] == "r0"])[boot].called
 
 
-def test_of_a_hundred_replicas_that_stay_16_are_compared_with():
+def test_comparison_with_16_of_a_hundred_staying_replicas():
     stays = [made(f"r{i}", 9000.0, 200 + i if i > 4 else 106, host=0.1) for i in range(100)]
     (named,) = pairs([made("r0", 9000.0, 60), *stays[1:]], [new("r0", 60)])
     assert {ran.before.generation.container for ran in named.concurrent} == {f"r{i}" for i in range(5, 21)}, (

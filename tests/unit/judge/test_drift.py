@@ -129,7 +129,7 @@ def test_a_clock_that_is_set_leaves_the_baseline(by):
     assert seen(changed(start(14, creep(0.006)), started_at=moved)).shift == pytest.approx(0.078, abs=0.016)
 
 
-def test_what_controls_or_two_siblings_share_is_the_hosts():
+def test_drift_of_controls_or_of_two_siblings_is_the_hosts():
     """A single sibling may have changed by itself, or lie. Without other evidence the cause is unknown."""
     hot = step(1.1, 3)
     blind, one, other = (

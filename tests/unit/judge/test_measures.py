@@ -127,7 +127,7 @@ def test_a_leak_is_compared_at_the_same_age(runs):
         assert only(judge_measures([*before, leaking(0, runs, level=1.3)])).state == "regressed"
 
 
-def test_what_is_judged():
+def test_measures_that_are_judged():
     values = {
         name: [1.0] for name in (THROUGHPUT, DEVICE_USE, AT_8, ENERGY, HOST_MEMORY, DEVICE_MEMORY, "newer")
     }

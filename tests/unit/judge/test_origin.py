@@ -80,7 +80,7 @@ def test_without_two_commits_of_one_source_the_link_is_the_source(before):
         (NOWHERE, of(NEW), "revision 9f8e7d6c5b4a"),  # the old image was seen before labels were read
     ],
 )
-def test_what_is_the_same_is_not_said(before, after, words):
+def test_unchanged_labels_are_left_out(before, after, words):
     assert changed(before, after) == words
 
 

@@ -55,7 +55,7 @@ def test_a_pod_takes_the_place_of_one_that_ended(text, restarts):
     assert restarts_of(map(start, text.split())).df - LIVE.pool.restart_df == restarts
 
 
-def test_how_much_starts_differ_is_learned_with_the_prior_and_without():
+def test_restart_variance_is_learned_with_the_prior_and_without():
     levels = [0.0, 0.05, -0.05, 0.02, -0.03]
     apart = [start(f"a:{n * 700}", math.exp(level)) for n, level in enumerate(levels)]
     alike = [start(f"a:{n * 700}") for n in range(5)]

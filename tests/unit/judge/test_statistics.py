@@ -141,7 +141,7 @@ def test_scatter_is_that_of_most_points():
         ([[1.0], [[1.0]]], [[1.0]], "baseline: expected a one-dimensional"),
     ],
 )
-def test_what_is_no_latency_is_named(baseline, candidate, place):
+def test_invalid_latencies_are_named(baseline, candidate, place):
     with pytest.raises(ValueError, match=place):
         compare(baseline, candidate)
     with pytest.raises(ValueError, match="restart_sd is -1"):

@@ -260,7 +260,7 @@ def test_parts_add_up_to_the_shift_and_none_exceeds_it(factor, control, felt, wa
 
 
 @pytest.mark.parametrize(("is_same_period", "cause"), [(False, "host"), (True, "image")])
-def test_where_both_images_ran_at_once_a_slower_host_made_no_shift(is_same_period, cause):
+def test_a_slower_host_makes_no_shift_between_concurrent_images(is_same_period, cause):
     pair = Pair([start()], [start("b", "new", HOUR, 0.023)], is_same_period=is_same_period)
     felt = Pair([start("s", "x", 0.0, 0.05)], [start("s", "x", HOUR, 0.0575)])
     causes = Attribution().explain(Shift(math.log(1.15), 0.01, 20.0), [pair], "c", beside=[felt] * 2)
@@ -268,7 +268,7 @@ def test_where_both_images_ran_at_once_a_slower_host_made_no_shift(is_same_perio
 
 
 @pytest.mark.parametrize(("meanwhile", "later", "cause"), [(1.15, 1.0, "host"), (1.0, 1.15, "image")])
-def test_what_siblings_feel_long_after_the_judged_runs_says_nothing(meanwhile, later, cause):
+def test_slow_siblings_long_after_the_judged_runs_do_not_count(meanwhile, later, cause):
     """One neighbour comes with the upgrade and leaves again; the other one comes hours later."""
     end = NEW + 600
 

@@ -66,7 +66,7 @@ def test_causes_are_facts(is_change):
     assert values(causes_facts(Causes())) == {}
 
 
-def test_what_a_sentence_leaves_out_is_a_fact():
+def test_facts_beyond_the_sentence():
     result = upgraded(
         causes=CAUSES, rollback=True, contended=2, hosts=3, is_unwaited=True, concurrent=2,
         doubts=Doubts(is_by_reference=True, redrawn=3),

@@ -69,7 +69,7 @@ NO_CANARIES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("targets", "words"), NO_CANARIES)
-def test_what_is_no_canary_is_refused(targets, words):
+def test_an_invalid_canary_is_refused(targets, words):
     with pytest.raises(UsageError, match=words):
         Probe(targets)
 

@@ -209,7 +209,7 @@ CONTAINERS = [
 
 
 @pytest.mark.parametrize(("own", "files", "seconds", "resident"), CONTAINERS)
-def test_what_all_processes_of_a_container_take(tmp_path, own, files, seconds, resident):
+def test_cpu_time_and_memory_of_all_processes_of_a_container(tmp_path, own, files, seconds, resident):
     tree(tmp_path, parsed(f"proc/cgroup = 0::{own}; 1:cpuacct:/; 2:memory:/"))
     tree(tmp_path / "sys", parsed(files))
     with here(tmp_path / "sys", tmp_path / "proc"):

@@ -124,7 +124,7 @@ def test_copy_copies_all_and_no_more(code, size):
 
 @pytest.mark.parametrize("name", ["memory_copy", "page_io"])
 @each_kind
-def test_what_was_copied_arrived(name, made_of, monkeypatch):
+def test_copied_bytes_arrive(name, made_of, monkeypatch):
     buffers, memory = list[mmap.mmap](), cpu._memory
 
     @contextmanager
@@ -262,7 +262,7 @@ def test_they_are_those_of_the_contract_and_import_nothing_of_the_image():
     assert tuple(name for name in contract.CONTROLS if not name.startswith("gpu_")) == NAMES
 
 
-def test_where_the_kernel_maps_nothing_as_executable_python_does_it():
+def test_python_controls_if_the_kernel_refuses_executable_memory():
     """A seccomp filter, as in a hardened container, refuses mmap with PROT_EXEC."""
     mmap_number = {"x86_64": 9, "aarch64": 222}.get(platform.machine())
     if mmap_number is None:

@@ -123,7 +123,7 @@ def test_a_busy_thread_of_the_own_process_crowds_it():
 
 
 @pytest.mark.parametrize("phase", ["wait", "compute"])
-def test_where_the_container_is_not_the_canarys_nothing_is_known(tmp_path, monkeypatch, phase):
+def test_cpu_wait_inside_is_unknown_for_another_container(tmp_path, monkeypatch, phase):
     """A canary that calls a server, which may be in another container, and a process outside of any container."""
     monkeypatch.setattr(cgroup, "_PROC", tmp_path)
     container = Container() if phase == "wait" else ContainerCpu()
@@ -140,9 +140,7 @@ SNMP = "Ip: A B\nIp: 1 2\nTcp: ActiveOpens InSegs OutSegs\nTcp: 3 6468811 7\nUdp
 @pytest.mark.parametrize(
     ("interfaces", "known"), [(["lo", "eth0"], True), (["lo", "eth0/device"], False), ([], False)]
 )
-def test_what_it_receives_is_known_of_a_container_with_its_own_network(
-    tmp_path, monkeypatch, interfaces, known
-):
+def test_received_segments_are_known_with_a_separate_network(tmp_path, monkeypatch, interfaces, known):
     (tmp_path / "snmp").write_text(SNMP)
     for name in interfaces:
         (tmp_path / "net" / name).mkdir(parents=True)

@@ -22,7 +22,7 @@ unreadable                                             | ~ | ~
 
 
 @pytest.mark.parametrize(("processes", "on_0", "on_1"), typed(PROCESSES))
-def test_those_of_the_container_that_compute_on_it(tmp_path, monkeypatch, processes, on_0, on_1):
+def test_processes_of_the_container_that_compute_on_the_gpu(tmp_path, monkeypatch, processes, on_0, on_1):
     monkeypatch.setattr(users, "_MOST_FILES", 2 if processes == "null null null" else 99)
     (tmp_path / "meminfo").touch()
     for pid, files in enumerate(["self", *processes.split(", ")]):

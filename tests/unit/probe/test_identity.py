@@ -102,7 +102,7 @@ OPTIONS = yaml.safe_load("""
 
 
 @pytest.mark.parametrize("case", OPTIONS, ids=lambda case: case["target"])
-def test_what_of_a_targets_options_is_another_measurement(case):
+def test_options_that_change_the_measured_work(case):
     target, usual = case["target"], case["usual"]
     known = settings(target, **usual)
     assert known
@@ -242,7 +242,7 @@ def test_each_canary_has_components_of_its_own(identity, found):
 
 
 @pytest.mark.parametrize("letter", ["x", "模", "\udcff"])
-def test_what_tells_two_models_apart_may_be_at_the_end_of_a_long_path(letter):
+def test_the_end_of_a_long_path_distinguishes_models(letter):
     """The environment keeps only the beginning of a long value."""
 
     def shown(identity):

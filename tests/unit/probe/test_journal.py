@@ -54,7 +54,7 @@ def test_it_is_rotated_and_each_file_says_environment_and_outputs_once(tmp_path)
         )
 
 
-def test_what_a_crash_left_is_found_and_a_torn_line_costs_only_itself(tmp_path):
+def test_runs_before_a_crash_are_found_except_a_torn_line(tmp_path):
     path = tmp_path / "journal"
     assert last_runs(path, 10) == []
     path.write_bytes(b"\x00\xffgarbage\n\n[]\n3\n")
@@ -71,7 +71,7 @@ def test_what_a_crash_left_is_found_and_a_torn_line_costs_only_itself(tmp_path):
 
 
 @pytest.mark.parametrize("is_full", [True, False])
-def test_what_cannot_be_written_is_said_once_counted_and_recovered_from(tmp_path, caplog, is_full):
+def test_a_write_error_is_logged_once_counted_and_recovered_from(tmp_path, caplog, is_full):
     """A full disk, and a symbolic link in a folder that others may write to, which must not be followed."""
     caplog.set_level(logging.INFO)
     folder, path, victim = tmp_path / "folder", tmp_path / "folder/full", tmp_path / "victim"

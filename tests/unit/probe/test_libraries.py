@@ -85,7 +85,7 @@ def test_a_library_that_is_none(site):
     assert error.reason == "no_libraries" and "_C.so: file too short); this" in str(error)
 
 
-def test_what_is_not_installed_is_a_mistake(site):
+def test_a_missing_package_is_a_mistake(site):
     with pytest.raises(UsageError, match=r"^nowhere cannot be imported \(No.*'nowhere'\); install it$"):
         imported("nowhere", "install it")
 

@@ -53,7 +53,7 @@ def test_a_run_on_the_cpu():
     assert environment["matmul_size"] == "64" and environment["torch"] == torch.__version__
 
 
-def test_what_it_multiplies():
+def test_the_product_is_correct_and_seeded():
     target = opened(size=32, seed=3)
     result = target.clock.measure(target.run)[1]
     a, b, _ = target._operands["float32"]

@@ -135,7 +135,7 @@ def test_a_server_in_the_same_container(tmp_path, monkeypatch, host, in_containe
 
 
 @pytest.mark.parametrize("odd", [ValueError("broken"), None, "much", 0, -1, float("inf"), float("nan")])
-def test_what_is_not_known_is_missing(proc, odd):
+def test_unknown_measures_are_missing(proc, odd):
     (proc / "status").write_text("Name:\tpython\n")
     (proc / "statm").write_text("\n")
     found = taken(Counting(samples=odd, peak=odd), proc)
@@ -163,7 +163,7 @@ WINDOWS = """
 
 
 @pytest.mark.parametrize("row", WINDOWS.strip().splitlines())
-def test_what_a_gpu_took_is_known_within_a_few_percent_or_missing(row):
+def test_measures_of_a_gpu_are_accurate_or_missing(row):
     """Ten repeats of 4 inferences each. A measure is unknown with a late sampler, with a server or a CPU,
     with two GPUs or a part of a GPU, with a counter that stands still, and if utilization may cover earlier
     time.

@@ -114,7 +114,7 @@ def made(folder, cgroup, files):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_binds_a_process(tmp_path, case):
+def test_limits_that_bind_a_process(tmp_path, case):
     cgroup, files, expected = CASES[case]
     *found, last = made(tmp_path, cgroup, files).bounds()
     assert last == Bound("the host's 8.00 GiB", 8192 * MIB, 6144 * MIB)
@@ -125,7 +125,7 @@ def test_what_binds_a_process(tmp_path, case):
     assert "; ".join(shown) == expected
 
 
-def test_what_is_left_of_a_container(tmp_path):
+def test_memory_left_in_a_container(tmp_path):
     host = made(tmp_path, "0::/", V2.format(400, 330, 10))
     assert host.left() == ((80 - 64) * MIB, 64 * MIB, "the container's limit of 400 MiB")
     # Active page cache counts as free, and an eighth of a small limit is kept.
@@ -156,7 +156,7 @@ def test_the_tightest_bound_counts(bounds, reserve):
         assert left is not None and (left.size == 0 or max(0, bound.used) + left.size + kept <= bound.limit)
 
 
-def test_what_is_left_of_a_device(monkeypatch):
+def test_memory_left_on_a_device(monkeypatch):
     monkeypatch.setattr(memory, "device_memory", {1: (GIB, 80 * GIB), 2: (GIB, 4 * GIB)}.get)
     for device, reserve, kept in (
         ("cuda:1", None, int(0.02 * 80 * GIB)), ("cuda:2", None, DEVICE_RESERVE), ("cuda:2", 7, 7),
@@ -217,7 +217,7 @@ def test_the_line_says_how_much_is_in_use(tmp_path, monkeypatch):
         assert line.startswith(f"out of memory ({place}): ") and all(word in line for word in words)
 
 
-def test_what_the_process_before_ended_is_taken_from_the_environment(monkeypatch):
+def test_work_that_the_earlier_process_ended_is_in_the_environment(monkeypatch):
     ended = [Ended("a", "why — é", 1.5), Ended("a", "why", 1.5, (8, 1))]
     for text, expected in ((msgspec.json.encode(ended).decode(), ended), ("", []), ("junk", []), ("{}", [])):
         monkeypatch.setenv(memory._VARIABLE, text)

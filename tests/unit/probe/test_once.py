@@ -209,7 +209,7 @@ def test_a_profile_is_a_table_and_its_operators_are_in_the_report():
     ],
     ids=["healthy", "all wrong", "cuda", "product"],
 )
-def test_what_a_report_shows(made, lines):
+def test_the_text_of_a_report(made, lines):
     text = "\n".join(" ".join(line.split()) for line in shown(made).split("\n"))
     assert [line for line in lines.strip().split("\n") if line.strip().replace("\\n", "\n") not in text] == []
 

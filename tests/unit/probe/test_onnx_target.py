@@ -180,7 +180,7 @@ def test_close_lets_go_of_the_session_and_leaves_nothing_open():
     assert all(last <= second for second, last in zip(counts[1], counts[-1], strict=True)), counts
 
 
-def test_where_it_was_asked_to_run():
+def test_the_requested_device():
     assert OnnxTarget("m.onnx", providers=["OpenVINOExecutionProvider"]).device == "cpu"
     options = {"tensorrt": {"device_id": 1, "trt_fp16_enable": True}}
     target = OnnxTarget("m.onnx", providers=["tensorrt", "cuda"], provider_options=options)

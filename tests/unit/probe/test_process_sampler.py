@@ -50,7 +50,7 @@ def test_outside_of_a_container_it_shows_its_own_memory_alone(monkeypatch):
     assert found == {MEMORY: {"": pytest.approx(psutil.Process().memory_info().rss, rel=0.2)}}
 
 
-def test_what_runs_beside_it_is_summed_by_command(tmp_path, monkeypatch):
+def test_other_processes_are_summed_by_command(tmp_path, monkeypatch):
     """Only a limited number of commands is named."""
     monkeypatch.setattr(processes, "COMMANDS", 100_000)
     of, others = ProcessSampler(), ProcessSampler()

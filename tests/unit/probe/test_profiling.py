@@ -102,7 +102,7 @@ def test_it_waits_until_the_canary_is_steady_and_nobody_waits(why, monkeypatch, 
 @pytest.mark.parametrize(
     ("error", "again"), [(None, True), (ValueError("no"), True), (Unprofiled("no"), False)]
 )
-def test_what_it_found_is_given_once_and_what_failed_is_logged_once(error, again, caplog):
+def test_a_profile_is_returned_once_and_a_failure_is_logged_once(error, again, caplog):
     """After a profile one repeat is not timed: with the profiler's memory, memory that a repeat needs was freed."""
     caplog.set_level("INFO")
     for is_guest in (False, True):

@@ -67,7 +67,7 @@ all               | {}
 
 
 @pytest.mark.parametrize(("part", "other"), scenarios(BROKEN))
-def test_what_is_no_report_is_refused(part, other):
+def test_an_invalid_report_is_refused(part, other):
     body = GOOD.replace(GOOD if part == "all" else part.encode(), other.encode())
     assert body != GOOD
     with pytest.raises(msgspec.DecodeError):

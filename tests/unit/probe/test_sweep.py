@@ -52,7 +52,7 @@ CAPPED = """
 
 
 @pytest.mark.parametrize(("sweeps", "kept", "intervals"), typed(CAPPED))
-def test_what_a_sweep_takes_of_a_cap_of_one_percent(sweeps, kept, intervals):
+def test_the_share_of_a_sweep_in_a_cap_of_one_percent(sweeps, kept, intervals):
     assert keep_for_sweeps(sweeps, 0.01) == (pytest.approx(kept), pytest.approx(intervals))
 
 
@@ -204,7 +204,7 @@ ALLOCATOR = "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: 
         (lambda: time.sleep(0.2), "too_slow"),
     ],
 )
-def test_what_gives_no_numbers_has_its_reason(error, reason):
+def test_a_point_without_numbers_has_its_reason(error, reason):
     target = Sized(acts={4: error})
     for concurrency in (1, 3):
         found = measured(target, 4, concurrency)
@@ -391,7 +391,7 @@ def test_sweeps_are_an_interval_apart_and_replicas_do_not_keep_step(swept, monke
     assert sweeping.next_at == 21_060.0
 
 
-def test_where_requests_wait_a_sweep_comes_less_often(swept, monkeypatch):
+def test_a_sweep_is_rarer_while_requests_wait(swept, monkeypatch):
     monkeypatch.setattr(schedule, "JITTER", 0.0)
     one = swept(Sized(), batches=(1,), seconds=1, every_seconds=100)
     one.sweeping._interval = 100.0

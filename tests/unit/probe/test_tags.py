@@ -198,7 +198,7 @@ def test_only_the_canarys_own_gpu_counts():
         assert tags(run._replace(gpus=frozenset("1"))) == tags(run) != ()
 
 
-def test_what_the_container_received_is_a_rate_since_the_previous_run():
+def test_received_segments_are_a_rate_since_the_previous_run():
     metric = "infercanary_tcp_received_segments_total"
     run = window("")._replace(previous={metric: {(): 100.0}}, after={metric: {(): 160.0}})
     assert run.received is None, "the first run has no rate"

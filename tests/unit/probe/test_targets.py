@@ -186,7 +186,7 @@ def test_a_target_derived_from_one_of_ours_takes_the_same_options(tmp_path, monk
     sys.modules.pop("derived_target")
 
 
-def test_what_an_engine_does_not_know_is_left_out():
+def test_missing_abilities_of_an_engine_are_left_out():
     components = {
         "text": lambda: "1.2", "number": lambda: 0, "switch": lambda: True, "plain": "1", "nothing": None,
         "empty": lambda: "", "refused": lambda: 1 / 0,

@@ -73,7 +73,7 @@ x                            | mask       | inputs: expected a list or a mapping
 
 
 @pytest.mark.parametrize(("inputs", "words"), mistakes(MISTAKES))
-def test_what_does_not_fit_is_one_line(inputs, words):
+def test_inputs_that_do_not_match_are_one_line(inputs, words):
     with pytest.raises(UsageError) as caught:
         given(inputs, words.pop(0))
     line = str(caught.value)
@@ -101,7 +101,7 @@ int64    | [1099511627776]       | 2   | inputs[0]: numpy cannot make the array:
 
 
 @pytest.mark.parametrize(("dtype", "shape", "high", "expected"), scenarios(UNDRAWN))
-def test_what_cannot_be_drawn_is_one_line(dtype, shape, high, expected):
+def test_inputs_that_cannot_be_drawn_are_one_line(dtype, shape, high, expected):
     with pytest.raises(UsageError) as caught:
         draw(dtype, (*yaml.safe_load(shape),), int(high))
     assert str(caught.value).startswith(expected)
@@ -178,7 +178,7 @@ NO_NUMBERS = [
 
 
 @pytest.mark.parametrize("held", NO_NUMBERS)
-def test_what_holds_no_numbers_gives_none(held):
+def test_outputs_without_numbers_give_none(held):
     assert outputs.values(held) == []
 
 

@@ -190,7 +190,7 @@ def test_counters_keep_the_share_of_threads_that_ended(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("one_mask")
-def test_of_many_threads_some_are_looked_at_in_each_sample_and_all_in_turn(tmp_path, monkeypatch):
+def test_a_sample_reads_some_of_many_threads_and_later_ones_the_others(tmp_path, monkeypatch):
     """No count is lost, but some are late; new threads come first."""
     monkeypatch.setattr("infercanary.probe.samplers.threads.DETAILED", 40)
     monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(tmp_path / "task"))
@@ -293,7 +293,7 @@ PLACES = """
 
 
 @pytest.mark.parametrize("row", PLACES.strip().splitlines())
-def test_of_a_canarys_place_what_is_known_is_shown(row):
+def test_the_known_part_of_a_canarys_place_is_shown(row):
     """The CPU is compared with the node of the canary's GPU, or with all nodes if its GPU is unknown."""
     cpus, cpu, gpus, nodes, *expected = row.split()
     place = Place(

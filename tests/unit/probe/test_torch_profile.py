@@ -175,7 +175,7 @@ PROFILES = {
 
 
 @pytest.mark.parametrize("text", PROFILES.values(), ids=PROFILES)
-def test_what_a_profile_shows(text, tmp_path):
+def test_rows_of_a_profile(text, tmp_path):
     settings, *lines = (line.strip() for line in text.strip().splitlines())
     device, batch = settings.split()
     torch = Torch([read(line) for line in lines if not line.startswith("->")])

@@ -130,7 +130,9 @@ def test_the_probe_answers_its_targets():
 
 
 @pytest.mark.parametrize("is_opening", [True, False])
-def test_what_has_no_room_waits_longer_each_time_and_then_goes_on(container, monkeypatch, caplog, is_opening):
+def test_work_without_memory_waits_longer_each_time_and_then_continues(
+    container, monkeypatch, caplog, is_opening
+):
     """A canary that must be opened, or rounds of an open canary, which begin with shorter waits."""
     target, tally, now = (
         Scripted(needs=[Need("inputs[0]", 200 * MIB, "[9] int8", "give less")]),
@@ -195,7 +197,7 @@ def test_a_points_device_memory_is_estimated_by_the_point_before(container, monk
     assert details == [[], [f"canaries.a.sweep: batch 4, by what batch 1 took, {needs}"]]
 
 
-def test_what_a_round_needs(container, tmp_path):
+def test_memory_that_a_round_needs(container, tmp_path):
     """32 MiB, or the memory that the last run used at its peak and then freed."""
     for limit, reserve, left, needs in (
         (128, None, 48, 32), (1000, 0, 32, 32), (1000, 16 * MIB, 48, 32), (1000, None, 144, 80),
@@ -223,7 +225,7 @@ def test_what_a_round_needs(container, tmp_path):
 
 
 @pytest.mark.parametrize("is_guest", [False, True])
-def test_what_grows_is_ended_where_the_reserve_is_touched(container, anew, is_guest):
+def test_growing_work_is_ended_at_the_reserve(container, anew, is_guest):
     found = container.memory(is_guest=is_guest)
     assert found.look() is None
     container.set(50, 400)
@@ -249,7 +251,7 @@ def test_what_grows_is_ended_where_the_reserve_is_touched(container, anew, is_gu
 
 
 @pytest.mark.parametrize("is_guest", [False, True])
-def test_what_others_take_closes_the_largest_at_the_last_64_mib(container, anew, is_guest):
+def test_memory_use_by_others_closes_the_largest_at_the_last_64_mib(container, anew, is_guest):
     found = container.memory(is_guest=is_guest)
     for name, size in (("a", 20), ("b", 30), ("c", 1)):
         container.set(100, 400)
@@ -308,7 +310,7 @@ def test_one_thread_watches_what_opens_side_by_side_and_outlives_a_broken_file(c
     assert not found._thread.is_alive()
 
 
-def test_what_was_ended_waits_an_hour(container, anew, monkeypatch):
+def test_ended_work_waits_an_hour(container, anew, monkeypatch):
     now = 1000.0
     monkeypatch.setattr("infercanary.probe.watcher.time.monotonic", lambda: now)
     found = container.memory()

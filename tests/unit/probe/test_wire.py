@@ -237,7 +237,7 @@ Sat, 28 Nov 2026 10:01:30 GMT | ~
 
 
 @pytest.mark.parametrize(("value", "seconds"), typed(WAITS))
-def test_how_long_a_server_asks_to_be_left_alone(value, seconds):
+def test_the_pause_that_a_server_requests(value, seconds):
     assert retry_after({"retry-after": value}) == seconds
 
 

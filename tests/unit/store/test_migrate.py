@@ -103,7 +103,7 @@ def test_tables_of_another_program_are_left_alone(postgres, capsys):
     assert said == refusal(url)
 
 
-def test_of_ten_that_begin_together_on_an_empty_database_one_makes_the_tables(postgres):
+def test_only_one_of_ten_concurrent_exporters_makes_the_tables(postgres):
     url, barrier = postgres.database(), threading.Barrier(10)
 
     def begin(_):

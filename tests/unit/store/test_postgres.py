@@ -61,7 +61,7 @@ def test_a_location_without_a_host_or_with_several_stays_as_it_is(location):
     ("end", "says"),
     [("", "postgresql://127.0.0.1:1/x: connection failed"), ("?password_file=/none", "/none: No such file")],
 )
-def test_what_is_not_there_is_one_line(end, says):
+def test_an_unreachable_database_is_one_line(end, says):
     with (
         closing(open_store(f"postgresql://me@127.0.0.1:1/x{end}")) as store,
         pytest.raises(StoreError) as caught,
@@ -268,7 +268,7 @@ def test_containers_that_run_are_those_with_runs_of_the_last_minutes(server):
     assert running == [("old", "new")]
 
 
-def test_what_belongs_to_nothing_any_more_goes(server):
+def test_rows_without_a_start_are_dropped(server):
     writer, fleet = server.stores[0], server.fleets[0]
     fleet.hold({SEARCH})
     for number, canary in enumerate(("old", "old", "c", "c")):

@@ -63,7 +63,7 @@ def simulate(store, runs, boot_id="boot", step=90, **given):
 # Stored and read data ------------------------------------------------------------------------------------------
 
 
-def test_what_was_taken_is_read_also_by_the_next_process(location):
+def test_stored_runs_are_read_by_the_next_process(location):
     given = generation(
         image_digest="sha256:d", outputs={CANARY: (0.1, -2.5e-7)}, cold_start={CANARY: {"load": 1.5}},
         origin=Origin("9f8e7d6c5b4a", "https://github.com/acme/search", "1.5"), ended_at=T + 60.0,
@@ -87,7 +87,7 @@ def test_what_was_taken_is_read_also_by_the_next_process(location):
         assert store.take(given, [failed, whole, other]) == 0
 
 
-def test_what_a_start_reports_of_itself_may_change_and_its_time_does_not(store):
+def test_facts_about_a_start_may_change_except_its_time(store):
     store.take(generation(), samples(1, 2))
     later = generation(started_at=T - 500, image="search:latest", environment={"torch": "2.14.0"})
     assert store.take(later, samples(1, 3)) == 1
@@ -114,7 +114,7 @@ def test_starts_of_a_container_since_a_moment_that_fit(store, limits, found):
     assert boots(store, **limits) == [*found]
 
 
-def test_what_one_judgement_reads_is_bounded(store):
+def test_the_data_that_a_judgement_reads_is_limited(store):
     """Starts share the bytes equally. Of a start that exceeds its share, the first and the last runs are read."""
     large = {f"phase-{number}": 0.1 for number in range(150)}
     store.take(
@@ -198,7 +198,7 @@ def test_a_report_that_cannot_be_kept_costs_only_itself(store):
     check_counts(store)
 
 
-def test_what_ran_on_a_host_and_when(store):
+def test_last_runs_on_a_host(store):
     """Containers that were found by neither Docker nor Kubernetes are left out, and so are those on another host."""
     for name, host, image in (("a", "one", "sha256:1"), ("b", "two", "sha256:1"), ("static", "one", "")):
         start = generation(service=name, container=name, host=host, image_id=image)
@@ -208,7 +208,7 @@ def test_what_ran_on_a_host_and_when(store):
     assert store.last_runs("") == []
 
 
-def test_what_cannot_be_read_is_left_out_and_said(in_memory):
+def test_unreadable_runs_are_left_out_and_logged(in_memory):
     """The rows look like those of a failing disk. They are also left out when rows are merged."""
     store = in_memory(None)
     store.take(generation(), samples(1, 3_000))
@@ -231,7 +231,7 @@ class Interrupted(Exception):
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_what_a_probe_delivers_is_taken_once_through_thinning_restarts_and_failures(data, tmp_path_factory):
+def test_runs_are_stored_once_through_thinning_restarts_and_failures(data, tmp_path_factory):
     """A probe's buffer may be read from any earlier position, so a client without its cursor gets all runs again."""
     path = tmp_path_factory.mktemp("store") / "store.db"
     store = open_store(path, SMALL)
