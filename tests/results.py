@@ -1,7 +1,5 @@
 """Builders of the judge's results, for tests of output."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from infercanary.judge.result import Result

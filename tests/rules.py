@@ -1,7 +1,5 @@
 """Prometheus' rules, and the metrics declared in docs/metrics.md, for tests that compare both."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path
@@ -15,7 +13,7 @@ RULE_FILES = sorted((ROOT / "prometheus/rules").glob("*.yml"))
 
 @cache
 def load(path):
-    return yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
+    return yaml.load(path.read_text(), yaml.CSafeLoader)
 
 
 GROUPS = [group for path in RULE_FILES for group in load(path)["groups"]]
@@ -32,7 +30,7 @@ class Metric(NamedTuple):
 
 def declared():
     """Return the metrics of docs/metrics.md by the names of their series."""
-    text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/metrics.md").read_text()
     found: dict[str, Metric] = {}
     for name, kind, rest in re.findall(r"^### `(\w+)`\n\n(\w+) · [^·\n]+(.*)$", text, flags=re.MULTILINE):
         labels = {

@@ -1,7 +1,5 @@
 """Builders of status pages, for tests of output."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path
@@ -21,7 +19,7 @@ from infercanary.judge.model import Generation
 from infercanary.pages.sentence import sentence
 
 URL = "http://127.0.0.1:9798"
-TABLES = yaml.safe_load((Path(__file__).parent / "golden/status_pages.yaml").read_text("utf-8"))
+TABLES = yaml.safe_load((Path(__file__).parent / "golden/status_pages.yaml").read_text())
 LONG = TABLES[".long"]
 
 

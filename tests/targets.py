@@ -1,7 +1,5 @@
 """Targets and canaries for tests of the probe."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from typing import Any

@@ -15,7 +15,6 @@ import logging
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -37,37 +36,37 @@ CORPUS = Path(__file__).parent / "corpus"
 _INPUTS = 200
 
 
-def report(data: bytes) -> None:
+def report(data):
     """Target: a probe's report."""
     with suppress(PollError):
         for family in read(data)[0].families:
             expose.write(family, {"service": "s", "container": "c"})
 
 
-def journals(data: bytes) -> None:
+def journals(data):
     """Target: a probe's journal, as `compare` reads it."""
     with suppress(UsageError):
         journal.is_journal(data)
         journal.recording(["journal"], journal.entries("journal", data, []), [])
 
 
-def exporter_settings(data: bytes) -> None:
+def exporter_settings(data):
     """Target: exporter.yaml."""
     _settings(data, check)
 
 
-def web_config(data: bytes) -> None:
+def web_config(data):
     """Target: web.yml."""
     _settings(data, web.Secured)
 
 
-def _settings(data: bytes, load: Callable[[Path], object]) -> None:
+def _settings(data, load):
     with tempfile.NamedTemporaryFile(suffix=".yaml") as file, suppress(UsageError):
         Path(file.name).write_bytes(data)
         load(Path(file.name))
 
 
-def store(data: bytes) -> None:
+def store(data):
     """Target: the store's file, which must be read, or rejected as corrupt."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "judge.sqlite"
@@ -83,11 +82,11 @@ def store(data: bytes) -> None:
             found.thin(2e9)
 
 
-def http_answer(data: bytes) -> None:
+def http_answer(data):
     """Target: a probe's HTTP answer."""
 
-    async def answer() -> None:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer():
+        async def handle(reader, writer):
             with suppress(ConnectionError, asyncio.IncompleteReadError):
                 await reader.readuntil(b"\r\n\r\n")
                 writer.write(data)
@@ -102,7 +101,7 @@ def http_answer(data: bytes) -> None:
     asyncio.run(answer())
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {
+TARGETS = {
     "report": report,
     "journal": journals,
     "settings": exporter_settings,
@@ -112,7 +111,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 }
 
 
-def seeds(name: str) -> list[bytes]:
+def seeds(name):
     """Return the corpus of a target, ordered by file name."""
     return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
 
@@ -140,7 +139,7 @@ def changed(draw: st.DrawFn, name: str) -> bytes:
     return bytes(data)
 
 
-def fuzz(name: str, seconds: float) -> tuple[int, BaseException | None]:
+def fuzz(name, seconds):
     """Fuzz one target.
 
     Args:
@@ -157,7 +156,7 @@ def fuzz(name: str, seconds: float) -> tuple[int, BaseException | None]:
     @settings(max_examples=_INPUTS, deadline=None, database=None, suppress_health_check=[*HealthCheck],
               phases=[Phase.generate, Phase.shrink])  # fmt: skip
     @given(st.one_of(changed(name), changed(name), changed(name), st.binary(max_size=512)))
-    def one(data: bytes) -> None:
+    def one(data):
         nonlocal tried, last
         tried += 1
         last = data
@@ -173,7 +172,7 @@ def fuzz(name: str, seconds: float) -> tuple[int, BaseException | None]:
     return tried, None
 
 
-def main() -> int:
+def main():
     """Fuzz all targets; return 1 after a finding."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="for each target")

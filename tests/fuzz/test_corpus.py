@@ -1,14 +1,12 @@
 """Every input of the corpus is handled without a fault; ``make fuzz`` searches for new faults."""
 
-from __future__ import annotations
-
 import pytest
 
 from fuzz import TARGETS, fuzz, seeds
 
 
 @pytest.mark.parametrize("name", [*TARGETS])
-def test_the_corpus(name: str) -> None:
+def test_the_corpus(name):
     found = seeds(name)
     assert found, "a target has seeds"
     for data in found:
@@ -17,7 +15,7 @@ def test_the_corpus(name: str) -> None:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", [*TARGETS])
-def test_five_minutes(name: str) -> None:
+def test_five_minutes(name):
     tried, error = fuzz(name, 300)
     print(f"{name}: {tried:,} inputs")
     assert error is None

@@ -1,7 +1,5 @@
 """Controls on a real GPU, without torch."""
 
-from __future__ import annotations
-
 import ctypes
 import statistics
 from array import array

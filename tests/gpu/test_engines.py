@@ -82,8 +82,7 @@ def test_onnx_on_cuda_has_phases_and_the_cpus_output(tmp_path):
     path = product(tmp_path / "product.onnx")
     on_gpu = opened_onnx(path, 256)
     check(repeats(on_gpu))
-    environment = on_gpu.environment()
-    assert environment["onnx_provider"] == "CUDAExecutionProvider"
+    assert on_gpu.environment()["onnx_provider"] == "CUDAExecutionProvider"
     values = on_gpu.values(None)
     on_gpu.close()
     on_cpu = opened_onnx(path, 256, "cpu")
@@ -113,8 +112,7 @@ def test_short_onnx_work_is_batched_to_100_us(tmp_path):
     target.calibrate()
     batch = getattr(target.clock, "batch", 1)
     assert batch > 1
-    compute = statistics.median(t.phases["compute"] for t in repeats(target))
-    assert compute * batch > 50e-6
+    assert statistics.median(t.phases["compute"] for t in repeats(target)) * batch > 50e-6
     target.close()
 
 

@@ -28,18 +28,19 @@ def convolution(**options):
 def test_throughput_and_memory_grow_with_the_batch():
     target = convolution()
     one, many = measured(target, 1), measured(target, 64)
-    assert isinstance(one, Measured) and isinstance(many, Measured)
+    assert isinstance(one, Measured)
+    assert isinstance(many, Measured)
     assert many.rate > 2 * one.rate
     assert many.latency > one.latency
     assert many.rate == pytest.approx(64 / many.latency, rel=0.2)
-    assert one.peak_bytes is not None and many.peak_bytes is not None
+    assert one.peak_bytes is not None
+    assert many.peak_bytes is not None
     # At least the convolution's output: 64 channels of 55 × 55 float32.
     assert many.peak_bytes - one.peak_bytes > 60 * 64 * 55 * 55 * 4
 
 
 def test_threads_have_streams_of_their_own():
-    target = convolution()
-    several = measured(target, 1, concurrency=4)
+    several = measured(convolution(), 1, concurrency=4)
     assert isinstance(several, Measured)
     assert several.rate == pytest.approx(4 / several.latency, rel=0.3)
 
@@ -51,7 +52,8 @@ def test_a_batch_that_does_not_fit_is_reported_and_leaves_nothing():
     target.open()
     before = torch.cuda.memory_reserved()
     found = measured(target, 2)
-    assert isinstance(found, Missing) and found.reason == "out_of_memory"
+    assert isinstance(found, Missing)
+    assert found.reason == "out_of_memory"
     assert torch.cuda.memory_reserved() <= before + (2 << 20)
 
 

@@ -235,8 +235,7 @@ class Probed:
         """Return the kernel's values before and after a report, and the report's values."""
         read = lambda: bound(kernel(files(self.folder)), [ancestor(files(folder)) for folder in above])  # noqa: E731
         before, begin = read(), time.time()
-        answer = ours(newer(self.socket, begin))
-        return {"before": before, "ours": answer, "after": read()}
+        return {"before": before, "ours": ours(newer(self.socket, begin)), "after": read()}
 
     def remove(self):
         run(*self.engine, "rm", "--force", self.name, check=False)

@@ -23,10 +23,10 @@ class Peer:
 
     tried = 0
 
-    def __init__(self, host: str, port: int, buffer: int = 0) -> None:
+    def __init__(self, host, port, buffer=0):
         self.host, self.port, self.buffer = host, port, buffer
 
-    async def connected(self) -> socket.socket:
+    async def connected(self):
         """Open a new connection."""
         Peer.tried += 1
         sock = socket.socket()
@@ -39,7 +39,7 @@ class Peer:
         return sock
 
 
-async def until_closed(sock: socket.socket) -> None:
+async def until_closed(sock):
     """Wait until the connection is closed, without reading."""
     while True:
         await asyncio.sleep(0.5)
@@ -51,20 +51,20 @@ async def until_closed(sock: socket.socket) -> None:
             return
 
 
-async def silent(peer: Peer) -> None:
+async def silent(peer):
     """Connect, and send nothing."""
     with await peer.connected() as sock:
         await until_closed(sock)
 
 
-async def half_hello(peer: Peer) -> None:
+async def half_hello(peer):
     """Begin a TLS handshake, and never finish it."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, HELLO)
         await until_closed(sock)
 
 
-async def slow_header(peer: Peer) -> None:
+async def slow_header(peer):
     """Send a request header that never ends."""
     loop = asyncio.get_running_loop()
     with await peer.connected() as sock:
@@ -74,7 +74,7 @@ async def slow_header(peer: Peer) -> None:
             await loop.sock_sendall(sock, b"X: y\r\n")
 
 
-async def slow_reader(peer: Peer) -> None:
+async def slow_reader(peer):
     """Request a large answer, and never read it."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, ASK + b"\r\n")
@@ -84,7 +84,7 @@ async def slow_reader(peer: Peer) -> None:
             await asyncio.get_running_loop().sock_sendall(sock, b"\r\n")
 
 
-async def idle(peer: Peer) -> None:
+async def idle(peer):
     """Send a small request, and keep the connection open."""
     loop = asyncio.get_running_loop()
     with await peer.connected() as sock:
@@ -93,14 +93,14 @@ async def idle(peer: Peer) -> None:
         await until_closed(sock)
 
 
-async def garbage(peer: Peer) -> None:
+async def garbage(peer):
     """Send bytes that are not HTTP, and close."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, b"\x00\xff no HTTP\r\n\r\n")
         await asyncio.sleep(0.2)
 
 
-async def hang_up(peer: Peer) -> None:
+async def hang_up(peer):
     """Request a large answer, and close at once."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, ASK + b"\r\n")
@@ -108,7 +108,7 @@ async def hang_up(peer: Peer) -> None:
 
 
 Attack = Callable[[Peer], Awaitable[None]]
-ATTACKS: dict[str, tuple[Attack, int, int]] = {
+ATTACKS = {
     "slow_readers": (slow_reader, 400, 4096),
     "silent": (silent, 1600, 0),
     "silent_in_clear": (silent, 1600, 0),
@@ -121,12 +121,12 @@ ATTACKS: dict[str, tuple[Attack, int, int]] = {
 """Name → function of one connection, number of connections, and size of the kernel's receive buffer."""
 
 
-async def attack(name: str, host: str, port: int, seconds: float) -> None:
+async def attack(name, host, port, seconds):
     """Run all connections at the same time, again and again."""
     one, count, buffer = ATTACKS[name]
     end = time.monotonic() + seconds
 
-    async def again() -> None:
+    async def again():
         while time.monotonic() < end:
             with contextlib.suppress(OSError, asyncio.TimeoutError):
                 await asyncio.wait_for(one(Peer(host, port, buffer)), max(0.1, end - time.monotonic()))

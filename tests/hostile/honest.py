@@ -3,8 +3,6 @@
 The server is the probe's own. The reports are like those of a probe with one canary, and grow.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 
@@ -26,11 +24,11 @@ PHASES = ("h2d", "compute", "d2h", "launch", "queue")
 class Honest:
     """A simulated honest probe."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self.boot_id = f"honest-{number}"
         self.reports = 0
 
-    def report(self, since: str) -> bytes:
+    def report(self, since):
         """Return a report with about 400 lines of metrics."""
         self.reports += 1
         counts = (0,) * 20 + (self.reports,) + (0,) * (len(LADDER) - 20)

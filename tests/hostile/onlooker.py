@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import re
-import ssl
 import threading
 import time
 import urllib.request
@@ -20,9 +19,7 @@ class Watch:
         every: Seconds between scrapes. Scrapes of many probes need much CPU time of the reader.
     """
 
-    def __init__(
-        self, url: str, probes: int, context: ssl.SSLContext | None = None, every: float = 0.1
-    ) -> None:
+    def __init__(self, url, probes, context=None, every=0.1):
         self.seconds: list[float] = []
         self.faults: list[str] = []
         self.text = ""
@@ -31,26 +28,26 @@ class Watch:
         self._thread = threading.Thread(target=self._scrape)
         self._thread.start()
 
-    def end(self) -> None:
+    def end(self):
         """Stop the thread."""
         self._ended.set()
         self._thread.join()
 
-    def clear(self) -> None:
+    def clear(self):
         self.seconds.clear()
         self.faults.clear()
 
     @property
-    def p99(self) -> float:
+    def p99(self):
         """99th percentile of the scrapes' duration, in seconds."""
         ordered = sorted(self.seconds)
         return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
-    def value(self, name: str) -> float:
+    def value(self, name):
         """Return the sum of a metric's series at the last scrape."""
         return sum(float(v) for v in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", self.text, re.M))
 
-    def _scrape(self) -> None:
+    def _scrape(self):
         while not self._ended.is_set():
             begin = time.monotonic()
             try:

@@ -4,8 +4,6 @@ Each poll finds a new start with another environment, which counts as another im
 twice as long as before, or half, with many phases, controls and profiles.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import lru_cache
 
@@ -24,14 +22,14 @@ _CONTROLS = [f"{'c' * 40}{n}" for n in range(PARTS)]
 _CANARY = "n" * 60
 
 
-def report(probe: int, start: int) -> Report:
+def report(probe, start):
     """Return the report of one start of a probe."""
     environment = {f"{probe}-{n}-{'e' * 100}": f"{start} {'v' * 150}" for n in range(180)}
-    return Report(1, f"{probe}-{start}", _began(start), "", 0, (), environment, runs_of(start))  # type: ignore[arg-type]
+    return Report(1, f"{probe}-{start}", _began(start), "", 0, (), environment, runs_of(start))
 
 
 @lru_cache(maxsize=8)
-def runs_of(start: int) -> msgspec.Raw:
+def runs_of(start):
     """Return the encoded runs of a start. All probes have the same runs, which saves CPU time."""
     level = 0.02 * (1 + start % 2)
     began = _began(start)
@@ -50,24 +48,24 @@ def runs_of(start: int) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(runs))
 
 
-def _began(start: int) -> float:
+def _began(start):
     return 1_790_000_000.0 + 600.0 * start
 
 
 class Regressed:
     """A simulated probe."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self._number = number
         self._starts = 0
 
-    def report(self, _since: str) -> bytes:
+    def report(self, _since):
         """Return the report of the next start."""
         self._starts += 1
         return encode(report(self._number, self._starts))
 
 
-def _profile(at: float, seconds: float) -> Profile:
+def _profile(at, seconds):
     """Return a profile with the largest number of rows."""
     part = (seconds / 41,) * 3
     rows = tuple(

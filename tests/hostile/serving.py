@@ -1,15 +1,12 @@
 """Serves several probes from one process until the process is ended."""
 
-from __future__ import annotations
-
 import signal
 import threading
-from collections.abc import Callable, Iterable
 
 from infercanary.probe.serve import ReportServer
 
 
-def serve(host: str, first: int, reports: Iterable[Callable[[str], bytes]]) -> None:
+def serve(host, first, reports):
     """Print the addresses of the probes, and serve until SIGTERM.
 
     Args:

@@ -4,8 +4,6 @@ port).
 The texts differ between probes and between starts, so the exporter cannot share memory for equal texts.
 """
 
-from __future__ import annotations
-
 import sys
 
 from serving import serve
@@ -26,7 +24,7 @@ _COLD = Metric(COLD_START_METRIC, "gauge", "Cold.", ("canary", "step"))
 _UNUSED = {f"unused{n}": "u" * 4_000 for n in range(350)}  # unused entries, which only make the report longer
 
 
-def report(probe: int, start: int, first: int = 0) -> Report:
+def report(probe, start, first=0):
     """Return a report with the permitted number of series, canaries, variables, outputs and runs.
 
     Args:
@@ -58,11 +56,11 @@ def report(probe: int, start: int, first: int = 0) -> Report:
 class Worst:
     """A probe that restarts every few polls."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self._number = number
         self._reports = 0
 
-    def report(self, _since: str) -> bytes:
+    def report(self, _since):
         """Return the next report, with 1.4 MB of unused data."""
         start, first = self._reports // REPORTS_OF_START, self._reports * RUNS
         self._reports += 1

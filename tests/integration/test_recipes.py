@@ -1,14 +1,11 @@
 """The recipes of CONTRIBUTING.md are followed literally in a copy of the tree, and their results are checked."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,9 +54,6 @@ pytestmark = pytest.mark.takes(60)
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
-Follow = Callable[[str], tuple[list[str], str]]
-"""Follows a recipe once; returns the paths that it touched, and the output of its commands."""
-
 
 class Step(NamedTuple):
     """One fenced block of a recipe."""
@@ -74,7 +68,7 @@ class Step(NamedTuple):
 
 def recipe(title):
     """Return the steps under a heading. Each block is for the last path that the text names before the block."""
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    page = (ROOT / "CONTRIBUTING.md").read_text()
     section = page.split(f"\n### {title}\n")[1]
     section = re.split(r"\n(?=##)", _FENCE.sub(lambda block: block[0].replace("\n#", "\n\0#"), section))[0]
     end = 0
@@ -152,15 +146,15 @@ def run(commands, tree):
 def write(step, path):
     if step.verb == "Write":
         assert not path.exists(), f"{step.path} already exists"
-        path.write_text(step.text, encoding="utf-8")
+        path.write_text(step.text)
         return
-    before = path.read_text(encoding="utf-8")
+    before = path.read_text()
     if step.verb == "Append":
-        path.write_text(before + step.text, encoding="utf-8")
+        path.write_text(before + step.text)
         return
     lines = before.splitlines(keepends=True)
     at = next(n for n, line in enumerate(lines) if step.anchor in line)
-    path.write_text("".join([*lines[: at + 1], step.text, *lines[at + 1 :]]), encoding="utf-8")
+    path.write_text("".join([*lines[: at + 1], step.text, *lines[at + 1 :]]))
 
 
 def needs(title):
@@ -171,7 +165,7 @@ def needs(title):
 
 
 def test_each_recipe_is_followed():
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    page = (ROOT / "CONTRIBUTING.md").read_text()
     section = _FENCE.sub("", page.split("\n## Recipes\n")[1].split("\n## ")[0])
     assert re.findall(r"^### (.+)$", section, re.MULTILINE) == [*RECIPES]
 
@@ -183,7 +177,7 @@ def test_a_recipe(tree, follow, title):
     pattern, path, text = RECIPES[title]
     _, printed = follow(title)
     assert "passed" in printed and re.search(pattern, printed), printed
-    assert text in (tree / path).read_text(encoding="utf-8")
+    assert text in (tree / path).read_text()
 
 
 # takes a minute; CI lints and tests the tree, and the tests above run each recipe's own test
@@ -192,7 +186,7 @@ def test_results_of_recipes_pass_the_linters_and_the_suite(tree, follow):
     titles = [title for title in RECIPES if not needs(title)]
     touched = {path for title in titles for path in follow(title)[0]}
     for step in (step for title in titles for step in recipe(title) if step.verb == "Write"):
-        assert (tree / step.path).read_text(encoding="utf-8") == step.text, "`make format` changed it"
+        assert (tree / step.path).read_text() == step.text, "`make format` changed it"
     code = sorted(path for path in touched if path.endswith(".py"))
     assert len(code) >= 6
     typed = [path for path in code if not path.startswith("grafana/")]

@@ -4,8 +4,6 @@ For each controller, a slower image is aborted and the old image stays; an ident
 without an exporter, nothing is promoted.
 """
 
-from __future__ import annotations
-
 import time
 from typing import ClassVar, NamedTuple
 
@@ -254,7 +252,8 @@ def test_nothing_is_promoted_while_the_exporter_is_down(controller):
         controller.set_image("silent", REBUILT)
         eventually("the controller waits", 900, lambda: controller.waits("silent"))
         time.sleep(150)  # several intervals; the controller asks in each
-        assert controller.waits("silent") and controller.phase("silent") != controller.promoted
+        assert controller.waits("silent")
+        assert controller.phase("silent") != controller.promoted
         assert OLD in controller.images("silent")
     finally:
         controller.exporter.move(None)

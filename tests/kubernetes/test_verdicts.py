@@ -4,8 +4,6 @@ Canaries wait 40 ms with the old image and 120 ms with the new image, once a sec
 Prometheus that scrapes the exporters by the chart's PodMonitor and evaluates the shipped rules.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import time

@@ -29,7 +29,8 @@ def test_both_services_are_up_with_their_identity(stack):
         assert info["image"] == "infercanary-example:dev"
         assert info["image_id"] == run("docker", "inspect", "--format", "{{.Image}}", name).strip()
         full_id = run("docker", "inspect", "--format", "{{.Id}}", name).strip()
-        assert info["container_id"] and full_id.startswith(info["container_id"])
+        assert info["container_id"]
+        assert full_id.startswith(info["container_id"])
         assert name in get(f"{EXPORTER}/").decode()
     assert get(f"{EXPORTER}/-/healthy")
 

@@ -4,8 +4,6 @@ The upgrade is made by the stack's fixtures: canaries run once a second, under l
 image. No query may fail, and a query may be empty only if `grafana.empty` has a reason.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -249,7 +249,8 @@ def test_a_sidecar_and_the_upgrade_of_what_it_watches(stack, start, settings, si
             lambda: stack.samples("infercanary_upgrade_timestamp_seconds", container=name),
         )
         [(upgrade, _)] = stack.samples("infercanary_upgrade_info", container=name)
-        assert upgrade["baseline_image"].startswith(PLAIN) and upgrade["candidate_image"].startswith(tag)
+        assert upgrade["baseline_image"].startswith(PLAIN)
+        assert upgrade["candidate_image"].startswith(tag)
     finally:
         run("docker", "rm", "--force", server)
         run("docker", "rmi", tag)

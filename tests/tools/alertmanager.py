@@ -6,10 +6,8 @@ import json
 import subprocess
 import threading
 import urllib.request
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -30,13 +28,13 @@ ALERTS = {
 class Webhook(BaseHTTPRequestHandler):
     """Keeps each notification in its server's ``received``."""
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.received.append(json.loads(body))  # type: ignore[attr-defined]
         self.send_response(200)
         self.end_headers()
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         """Log no requests."""
 
 
@@ -48,21 +46,21 @@ class Alertmanager:
         received: Notifications of the webhook, in order; the list grows.
     """
 
-    def __init__(self, url: str, received: list[dict[str, Any]]) -> None:
+    def __init__(self, url, received):
         self.url = url
         self.received = received
 
-    def send(self, *alerts: dict[str, str], ends_at: str = "") -> None:
+    def send(self, *alerts, ends_at=""):
         """Send alerts in Prometheus' form. Each has ``alertname``, and labels in addition to the labels of the rule."""
         end = {"endsAt": ends_at} if ends_at else {}
         body = [{"labels": {**ALERTS[alert["alertname"]], **alert}, **end} for alert in alerts]
         self._ask("POST", body)
 
-    def states(self) -> dict[frozenset[tuple[str, str]], str]:
+    def states(self):
         """Return the labels of each received alert → ``active`` or ``suppressed``."""
         return {frozenset(alert["labels"].items()): alert["status"]["state"] for alert in self._ask("GET")}
 
-    def _ask(self, method: str, body: object = None) -> Any:
+    def _ask(self, method, body=None):
         request = urllib.request.Request(
             f"{self.url}/api/v2/alerts",
             method=method,
@@ -75,7 +73,7 @@ class Alertmanager:
 
 
 @contextmanager
-def running(folder: Path, changed: Mapping[str, str]) -> Iterator[Alertmanager]:
+def running(folder, changed):
     """Run Alertmanager with the shipped configuration, except for the path of the secret.
 
     Args:

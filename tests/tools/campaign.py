@@ -55,22 +55,22 @@ class Row(NamedTuple):
     seconds: str
     day: str
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"| {' | '.join(self)} |\n"
 
 
-def read(text: str) -> dict[str, Row]:
+def read(text):
     """Return the rows of the table by test."""
     rows = [line.strip("| \n").split(" | ") for line in text.splitlines() if line.startswith("| tests/")]
     return {row[0]: Row(*row) for row in rows}
 
 
-def write(rows: dict[str, Row]) -> None:
+def write(rows):
     """Write the table, sorted by test."""
     TABLE.write_text(HEAD + "".join(str(row) for _, row in sorted(rows.items())))
 
 
-def by_cause(rows: dict[str, Row]) -> str:
+def by_cause(rows):
     """Return the table of trials with a made cause, by cause."""
     found: dict[tuple[str, str], list[str]] = {}
     for test, row in sorted(rows.items()):
@@ -84,16 +84,16 @@ def by_cause(rows: dict[str, Row]) -> str:
     return CAUSES_HEAD + "".join(lines)
 
 
-def collected(options: list[str]) -> list[str]:
+def collected(options):
     """Return the pytest ids of the campaign's tests."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "campaign", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode not in (0, 5):
         raise SystemExit(done.stdout + done.stderr)
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
-def commit() -> str:
+def commit():
     """Return the last commit that changed more than the tables, with `+changes` if other files were changed since."""
     but_the_table = ("--", ".", *(f":!{table.relative_to(ROOT)}" for table in (TABLE, CAUSES)))
     log = ["git", "log", "-1", "--format=%h", "--abbrev=10", *but_the_table]
@@ -102,7 +102,7 @@ def commit() -> str:
     return f"{short}+changes" if changed else short
 
 
-def run(test: str) -> str:
+def run(test):
     """Run one test and return ``passed``, ``failed``, ``skipped`` (not possible on this machine) or ``xfailed``."""
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "campaign", "--numprocesses=0", test]
     command += ["-o", f"faulthandler_timeout={HANGS_SECONDS}"]
@@ -116,7 +116,7 @@ def run(test: str) -> str:
     return next((result for result in ("passed", "xfailed") if f"1 {result}" in last), "skipped")
 
 
-def once(tests: list[str]) -> int:
+def once(tests):
     """Run one trial of each cause. After a wrong verdict two more trials must succeed, because no machine is
     quiet always.
 
@@ -138,7 +138,7 @@ def once(tests: list[str]) -> int:
     return int(bool(missed))
 
 
-def main() -> int:
+def main():
     """Run the tests that have not passed at this commit; return 1 if a test failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-k", default="", help="only tests with this in their name, as pytest reads it")

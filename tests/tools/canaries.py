@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Protocol
 
 import yaml
 from harness import OWN_LABEL, PROJECT, eventually, get, remove_containers, run
 
-from infercanary.contract.report import Report, Run, decode
+from infercanary.contract.report import decode
 
 TARGET = """
 import os
@@ -51,18 +48,18 @@ PROBE = ("infercanary", "probe", "--config", "/app/probe.yaml")
 class Canary:
     """A container with one canary."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         self.name = name
         address = run("docker", "port", name, "9798/tcp").split()[0]
         self._url = f"http://{address}/report"
 
-    def report(self) -> Report:
+    def report(self):
         return decode(get(self._url))
 
-    def ran(self, runs: int, since: float, seconds: float = 30) -> tuple[Report, list[Run]]:
+    def ran(self, runs, since, seconds=30):
         """Wait for ``runs`` runs that ended after ``since`` (Unix time)."""
 
-        def ended(report: Report) -> list[Run]:
+        def ended(report):
             return [each for each in report.runs if each.started_at + sum(each.latencies) > since][:runs]
 
         [report] = eventually(
@@ -71,14 +68,8 @@ class Canary:
         return report, ended(report)
 
 
-class Begin(Protocol):
-    """Starts a canary with options of `docker run` and a command, and returns it after its first run."""
-
-    def __call__(self, *options: str, command: tuple[str, ...] = PROBE, name: str = ...) -> Canary: ...
-
-
 @contextmanager
-def begun_in(folder: Path, image: str) -> Iterator[Begin]:
+def begun_in(folder, image):
     """Start canaries in separate containers; remove them afterwards, and print their logs."""
     target, settings = folder / "spin.py", folder / "probe.yaml"
     target.write_text(TARGET)
@@ -86,9 +77,9 @@ def begun_in(folder: Path, image: str) -> Iterator[Begin]:
     mounts = [f"--volume={file}:/app/{file.name}:ro" for file in (target, settings)]
     for file in (target, settings):
         file.chmod(0o644)
-    begun: list[str] = []
+    begun = []
 
-    def begin(*options: str, command: tuple[str, ...] = PROBE, name: str = f"{PROJECT}-cause") -> Canary:
+    def begin(*options, command=PROBE, name=f"{PROJECT}-cause"):
         begun.append(name)
         run(
             *("docker", "run", "--detach", "--name", name, "--label", OWN_LABEL, "--no-healthcheck"),

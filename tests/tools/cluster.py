@@ -26,14 +26,14 @@ NODE_LABEL = "infercanary.test/node"
 """Label of three nodes, with the values 1 to 3, because the nodes of an existing cluster have other names."""
 
 
-def missing() -> str | None:
+def missing():
     """Return the reason why no Kubernetes cluster can be used, or None."""
     for program in ("docker", "helm", "prometheus", *(("kubectl",) if GIVEN else ())):
         if not shutil.which(program):
             return f"no program {program}"
     if GIVEN:
         return None if os.environ.get(LOAD) else f"{LOAD} names no command that takes images to the nodes"
-    done = subprocess.run([SCRIPT, "programs"], capture_output=True, text=True, timeout=1200, check=False)
+    done = subprocess.run([SCRIPT, "programs"], capture_output=True, text=True, timeout=1200)
     return (done.stderr.strip().splitlines() or ["no Kubernetes"])[-1] if done.returncode else None
 
 
@@ -44,7 +44,7 @@ class Cluster:
         folder: Folder for the caches of kubectl and Helm.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.kubeconfig = GIVEN or str(STATE / "admin.kubeconfig")
         self._kubectl = "kubectl" if GIVEN else str(PROGRAMS / "kubectl")
         self._environment = {"KUBECONFIG": self.kubeconfig, "KUBECACHEDIR": str(folder / "kubectl")} | {
@@ -52,7 +52,7 @@ class Cluster:
         }
 
     @functools.cached_property
-    def nodes(self) -> list[str]:
+    def nodes(self):
         """Names of the three nodes that run test pods."""
         names = sorted(
             node["metadata"]["name"]
@@ -62,29 +62,28 @@ class Cluster:
         assert len(names) >= 3, f"{names}: the tests need three nodes that run pods"
         return names[:3]
 
-    def kubectl(self, *arguments: str, text: str | None = None, seconds: float = 120) -> str:
+    def kubectl(self, *arguments, text=None, seconds=120):
         """Run kubectl, and return its standard output."""
         return run(self._kubectl, *arguments, text=text, seconds=seconds, **self._environment)
 
-    def helm(self, *arguments: str, seconds: float = 120) -> str:
+    def helm(self, *arguments, seconds=120):
         """Run Helm, and return its standard output."""
         return run("helm", *arguments, seconds=seconds, **self._environment)
 
-    def apply(self, *objects: Object) -> None:
+    def apply(self, *objects):
         """Create or change objects."""
         self.kubectl("apply", "--server-side", "--filename", "-", text=yaml.safe_dump_all(objects))
 
-    def get(self, *arguments: str) -> Object:
+    def get(self, *arguments):
         """Return an object, or a list of objects under ``items``."""
-        found: Object = json.loads(self.kubectl("get", *arguments, "--output", "json"))
-        return found
+        return json.loads(self.kubectl("get", *arguments, "--output", "json"))
 
-    def pods(self, namespace: str, selector: str = "") -> list[Object]:
+    def pods(self, namespace, selector=""):
         """Return the pods of a namespace, without terminating pods."""
         items = self.get("pods", "--namespace", namespace, "--selector", selector)["items"]
         return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
 
-    def rights(self, account: str) -> dict[str, str]:
+    def rights(self, account):
         """Return resource → verbs of a service account, without the rights of every account (to ask for
         rights and identity).
         """

@@ -7,7 +7,6 @@ import random
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,15 +41,15 @@ class Room:
         control: Control file of the library.
     """
 
-    def __init__(self, control: Path) -> None:
+    def __init__(self, control):
         self._control = control
 
     @property
-    def calls(self) -> int:
+    def calls(self):
         """Number of calls so far that needed space."""
         return int(_CONTROL.unpack(self._control.read_bytes())[0])
 
-    def ends_at(self, call: int) -> None:
+    def ends_at(self, call):
         """Leave no space from this call on; 0 means that there is space again."""
         with self._control.open("r+b", buffering=0) as file:
             file.seek(8)
@@ -65,7 +64,7 @@ class FakeDisk:
         beside: Another folder, for the library's own files.
     """
 
-    def __init__(self, folder: Path, beside: Path) -> None:
+    def __init__(self, folder, beside):
         self.folder = folder
         self._library = beside / "disk.so"
         self._control = beside / "control"
@@ -77,7 +76,7 @@ class FakeDisk:
         subprocess.run([str(CC), *flags, str(SOURCE), "-o", str(self._library)], check=True)
 
     @property
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         """Environment of a process that uses this disk."""
         return {
             **os.environ,
@@ -87,14 +86,14 @@ class FakeDisk:
             "FAKE_DISK_RECORD": str(self._record),
         }
 
-    def take_record(self) -> list[Call]:
+    def take_record(self):
         """Return the calls since the last record. A call whose record is cut off is left out."""
         data = self._record.read_bytes() if self._record.exists() else b""
         self._record.unlink(missing_ok=True)
         return [*_calls(data)]
 
 
-def _calls(data: bytes) -> Iterator[Call]:
+def _calls(data):
     at = 0
     while at + _HEAD.size <= len(data):
         kind, name, offset, length = _HEAD.unpack_from(data, at)
@@ -109,14 +108,14 @@ def _calls(data: bytes) -> Iterator[Call]:
 class _File:
     """Synced content of a file, and the writes since."""
 
-    def __init__(self, safe: bytes = b"") -> None:
+    def __init__(self, safe=b""):
         self.safe = bytearray(safe)
         self.unsafe: list[Call] = []
 
-    def sync(self) -> None:
+    def sync(self):
         self.safe, self.unsafe = self.left(random.Random(), 1.0), []
 
-    def left(self, rng: random.Random, kept: float) -> bytearray:
+    def left(self, rng, kept):
         content = bytearray(self.safe)
         for call in self.unsafe:
             if call.kind == "T":
@@ -141,12 +140,12 @@ class Platter:
         files: Initial files.
     """
 
-    def __init__(self, files: Mapping[str, bytes]) -> None:
+    def __init__(self, files):
         self._names = {name: _File(content) for name, content in files.items()}
         self._safe_names = dict(self._names)
         self._unsafe_names: list[tuple[Call, _File]] = []
 
-    def take(self, call: Call) -> None:
+    def take(self, call):
         """Apply the call of a process."""
         if call.name == _HERE:
             if call.kind == "S":
@@ -160,7 +159,7 @@ class Platter:
         else:
             self._names[call.name].unsafe.append(call)
 
-    def left(self, rng: random.Random) -> dict[str, bytes]:
+    def left(self, rng):
         """Return the files after a power failure now.
 
         Args:
@@ -172,14 +171,14 @@ class Platter:
         return {name: bytes(file.left(rng, rng.choice((0.0, 0.5, 0.9, 1.0)))) for name, file in names.items()}
 
 
-def _rename(names: dict[str, _File], call: Call, file: _File) -> None:
+def _rename(names, call, file):
     if call.kind in "UR":
         names.pop(call.name, None)
     if call.kind in "CR":
         names[call.data.decode() or call.name] = file
 
 
-def put(folder: Path, content: Mapping[str, bytes]) -> None:
+def put(folder, content):
     """Replace the content of a folder by these files."""
     for path in folder.iterdir():
         path.unlink()

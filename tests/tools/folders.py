@@ -1,11 +1,7 @@
 """Plugin for a folder of tests with a requirement: marks its tests, and skips them or fails in CI."""
 
-from __future__ import annotations
-
 import functools
 import os
-from collections.abc import Callable, Generator
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +17,7 @@ class NeedyFolder:
             selected.
     """
 
-    def __init__(self, folder: Path, mark: str, needs: str, missing: Callable[[], str | None]) -> None:
+    def __init__(self, folder, mark, needs, missing):
         self._folder = folder
         self._mark = mark
         self._needs = needs
@@ -29,14 +25,14 @@ class NeedyFolder:
 
     # runs before the option -m reads the marks
     @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
-    def pytest_mark_all(self, items: list[pytest.Item]) -> None:
+    def pytest_mark_all(self, items):
         for item in items:
             if self._has(item):
                 item.add_marker(self._mark)
 
     # runs after the option -m deselected tests
     @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
-    def pytest_skip_all(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+    def pytest_skip_all(self, config, items):
         """Skip the selected tests of the folder; in CI end the session instead."""
         mine = [item for item in items if self._has(item)]
         if not mine or config.option.collectonly or not (why := self.missing()):
@@ -48,18 +44,18 @@ class NeedyFolder:
             item.add_marker(pytest.mark.skip(reason=reason))
 
     @pytest.hookimpl(wrapper=True, specname="pytest_runtest_makereport")
-    def pytest_fail_in_ci(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_fail_in_ci(self, item):
         """In CI, report a skipped test as failed."""
         report = yield
         if not self._has(item) or not report.skipped:
             return report
         if isinstance(report.longrepr, tuple) and self.missing():
             # pytest's summary has a line for each file that skips tests: show one line for the folder.
-            report.longrepr = (str(self._folder), None, report.longrepr[2])  # type: ignore[assignment]
+            report.longrepr = (str(self._folder), None, report.longrepr[2])
         if os.environ.get("CI"):
             report.outcome = "failed"
             report.longrepr = f"skipped in CI: {report.longrepr}"
         return report
 
-    def _has(self, item: pytest.Item) -> bool:
+    def _has(self, item):
         return self._folder in item.path.parents

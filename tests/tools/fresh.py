@@ -1,21 +1,15 @@
 """A process without leftovers of other tests."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import TypeVar
 
 import pytest
 
-T = TypeVar("T")
 
-
-def in_a_fresh_process(function: Callable[[], T]) -> T:
+def in_a_fresh_process(function):
     """Call a function of a module in a new child process, and return its result.
 
     Other tests leave threads and memory in this process: pools of an engine, some of them pinned, and threads that are
@@ -25,7 +19,7 @@ def in_a_fresh_process(function: Callable[[], T]) -> T:
         return child.submit(function).result(60)
 
 
-def in_a_pid_namespace(shell: str, code: str) -> str:
+def in_a_pid_namespace(shell, code):
     """Run code in a shell that is process 1 of a PID namespace, as in a container, and return the output.
 
     ``shell`` runs Python and the code as ``"$0" -c "$1"``.

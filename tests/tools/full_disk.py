@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -47,7 +46,7 @@ class Trial(msgspec.Struct):
     """Stored runs in that file after the next exporter read the probes' buffers."""
 
 
-def _reports() -> Iterator[tuple[Generation, list[Run]]]:
+def _reports():
     for number in range(REPORTS):
         boot = str(number * 2 // REPORTS)  # upgrade halfway
         start = Generation(
@@ -59,7 +58,7 @@ def _reports() -> Iterator[tuple[Generation, list[Run]]]:
         ]  # fmt: skip
 
 
-def _values(judging: Judging) -> dict[str, float]:
+def _values(judging):
     return {
         f.name: f.points[0].value
         for f in judging.families()
@@ -67,18 +66,18 @@ def _values(judging: Judging) -> dict[str, float]:
     }
 
 
-def _stored(path: Path) -> list[int]:
+def _stored(path):
     with closing(open_store(path)) as store:
         assert store.database.set_aside_at is None
         return [s.sequence for _, samples in store.generations(S, "c") for s in samples]
 
 
-def _ended(judging: Judging) -> None:
+def _ended(judging):
     judging.start()
     judging.stop(60)
 
 
-def trial(folder: Path, room: Room, call: int) -> Trial:
+def trial(folder, room, call):
     """Run one trial in which the disk is full from this call on; 0 means that it is never full."""
     path, left = folder / "store.db", folder / "left.db"
     first = room.calls
@@ -110,7 +109,7 @@ def trial(folder: Path, room: Room, call: int) -> Trial:
     return done
 
 
-def main(folder: Path, step: int) -> None:
+def main(folder, step):
     """Run one trial without a full disk, and then a trial for every ``step``-th call."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     room = Room(Path(os.environ["FAKE_DISK_CONTROL"]))

@@ -9,15 +9,12 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-
-T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 PROJECT = "infercanary-test"
@@ -38,7 +35,7 @@ OWN_LABEL = f"{LABEL}={os.environ.get('PYTEST_XDIST_WORKER', 'one-process')}"
 ENVIRONMENT = {**os.environ, "DOCKER_BUILDKIT": "0", "COMPOSE_PROJECT_NAME": PROJECT}
 
 
-def run(*command: str, seconds: float = 120, text: str | None = None, **environment: str) -> str:
+def run(*command, seconds=120, text=None, **environment):
     """Run a command with ``text`` as its input, and return its standard output. A failure shows the whole output."""
     done = subprocess.run(
         command, cwd=ROOT, env={**ENVIRONMENT, **environment}, input=text, capture_output=True, text=True,
@@ -48,35 +45,35 @@ def run(*command: str, seconds: float = 120, text: str | None = None, **environm
     return done.stdout
 
 
-def compose(*arguments: str, seconds: float = 120, **environment: str) -> str:
+def compose(*arguments, seconds=120, **environment):
     """`docker compose` on the shipped file."""
     return run("docker", "compose", *arguments, seconds=seconds, **environment)
 
 
-def replace_classify(tag: str, arenas: int) -> None:
+def replace_classify(tag, arenas):
     """Replace the container of `classify` by one with another image and another allocator setting."""
     up = ("up", "--detach", "--no-build", "--no-deps", "--wait")
     compose(*up, "classify", EXAMPLE_TAG=tag, TEST_ARENAS=str(arenas))
 
 
-def make_images() -> None:
+def make_images():
     """Build the Compose file's images in sequence, because they share layers."""
     run("make", "images", seconds=900)
 
 
-def build(tag: str, dockerfile: str) -> None:
+def build(tag, dockerfile):
     """Build an image from a Dockerfile without a build context."""
     run("docker", "build", "--quiet", "--tag", tag, "-", text=dockerfile)
 
 
-def services() -> list[str]:
+def services():
     """Return the services of the shipped Compose file. Grafana is left out if its image cannot be downloaded."""
     found = json.loads(compose("config", "--format", "json"))["services"]
     there = run("docker", "images", "--format", "{{ .Repository }}:{{ .Tag }}").split()
     return [name for name in found if name != "grafana" or found[name]["image"] in there]
 
 
-def webhook() -> dict[str, object]:
+def webhook():
     """Return a Compose service that logs Alertmanager's notifications, for :meth:`Stack.received`."""
     listens = "import socket; socket.create_connection(('127.0.0.1', 8080)).close()"
     return {
@@ -97,7 +94,7 @@ def webhook() -> dict[str, object]:
 
 
 @contextmanager
-def started(folder: Path, added: dict[str, Any]) -> Iterator[Stack]:
+def started(folder, added):
     """Run `docker compose up` with the shipped file and a webhook, and remove everything afterwards.
 
     Args:
@@ -128,21 +125,21 @@ def started(folder: Path, added: dict[str, Any]) -> Iterator[Stack]:
         del ENVIRONMENT["COMPOSE_FILE"], ENVIRONMENT["ALERT_WEBHOOK_URL_FILE"]
 
 
-def remove_containers(label: str = OWN_LABEL) -> None:
+def remove_containers(label=OWN_LABEL):
     """Remove the containers that tests of this process started; those of all processes if ``label`` is LABEL."""
     if found := run("docker", "ps", "--all", "--quiet", "--filter", f"label={label}").split():
         run("docker", "rm", "--force", "--volumes", *found)
 
 
-def remove(*names: str) -> None:
+def remove(*names):
     """Remove these containers if they exist."""
     run("sh", "-c", f"docker rm --force --volumes {' '.join(names)} 2>/dev/null || true")
 
 
-def get(url: str) -> bytes:
+def get(url):
     try:
         with urllib.request.urlopen(url, timeout=10) as response:
-            body: bytes = response.read()
+            body = response.read()
     except urllib.error.HTTPError as error:
         error.close()
         raise
@@ -152,7 +149,7 @@ def get(url: str) -> bytes:
 Series = dict[str, str]
 
 
-def query(prometheus: str, expression: str) -> list[tuple[Series, float]]:
+def query(prometheus, expression):
     """Return the current result of a query to Prometheus."""
     url = f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
     result = json.loads(get(url))["data"]["result"]
@@ -171,20 +168,20 @@ class Alert(NamedTuple):
     """Time at which the alert began to fire. It distinguishes a new alert from a repeated notification."""
 
     @property
-    def name(self) -> str:
+    def name(self):
         return self.labels["alertname"]
 
 
 class Stack:
     """The running stack, as a user sees it; with the address of another exporter, as seen by that exporter."""
 
-    def __init__(self, exporter: str = EXPORTER) -> None:
+    def __init__(self, exporter=EXPORTER):
         self.exporter = exporter
 
-    def container(self, service: str) -> str:
+    def container(self, service):
         return f"{PROJECT}-{service}-1"
 
-    def samples(self, name: str, **labels: str) -> list[tuple[Series, float]]:
+    def samples(self, name, **labels):
         """Return the exporter's current samples of a metric with these labels."""
         text = get(f"{self.exporter}/metrics").decode()
         return [
@@ -194,33 +191,33 @@ class Stack:
             if s.name == name and labels.items() <= s.labels.items()
         ]
 
-    def value(self, name: str, **labels: str) -> float | None:
+    def value(self, name, **labels):
         """Return the exporter's value of the only series with these labels, or None."""
         found = self.samples(name, **labels)
         assert len(found) <= 1, found
         return found[0][1] if found else None
 
-    def query(self, expression: str) -> list[tuple[Series, float]]:
+    def query(self, expression):
         """Return Prometheus' current result of a query."""
         return query(PROMETHEUS, expression)
 
-    def runs(self, service: str, runs: int, seconds: float = 400) -> None:
+    def runs(self, service, runs, seconds=400):
         """Wait until each running start of the service has this number of runs."""
         name = "infercanary_runs_total"
 
-        def enough() -> bool:
+        def enough():
             counts = [value for _, value in self.samples(name, service=service, outcome="ok")]
             return bool(counts) and min(counts) >= runs
 
         eventually(f"{runs} runs of {service}", seconds, enough)
 
-    def starts(self, service: str) -> set[float]:
+    def starts(self, service):
         """Return the start times (Unix) of the service's probes."""
         return {
             value for _, value in self.samples("infercanary_probe_start_timestamp_seconds", service=service)
         }
 
-    def verdicts(self, service: str) -> set[str]:
+    def verdicts(self, service):
         """Return the current latency verdicts on the service's canaries."""
         return {
             labels["verdict"]
@@ -228,7 +225,7 @@ class Stack:
             if on
         }
 
-    def received(self, service: str = "", name: str = "", status: str = "firing") -> list[Alert]:
+    def received(self, service="", name="", status="firing"):
         """Return the alerts that the webhook received so far, filtered by service, name and status."""
         lines = run("docker", "logs", self.container("alert-webhook")).splitlines()
         messages = [json.loads(line) for line in lines if line.startswith("{")]
@@ -251,9 +248,7 @@ class Stack:
             and alert.status == status
         ]
 
-    def alert(
-        self, name: str, service: str, status: str = "firing", seconds: float = 120, **labels: str
-    ) -> Alert:
+    def alert(self, name, service, status="firing", seconds=120, **labels):
         """Wait for an alert with these labels, and return the first one that the webhook received."""
         [first, *_] = eventually(
             f"{name} of {service}, {status}",
@@ -267,17 +262,16 @@ class Stack:
         print(f"{first.text}\n")
         return first
 
-    def probe_report(self, service: str) -> dict[str, object]:
+    def probe_report(self, service):
         """Return the probe's report, read inside its container."""
         code = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9798/report').read().decode())"
-        report: dict[str, object] = json.loads(compose("exec", "-T", service, "python", "-c", code))
-        return report
+        return json.loads(compose("exec", "-T", service, "python", "-c", code))
 
 
-def eventually(what: str, seconds: float, check: Callable[[], T]) -> T:
+def eventually(what, seconds, check):
     """Wait for a truthy result of ``check``, and return it. Failed connections are retried."""
     deadline = time.monotonic() + seconds
-    seen: object = None
+    seen = None
     while time.monotonic() < deadline:
         try:
             if result := check():

@@ -9,21 +9,20 @@ throttled by 20 %. Energy has both scatters at 2 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from infercanary.ab.answer import ExperimentJudge
 from infercanary.ab.experiment import Result, TurnPair
 from infercanary.ab.turn import ArmSummary, Turn
-from infercanary.compare.comparison import ComparisonResult, compare_runs
+from infercanary.compare.comparison import compare_runs
 from infercanary.compare.recording import RecordedRuns
 from infercanary.contract.measures import ENERGY, HOST_MEMORY, throughput_of
 from infercanary.judge.model import Generation, Sample, Start
 
 AT_1, AT_8 = throughput_of(1, 1), throughput_of(8, 1)
 CANARY = "resnet18"
-CHANGES: dict[str, dict[str, float]] = {
+CHANGES = {
     "none": {},
     "+30 % host memory": {HOST_MEMORY: 1.3},
     "-20 % throughput at batch 8": {AT_8: 0.8},
@@ -32,7 +31,7 @@ CHANGES: dict[str, dict[str, float]] = {
 MOST = 12  # largest number of starts of each side, as `--restarts`
 
 
-def start(rng: np.random.Generator, change: dict[str, float], runs: int, every: int) -> Start:
+def start(rng, change, runs, every):
     """Simulate one start of an image.
 
     Args:
@@ -70,7 +69,7 @@ def start(rng: np.random.Generator, change: dict[str, float], runs: int, every: 
     return Start(boot, samples)
 
 
-def compared(change: dict[str, float], starts: int, seed: Sequence[int]) -> ComparisonResult:
+def compared(change, starts, seed):
     """Return the result of ``compare`` for two simulated journals.
 
     Args:
@@ -79,11 +78,11 @@ def compared(change: dict[str, float], starts: int, seed: Sequence[int]) -> Comp
         seed: Seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
-    sides = ([start(rng, own, 240, 10) for _ in range(starts)] for own in ({}, change))
+    sides = ([start(rng, own, 240, 10) for _ in range(starts)] for own in (dict[str, float](), change))
     return compare_runs(CANARY, *(_recorded(side) for side in sides))
 
 
-def experiment(change: dict[str, float], seed: Sequence[int]) -> ComparisonResult:
+def experiment(change, seed):
     """Return the final result of a simulated ``ab``.
 
     Args:
@@ -94,12 +93,12 @@ def experiment(change: dict[str, float], seed: Sequence[int]) -> ComparisonResul
     pairs: list[TurnPair] = []
     judge = ExperimentJudge(MOST)
     while not pairs or not all(each.done for each in judge.decisions(pairs).values()):
-        a, b = (Turn({CANARY: start(rng, own, 12, 12)}, {}, 9.0) for own in ({}, change))
+        a, b = (Turn({CANARY: start(rng, own, 12, 12)}, {}, 9.0) for own in (dict[str, float](), change))
         pairs.append(TurnPair(a, b))
     arms = [ArmSummary(name=name) for name in "ab"]
     return judge.answer(CANARY, Result(arms, pairs, (), "clear", 1.0))
 
 
-def _recorded(starts: Sequence[Start]) -> RecordedRuns:
+def _recorded(starts):
     points = [np.array([s.median for s in each.samples], dtype=np.float64) for each in starts]
     return RecordedRuns(points, starts, [[] for _ in starts])

@@ -21,7 +21,6 @@ from pathlib import Path
 from cosmic_ray.commands import init
 from cosmic_ray.mutating import mutate_and_test
 from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import WorkItem
 from scipy.stats import binomtest
 
 ROOT = Path(__file__).parents[2]
@@ -41,17 +40,17 @@ LEFT_OUT = ("core/ReplaceBinaryOperator_BitOr_",)
 SECONDS = 240  # limit for the tests of one mutant; without a mutation they take a quarter of it
 
 
-def sources(package: str) -> str:
+def sources(package):
     """Return the folder of a package."""
     return f"exporter/infercanary/{package}"
 
 
-def tests(package: str) -> str:
+def tests(package):
     """Return the folder of a package's tests."""
     return f"tests/unit/{package}"
 
 
-def copy(package: str) -> Path:
+def copy(package):
     """Copy the tree to mutate, and return the session of results that belongs to these sources."""
     listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
     files = [name for name in listed.splitlines() if (ROOT / name).is_file()]
@@ -69,7 +68,7 @@ def copy(package: str) -> Path:
     return BUILD / f"{package}-{digest.hexdigest()[:16]}.sqlite"
 
 
-def mutants(database: WorkDB, module: str, seed: int) -> list[WorkItem]:
+def mutants(database, module, seed):
     """Return the mutants that a test could notice, of one module if it is named, in an order drawn by the seed."""
     found = [
         item
@@ -83,7 +82,7 @@ def mutants(database: WorkDB, module: str, seed: int) -> list[WorkItem]:
     return found
 
 
-def score(database: WorkDB, chosen: list[WorkItem]) -> tuple[Counter[str], list[str]]:
+def score(database, chosen):
     """Return the counts of tried (module) and killed (module + " killed") mutants, and the places of the survivors."""
     results = dict(database.results)
     counts: Counter[str] = Counter()
@@ -104,7 +103,7 @@ def score(database: WorkDB, chosen: list[WorkItem]) -> tuple[Counter[str], list[
     return counts, sorted(survivors)
 
 
-def section(counts: Counter[str], possible: Counter[str], survivors: list[str], sampled: str) -> str:
+def section(counts, possible, survivors, sampled):
     """Return the page's section on a package, in Markdown."""
     lines = [
         f"Sampled: {sampled}.",
@@ -123,13 +122,13 @@ def section(counts: Counter[str], possible: Counter[str], survivors: list[str], 
     return "\n".join(lines)
 
 
-def page(text: str, package: str, section: str) -> str:
+def page(text, package, section):
     """Return the page with the section of a package replaced."""
     parts = dict(part.split("\n\n", 1) for part in text.split("\n## ")[1:]) | {package: section}
     return HEAD + "\n".join(f"## {name}\n\n{part.strip()}\n" for name, part in sorted(parts.items()))
 
 
-def main() -> int:
+def main():
     """Try the mutants of the sample that have no result yet, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(

@@ -12,8 +12,7 @@ import json
 import os
 import tarfile
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from harness import run
 
@@ -30,7 +29,7 @@ class Image(NamedTuple):
     """Entrypoint; empty for the exporter's entrypoint."""
 
 
-def archive(path: Path, images: Mapping[str, Image], files: Mapping[str, str]) -> None:
+def archive(path, images, files):
     """Write an archive with the exporter's image and other images.
 
     Args:
@@ -48,7 +47,7 @@ def archive(path: Path, images: Mapping[str, Image], files: Mapping[str, str]) -
     )
     (work / "files.tar").write_bytes(_layer(files))
     layers = {name: _digest(work / name) for name in (root.name, "files.tar")}
-    shipped: dict[str, Any] = json.loads(run("docker", "image", "inspect", EXPORTER))[0]["Config"]
+    shipped = json.loads(run("docker", "image", "inspect", EXPORTER))[0]["Config"]
     manifest = []
     for number, (name, image) in enumerate({EXPORTER: Image(), **images}.items()):
         used = [*layers] if image.command else [root.name]
@@ -72,7 +71,7 @@ def archive(path: Path, images: Mapping[str, Image], files: Mapping[str, str]) -
     work.rmdir()
 
 
-def _layer(files: Mapping[str, str]) -> bytes:
+def _layer(files):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for path, text in files.items():
@@ -82,7 +81,7 @@ def _layer(files: Mapping[str, str]) -> bytes:
     return buffer.getvalue()
 
 
-def _digest(path: Path) -> str:
+def _digest(path):
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):

@@ -6,14 +6,11 @@ import base64
 import gzip
 import json
 import subprocess
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
-from cluster import Cluster
-from harness import Series, eventually, get, query
+from harness import eventually, get, query
 from ports import free_port
 
 NAMESPACE = "monitoring"
@@ -44,17 +41,17 @@ class Prometheus(NamedTuple):
 
     url: str
 
-    def query(self, expression: str) -> list[tuple[Series, float]]:
+    def query(self, expression):
         """Return the current result of a query."""
         return query(self.url, expression)
 
-    def rules(self) -> list[dict[str, Any]]:
+    def rules(self):
         """Return all rules with their current state."""
         groups = json.loads(get(f"{self.url}/api/v1/rules"))["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
 
-def configuration(cluster: Cluster, job: str, folder: Path) -> Path:
+def configuration(cluster, job, folder):
     """Wait for the operator's configuration, and write it to files.
 
     Args:
@@ -66,7 +63,7 @@ def configuration(cluster: Cluster, job: str, folder: Path) -> Path:
         The operator's configuration, with other paths of credentials and rules.
     """
 
-    def made() -> tuple[str, dict[str, str]] | None:
+    def made():
         names = {
             name.partition("/")[2] for name in cluster.kubectl("get", "secret,configmap", *_THERE).split()
         }
@@ -96,7 +93,7 @@ def configuration(cluster: Cluster, job: str, folder: Path) -> Path:
 
 
 @contextmanager
-def running(config: Path) -> Iterator[Prometheus]:
+def running(config):
     """Run a Prometheus with this configuration."""
     address = f"127.0.0.1:{free_port()}"
     command = [

@@ -5,16 +5,14 @@ A comparison's sentence must name the operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
 import onnx.numpy_helper
 import torch
 from recorder import Side
-from torch import Tensor, nn
+from torch import nn
 
 from infercanary.judge.operators import Kind, State
 from infercanary.probe import TorchTarget
@@ -33,20 +31,20 @@ class Trial(NamedTuple):
     detail: str = ""
 
 
-def _torch(model: Callable[..., Any], *shape: int) -> Side:
+def _torch(model, *shape):
     return lambda: TorchTarget(model, [{"shape": list(shape)}])
 
 
-def _linears(count: int = 2, size: int = 384) -> nn.Sequential:
+def _linears(count=2, size=384):
     torch.manual_seed(0)
     return nn.Sequential(*(nn.Linear(size, size) for _ in range(count))).eval()
 
 
-def _hooked() -> nn.Module:
+def _hooked():
     """Return a model with a forgotten debugging hook that calls a layer repeatedly."""
     model = _linears()
 
-    def again(layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+    def again(layer, inputs, output):
         for _ in range(4):
             layer.forward(*inputs)
 
@@ -54,7 +52,7 @@ def _hooked() -> nn.Module:
     return model
 
 
-def _normalised(is_fused: bool, pairs: int = 4) -> nn.Module:
+def _normalised(is_fused, pairs=4):
     """Return cheap convolutions with normalization layers, or with the normalization folded into the weights."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
@@ -67,17 +65,17 @@ def _normalised(is_fused: bool, pairs: int = 4) -> nn.Module:
 class _Doubled(nn.Module):  # type: ignore[misc]
     """Two layers, one of which computes in float64."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layers = _linears()
         self.layers[1].double()
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x):
         first, second = self.layers
         return second(first(x).double())
 
 
-def _tokenised(x: Tensor) -> Any:
+def _tokenised(x):
     """Simulate preprocessing in pure Python before the model."""
     text = "the quick brown fox jumps over the lazy dog " * 400
     ids: dict[str, int] = {}
@@ -89,11 +87,11 @@ def _tokenised(x: Tensor) -> Any:
 _MODEL = _linears(2, 256)
 
 
-def _plain(x: Tensor) -> Any:
+def _plain(x):
     return _MODEL(x)
 
 
-def _onnx(folder: Path, optimization: Literal["all", "disabled"]) -> Side:
+def _onnx(folder, optimization):
     """Return a GELU that is exported as five nodes. ONNX Runtime's optimization fuses them into one."""
     path = folder / "model.onnx"
     if not path.exists():
@@ -101,7 +99,7 @@ def _onnx(folder: Path, optimization: Literal["all", "disabled"]) -> Side:
     return lambda: OnnxTarget(str(path), intra_op_threads=1, graph_optimization=optimization)
 
 
-def _written_out_gelu() -> onnx.ModelProto:
+def _written_out_gelu():
     make = onnx.helper.make_node
     numbers = {"root": 2.0**0.5, "one": 1.0, "half": 0.5}
     weights = [onnx.numpy_helper.from_array(np.array(x, np.float32), name) for name, x in numbers.items()]
@@ -115,7 +113,7 @@ def _written_out_gelu() -> onnx.ModelProto:
     return _model(nodes, weights)
 
 
-def _model(nodes: list[onnx.NodeProto], weights: Sequence[onnx.TensorProto] = ()) -> onnx.ModelProto:
+def _model(nodes, weights=()):
     """Return a model from `x` to `y`, both 128 by 512."""
     ends = [
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [128, 512]) for name in ("x", "y")
@@ -124,7 +122,7 @@ def _model(nodes: list[onnx.NodeProto], weights: Sequence[onnx.TensorProto] = ()
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
 
 
-def trials(folder: Path) -> Mapping[str, Trial]:
+def trials(folder):
     """Return the trials by name.
 
     Args:

@@ -1,11 +1,7 @@
 """The exporter's image in a container, beside a container with many probes from a script of tests/hostile."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from harness import OWN_LABEL, ROOT, compose, remove, run
 
@@ -16,15 +12,13 @@ STATE = "{{.State.Running}} {{.State.OOMKilled}} {{.RestartCount}}"
 UNHARMED = "true false 0"
 
 
-def state(name: str) -> str:
+def state(name):
     """Return the state of a container; UNHARMED means that it was never restarted."""
     return run("docker", "inspect", "--format", STATE, name).strip()
 
 
 @contextmanager
-def exporter(
-    name: str, folder: Path, script: str, probes: int, *options: str, arguments: tuple[str, ...] = ()
-) -> Iterator[str]:
+def exporter(name, folder, script, probes, *options, arguments=()):
     """Run an exporter and a container with probes on a separate network, and yield the exporter's address.
 
     Args:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -26,12 +25,12 @@ class _Line(msgspec.Struct):
     """Samples as maps by field name, because an encoded sample is an array that depends on the order of fields."""
 
 
-def starts(name: str) -> dict[str, list[Start]]:
+def starts(name):
     """Return service → its starts in order of time, from ``tests/golden/NAME.jsonl.gz``."""
     return parsed(gzip.decompress((GOLDEN / f"{name}.jsonl.gz").read_bytes()))
 
 
-def parsed(text: bytes) -> dict[str, list[Start]]:
+def parsed(text):
     """Return service → its starts in order of time."""
     found: dict[str, list[Start]] = {}
     fields = {field.name: field for field in msgspec.structs.fields(Sample)}
@@ -44,7 +43,7 @@ def parsed(text: bytes) -> dict[str, list[Start]]:
     return found
 
 
-def lines(location: str, canary: str) -> Iterator[bytes]:
+def lines(location, canary):
     """Yield a line for each start of a canary, for all services of a store."""
     with closing(open_store(location)) as store:
         for service, name in store.canaries():

@@ -3,13 +3,10 @@
 For trials of comparisons, because a probe's process for each side would take most of the time.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 from infercanary.contract.journal import JournalEntry, encode, environment_id
 from infercanary.contract.report import Run
@@ -27,7 +24,7 @@ Side = Callable[[], Target]
 _WEIGHTS_BYTES = 16 << 20
 
 
-def record(journals: Sequence[Path], sides: Sequence[Side]) -> None:
+def record(journals, sides):
     """Write two starts of each side to its journal, in turns, so that other load of the machine affects all
     sides alike.
 
@@ -45,7 +42,7 @@ def record(journals: Sequence[Path], sides: Sequence[Side]) -> None:
                 file.writelines(map(encode, _start(side())))
 
 
-def _start(target: Target) -> list[JournalEntry]:
+def _start(target):
     target.open()
     components = {name: str(value) for name, value in target.environment().items()}
     environment, boot = environment_id(components), uuid.uuid4().hex

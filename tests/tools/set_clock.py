@@ -1,8 +1,5 @@
 """A process whose wall clock a test sets while the process runs (libfaketime)."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -20,13 +17,13 @@ class Clock:
         offset: New file for the offset, in a folder that these processes may read.
     """
 
-    def __init__(self, offset: Path) -> None:
+    def __init__(self, offset):
         self._offset = offset
         self._seconds = 0
         self.move(0)
 
     @property
-    def environment(self) -> Mapping[str, str]:
+    def environment(self):
         """Additional environment variables of a process with this clock."""
         return {
             "LD_PRELOAD": str(LIBRARY),
@@ -35,7 +32,7 @@ class Clock:
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
 
-    def move(self, seconds: int) -> None:
+    def move(self, seconds):
         """Move the clock forward, or back if ``seconds`` is negative."""
         self._seconds += seconds
         new = self._offset.with_suffix(".new")

@@ -16,7 +16,7 @@ class Proxy:
         port: Loopback port of the database.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port):
         self._to = port
         self._open = threading.Event()
         self._open.set()
@@ -27,7 +27,7 @@ class Proxy:
         self.port: int = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def hold_back(self, yes: bool, *, but: int | None = None) -> None:
+    def hold_back(self, yes, *, but=None):
         """Hold all packets from now on, or let all packets pass again.
 
         Args:
@@ -40,12 +40,12 @@ class Proxy:
         else:
             self._open.set()
 
-    def close(self) -> None:
+    def close(self):
         """Let all packets pass, and accept no more connections."""
         self._open.set()
         self._listening.close()
 
-    def _accept(self) -> None:
+    def _accept(self):
         with suppress(OSError):
             for number in itertools.count():
                 near, _ = self._listening.accept()
@@ -57,7 +57,7 @@ class Proxy:
                 for one, other in ((near, far), (far, near)):
                     threading.Thread(target=self._pass, args=(number, one, other), daemon=True).start()
 
-    def _pass(self, number: int, one: socket.socket, other: socket.socket) -> None:
+    def _pass(self, number, one, other):
         with suppress(OSError), one, other:
             try:
                 while data := one.recv(1 << 16):

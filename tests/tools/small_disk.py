@@ -1,18 +1,14 @@
 """A file system of a few MiB that tests can fill."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 
 
 @contextmanager
-def mounted(folder: Path, megabytes: int, user: str = "") -> Iterator[Path]:
+def mounted(folder, megabytes, user=""):
     """Mount a file system; skip the test if mounting is not permitted.
 
     Args:
@@ -22,7 +18,7 @@ def mounted(folder: Path, megabytes: int, user: str = "") -> Iterator[Path]:
     """
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    done = subprocess.run(mount, capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
     try:
@@ -33,7 +29,7 @@ def mounted(folder: Path, megabytes: int, user: str = "") -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def fill(folder: Path) -> Path:
+def fill(folder):
     """Fill the disk of a folder, and return the file that uses the space."""
     ballast = folder / "ballast"
     with suppress(OSError), ballast.open("wb", buffering=0) as file:

@@ -42,7 +42,7 @@ class Clock:
 
     passed = 0.0
 
-    def set(self) -> None:
+    def set(self):
         """Replace the clocks of ``time`` and the event loop."""
         time.time = lambda: 1_790_000_000.0 + self.passed
         time.monotonic = lambda: 1_000.0 + self.passed
@@ -74,11 +74,11 @@ class Hour(msgspec.Struct):
 class Container:
     """A simulated probe. Its runs are computed from the time, so none is kept in memory."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self.service, self.name = NAMES[number]
         self._late = 600 * number
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request):
         """Answer with the current report."""
         start = int((CLOCK.passed + RESTART_SECONDS - self._late) // RESTART_SECONDS)
         began = max(0, start * RESTART_SECONDS - RESTART_SECONDS + self._late)
@@ -99,7 +99,7 @@ class Container:
         )  # fmt: skip
         return web.Response(body=encode(report), content_type="application/json")
 
-    def _run(self, boot: str, began: float, number: int, seconds: float) -> Run:
+    def _run(self, boot, began, number, seconds):
         rng = random.Random(f"{boot} {number}")
         level = seconds * random.Random(boot).lognormvariate(0, 0.004)  # restart variance
         at = 1_790_000_000.0 + began + RUN_SECONDS * number
@@ -112,20 +112,20 @@ class Container:
 class Polls:
     """Counts running polls, so that the clock can wait for them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._under_way = 0
         poll = Collector._poll
 
-        async def counted(*given: object) -> None:
+        async def counted(*given):
             self._under_way += 1
             try:
-                await poll(*given)  # type: ignore[arg-type]
+                await poll(*given)
             finally:
                 self._under_way -= 1
 
-        Collector._poll = counted  # type: ignore[method-assign, assignment]
+        Collector._poll = counted  # type: ignore[method-assign]
 
-    async def done(self) -> None:
+    async def done(self):
         """Wait until all due polls have ended. The clock moves a little, because an answer is read every 10 ms."""
         for _ in range(5):  # due timers first, then the tasks that they start
             await asyncio.sleep(0)
@@ -135,7 +135,7 @@ class Polls:
             await asyncio.sleep(0)
 
 
-async def _serve(app: web.Application, stack: list[web.AppRunner]) -> str:
+async def _serve(app, stack):
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     stack.append(runner)
     await runner.setup()
@@ -143,7 +143,7 @@ async def _serve(app: web.Application, stack: list[web.AppRunner]) -> str:
     return f"http://127.0.0.1:{runner.addresses[0][1]}"
 
 
-def hour(number: int, path: Path, judging: Judging, scrape: bytes) -> Hour:
+def hour(number, path, judging, scrape):
     """Return the exporter's resources now."""
     gc.collect()
     assert judging._store is not None
@@ -164,7 +164,7 @@ def hour(number: int, path: Path, judging: Judging, scrape: bytes) -> Hour:
     )
 
 
-async def soak(store: Path, seconds: int) -> None:
+async def soak(store, seconds):
     """Run the exporter for this many simulated seconds."""
     polls = Polls()
     Judging.start = lambda self: None  # type: ignore[method-assign]  # its turns come with the clock
@@ -174,8 +174,7 @@ async def soak(store: Path, seconds: int) -> None:
         app = web.Application()
         app.router.add_get("/report", Container(number).answer)
         probes.append(StaticProbe(url=await _serve(app, runners), service=service, container=name))
-    config = ExporterConfig(store=str(store), discovery="none", probes=tuple(probes))
-    exporter = Exporter(config)
+    exporter = Exporter(ExporterConfig(store=str(store), discovery="none", probes=tuple(probes)))
     url = await _serve(create_app(exporter), runners)
     judging = exporter.judging
     loop = asyncio.get_running_loop()

@@ -1,7 +1,5 @@
 """Writes batches of runs into a store, for tests in which its process or its disk fails."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -11,7 +9,7 @@ from stores import generation, samples
 from infercanary.judge.model import ServiceKey
 from infercanary.store import sqlite
 from infercanary.store.retention import Retention
-from infercanary.store.store import Store, open_store
+from infercanary.store.store import open_store
 
 S = ServiceKey("", "s")
 RUNS = 10  # runs of each of two containers in a batch
@@ -20,7 +18,7 @@ _STARTS = 40  # batches of a start
 KEEP = Retention(opening=20, opening_starts=2, raw=60, slack=24, first=120, blocks=4, hours=2)
 
 
-def take(store: Store, batch: int) -> int:
+def take(store, batch):
     """Store a batch in one transaction: runs of two containers, one of which restarts at times, and a document."""
     runs = samples(RUNS * (batch - 1), RUNS * batch, canary="c")
     with store.session.transaction():
@@ -33,7 +31,7 @@ def take(store: Store, batch: int) -> int:
     return new
 
 
-def main(folder: Path, batches: int) -> None:
+def main(folder, batches):
     """Write batches into ``store.db``, and the number of finished batches into ``done``."""
     sqlite._WAL_PAGES = 24  # SQLite copies its log into the file often
     store = open_store(folder / "store.db", KEEP)

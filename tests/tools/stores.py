@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from sqlalchemy import text
@@ -16,7 +16,7 @@ from infercanary.store.retention import TIERS, Retention
 from infercanary.store.store import Store, open_store
 
 if TYPE_CHECKING:
-    from postgres import Postgres
+    pass
 
 SEARCH = ServiceKey("", "search")
 CANARY = "resnet18"
@@ -44,9 +44,9 @@ Opens = Callable[[Retention | None], Store]
 """Opens an empty store, and closes the previously opened store."""
 
 
-def generation(boot_id: str = "boot", **given: object) -> Generation:
+def generation(boot_id="boot", **given):
     """Return a start of the container search-1, with some fields replaced."""
-    identity: dict[str, object] = {
+    identity = {
         "service": SEARCH.name,
         "container": "search-1",
         "started_at": T,
@@ -57,9 +57,9 @@ def generation(boot_id: str = "boot", **given: object) -> Generation:
     return msgspec.convert({**identity, **given, "boot_id": boot_id}, Generation)
 
 
-def sample(sequence: int, **given: object) -> Sample:
+def sample(sequence, **given):
     """Return a run with some fields replaced. Runs are 10 s apart."""
-    fields: dict[str, object] = {
+    fields = {
         "sequence": sequence,
         "canary": CANARY,
         "started_at": T + 10 * sequence,
@@ -68,35 +68,35 @@ def sample(sequence: int, **given: object) -> Sample:
         "phases": {"compute": 0.009},
         "runs": 1,
     }
-    return Sample(**{**fields, **given})  # type: ignore[arg-type]
+    return Sample(**{**fields, **given})
 
 
-def samples(*bounds: int, **given: object) -> list[Sample]:
+def samples(*bounds, **given):
     """Return a run for each sequence number of a ``range()``."""
     return [sample(sequence, **given) for sequence in range(*bounds)]
 
 
-def failure(sequence: int) -> Sample:
+def failure(sequence):
     """Return a failed run."""
     return sample(sequence, outcome="raised", median=None, phases={})
 
 
-def in_memory() -> Iterator[Opens]:
+def in_memory():
     """Yield a function that opens stores in memory."""
     with ExitStack() as stores:
 
-        def opens(keep: Retention | None = None) -> Store:
+        def opens(keep=None):
             stores.close()
             return stores.enter_context(closing(open_store(None, keep or Retention())))
 
         yield opens
 
 
-def in_postgres(postgres: Postgres) -> Iterator[Opens]:
+def in_postgres(postgres):
     """Yield a function that opens stores in separate databases, each with the lease on :data:`SEARCH`."""
     with ExitStack() as stores:
 
-        def opens(keep: Retention | None = None) -> Store:
+        def opens(keep=None):
             stores.close()
             store = stores.enter_context(closing(open_store(postgres.database(), keep or Retention())))
             assert store.fleet is not None
@@ -106,32 +106,32 @@ def in_postgres(postgres: Postgres) -> Iterator[Opens]:
         yield opens
 
 
-def query(store: Store, statement: str, **given: object) -> list[tuple[Any, ...]]:
+def query(store, statement, **given):
     """Return the rows of any SQL statement; empty if it returns no rows."""
     with store.session.transaction(), store.session.work() as connection:
         result = connection.execute(text(statement), given)
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
-def count(store: Store, table: str = "sample") -> int:
+def count(store, table="sample"):
     """Return the number of rows of a table."""
     [(rows,)] = query(store, f"SELECT count(*) FROM {table}")
     return int(rows)
 
 
-def kept(store: Store, boot_id: str = "boot", canary: str = CANARY) -> list[Sample]:
+def kept(store, boot_id="boot", canary=CANARY):
     """Return the stored runs of a start."""
     return next((runs for start, runs in store.generations(SEARCH, canary) if start.boot_id == boot_id), [])
 
 
-def starts_of(store: Store, service: ServiceKey = SEARCH) -> list[Generation]:
+def starts_of(store, service=SEARCH):
     """Return the readable starts of a service, in order of time."""
     statement = "SELECT body FROM start WHERE namespace = :namespace AND service = :name ORDER BY began, container, id"
     bodies = query(store, statement, namespace=service.namespace, name=service.name)
     return [start for (body,) in bodies if (start := decode_start(body)) is not None]
 
 
-def check_counts(store: Store) -> None:
+def check_counts(store):
     """Assert that the counts of each series match its rows, and that every row has its series."""
     tiers = Counter({
         (series, tier): rows

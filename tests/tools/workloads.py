@@ -1,7 +1,5 @@
 """Kubernetes objects with a canary, as for kubectl."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +29,16 @@ IMAGES = {
 }
 
 
-def namespace(name: str, labels: dict[str, str] | None = None) -> Object:
+def namespace(name, labels=None):
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}}
 
 
-def container(image: str = OLD, **fields: Any) -> Object:
+def container(image=OLD, **fields):
     ports = [{"name": "infercanary", "containerPort": 9798}]
     return {"name": "model", "image": image, "imagePullPolicy": "Never", "ports": ports, **fields}
 
 
-def pod(*containers: Object, service: str = "", nodes: tuple[int, ...] = (1,), **annotations: str) -> Object:
+def pod(*containers, service="", nodes=(1,), **annotations):
     """Return a pod template for one of these nodes, preferably the first; ``service`` overrides the owner's name."""
     given = {"enable": "true", **({"service": service} if service else {}), **annotations}
     affinity = {
@@ -59,23 +57,23 @@ def pod(*containers: Object, service: str = "", nodes: tuple[int, ...] = (1,), *
     }
 
 
-def _in(*nodes: int) -> Object:
+def _in(*nodes):
     numbers = [str(node) for node in nodes]
     return {"matchExpressions": [{"key": NODE_LABEL, "operator": "In", "values": numbers}]}
 
 
-def deployment(name: str, template: Object, namespace: str = "ml", replicas: int = 1, **spec: Any) -> Object:
+def deployment(name, template, namespace="ml", replicas=1, **spec):
     """Return a Deployment that creates new pods before it removes old pods."""
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     return _set("Deployment", name, namespace, template, replicas=replicas, strategy=rolling, **spec)
 
 
-def stateful_set(name: str, template: Object, namespace: str = "ml") -> Object:
+def stateful_set(name, template, namespace="ml"):
     """Return a StatefulSet with one replica."""
     return _set("StatefulSet", name, namespace, template, replicas=1, serviceName=name)
 
 
-def job(name: str, template: Object, seconds: int, namespace: str = "ml") -> Object:
+def job(name, template, seconds, namespace="ml"):
     """Return a Job that completes after this many seconds."""
     template["spec"]["restartPolicy"] = "Never"
     for each in template["spec"]["containers"]:
@@ -84,7 +82,7 @@ def job(name: str, template: Object, seconds: int, namespace: str = "ml") -> Obj
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template}}
 
 
-def _set(kind: str, name: str, namespace: str, template: Object, **spec: Any) -> Object:
+def _set(kind, name, namespace, template, **spec):
     labels = {"app": name}
     template["metadata"]["labels"] = labels
     return {

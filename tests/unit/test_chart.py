@@ -19,7 +19,7 @@ from tests.scenarios import scenarios
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/infercanary"
 GENERATOR = runpy.run_path(str(ROOT / "charts/generate.py"))
-VALUES = (CHART / "values.yaml").read_text(encoding="utf-8")
+VALUES = (CHART / "values.yaml").read_text()
 OPERATOR = ("--api-versions", "monitoring.coreos.com/v1")
 Object = dict[str, Any]
 
@@ -42,7 +42,7 @@ def rendered(*options):
 @for_each(GENERATOR["copies"]().items(), lambda file: str(file[0].relative_to(CHART)))
 def test_copies_are_current(file):
     path, text = file
-    assert path.is_file() and path.read_text(encoding="utf-8") == text, "this file is stale: run `make chart`"
+    assert path.is_file() and path.read_text() == text, "this file is stale: run `make chart`"
 
 
 def test_there_is_no_copy_of_what_is_gone():
@@ -51,13 +51,13 @@ def test_there_is_no_copy_of_what_is_gone():
 
 
 def test_the_readme_is_current():
-    assert (CHART / "README.md").read_text(encoding="utf-8") == GENERATOR["readme"](), "run `make chart`"
+    assert (CHART / "README.md").read_text() == GENERATOR["readme"](), "run `make chart`"
 
 
 @helm
 def test_plain_manifests_are_current():
     for path, text in GENERATOR["plain"]().items():
-        assert path.read_text(encoding="utf-8") == text, f"{path.name} is stale: run `make chart`"
+        assert path.read_text() == text, f"{path.name} is stale: run `make chart`"
 
 
 def test_the_versions_are_the_packages():
@@ -130,7 +130,8 @@ def test_selectors_and_ports_are_those_of_the_pods(everything):
     daemon, monitor, policy, service = (everything[f"{kind}/infercanary"]["spec"] for kind in kinds)
     matched = [daemon["selector"]["matchLabels"], monitor["selector"]["matchLabels"]]
     for selector in (*matched, policy["podSelector"]["matchLabels"], service["selector"]):
-        assert selector and selector.items() <= labels
+        assert selector
+        assert selector.items() <= labels
     [container] = pod(everything)["spec"]["containers"]
     assert container["ports"] == [{"name": "metrics", "containerPort": 9797}]
     assert [(port["port"], port["targetPort"]) for port in service["ports"]] == [(9797, "metrics")]
@@ -139,7 +140,7 @@ def test_selectors_and_ports_are_those_of_the_pods(everything):
 
 
 def test_the_policy_for_a_namespace_of_workloads_lets_the_exporter_in(everything):
-    page = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/kubernetes.md").read_text()
     [text] = [each for each in re.findall(r"```yaml\n(.+?)```", page, re.DOTALL) if "NetworkPolicy" in each]
     [rule] = yaml.safe_load(text)["spec"]["ingress"]
     [source] = rule["from"]

@@ -1,7 +1,5 @@
 """The documentation: current generated parts, conventions of metrics, and valid links."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import runpy
@@ -38,7 +36,7 @@ OTHER_UNITS = """
 @for_each(GENERATOR["files"]().items(), lambda file: str(file[0].relative_to(ROOT)))
 def test_pages_that_are_generated_are_current(file):
     path, text = file
-    assert path.read_text(encoding="utf-8") == text, "this file is stale: run `make docs`"
+    assert path.read_text() == text, "this file is stale: run `make docs`"
 
 
 def test_each_cause_has_a_metric_an_alert_and_a_test_that_are_there():
@@ -129,9 +127,7 @@ def test_metrics_named_in_texts_and_rules_exist():
 
 def _prose(page):
     """Return a page without code, because brackets in code are no links."""
-    return re.sub(
-        r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
-    )
+    return re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
 def _links(page):
@@ -142,7 +138,7 @@ def _links(page):
 
 def _anchors(page):
     """Return the anchors as on GitHub: lower case, no signs, hyphens for spaces, and numbers for duplicates."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     seen: Counter[str] = Counter()
     anchors = set()
     for heading in re.findall(r"^#{1,6} +(.+?) *$", text, flags=re.MULTILINE):
@@ -168,17 +164,17 @@ def test_links_lead_somewhere(page):
 
 
 def test_each_keyword_of_a_probe_is_on_its_page():
-    page = (ROOT / "docs/probe.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/probe.md").read_text()
     parameters = inspect.signature(Probe).parameters.values()
     keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY] + list(Settings.__struct_fields__)
     assert [name for name in keywords if not re.search(rf"^{name}: |`{name}`", page, re.MULTILINE)] == []
 
 
 def test_each_target_sampler_and_discovery_has_its_line():
-    page = (ROOT / "docs/probe.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/probe.md").read_text()
     assert _rows(page, "`target:`") == set(targets.names()), "docs/probe.md needs a row for each target"
     assert _rows(page, "sampler") == set(samplers.registered()), "docs/probe.md needs a row for each sampler"
-    settings = (ROOT / "docs/exporter.md").read_text(encoding="utf-8")
+    settings = (ROOT / "docs/exporter.md").read_text()
     for key in ("discovery", "probes"):
         assert re.search(rf"^{key}:", settings, re.MULTILINE), f"`{key}:` is not in docs/exporter.md"
 

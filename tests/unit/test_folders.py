@@ -49,7 +49,7 @@ def test_requirements_of_a_folder(tmp_path, missing, ci, selected, code, said):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", "-m", selected],
         cwd=tmp_path, env={**os.environ, "CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, capture_output=True,
-        text=True, check=False,
+        text=True,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     for words in said:

@@ -1,7 +1,5 @@
 """Commands and settings in the docs: each InferCanary command is valid, and each YAML is a valid settings file."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from contextlib import nullcontext
@@ -37,7 +35,7 @@ def blocks(*kinds):
     return [
         Block(str(page.relative_to(ROOT)), kind, text)
         for page in PAGES
-        for _, kind, text in fence.findall(page.read_text(encoding="utf-8"))
+        for _, kind, text in fence.findall(page.read_text())
         if kind in kinds
     ]
 

@@ -1,7 +1,5 @@
 """Parts of a release: bill of materials, pinned images, systemd units, workflow."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -16,9 +14,9 @@ from infercanary.command.settings import UsageError
 from release import pin, sbom
 
 ROOT = Path(__file__).parents[2]
-COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
-EXPORTER_IMAGE = (ROOT / "exporter/Dockerfile").read_text(encoding="utf-8")
-RELEASE = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+EXPORTER_IMAGE = (ROOT / "exporter/Dockerfile").read_text()
+RELEASE = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
 DIGEST = "sha256:" + "a" * 64
 MOST_EXPOSED = 3.0
 """Of at most 10, by systemd-analyze, which calls a value below 5 OK."""
@@ -26,18 +24,17 @@ MOST_EXPOSED = 3.0
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no tomllib")
 def test_the_bill_of_materials_is_current():
-    assert sbom.TARGET.read_text(encoding="utf-8") == sbom.text(), (
-        "this file is stale: run `make release-files`"
-    )
+    assert sbom.TARGET.read_text() == sbom.text(), "this file is stale: run `make release-files`"
 
 
 def test_a_setting_that_is_mounted_is_in_no_image():
     """Otherwise an edited setting changes the image at the next `up --build`, and the change counts as an upgrade."""
-    patterns = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    patterns = (ROOT / ".dockerignore").read_text().splitlines()
     inside = exclude_paths(str(ROOT), [line for line in patterns if line and not line.startswith("#")])
     mounts = [mount for service in COMPOSE["services"].values() for mount in service.get("volumes", ())]
     mounted = {mount.removeprefix("./").split(":")[0] for mount in mounts if mount.startswith("./")}
-    assert {"exporter/exporter.yaml", "examples/broken/wheel.yaml"} <= mounted and len(inside) > 100
+    assert {"exporter/exporter.yaml", "examples/broken/wheel.yaml"} <= mounted
+    assert len(inside) > 100
     assert not mounted & inside
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", EXPORTER_IMAGE, re.MULTILINE)
     sources = {source for line in copied for source in line.split()}
@@ -64,7 +61,7 @@ def test_the_compose_file_itself_has_exact_tags():
 @pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
 def test_actions_are_pinned_by_their_commit(path):
     """A tag may be moved to other code, which would run with the right to publish."""
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text().splitlines():
         if "uses:" in line and "uses: ./" not in line:
             assert re.search(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
 
@@ -73,7 +70,7 @@ def test_actions_are_pinned_by_their_commit(path):
 @pytest.mark.parametrize("unit", ["infercanary-exporter", "infercanary-probe"])
 def test_a_unit_is_sound_and_hardly_exposed(unit, tmp_path):
     """Another program stands in for the unit's program, which is not installed here."""
-    text = (ROOT / f"deploy/systemd/{unit}.service").read_text(encoding="utf-8")
+    text = (ROOT / f"deploy/systemd/{unit}.service").read_text()
     assert text.count("/opt/infercanary/bin/infercanary") == 1
     path = tmp_path / f"{unit}.service"
     path.write_text(text.replace("/opt/infercanary/bin/infercanary", "/bin/true"))
@@ -102,11 +99,11 @@ def test_links_out_of_the_site_lead_to_the_repository():
 def test_images_install_the_versions_of_the_constraints_each_file_by_its_hash():
     from release import hashes
 
-    constraints = hashes.CONSTRAINTS.read_text(encoding="utf-8")
+    constraints = hashes.CONSTRAINTS.read_text()
     pinned = dict(re.findall(r'^([\w.-]+)==([^\s;]+)(?:$|; python_version >= "3.11")', constraints, re.M))
     for path, requirements in hashes.wanted().items():
         stale = f"{path.relative_to(ROOT)} is stale: run `make hashes`"
-        lines = path.read_text(encoding="utf-8").replace(" \\\n", "").splitlines()[1:]
+        lines = path.read_text().replace(" \\\n", "").splitlines()[1:]
         versions = dict(line.split()[0].split("==") for line in lines)
         assert (
             versions.items() <= {hashes.canonical(name): version for name, version in pinned.items()}.items()
@@ -115,7 +112,7 @@ def test_images_install_the_versions_of_the_constraints_each_file_by_its_hash():
         for line in lines:
             assert re.fullmatch(r"\S+==\S+(\s+--hash=sha256:[0-9a-f]{64})+", line), line
         users = [*ROOT.glob("*/Dockerfile")]
-        assert any(f"COPY {path.relative_to(ROOT)} ./" in user.read_text(encoding="utf-8") for user in users)
+        assert any(f"COPY {path.relative_to(ROOT)} ./" in user.read_text() for user in users)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no tomllib")

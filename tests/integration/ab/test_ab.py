@@ -92,7 +92,8 @@ def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(tmp_path, 
     # On a quiet machine two pairs are enough.
     assert len(result["pairs"]) >= 2
     assert "".join(re.findall(r"start \d+ of up to \d+: ([AB])\b", err)).startswith("ABBA")
-    assert result["verdict"] == "regressed" and result["shift"] > 0.5
+    assert result["verdict"] == "regressed"
+    assert result["shift"] > 0.5
     assert result["a"]["name"] == f"host ({sys.executable})"
     assert result["a"]["cold_start"].keys() == {*STEPS} - {"pull"}
     assert [result[side]["settings"] for side in "ab"] == [

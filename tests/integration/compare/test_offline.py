@@ -19,7 +19,7 @@ IN_A_SHELL = shlex.join(COMMAND)
 
 def infercanary(*arguments, stdin="", folder, **environment):
     done = subprocess.run(
-        [*COMMAND, *arguments], cwd=folder, input=stdin, capture_output=True, check=False, timeout=60,
+        [*COMMAND, *arguments], cwd=folder, input=stdin, capture_output=True, timeout=60,
         encoding="utf-8", env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
@@ -46,14 +46,18 @@ def folder(tmp_path):
 def test_exit_codes_answer_a_pipeline(folder):
     worse = infercanary("compare", "old", "new", folder=folder)
     assert (worse.returncode, worse.stderr) == (1, "")
-    assert worse.stdout.startswith("resnet18: regressed +") and "torch old → new" in worse.stdout
+    assert worse.stdout.startswith("resnet18: regressed +")
+    assert "torch old → new" in worse.stdout
     better = infercanary("compare", "new", "old", folder=folder)
-    assert better.returncode == 0 and better.stdout.startswith("resnet18: improved -")
+    assert better.returncode == 0
+    assert better.stdout.startswith("resnet18: improved -")
     text = (folder / "numbers").read_text()
     same = infercanary("compare", "numbers", "-", stdin=text, folder=folder)
-    assert same.returncode == 0 and same.stdout.startswith("equivalent ")
+    assert same.returncode == 0
+    assert same.stdout.startswith("equivalent ")
     open_ = infercanary("compare", "numbers", "-", "--restart-sd", "5", stdin=text, folder=folder)
-    assert open_.returncode == 3 and open_.stdout.startswith("inconclusive ")
+    assert open_.returncode == 3
+    assert open_.stdout.startswith("inconclusive ")
     wrong = infercanary("compare", "old", "none", folder=folder)
     assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
 
@@ -61,7 +65,7 @@ def test_exit_codes_answer_a_pipeline(folder):
 def test_a_reader_that_closes_the_pipe_early(folder):
     done = subprocess.run(
         ["bash", "-c", f"{IN_A_SHELL} compare old new | true; exit ${{PIPESTATUS[0]}}"],
-        cwd=folder, capture_output=True, check=False, timeout=60, text=True,
+        cwd=folder, capture_output=True, timeout=60, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (1, "")
 
@@ -75,7 +79,7 @@ def test_an_answer_that_cannot_be_printed_is_no_answer(folder, command, where):
     shutil.copy(folder / "new", folder / "old2")
     done = subprocess.run(
         ["bash", "-c", f"{IN_A_SHELL} {command} {where}"],
-        cwd=folder, capture_output=True, check=False, timeout=60, text=True,
+        cwd=folder, capture_output=True, timeout=60, text=True,
     )  # fmt: skip
     assert done.returncode == 2
     assert re.fullmatch(r"infercanary: the answer cannot be printed \(.+\); .+\n", done.stderr), done.stderr
@@ -95,8 +99,9 @@ def test_a_fault_of_its_own_is_not_taken_for_a_regression(folder, module, error,
     path = os.pathsep.join([str(folder / "broken"), os.environ.get("PYTHONPATH", "")])
     for command in (["compare", "old", "new"], ["scan", "old"]):
         done = subprocess.run(
-            [*COMMAND, *command], cwd=folder, capture_output=True, check=False, timeout=60, text=True,
+            [*COMMAND, *command], cwd=folder, capture_output=True, timeout=60, text=True,
             env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
-        assert done.returncode == code and said in done.stderr
+        assert done.returncode == code
+        assert said in done.stderr
         assert code != 2 or done.stderr.count("\n") == 1

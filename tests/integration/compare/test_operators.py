@@ -61,7 +61,8 @@ def check(found, trial):
     first = operators["shifts"][0]
     assert (first["operator"], first["change"]) == (trial.operator, trial.change), operators
     assert trial.detail in first["detail"]
-    assert f"{short_name(trial.operator)} " in sentence and "% of the change" in sentence
+    assert f"{short_name(trial.operator)} " in sentence
+    assert "% of the change" in sentence
     assert first["after"] > first["before"]
 
 

@@ -122,7 +122,8 @@ def test_children_of_its_children_end_too(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment
     )
-    assert done.returncode == 0 and done.stderr == ""
+    assert done.returncode == 0
+    assert done.stderr == ""
     with suppress(psutil.NoSuchProcess):
         psutil.Process(int(done.stdout)).wait(5)
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,5 @@
 """A real exporter on a real socket, with real servers that stand in for probes and Docker."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

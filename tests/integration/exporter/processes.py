@@ -1,7 +1,5 @@
 """A real probe and a real exporter as separate processes, which a test may kill and restart."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -61,7 +61,8 @@ def test_verdicts_and_cursors_stay_sound(tmp_path, back):
             process.kill()
     kept = stored(exporter.store)
     made = {boot: numbers for probe in probes for boot, numbers in probe.journalled().items()}
-    assert kept.keys() == made.keys() and len(kept) == 3
+    assert kept.keys() == made.keys()
+    assert len(kept) == 3
     for boot, numbers in kept.items():
         assert numbers == made[boot][: len(numbers)]
     for ring in rings:

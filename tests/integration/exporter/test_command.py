@@ -28,7 +28,8 @@ def test_every_address_is_of_both_kinds(tmp_path, listen, count):
             with suppress(ConnectionRefusedError):
                 socket.create_connection((address, int(exporter.url.rpartition(":")[2])), timeout=10).close()
                 answers.append(address)
-        assert len(answers) == count and "127.0.0.1" in answers
+        assert len(answers) == count
+        assert "127.0.0.1" in answers
         assert exporter.get("/-/healthy"), "the logged address must answer"
 
 
@@ -52,5 +53,6 @@ def test_a_port_that_is_taken_is_one_line_before_anything_starts(tmp_path):
         result = CliRunner().invoke(cli.cli, ["exporter", "--config", str(path), "--listen", address])
     assert isinstance(result.exception, UsageError)
     message = str(result.exception)
-    assert message.startswith(f"cannot listen on {address} (") and "\n" not in message
+    assert message.startswith(f"cannot listen on {address} (")
+    assert "\n" not in message
     assert result.output == ""

@@ -1,7 +1,5 @@
 """Connection limits of the exporter, tested with real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import asyncio.sslproto
 import gc

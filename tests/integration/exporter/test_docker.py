@@ -1,7 +1,5 @@
 """Discovery with the real Docker SDK, and a server with the five permitted calls of Docker on a unix socket."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

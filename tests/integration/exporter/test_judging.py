@@ -75,8 +75,10 @@ async def test_an_upgrade_is_judged_shown_and_remembered(watch, good_probe, tmp_
         restart(good_probe, "back", "2.7.0", 0.020, 5)
         await up.becomes(1, "infercanary_verdict", verdict="improved", **of_latency)
         page = (await up.get("/"))[1]
-        assert 'class="verdict improved"' in page and " after a rollback: " in page
-        assert '<li class="regressed">' in page and "image; torch 2.7.0 → 2.13.0" in page
+        assert 'class="verdict improved"' in page
+        assert " after a rollback: " in page
+        assert '<li class="regressed">' in page
+        assert "image; torch 2.7.0 → 2.13.0" in page
 
 
 async def test_a_rollout_waits_and_then_aborts(watch, eventually, good_probe):
@@ -110,7 +112,8 @@ async def test_a_rollout_waits_and_then_aborts(watch, eventually, good_probe):
         stable.runs, canary.runs = runs(600, 0.020, begin), runs(192, 0.026, begin + 4000)
         await says("regressed", 412, 200)
         given = await verdict("&canary=resnet18")
-        assert given["sentence"].startswith("regressed +") and given["canaries"] == {"resnet18": "regressed"}
+        assert given["sentence"].startswith("regressed +")
+        assert given["canaries"] == {"resnet18": "regressed"}
         assert 0.1 < given["low"] < given["shift"] < given["high"] < 0.5
         # The images of these containers are unknown, so a named image may be a different one.
         assert await gates(image="search:v2") == [412, 412]

@@ -3,8 +3,6 @@
 tests/kubernetes uses a real API server, which its test_kubelet.py also stops.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil
@@ -161,14 +159,16 @@ async def test_a_list_in_pages_and_then_what_changes(api, follow):
     api.status = [200, 410]  # after an expired page, the list begins again
     follower = await follow()
     await follower.finds(*"12345")
-    assert api.watches == ["9"] and api.lists == ["", "2", "", "2", "4"]
+    assert api.watches == ["9"]
+    assert api.lists == ["", "2", "", "2", "4"]
     assert api.requests[0] == {"fieldSelector": "spec.nodeName=node-1", "limit": "10", "continue": ""}
     assert {"fieldSelector": "spec.nodeName=node-1", "allowWatchBookmarks": "true"}.items() <= api.requests[
         -1
     ].items()
     api.send(event("DELETED", "3", 10))
     await follower.finds(*"1245")
-    assert len(api.lists) == 5 and len(follower.failures) == 1
+    assert len(api.lists) == 5
+    assert len(follower.failures) == 1
 
 
 async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(api, follow, tmp_path, capsys):
@@ -178,7 +178,8 @@ async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(api
     await follower.finds("1")
     api.send(line("BOOKMARK", metadata={"resourceVersion": "7"}, spec={"containers": None}), None)
     await follower.until(lambda: api.watches == ["1", "5", "7"])
-    assert follower.failures == [] and len(api.lists) == 1
+    assert follower.failures == []
+    assert len(api.lists) == 1
     assert api.tokens == ["Bearer first"] * 2 + ["Bearer second"] * 2
     assert "cannot be read" not in capsys.readouterr().out, "a bookmark is not a pod"
 
@@ -220,7 +221,8 @@ async def test_an_invalid_watch_means_to_list_again(api, follow, odd, monkeypatc
     api.pods = [raw("1")]
     api.send(odd)
     await follower.finds("1")
-    assert len(follower.failures) == 1 and len(api.lists) == 2
+    assert len(follower.failures) == 1
+    assert len(api.lists) == 2
 
 
 async def test_a_silent_watch_is_begun_again(api, follow, monkeypatch):
@@ -244,7 +246,8 @@ async def test_a_version_that_the_server_has_forgotten_means_to_list_again(api, 
     api.status, api.pods = [410], [raw("1")]
     api.send(None)
     await follower.finds("1")
-    assert len(follower.failures) == 2 and "too old" in str(follower.failures[1])
+    assert len(follower.failures) == 2
+    assert "too old" in str(follower.failures[1])
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for the certificate")

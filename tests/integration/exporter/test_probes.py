@@ -158,7 +158,8 @@ async def test_each_run_is_taken_once_and_the_lost_ones_are_counted(watch, good_
         good_probe.lost_runs = 0
         good_probe.runs += runs(5, 8)
         await run.becomes(8, COLLECTED, container="one")
-        assert good_probe.cursors[0] == "" and good_probe.cursors[-1].startswith("boot-1:")
+        assert good_probe.cursors[0] == ""
+        assert good_probe.cursors[-1].startswith("boot-1:")
         # The probe restarts, so its sequence begins again. Its journal has runs of a start that was never polled, and
         # of a start that was polled.
         good_probe.boot_id = "boot-2"

@@ -60,7 +60,8 @@ async def test_a_reload_says_what_waits_for_the_next_start(path):
     with capture_logs() as logs:
         await exporter.reload()
     assert "changes of listen, store, discovery and judge apply after a restart" in logs[-1]["event"]
-    assert exporter.config.poll_seconds == 3 and exporter.collector.config is exporter.config
+    assert exporter.config.poll_seconds == 3
+    assert exporter.collector.config is exporter.config
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,8 @@ def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(path, offset, body):
     with capture_logs() as logs, closing(open_store(path)) as store:
         assert store.database.set_aside_at is not None
         [aside] = (file for file in path.parent.iterdir() if ".corrupt-" in file.name)
-        assert re.match(r"store\.db\.corrupt-\d{8}T\d{6}", aside.name) and aside.read_bytes() == damaged
+        assert re.match(r"store\.db\.corrupt-\d{8}T\d{6}", aside.name)
+        assert aside.read_bytes() == damaged
         assert store.canaries() == []
         assert store.take(generation(), samples(1, 10)) == 9
     assert [(log["log_level"], log["path"]) for log in logs] == [("warning", str(aside))]
@@ -119,7 +120,8 @@ def test_a_file_that_is_damaged_in_use_is_set_aside_too(path, monkeypatch):
         with capture_logs() as logs, pytest.raises(StoreError, match=r"corrupt .* set aside"):
             use(store)
         assert [log["event"] for log in logs] == ["corrupt store set aside, new file created"]
-        assert store.canaries() == [] and store.database.set_aside_at is not None
+        assert store.canaries() == []
+        assert store.database.set_aside_at is not None
         assert store.take(generation(), samples(1, 10)) == 9
 
 
@@ -141,8 +143,7 @@ def test_a_log_that_is_damaged_costs_what_was_in_it_only(path):
     with closing(open_store(path)) as store:
         store.take(generation(), samples(1, 300))
         shutil.copy(path, left)
-        log = Path(f"{left}-wal")
-        log.write_bytes(RANDOM * (Path(f"{path}-wal").stat().st_size // 4096))
+        Path(f"{left}-wal").write_bytes(RANDOM * (Path(f"{path}-wal").stat().st_size // 4096))
     with closing(open_store(left)) as store:
         assert store.database.set_aside_at is None
         assert sequences(store, "c-0") == [*range(1, 300)]

@@ -50,7 +50,8 @@ def test_a_judge_that_fails_at_each_turn_is_shown_and_its_thread_is_started_agai
         until(lambda: running.values("infercanary_store_up") == {"": 0.0})
         (tmp_path / "faults").unlink()
         until(lambda: running.values("infercanary_store_up") == {"": 1.0})
-        assert running.process is not None and running.process.poll() is None
+        assert running.process is not None
+        assert running.process.poll() is None
 
 
 def test_polls_that_end_again_end_the_process(tmp_path):

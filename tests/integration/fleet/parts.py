@@ -1,7 +1,5 @@
 """Reports of probes for 40 replicas on five hosts, and judges in this process."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

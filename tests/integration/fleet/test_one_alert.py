@@ -78,12 +78,11 @@ def test_a_regression_is_one_notification_though_its_judge_is_killed(tmp_path, p
         assert taken_over < 30
         assert len(publishers(exporters)) == 1
         [notification] = manager.received
-        assert notification["status"] == "firing" and notification["receiver"] == "critical"
+        assert notification["status"] == "firing"
+        assert notification["receiver"] == "critical"
         [alert] = notification["alerts"]
-        assert (
-            alert["labels"].items() >= ALERT.items()
-            and not {"instance", "container"} & alert["labels"].keys()
-        )
+        assert alert["labels"].items() >= ALERT.items()
+        assert not {"instance", "container"} & alert["labels"].keys()
         watched = f"{time.time() - sent:.0f}s"
         for expression, expected in {
             f"min_over_time(count({FIRES})[{watched}:5s])": 1.0,

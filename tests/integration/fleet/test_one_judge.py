@@ -36,7 +36,8 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres, judges):
     parts, url = fleet(), postgres.database()
     expected = alone(judges, parts)
     states = {key.name: found["c"].result.state for key, found in expected.items()}
-    assert states["much-slower"] == states["slower"] == "regressed" and states["alone"] == "no_baseline"
+    assert states["much-slower"] == states["slower"] == "regressed"
+    assert states["alone"] == "no_baseline"
     # A finding of an older version is dropped. All its missing fields have defaults, so it could be decoded as an
     # incomplete finding.
     older = {"judgement": {"state": "regressed", "upgraded_at": 1.0, "shift": 9.0}, "sentence": "regressed"}
@@ -70,7 +71,8 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres, judges):
 
     # A new judge gives the findings of the others, and of a single judge with a file.
     for exporter in exporters.values():
-        assert exporter._store is not None and exporter._store.fleet is not None
+        assert exporter._store is not None
+        assert exporter._store.fleet is not None
         exporter.ownership.end(exporter._store.fleet)
     fresh = judge(judges, url, "host-5")
     fresh.turn()
@@ -130,7 +132,8 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(postgres, judges, m
             submit(own, part)
     own.turn()
     elsewhere.turn()
-    assert elsewhere.findings == {} and not elsewhere.ownership.running(key)
+    assert elsewhere.findings == {}
+    assert not elsewhere.ownership.running(key)
     elsewhere.ownership.ask(key)
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
     for _ in range(3):  # each of these turns also forgets data that is not needed
@@ -141,7 +144,8 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(postgres, judges, m
     assert [(start.container, start.image_id) for start in running] == [
         (f"slower-{n}", "sha256:2") for n in range(REPLICAS)
     ]
-    assert own.ownership.publishes(key) and not elsewhere.ownership.publishes(key)
+    assert own.ownership.publishes(key)
+    assert not elsewhere.ownership.publishes(key)
     # The running starts are unknown while the store is away, and when no exporter has the lease. Old findings must
     # neither promote nor abort a later rollout.
     now = ownership._clock()
@@ -151,7 +155,8 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(postgres, judges, m
     assert elsewhere.ownership.running(key)
     postgres.sql("UPDATE lease SET expires = 0", url)
     elsewhere.turn()
-    assert elsewhere.findings[key] and not elsewhere.ownership.running(key)
+    assert elsewhere.findings[key]
+    assert not elsewhere.ownership.running(key)
 
 
 def test_names_that_no_service_has_are_not_followed(postgres, judges):

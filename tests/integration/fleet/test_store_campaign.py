@@ -8,8 +8,6 @@ and the host's clock). tests/unit/store and tests/integration/exporter/test_stor
 schema, a removed file, and broken connections.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Simulated probes on real sockets, and real exporters in separate processes with a shared database."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict
@@ -115,8 +113,7 @@ def served(probe):
         def log_message(self, *_): ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     probe.url = f"http://127.0.0.1:{server.server_port}"
     try:
         yield probe.url

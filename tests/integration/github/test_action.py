@@ -1,7 +1,5 @@
 """action.yml: its steps run as on a runner, with a local server instead of GitHub's API."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -18,7 +16,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[3]
-ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
 DEFAULTS = {name: each.get("default", "") for name, each in ACTION["inputs"].items()}
 
@@ -132,30 +130,34 @@ def test_a_regression_is_commented_and_fails(runner, github, tmp_path):
     done = runner("Compare", **inputs)
     assert done.returncode == 0, done.stderr
     found = outputs(tmp_path)
-    assert found["code"] == "1" and Path(found["report"]).read_text().startswith("<!doctype html>")
+    assert found["code"] == "1"
+    assert Path(found["report"]).read_text().startswith("<!doctype html>")
     summary = (tmp_path / "summary").read_text()
-    assert summary.startswith("### Latency\n\n**regressed +1") and "| latency |" in summary
+    assert summary.startswith("### Latency\n\n**regressed +1")
+    assert "| latency |" in summary
     assert summary == f"### Latency\n\n{done.stdout}"
 
     _, api = github
     api.comments += [{"id": n, "body": body} for n, body in enumerate(["hello", None, "x", "y"])]
     assert runner("Comment", found, **inputs).stdout == ""
-    assert len(api.comments) == 5 and api.asked[-1] == "POST /repos/acme/search/issues/7/comments"
+    assert len(api.comments) == 5
+    assert api.asked[-1] == "POST /repos/acme/search/issues/7/comments"
     [body] = [each["body"] for each in api.comments[4:]]
     assert body.startswith("<!-- infercanary: Latency -->\n### Latency\n\n**regressed")
     assert body.endswith("\n[The job](https://github.com/acme/search/actions/runs/42)\n")
     # The next run replaces its comment, which is not on the first page. A run with another name has its own comment.
     Path(found["answer"]).write_text("### Latency\n\n**equivalent**\n" + "x" * 50_000 + "\n" + "y" * 50_000)
     assert runner("Comment", found, **inputs).stdout == ""
-    assert len(api.comments) == 5 and api.asked[-1] == "PATCH /repos/acme/search/issues/comments/4"
-    assert "**equivalent**" in api.comments[4]["body"] and len(api.comments[4]["body"]) < 65_536
+    assert len(api.comments) == 5
+    assert api.asked[-1] == "PATCH /repos/acme/search/issues/comments/4"
+    assert "**equivalent**" in api.comments[4]["body"]
+    assert len(api.comments[4]["body"]) < 65_536
     runner("Comment", found, **inputs, name="On the GPU")
     assert len(api.comments) == 6
     api.status = 403
     done = runner("Comment", found, **inputs)
-    assert done.returncode == 0 and done.stdout.startswith(
-        "::warning::no comment on the pull request (HTTP Error 403"
-    )
+    assert done.returncode == 0
+    assert done.stdout.startswith("::warning::no comment on the pull request (HTTP Error 403")
 
     done = runner("Answer", found, **inputs)
     assert (done.returncode, done.stdout) == (1, "::error::Latency: regressed\n")
@@ -193,16 +195,15 @@ def test_a_mistake_in_the_inputs_is_one_line(runner, inputs, line):
 
 def test_a_mistake_in_the_command_ends_the_step(runner, tmp_path):
     done = runner("Compare", command="compare", baseline="--help", candidate="$(touch owned)")
-    assert (
-        done.returncode == 2
-        and done.stderr.startswith("infercanary: --help: ")
-        and done.stderr.count("\n") == 1
-    )
-    assert not (tmp_path / "output").exists() and not (tmp_path / "owned").exists()
+    assert done.returncode == 2
+    assert done.stderr.startswith("infercanary: --help: ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "output").exists()
+    assert not (tmp_path / "owned").exists()
 
 
 def test_the_action_and_its_steps_agree():
-    text = (ROOT / "action.yml").read_text(encoding="utf-8")
+    text = (ROOT / "action.yml").read_text()
     assert {*re.findall(r"inputs\.(\w+)", text)} == {*ACTION["inputs"]}, (
         "an input that no step reads, or that is not declared"
     )
@@ -212,7 +213,8 @@ def test_the_action_and_its_steps_agree():
         )
         for script in re.findall(r"\$ACTION/(deploy/github/[\w.]+)", step["run"]):
             path = ROOT / script
-            assert path.is_file() and (path.suffix == ".py" or os.access(path, os.X_OK))
+            assert path.is_file()
+            assert path.suffix == ".py" or os.access(path, os.X_OK)
             needed = {*re.findall(r"\$([A-Z]+)\b", path.read_text())} | {
                 *re.findall(r"environ\['([A-Z]+)'\]", path.read_text())
             }

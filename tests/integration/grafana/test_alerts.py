@@ -16,8 +16,8 @@ def test_queries_of_texts_have_the_labels_of_their_alert(tmp_path):
     """Each series of a text's query has the labels of a series of the alert, and additional labels. No join fails."""
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed")
-    made = yaml.safe_load((ROOT / "grafana/provisioning/alerting/on/rules.yml").read_text(encoding="utf-8"))
-    shown = yaml.safe_load(SHOWN.read_text(encoding="utf-8"))
+    made = yaml.safe_load((ROOT / "grafana/provisioning/alerting/on/rules.yml").read_text())
+    shown = yaml.safe_load(SHOWN.read_text())
     tests = []
     rules = [rule for group in made["groups"] for rule in group["rules"]]
     for rule in rules:
@@ -36,7 +36,7 @@ def test_queries_of_texts_have_the_labels_of_their_alert(tmp_path):
         "tests": [scenario],
     }
     file = tmp_path / "test.yml"
-    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    file.write_text(yaml.safe_dump(document))
     done = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 

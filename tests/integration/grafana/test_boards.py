@@ -3,8 +3,6 @@
 New panels and new metrics are included automatically.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack

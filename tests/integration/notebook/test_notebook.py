@@ -56,7 +56,8 @@ def shell():
 def test_a_cell_is_timed_with_the_names_of_the_notebook(shell):
     shell.run_cell("numbers = list(range(1000))")
     result = shell.run_cell_magic("canary", "--runs 8 --name sum", "total = sum(numbers)\n")
-    assert result.canary == "sum" and len(result.runs) == 8
+    assert result.canary == "sum"
+    assert len(result.runs) == 8
     assert shell.user_ns["total"] == 499500
     low, high = result.interval
     assert low <= result.median <= high

@@ -19,7 +19,7 @@ LIBRARIES = ("click", "msgspec", "yaml", "psutil", "pynvml", "numpy", "scipy")
 def pip(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, timeout=120,
     )  # fmt: skip
 
 
@@ -69,9 +69,7 @@ def test_installed_alone_it_works(wheel, tmp_path):
         "print(infercanary.__file__, infercanary.__version__, infercanary.Probe.__name__)\n"
         "print(compare([1.0, 1.01, 0.99] * 5, [2.0, 2.01, 1.99] * 5).verdict)\n"
     )
-    done = subprocess.run(
-        [python, "-c", script], capture_output=True, text=True, check=False, timeout=60, env=environment
-    )
+    done = subprocess.run([python, "-c", script], capture_output=True, text=True, timeout=60, env=environment)
     version = wheel.name.split("-")[1]
     assert done.stdout.startswith(str(tmp_path)), done.stderr
     assert done.stdout.endswith(f" {version} Probe\nregressed\n")
@@ -80,6 +78,6 @@ def test_installed_alone_it_works(wheel, tmp_path):
         (tmp_path / name).write_text("1.0\n1.01\n0.99\n" * 5)
     done = subprocess.run(
         [command, "compare", "a", "b", "--restart-sd", "0"],
-        capture_output=True, text=True, check=False, timeout=60, env=environment, cwd=tmp_path,
+        capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path,
     )  # fmt: skip
     assert (done.returncode, done.stdout.split()[0]) == (0, "equivalent"), done.stderr

@@ -1,7 +1,5 @@
 """Every InferCanary command in the README and in docs/fleet.md works as the page describes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -28,7 +26,7 @@ def commands():
     """Return the commands of the pages, from shell blocks and text, and the settings that name a store."""
     found = []
     for page in PAGES:
-        text = (ROOT / page).read_text(encoding="utf-8")
+        text = (ROOT / page).read_text()
         found += re.findall(r"(?m)^(?:infercanary|python -m infercanary\S*) .*$", text)
         found += re.findall(r"`(infercanary [^`]+)`", text)
         found += [f"infercanary exporter {option}" for option in re.findall(r"`(--store [^`]+)`", text)]
@@ -67,7 +65,7 @@ class World(NamedTuple):
     def run(self, arguments, **environment):
         return subprocess.run(
             arguments, cwd=self.folder, env={**os.environ, **environment}, capture_output=True, text=True,
-            timeout=120, check=False,
+            timeout=120,
         )  # fmt: skip
 
 
@@ -91,7 +89,8 @@ def exporter(world, arguments):
                     text = answer.read().decode()
             except OSError:
                 continue
-        assert "infercanary_store_up 1.0" in text and "no folder" not in log.read_text()
+        assert "infercanary_store_up 1.0" in text
+        assert "no folder" not in log.read_text()
     finally:
         process.terminate()
         assert process.wait(30) == 0
@@ -181,7 +180,9 @@ def test_a_password_in_the_store_is_refused_and_not_repeated(way, tmp_path):
     settings.write_text("" if way == "--store" else f"store: {json.dumps(store)}")
     options = ["--store", store] if way == "--store" else []
     done = refused(settings, "--listen", "127.0.0.1:0", *options)
-    assert len(done.splitlines()) == 1 and f"{way.rstrip(':')}: " in done and "postgresql" in done
+    assert len(done.splitlines()) == 1
+    assert f"{way.rstrip(':')}: " in done
+    assert "postgresql" in done
     assert [*tmp_path.iterdir()] == [settings], "a file was created with the URL as its name"
 
 
@@ -189,9 +190,10 @@ def refused(settings, *options):
     """Return the exporter's message about refused settings, and check that the message has no secret."""
     done = subprocess.run(
         [sys.executable, "-m", "infercanary", "exporter", "--config", settings, *options],
-        capture_output=True, text=True, timeout=60, check=False, cwd=settings.parent,
+        capture_output=True, text=True, timeout=60, cwd=settings.parent,
     )  # fmt: skip
-    assert done.returncode == 2 and SECRET not in done.stdout + done.stderr
+    assert done.returncode == 2
+    assert SECRET not in done.stdout + done.stderr
     return done.stderr
 
 

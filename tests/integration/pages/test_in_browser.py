@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.takes(12),
 ]
 
-FAULTS = (Path(__file__).parent / "faults.js").read_text(encoding="utf-8")
+FAULTS = (Path(__file__).parent / "faults.js").read_text()
 WIDTHS = (400, 800, 1200, 1920)
 
 

@@ -74,7 +74,8 @@ def beside(tmp_path):
 
 def line(process):
     """Return the server's next line; fail the test if there is none in time."""
-    assert process.stdout is not None and select.select([process.stdout], [], [], 20)[0]
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], 20)[0]
     return process.stdout.readline()
 
 
@@ -182,7 +183,8 @@ def test_wrong_settings_leave_the_server_serving(beside, url, tmp_path):
     process = beside(sys.executable, "-c", SERVER)
     said(process, "(?s)infercanary: probe.yaml: canaries.*ended with exit code 2.* started again in 300 s")
     time.sleep(1.5)
-    assert process.poll() is None and not probe_of(process)
+    assert process.poll() is None
+    assert not probe_of(process)
     process.terminate()
     assert process.wait(20) == 7
 

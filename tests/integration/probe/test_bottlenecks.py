@@ -1,7 +1,5 @@
 """The cause of a slower process on a CPU is named: memory, compute, io or scheduling."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics
@@ -199,7 +197,8 @@ def beside(code, cpu):
     command = ["taskset", "--cpu-list", str(cpu), sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
-            assert process.stdout is not None and process.stdout.readline()
+            assert process.stdout is not None
+            assert process.stdout.readline()
             yield
         finally:
             process.kill()

@@ -134,7 +134,8 @@ SENT = "(c_uint * (1 << 20)).from_address(memory[2][1].value)[:: 1 << 11]"
 def test_a_control_takes_its_time_for_its_work(run, name, lines, left, seconds, batch, expected):
     found = repeats(run, name, *lines, left=left)
     assert found["seconds"] == pytest.approx(seconds, rel=0.3), "the time of one execution, also in a batch"
-    assert found["left"] == expected and batch in (None, found["batch"])
+    assert found["left"] == expected
+    assert batch in (None, found["batch"])
 
 
 @pytest.mark.parametrize(("microseconds", "batch"), [(500, 1), (4, 32), (0.001, 1024)])
@@ -279,7 +280,8 @@ def test_no_gpu(run, line, device, error):
 def test_a_driver_that_is_too_old(tmp_path):
     build(tmp_path, "-DcuDevicePrimaryCtxRelease_v2=cuDevicePrimaryCtxRelease")
     found = run_forked(tmp_path, PRELUDE + "found['error'] = raised(lambda: once(control('gpu_fma')))")
-    assert found["error"].startswith("Unavailable: ") and "cuDevicePrimaryCtxRelease_v2" in found["error"]
+    assert found["error"].startswith("Unavailable: ")
+    assert "cuDevicePrimaryCtxRelease_v2" in found["error"]
 
 
 def test_no_driver_at_all(tmp_path):

@@ -184,7 +184,8 @@ def test_an_engine_runs_on_memory_of_the_device_and_leaves_nothing(run, row):
     assert (found["after"], found["priority"]) == ({}, 3), "the stream has the lowest priority"
     assert set(phases) == {"h2d", "compute", "d2h", "launch", "queue"}
     times = [phases[name] for name in ("h2d", "compute", "d2h")]
-    assert times == pytest.approx([70e-6, 400e-6, 210e-6], rel=0.3) and found["wall"] >= sum(times)
+    assert times == pytest.approx([70e-6, 400e-6, 210e-6], rel=0.3)
+    assert found["wall"] >= sum(times)
     assert found["batch"] == found["launches"] == 1
     assert found["values"] == found["again"] == expected(*json.loads(values))
     environment = json.loads(components)
@@ -226,11 +227,13 @@ LAYERS = {"/conv1/Conv + /relu/Relu": 0.25, "/fc/Gemm": 0.1}
 def test_an_engines_layers_are_profiled_in_a_context_of_their_own(run, contexts):
     """The stand-in of TensorRT reports the layers that its engine declares."""
     found = run("tensorrt", PROFILED, json.dumps({"layers": LAYERS, "contexts": contexts}))
-    assert found["as it was"] and found["after"] == {}
+    assert found["as it was"]
+    assert found["after"] == {}
     if contexts == 1:
         assert "TensorRT makes no second execution context: " in found["raised"]
         return
-    assert found["raised"] == "nothing" and "TensorRT's profiler writes no trace" in found["traced"]
+    assert found["raised"] == "nothing"
+    assert "TensorRT's profiler writes no trace" in found["traced"]
     engine, state, rows, walls, outside = found["profile"]
     assert (engine, state) == ("tensorrt", "ok")
     assert rows == [[name, "cuda:0", 1.0, [ms / 1e3] * 3] for name, ms in LAYERS.items()]
@@ -301,7 +304,8 @@ def test_a_failed_opening_is_one_line_and_leaves_nothing(run, row):
     declared = declared.replace("DYNAMIC", DYNAMIC)
     found = run(engine, REFUSED, declared, options=OPTIONS[engine] | json.loads(options), lines=[line])
     assert re.search(message, found["error"]), found["error"]
-    assert "\n" not in found["error"] and (found["missing"], found["alive"]) == (missing, {})
+    assert "\n" not in found["error"]
+    assert (found["missing"], found["alive"]) == (missing, {})
 
 
 @needs_cc
@@ -385,7 +389,8 @@ def test_a_driver_runs_versions_by_nvidias_rules(library):
         "14.0 on 13.0": [("one for CUDA 14.0", "13")], "10.2 on 10.1": [("one for CUDA 10.2", "10.1")],
         "11.0 on 10.2": [("450.80.02 or newer", "10.2")], "804": [], "803": [],
     }  # fmt: skip
-    assert "remove cuda-compat from the image" in found["804"] and "LD_LIBRARY_PATH" in found["803"]
+    assert "remove cuda-compat from the image" in found["804"]
+    assert "LD_LIBRARY_PATH" in found["803"]
 
 
 OLD_DRIVER = """
@@ -439,7 +444,8 @@ canary.close(30)
 def test_memory_that_does_not_suffice_is_waited_out(run, function, place, engine):
     found = run(engine, SHORT, function=function)
     detail = found.pop("detail")
-    assert detail.startswith(f"cannot be opened: out of memory ({place}): ") and function in detail
+    assert detail.startswith(f"cannot be opened: out of memory ({place}): ")
+    assert function in detail
     assert found == {"reason": "out_of_memory", "alive": {}, "waits": True, "opens": True}
 
 
@@ -549,7 +555,8 @@ canary.close(30)
 def test_an_engines_execution_context_is_asked_for(nvml, run):
     found = run("tensorrt", ROOM + CONTEXT, json.dumps({"device_memory": 9 << 30}), folder=nvml(70 << 30))
     assert "canaries.c.engine: its execution context needs 9.00 GiB, 9.22 GiB with the others" in found["why"]
-    assert "8.40 GiB are left of the 80.00 GiB of cuda" in found["why"] and found["alive"] == {}
+    assert "8.40 GiB are left of the 80.00 GiB of cuda" in found["why"]
+    assert found["alive"] == {}
 
 
 @needs_cc

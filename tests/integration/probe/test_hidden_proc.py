@@ -35,7 +35,7 @@ def test_the_samplers_show_what_they_may_see():
     )
     done = subprocess.run(
         ["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-c", command, sys.executable, SCRIPT],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     if "mount:" in done.stderr:
         pytest.skip(f"/proc cannot be mounted here: {done.stderr.strip()}")

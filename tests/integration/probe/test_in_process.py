@@ -1,7 +1,5 @@
 """The probe in a server's process: it never raises into the host, and ends on request."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import statistics
@@ -30,13 +28,15 @@ def test_runs_are_reported_and_it_stops_cleanly(started, caplog):
     target = Scripted(close="raise")
     probe = started({"a": target})
     seen = ran(probe.address, 3)
-    assert probe_threads() and all(thread.daemon for thread in probe_threads())
+    assert probe_threads()
+    assert all(thread.daemon for thread in probe_threads())
     runs = seen.report.runs
     assert [run.sequence for run in runs] == list(range(1, len(runs) + 1))
     assert len(runs) == seen.runs("a", "ok")
     for run in runs:
         assert (run.canary, run.outcome, run.detail) == ("a", "ok", "")
-        assert 5 <= len(run.latencies) <= 50 and abs(run.started_at - time.time()) < 60
+        assert 5 <= len(run.latencies) <= 50
+        assert abs(run.started_at - time.time()) < 60
         assert min(*run.latencies, run.phases["compute"]) >= 0.001
     # The histogram has the repeats of all runs, and the gauges have the last run.
     repeats = sum(len(run.latencies) for run in runs)
@@ -137,7 +137,8 @@ def test_a_canary_that_misbehaves_costs_only_itself(started, caplog, row):
         bad.script, bad.clock = {method: deed}, BrokenClock() if method == "clock" else bad.clock
         seen = ran(probe.address, canary="bad", outcome=outcome)
         detail = next(run.detail for run in seen.report.runs if (run.canary, run.outcome) == ("bad", outcome))
-        assert reason in detail and "\n" not in detail
+        assert reason in detail
+        assert "\n" not in detail
         # A failing canary has no current latency, because its last good one would look healthy.
         assert outcome == "not_finite" or seen.value("infercanary_run_median_seconds", "bad") is None
     in_state(probe.address, "bad", "failing")
@@ -332,7 +333,7 @@ os._exit(0)
 )
 def test_a_process_ends_as_its_host_wants(script, printed, code):
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=MODULES, capture_output=True, text=True, timeout=90, check=False
+        [sys.executable, "-c", script], cwd=MODULES, capture_output=True, text=True, timeout=90
     )
     assert (done.stdout, done.returncode) == (printed, code), done.stderr
     assert "Traceback" not in done.stderr

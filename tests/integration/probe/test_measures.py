@@ -60,8 +60,7 @@ def test_in_a_servers_process_its_peak_stays_its_own(started):
     taken = bytearray(b"x") * (200 << 20)
     del taken
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    probe = started({"a": Scripted()})
-    seen = ran(probe.address, 3)
+    seen = ran(started({"a": Scripted()}).address, 3)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >= peak
     for run in seen.report.runs:
         assert 10e6 < run.measures[HOST_MEMORY] < (peak << 10) - (100 << 20), (
@@ -71,8 +70,7 @@ def test_in_a_servers_process_its_peak_stays_its_own(started):
 
 def test_runs_before_and_with_the_controls_memory_are_not_compared(started):
     """After the first run the controls are open, and use tens of megabytes."""
-    probe = started({"a": Scripted()}, controls=True)
-    seen = ran(probe.address, 5)
+    seen = ran(started({"a": Scripted()}, controls=True).address, 5)
     first, *later = [run.measures for run in seen.report.runs]
     assert first.keys() == {THROUGHPUT}
     memory = [each[HOST_MEMORY] for each in later]

@@ -1,7 +1,5 @@
 """Reports of runs: on time or late, with controls, with the same output, and in a busy pool."""
 
-from __future__ import annotations
-
 import signal
 import statistics
 import threading
@@ -141,7 +139,8 @@ def test_another_output_is_tagged_and_its_fingerprint_is_in_the_report(started):
     until(error)
     seen = fetch(probe.address)
     last = ok(seen)[-1]
-    assert last.output_error == error() == pytest.approx(0.1) and "output_changed" in last.tags
+    assert last.output_error == error() == pytest.approx(0.1)
+    assert "output_changed" in last.tags
     assert seen.report.outputs == {"a": (1.0, 2.0, 2.0)}, "the reference is the first steady output"
     assert (seen.value("infercanary_tagged_runs_total", "a", "output_changed") or 0) >= 1
     assert (seen.value("infercanary_eligible_ratio", "a") or 0) < 1

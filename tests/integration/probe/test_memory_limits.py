@@ -64,7 +64,8 @@ class Limited(ProbeProcess):
     def __exit__(self, *_):
         try:
             self.process.send_signal(signal.SIGTERM)
-            assert self.process.wait(60) == 0 and self.group.kills() == 0
+            assert self.process.wait(60) == 0
+            assert self.group.kills() == 0
         finally:
             super().__exit__()
 
@@ -131,7 +132,8 @@ def test_after_a_memory_kill_the_entrypoint_logs_it_and_waits_long(group, tmp_pa
         )  # fmt: skip
     try:
         until(lambda: "it is started again" in log.read_text(), "the probe was not ended", seconds=60)
-        assert served.exists() and process.poll() is None
+        assert served.exists()
+        assert process.poll() is None
     finally:
         process.terminate()
         assert process.wait(30) == 7
@@ -154,7 +156,8 @@ class Tenant:
         )  # fmt: skip
 
     def take(self):
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         assert self._process.stdout.readline() == "has it\n"

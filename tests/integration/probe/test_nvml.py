@@ -475,8 +475,7 @@ def scripted_probe(folder, canaries, *libraries):
     """Return a probe with these libraries. NVML's script is ``folder / "script"``."""
     folder.mkdir(exist_ok=True)
     (script := folder / "script").touch()
-    path = ":".join(map(str, libraries))
-    environment = {"LD_LIBRARY_PATH": path, "FAKE_NVML": str(script)}
+    environment = {"LD_LIBRARY_PATH": ":".join(map(str, libraries)), "FAKE_NVML": str(script)}
     return ProbeProcess(folder, canaries, "controls: false", environment=environment)
 
 
@@ -515,7 +514,8 @@ def test_a_cpu_only_wheel_on_a_machine_with_gpus_beside_a_canary_on_the_cpu(usua
     assert (seen.state("gpu"), "torch" in seen.report.environment) == ("failing", True)
     assert (seen.value("infercanary_cpu_seconds_total", "process", "", "") or 0) > 0
     [why] = [line for line in probe.output().splitlines() if "cannot be opened" in line]
-    assert "`cuda` was asked for" in why and "NVML sees Fake-0, Fake-1, but torch" in why
+    assert "`cuda` was asked for" in why
+    assert "NVML sees Fake-0, Fake-1, but torch" in why
     assert f"the report is at {probe.address}/report" in probe.output()
 
 
@@ -535,9 +535,11 @@ def test_the_energy_of_a_run_that_is_long_enough(usual, tmp_path):
     assert known, "a busy machine may delay some samples, but not all"
     for run in known:
         seconds = sum(run.latencies) / len(run.latencies)
-        assert run.measures["energy"] == pytest.approx(400.0 * seconds, rel=0.06) and seconds >= 0.6
+        assert run.measures["energy"] == pytest.approx(400.0 * seconds, rel=0.06)
+        assert seconds >= 0.6
         assert run.measures["device_use"] == 0.87
-    assert short and all(run.measures.keys() == {"throughput", "host_memory"} for run in short)
+    assert short
+    assert all(run.measures.keys() == {"throughput", "host_memory"} for run in short)
     shown = [seen.value("infercanary_run_energy_joules", name) for name in ("long", "short")]
     assert shown == [long[-1].measures.get("energy"), None]
 

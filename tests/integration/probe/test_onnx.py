@@ -84,7 +84,7 @@ def test_the_example_of_the_page_works_as_it_stands(tmp_path):
     (tmp_path / "export.py").write_text(f"import sys\nsys.path.insert(0, {str(EXAMPLE)!r})\n{export}")
     (tmp_path / "probe.yaml").write_text(config)
     for line in ([sys.executable, "export.py"], [*PROBE, *command.split()[2:]]):
-        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
     assert command.split()[:2] == ["infercanary", "probe"]
     for row in (

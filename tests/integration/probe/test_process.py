@@ -71,6 +71,6 @@ def test_importing_the_probe_imports_no_torch_and_little_else():
         "print(sorted(heavy & sys.modules.keys()))"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -36,7 +36,9 @@ def resnet18():
 
 def check(profile):
     """Check that the parts of a repeat add up to its wall time, and that most of it is in operators."""
-    assert is_sound(profile) and profile.state == "ok" and profile.repeats == 5
+    assert is_sound(profile)
+    assert profile.state == "ok"
+    assert profile.repeats == 5
     whole, operators = [], []
     for repeat, wall in enumerate(profile.wall):
         seconds = sum(row.seconds[repeat] for row in profile.rows) + profile.rest[repeat]
@@ -52,7 +54,8 @@ def test_torchs_parts_are_the_whole_and_its_trace_is_one_for_perfetto(tmp_path):
     target.clock.measure(target.run)
     profile = target.profile(5, tmp_path / "trace.json")
     check(profile)
-    assert profile.rows[0].kind == "aten::conv2d" and "float" in profile.rows[0].shapes
+    assert profile.rows[0].kind == "aten::conv2d"
+    assert "float" in profile.rows[0].shapes
     assert sum(row.calls for row in profile.rows if row.kind == "aten::conv2d") == 20
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert any(
@@ -122,7 +125,8 @@ def test_the_command_prints_a_table_and_writes_the_trace(tmp_path):
     head, *rows = [line.split() for line in out.partition("\n\n")[2].splitlines()]
     assert head == ["operator", "by", "device", "calls", "time", "share", "shapes"]
     by = {row[0]: row[1:2] for row in rows if row}
-    assert by.keys() >= {"aten::relu", "outside"} and by["aten::linear"] == ["aten::addmm"]
+    assert by.keys() >= {"aten::relu", "outside"}
+    assert by["aten::linear"] == ["aten::addmm"]
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
@@ -130,9 +134,11 @@ def test_once_has_the_largest_operators(tmp_path):
     code, out, said = profile_command(tmp_path, "--once")
     assert code == 0, said
     line = " ".join(out.partition("\n  operators ")[2].partition("\n  throughput ")[0].split())
-    assert "aten::linear " in line and "outside operators " in line
+    assert "aten::linear " in line
+    assert "outside operators " in line
     shares = [float(share) for share in re.findall(r"([\d.]+) %", line)]
-    assert len(shares) >= 2 and sum(shares) <= 101
+    assert len(shares) >= 2
+    assert sum(shares) <= 101
     assert "External init callback" not in said, "torch's profiler warns about the thread"
 
 
@@ -148,14 +154,13 @@ def test_a_probe_beside_a_server_profiles_by_itself_and_its_journal_has_it(tmp_p
         seen = probe.until(lambda _: profiles(), "no profile in the journal")
         assert probe.end() == 0
     [profile] = profiles()
-    assert is_sound(profile) and {row.kind for row in profile.rows} >= {"aten::linear", "aten::relu"}
+    assert is_sound(profile)
+    assert {row.kind for row in profile.rows} >= {"aten::linear", "aten::relu"}
     assert [run.profile for run in seen.report.runs if run.profile is not None] in ([], [profile])
 
 
 def test_a_mistake_is_one_line(tmp_path):
     code, out, err = profile_command(tmp_path, "--trace", "none/trace.json")
-    assert (
-        (code, out) == (2, "")
-        and "--trace: no folder `none`; create the folder" in err
-        and err.count("\n") == 1
-    )
+    assert (code, out) == (2, "")
+    assert "--trace: no folder `none`; create the folder" in err
+    assert err.count("\n") == 1

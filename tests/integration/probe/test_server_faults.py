@@ -167,7 +167,8 @@ def test_an_answer_is_read_or_refused_in_bounds(server, case):
         else:
             with pytest.raises(Failure) as failure:
                 once(target)
-            assert failure.value.reason == reason and words in str(failure.value)
+            assert failure.value.reason == reason
+            assert words in str(failure.value)
         if name == "another answer later":
             time.sleep(0.1)
     assert time.monotonic() - begin < 15
@@ -248,7 +249,8 @@ def test_a_sweep_has_no_numbers_of_broken_answers(server, kind, fault):
     for concurrency in (1, 2):
         server.fault = fault
         found = Measurement("c", target, Load(1, concurrency), 0.3, None).measure()
-        assert isinstance(found, Missing) and found.reason == "raised"
+        assert isinstance(found, Missing)
+        assert found.reason == "raised"
         server.fault = ""
         assert isinstance(Measurement("c", target, Load(1, concurrency), 0.3, None).measure(), Measured)
 
@@ -282,9 +284,11 @@ def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(start
         seen = watch(probe, lambda s: failures(s).get(reason, 0) > before.get(reason, 0))  # noqa: B023
         last = [run for run in seen.report.runs if run.canary == "c"][-1]
         if fault == "wrong_answer":
-            assert last.outcome == "ok" and "output_changed" in last.tags
+            assert last.outcome == "ok"
+            assert "output_changed" in last.tags
         else:
-            assert seen.state("c") == "failing" and last.detail
+            assert seen.state("c") == "failing"
+            assert last.detail
             assert last.outcome == (reason if reason in ("timed_out", "not_finite") else "raised")
         if fault not in ("wrong_answer", "not_finite"):
             assert seen.value("infercanary_run_median_seconds", "c") is None
@@ -317,7 +321,9 @@ def test_a_canary_behind_a_rate_limit_waits_and_then_asks_half_as_often(started,
         probe = started({"c": made(kind, server)}, timeout_seconds=4)
         seen = watch(probe, lambda s: failures(s).get("rate_limited"))
         [detail] = [p.labels for p in seen.families["infercanary_canary_failure_info"].points]
-        assert seen.state("c") == "failing" and detail[1] == "rate_limited" and "429" in detail[2]
+        assert seen.state("c") == "failing"
+        assert detail[1] == "rate_limited"
+        assert "429" in detail[2]
         server.allowed = 12  # enough to finish a warm-up with half of a run's repeats
         in_state(probe.address, "c", "warming", "steady")
         server.allowed = 10**6
@@ -326,7 +332,8 @@ def test_a_canary_behind_a_rate_limit_waits_and_then_asks_half_as_often(started,
         assert 1 <= len(next(run for run in seen.report.runs if run.latencies).latencies) <= 6
         server.allowed = 0
         seen = watch(probe, lambda s: failures(s).get("rate_limited", 0) > 1)
-        assert seen.state("c") == "failing" and seen.report.runs[-1].outcome == "raised"
+        assert seen.state("c") == "failing"
+        assert seen.report.runs[-1].outcome == "raised"
         server.allowed = 10**6
         in_state(probe.address, "c", "warming", "steady")
 
@@ -357,6 +364,5 @@ def test_a_server_that_is_there_late_or_killed_is_found_when_it_is_back(started,
                 in_state(probe.address, "c", "steady")
             finally:
                 process.send_signal(number)
-        seen = in_state(probe.address, "c", "failing")
-        assert set(failures(seen)) == {"unreachable"}
+        assert set(failures(in_state(probe.address, "c", "failing"))) == {"unreachable"}
     watch(probe, lambda s: "Connection refused" in s.report.runs[-1].detail)

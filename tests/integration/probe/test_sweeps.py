@@ -70,7 +70,8 @@ def test_throughput_against_latency(tmp_path):
         for load in loads:
             name = throughput_of(*load)
             given = [run.measures[name] for run in seen.report.runs if name in run.measures]
-            assert point(first, *load)[1] in given and len(given) == len(set(given))
+            assert point(first, *load)[1] in given
+            assert len(given) == len(set(given))
         assert sum(run.measures.keys() > {THROUGHPUT, HOST_MEMORY} for run in seen.report.runs) >= 4
         assert not any("beside_canary" in run.tags for run in seen.report.runs)
         assert probe.end() == 0
@@ -140,7 +141,8 @@ def test_requests_to_a_server_at_a_time(started, server):
     before = server.connections
     seen = swept(probe)
     probe.stop()
-    assert point(seen, 1)[1] > 0 and point(seen, 1, 3)[1] > 0
+    assert point(seen, 1)[1] > 0
+    assert point(seen, 1, 3)[1] > 0
     no_batches = seen.value("infercanary_sweep_latency_seconds", "c", "2", "1")
     assert no_batches is None, "a request's size is fixed"
     assert server.connections >= before + 4, "each concurrent request has a separate connection"

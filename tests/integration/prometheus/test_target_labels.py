@@ -48,7 +48,8 @@ def test_the_exporters_labels_stay(query):
     up = comes(query, 'infercanary_up{job="infercanary"}')
     assert (up["service"], up["container"]) == ("s", "search-1")
     assert not [label for label in up if label.startswith("exported_")]
-    assert up["job"] == "infercanary" and "127.0.0.1" in up["instance"]
+    assert up["job"] == "infercanary"
+    assert "127.0.0.1" in up["instance"]
     comes(query, 'instance_service_container:infercanary_up:max{service="s"}')
     assert not query('{job="infercanary", exported_service!=""}')
 

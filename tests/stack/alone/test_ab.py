@@ -1,7 +1,5 @@
 """`infercanary ab` with real containers, which are removed however the experiment ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -29,10 +26,6 @@ QUICK = (*SHORT, *FAST)
 LONG = ("--restarts", "6", "--runs", "8", *FAST)
 SLOWER = "ENV WORK_BYTES=32e6"
 OPEN = ("equivalent", "unconfirmed", "inconclusive")
-
-
-Images = Callable[..., str]
-Begin = Callable[..., "subprocess.Popen[str]"]
 
 
 class Ended(NamedTuple):
@@ -114,9 +107,7 @@ def command(*arguments):
 
 def ab(*arguments):
     """Run the command to its end."""
-    done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=900, check=False, cwd=HERE
-    )
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=900, cwd=HERE)
     assert "Traceback" not in done.stderr, done.stderr
     return Ended(done.returncode, done.stdout, done.stderr)
 
@@ -150,7 +141,8 @@ def test_the_same_image_is_not_called_slower(images, settings, trial):
     ended = ab(BASE, BASE, "--both", settings, *QUICK, "--json", "--both", "cpus=1", "--both", "memory=512m")
     assert ended.code in (0, 3), ended
     result = ended.json
-    assert result["verdict"] in OPEN and result["exit_code"] == ended.code
+    assert result["verdict"] in OPEN
+    assert result["exit_code"] == ended.code
     image_id = run("docker", "inspect", "--format", "{{.Id}}", BASE).strip()
     assert result["a"]["image_id"] == result["b"]["image_id"] == image_id
     assert result["a"]["starts"] == result["b"]["starts"] >= 3
@@ -182,7 +174,8 @@ def test_the_step_of_the_action_answers_for_a_slower_image(images, settings, tmp
     }  # fmt: skip
     subprocess.run([ROOT / "deploy/github/compare"], env=environment, cwd=HERE, timeout=900, check=True)
     outputs = dict(line.split("=", 1) for line in found["GITHUB_OUTPUT"].read_text().splitlines())
-    assert outputs["code"] == "1" and "regressed" in Path(outputs["report"]).read_text()
+    assert outputs["code"] == "1"
+    assert "regressed" in Path(outputs["report"]).read_text()
     assert "regressed +" in found["GITHUB_STEP_SUMMARY"].read_text()
 
 
@@ -273,7 +266,8 @@ def test_a_missing_image_is_pulled_and_the_time_of_each_step_shown(images, setti
     finally:
         run("docker", "rmi", "--force", name)
     assert ended.code in (0, 3), ended
-    assert f"pulling {name}\n" in ended.err and f"pulling {BASE}" not in ended.err
+    assert f"pulling {name}\n" in ended.err
+    assert f"pulling {BASE}" not in ended.err
     took = r"[\d.]+ m?s( \(± [\d.]+ %\))?"
     steps = rf"pull {took} → not pulled start {took} → {took} first answer {took} → {took} load "
     assert re.search(steps, " ".join(ended.out.split())), ended.out
@@ -310,6 +304,7 @@ def test_a_killed_experiment_leaves_nothing_and_another_one_only_what_is_not_its
     ended = ab(BASE, f"{REPOSITORY}:none")
     assert ended.code == 2
     assert "removed 1 container(s) " in ended.err
-    assert containers("status=running") == running and lost[:12] not in running
+    assert containers("status=running") == running
+    assert lost[:12] not in running
     child.kill()
     child.wait(10)

@@ -5,8 +5,6 @@ about once a second, first without disturbance, then with it, then without. Othe
 at any time, so runs may be `stalled` or `cpu_wait_outside` by chance, but no run may have another cause's tag.
 """
 
-from __future__ import annotations
-
 import time
 from typing import NamedTuple
 
@@ -179,8 +177,7 @@ def test_a_memory_limit(start):
         # the one with swap first, and memory.failcnt does not increase.
         run("docker", "update", "--memory", str(limit), "--memory-swap", str(2 * limit), canary.name)
 
-    seen = seen_by(canary, limit)
-    assert_only("memory_limit", seen)
+    assert_only("memory_limit", seen_by(canary, limit))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The exporter's image with Compose's limits under attacks, beside 20 honest probes: ``make hostile``."""
 
-from __future__ import annotations
-
 import os
 import re
 import ssl
@@ -12,6 +10,8 @@ from attacks import ATTACKS
 from harness import OWN_LABEL, run
 from onlooker import Watch
 from probed import IMAGE, MOUNT, UNHARMED, exporter, state
+
+from tests.integration.exporter.processes import certificate
 
 PROBES = 20
 SECONDS = float(os.environ.get("HOSTILE_SECONDS", "600"))
@@ -29,7 +29,8 @@ def test_hostile_for_ten_minutes(tmp_path, way):
     options = ("--pids-limit", "256", "--cpus", "0.5", "--ulimit", "nofile=1024:1024")
     arguments: tuple[str, ...] = ()
     if way in TLS:
-        certificate(tmp_path)
+        certificate(tmp_path, "server").with_suffix(".key").chmod(0o644)
+        (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: server.pem, key_file: server.key}")
         arguments = ("--web-config", "/etc/infercanary/web.yml")
     with exporter(name, tmp_path, "honest", PROBES, *options, arguments=arguments) as address:
         context = ssl.create_default_context(cafile=str(tmp_path / "server.pem")) if way in TLS else None
@@ -69,15 +70,9 @@ def test_hostile_for_ten_minutes(tmp_path, way):
         f"{way}: scrape p99 {watch.p99:.3f} s (without attack {quiet:.3f} s), memory {peak >> 20} MiB, "
         f"{refused:g} connections refused"
     )
-    assert unharmed and watch.faults == []
-    assert watch.p99 < 1 and peak < MOST_BYTES and refused > 0
+    assert unharmed
+    assert watch.faults == []
+    assert watch.p99 < 1
+    assert peak < MOST_BYTES
+    assert refused > 0
     assert len(re.findall("Traceback|connection was closed", log)) < SECONDS + 10
-
-
-def certificate(folder):
-    """Make a key and a certificate for loopback, and the settings with their paths."""
-    run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=x", "-addext",
-        "subjectAltName=IP:127.0.0.1", "-keyout", str(folder / "server.key"), "-out",
-        str(folder / "server.pem"))  # fmt: skip
-    (folder / "server.key").chmod(0o644)
-    (folder / "web.yml").write_text("tls_server_config: {cert_file: server.pem, key_file: server.key}")

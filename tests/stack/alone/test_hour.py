@@ -4,8 +4,6 @@
 work `InferCanarySharedCores` fires correctly, so the test is skipped there.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter

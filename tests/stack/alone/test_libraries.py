@@ -45,5 +45,6 @@ def test_a_library_that_does_not_fit(start, tmp_path, options, before, said):
     assert points(report, "infercanary_cuda_missing") == {("on-gpu", "no_libraries")}
     assert points(report, "infercanary_canary_state") == {("on-gpu", "failing"), ("on-cpu", "failing")}
     for canary_name, reason, detail in failures():
-        assert canary_name in SETTINGS["canaries"] and reason == "no_libraries"
+        assert canary_name in SETTINGS["canaries"]
+        assert reason == "no_libraries"
         assert said in detail

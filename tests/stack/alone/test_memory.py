@@ -5,8 +5,6 @@ The container has 1,100 MiB, of which the server holds 700. In each case the ser
 without a failed allocation), the kernel kills nothing, and log and exporter show the reason.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -126,7 +124,8 @@ class Scene:
         """Wait until exporter and log report the large canary as out of memory; for `exec`, the command does."""
         if self._once is not None:
             code, output = self.ended()
-            assert code == 3 and re.search(words, output)
+            assert code == 3
+            assert re.search(words, output)
             return
         failed = {"canary": "big", "reason": "out_of_memory"}
         eventually(

@@ -100,9 +100,12 @@ def shown(capsys, found, ended="clear", signal=0, judge=JUDGE, **output):
 def test_a_regression_is_shown_with_its_cause_and_the_cost_of_a_start():
     found = pairs(5, 1.1, torch="2.13.0")
     answer = answered(found)
-    assert (answer.verdict, answer.exit_code) == ("regressed", 1) and "measured on" in answer.restart_sd_from
-    assert 0.05 < answer.low < answer.shift < answer.high < 0.15 and answer.level > 0.95
-    assert len(answer.pairs) == 5 and all(pair.shift > 0.05 for pair in answer.pairs)
+    assert (answer.verdict, answer.exit_code) == ("regressed", 1)
+    assert "measured on" in answer.restart_sd_from
+    assert 0.05 < answer.low < answer.shift < answer.high < 0.15
+    assert answer.level > 0.95
+    assert len(answer.pairs) == 5
+    assert all(pair.shift > 0.05 for pair in answer.pairs)
     assert ": image; torch 2.7.0 → 2.13.0; compute" in answer.sentence
     text = " ".join(render_text(document(found, answer)).split())
     for side in (
@@ -112,7 +115,8 @@ def test_a_regression_is_shown_with_its_cause_and_the_cost_of_a_start():
         assert side in text
     assert "pull 12 s → not pulled start 400 ms (± 0 %) → 400 ms (± 0 %) first answer " in text
     page = render_page("title", [document(found, answer)])
-    assert "starts in order of time" in page and "<dt>pull</dt>" in page
+    assert "starts in order of time" in page
+    assert "<dt>pull</dt>" in page
 
 
 @pytest.mark.parametrize(
@@ -142,8 +146,7 @@ def test_two_images_under_two_settings_are_both_suspects():
 def test_a_change_names_its_commits_with_a_link():
     found = pairs(5, 1.6)
     old = replace(A, origin=Origin("1a2b3c4d5e6f", SOURCE, "1.4"))
-    new = replace(B, origin=Origin("9f8e7d6c5b4a", SOURCE, "1.5"))
-    answer = answered(found, old, new)
+    answer = answered(found, old, replace(B, origin=Origin("9f8e7d6c5b4a", SOURCE, "1.5")))
     address = f"{SOURCE}/compare/1a2b3c4d5e6f...9f8e7d6c5b4a"
     assert "version 1.4 → 1.5, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a" in answer.sentence
     facts = {fact.label: fact for fact in document(found, answer).facts}
@@ -164,19 +167,22 @@ def test_every_format_has_the_answer_of_the_worst_canary(capsys, tmp_path):
     validate(answer, json.loads((Path(__file__).parents[3] / "docs/schemas/ab.v1.json").read_text()))
     assert (code, answer["exit_code"], answer["verdict"], answer["canary"]) == (1, 1, "regressed", "slow")
     assert [canary["verdict"] for canary in answer["canaries"]] == ["equivalent", "regressed"]
-    assert answer["a"]["mean"] == pytest.approx(0.02, rel=0.02) and answer["ended"] == "clear"
-    assert 'class="regressed"' in page.read_text() and "<failure" in junit.read_text()
+    assert answer["a"]["mean"] == pytest.approx(0.02, rel=0.02)
+    assert answer["ended"] == "clear"
+    assert 'class="regressed"' in page.read_text()
+    assert "<failure" in junit.read_text()
     code, out = shown(capsys, found, form="github")
-    assert code == 1 and "**slow: regressed" in out and "| before | after |" in out
+    assert code == 1
+    assert "**slow: regressed" in out
+    assert "| before | after |" in out
     code, out = shown(capsys, found, "interrupted", signal=2, form="json")
     assert code == json.loads(out)["exit_code"] == 130
 
 
 def test_without_a_whole_pair_it_is_inconclusive(capsys, tmp_path):
     code, out = shown(capsys, [], "budget", junit=str(tmp_path / "junit.xml"))
-    assert code == 3 and out.startswith(
-        "inconclusive: no pair of starts was complete (ended when the time was up"
-    )
+    assert code == 3
+    assert out.startswith("inconclusive: no pair of starts was complete (ended when the time was up")
     assert "<skipped" in (tmp_path / "junit.xml").read_text()
     code, out = shown(capsys, [], "budget", form="json")
     answer = json.loads(out)
@@ -201,7 +207,8 @@ def test_an_experiment_goes_on_until_the_claim_is_known():
     judge, rng = ExperimentJudge(12, claimed=-0.5), random.Random(2)
     wide = [TurnPair(turn(rng, 0.02), turn(rng, 0.01 * math.exp(rng.gauss(0, 0.4)))) for _ in range(12)]
     done = [judge.decisions(wide[:n])["c"].done for n in range(1, 13)]
-    assert not any(done[:3]) and done[-1]
+    assert not any(done[:3])
+    assert done[-1]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +221,8 @@ def test_an_experiment_goes_on_until_the_claim_is_known():
 )  # fmt: skip
 def test_an_open_answer_says_what_would_settle_it(found, most, ended, action):
     answer = answered(found, judge=ExperimentJudge(most), ended=ended)
-    assert answer.exit_code == 3 and action in " ".join(answer.next)
+    assert answer.exit_code == 3
+    assert action in " ".join(answer.next)
 
 
 def test_contended_runs_and_failed_starts_are_noted():
@@ -239,9 +247,8 @@ def test_a_canary_of_one_side_is_not_judged():
         return [TurnPair(turn(rng, 0.02, canaries=a), turn(rng, 0.02, canaries=b))]
 
     names, notes = common(both(("c", "old"), ("c", "new")))
-    assert names == ["c"] and notes == [
-        f"only in {x}, so not judged: {y}" for x, y in (("A", "old"), ("B", "new"))
-    ]
+    assert names == ["c"]
+    assert notes == [f"only in {x}, so not judged: {y}" for x, y in (("A", "old"), ("B", "new"))]
     with pytest.raises(UsageError, match=r"no canary is in both images; A has old; B has new"):
         common(both(("old",), ("new",)))
 

@@ -1,7 +1,5 @@
 """Containers of ended and running experiments are distinguished; Docker's messages become one line."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 import time
@@ -68,7 +66,8 @@ def test_a_pull_that_fails_says_why_and_what_to_do():
 def test_only_a_missing_image_is_pulled(capsys):
     client: Any = Registry({"status": "Pulling from i"})
     pulled, here = (find_image(client, "h/i:1", Interruption()) for _ in range(2))
-    assert pulled[1]["pull"] > 0 and here[1] == {}
+    assert pulled[1]["pull"] > 0
+    assert here[1] == {}
     assert capsys.readouterr().err == "pulling h/i:1\n"
 
 
@@ -108,7 +107,8 @@ def test_settings_are_copied_into_the_container():
         [file] = opened.getmembers()
         assert (f"{path}{file.name}", file.mode) == (SETTINGS, 0o644)
         read = opened.extractfile(file)
-        assert read is not None and "µ" in read.read().decode()
+        assert read is not None
+        assert "µ" in read.read().decode()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Statistics of an experiment, tested on simulated starts with a known truth."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any
@@ -86,7 +84,8 @@ def rates(count, seed=1, **kwargs):
 )  # fmt: skip
 def test_how_often_a_change_is_called(count, sd, effect, more, called, pairs):
     found = rates(count, sd=sd, effect=math.log(effect), **more)
-    assert called[0] <= found["called"] <= called[1] and found["pairs"] <= pairs
+    assert called[0] <= found["called"] <= called[1]
+    assert found["pairs"] <= pairs
     assert effect > 1 or sd != 0.01 or more or found["equivalent"] >= 0.95
 
 
@@ -117,8 +116,7 @@ def test_swapping_the_images_turns_the_sign(values):
     assert one.se > 0
     mirrored = {"regressed": "improved", "improved": "regressed"}
     there = decide([pair(x) for x in values], MOST).verdict
-    back = decide([pair(-x) for x in values], MOST).verdict
-    assert back == mirrored.get(there, there)
+    assert decide([pair(-x) for x in values], MOST).verdict == mirrored.get(there, there)
 
 
 def test_scatter_of_runs_leaves_the_verdict_open():
@@ -134,8 +132,7 @@ def test_more_pairs_of_a_coarse_clock_show_no_more():
         shift([5.0] * 20, [5.0] * 20),
     ]
     for pairs in (steps[:1], steps[:2], steps[2:]):
-        found = decide(pairs * 6, MOST)
-        assert found.verdict == "inconclusive"
+        assert decide(pairs * 6, MOST).verdict == "inconclusive"
         assert pairs_needed(pairs * 6) is None
     assert decide([shift([4.0] * 20, [7.0] * 19 + [6.0])] * 6, MOST).verdict == "regressed"
 
@@ -146,8 +143,7 @@ def test_two_pairs_are_enough_for_what_is_beyond_doubt_alone():
     assert decide([pair(math.log(2)), pair(math.log(1.95))], MOST)[::2] == ("regressed", True)
     assert decide([pair(-math.log(2)), pair(-math.log(1.95))], MOST)[::2] == ("improved", True)
     assert decide([pair(math.log(4)), pair(math.log(1.05))], MOST).verdict == "inconclusive"
-    few = shift([1.0] * 3, [2.0] * 3)
-    assert estimate([few] * 5).se == math.inf
+    assert estimate([shift([1.0] * 3, [2.0] * 3)] * 5).se == math.inf
 
 
 def test_a_change_counts_when_two_looks_show_it():
@@ -157,8 +153,7 @@ def test_a_change_counts_when_two_looks_show_it():
     decision = decide(pairs[:4], MOST)
     assert (decision.verdict, decision.done, len(decision.looks)) == ("regressed", True, 3)
     # If only the last planned look shows the change, one more pair is needed.
-    few = [pair(0.15 + x / 1000) for x in range(3)]
-    assert not decide(few, 3).done
+    assert not decide([pair(0.15 + x / 1000) for x in range(3)], 3).done
     assert decide(pairs[:4], 3) == decide(pairs[:4], 3)._replace(verdict="regressed", done=True)
     quiet = [pair(x) for x in (0.2, -0.2, 0.1)]
     assert decide(quiet, 3)._replace(looks=()) == ("inconclusive", (), True, False)
@@ -166,9 +161,9 @@ def test_a_change_counts_when_two_looks_show_it():
 
 def test_the_number_of_pairs_that_a_verdict_needs():
     rng = random.Random(7)
-    pairs = [pair(math.log(1.05) + rng.gauss(0, 0.02)) for _ in range(4)]
-    needed = pairs_needed(pairs)
-    assert needed is not None and 4 < needed <= 40
+    needed = pairs_needed([pair(math.log(1.05) + rng.gauss(0, 0.02)) for _ in range(4)])
+    assert needed is not None
+    assert 4 < needed <= 40
     assert pairs_needed([pair(x) for x in (0.0294, 0.0296, 0.0295, 0.0297)], most=8) is None
     assert pairs_needed([pair(0.1)]) is None
 

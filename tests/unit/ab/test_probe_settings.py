@@ -35,4 +35,5 @@ def test_settings_of_an_experiment(tmp_path):
 )
 def test_a_sweep_comes_soon(canary, sweep):
     made = yaml.safe_load(settings_text({"canaries": {"c": canary, "d": None}}, 1))["canaries"]
-    assert made["c"].get("sweep") == sweep and made["d"] is None
+    assert made["c"].get("sweep") == sweep
+    assert made["d"] is None

@@ -34,7 +34,8 @@ def test_every_key(here):
         "volume=./m:/models:ro", "volume=cache:/cache", "env.A=b=c", "env.EMPTY=", "env.TOKEN",
     ]  # fmt: skip
     a, b = read("old", "new", both=entries)
-    assert replace(a, image="new") == b and a.image == "old"
+    assert replace(a, image="new") == b
+    assert a.image == "old"
     [path, named] = a.volume
     assert a == Side(
         image="old",
@@ -112,7 +113,9 @@ def mistake(monkeypatch, infercanary):
     def mistake(*arguments):
         code, out, err = infercanary("ab", *arguments)
         assert code == 2, out + err
-        assert out == "" and err.count("\n") == 1 and err.startswith("infercanary: ")
+        assert out == ""
+        assert err.count("\n") == 1
+        assert err.startswith("infercanary: ")
         return err[len("infercanary: ") : -1]
 
     return mistake

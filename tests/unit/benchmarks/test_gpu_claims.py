@@ -1,7 +1,5 @@
 """`make gpu`: held, refuted and undecided claims; a run resumes after a kill, and ends well without a GPU."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -44,10 +42,10 @@ def test_a_claim_is_held_only_by_its_whole_interval(low, high, verdict):
 def test_intervals():
     assert interval([1.0]) == (1.0, -math.inf, math.inf)
     middle, low, high = interval([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert middle == 3.0 and high - 3.0 == pytest.approx(2.78 * math.sqrt(2.5 / 5)) == pytest.approx(
-        3.0 - low
-    )
-    assert share(0, 10)[0] == 0 and share(0, 10)[2] == pytest.approx(0.278, abs=0.001)
+    assert middle == 3.0
+    assert high - 3.0 == pytest.approx(2.78 * math.sqrt(2.5 / 5)) == pytest.approx(3.0 - low)
+    assert share(0, 10)[0] == 0
+    assert share(0, 10)[2] == pytest.approx(0.278, abs=0.001)
     assert math.isnan(share(0, 0)[0])
 
 
@@ -119,19 +117,20 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "launched", performed)
     assert runner.main() == 0
     now = states.read(state)["devices"]["cpu"]["steps"]
-    assert now[first] == kept[first] and now.keys() == steps().keys()
+    assert now[first] == kept[first]
+    assert now.keys() == steps().keys()
     assert first not in [getattr(each, "name", "") for each in done]
     page = (tmp_path / "gpu-cpu.md").read_text()
-    assert "no claim about GPUs is decided" in page and "| tenant | not run: of this test |" in page
+    assert "no claim about GPUs is decided" in page
+    assert "| tenant | not run: of this test |" in page
     assert re.search(rf"\| eager: the wall time .* \| not shown \| {first} \|", page)
 
 
 def test_a_step_that_hangs_is_ended_at_its_limit(tmp_path):
     with started(tmp_path / "gpu.json", "--step", "timing-eager", "--limit", "0.2") as process:
         output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1 and "timing-eager: failed it took more than 0.2 s" in output.replace(
-        "  ", " "
-    )
+    assert process.returncode == 1
+    assert "timing-eager: failed it took more than 0.2 s" in output.replace("  ", " ")
 
 
 _STEP = """
@@ -173,5 +172,6 @@ def test_without_a_gpu_it_ends_well_and_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gpu_claims", "--state", str(tmp_path / "gpu.json")])
     assert runner.main() == 0
     shown = capsys.readouterr().out
-    assert "tenant: not run no CUDA device: no libcuda.so.1 here" in shown and "nvml-lost: done" in shown
+    assert "tenant: not run no CUDA device: no libcuda.so.1 here" in shown
+    assert "nvml-lost: done" in shown
     assert "| tenant | not run: no CUDA device" in (tmp_path / "gpu-none.md").read_text()

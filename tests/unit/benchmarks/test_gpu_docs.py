@@ -1,7 +1,5 @@
 """docs/gpu.md names every step and tested device; devices show metrics of the same names and kinds."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -28,7 +26,8 @@ def devices():
 
 def test_devices_show_metrics_of_the_same_names_and_kinds():
     scripted = kinds("".join((GOLDEN / f"nvml_{state}.metrics").read_text() for state in ("idle", "loaded")))
-    assert len(scripted) > 20 and devices()
+    assert len(scripted) > 20
+    assert devices()
     for device, paths in devices().items():
         assert len(paths) == 2, f"{device}: idle and loaded"
         for path in paths:

@@ -18,16 +18,19 @@ def test_version(infercanary):
 def test_help_has_two_examples_that_are_understood_and_fits_a_screen(monkeypatch, infercanary, name):
     monkeypatch.setenv("COLUMNS", "80")
     code, out, err = infercanary(*name.split(), "--help")
-    assert (code, err) == (0, "") and infercanary(*name.split(), "-h") == (0, out, "")
+    assert (code, err) == (0, "")
+    assert infercanary(*name.split(), "-h") == (0, out, "")
     assert name or all(each in out for each in (*cli.COMMANDS, "Exit codes: 0 fine, 1 regressed, 2 usage"))
     lines = out.splitlines()
-    assert len(lines) <= 60 and max(map(len, lines)) <= 80
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 80
     examples = [shlex.split(line)[1:] for line in lines if line.startswith("    infercanary ")]
     assert len(examples) >= (2 if name != "demo" else 1)  # `demo` has no options
     group = click.Context(cli.cli, help_option_names=["-h", "--help"])
     for of, *arguments in examples:
         command = cli.cli.get_command(group, of)
-        assert name in ("", of) and command is not None
+        assert name in ("", of)
+        assert command is not None
         command.make_context(of, arguments, parent=group)
 
 
@@ -50,8 +53,10 @@ def test_wrong_use_has_exit_code_2(monkeypatch, infercanary, tmp_path, mistake):
     monkeypatch.setitem(cli.COMMANDS, "no-libraries", ("not_installed", "x"))
     arguments, message = map(str.strip, mistake.split("|"))
     code, out, err = infercanary(*arguments.split())
-    assert (code, out) == (2, "") and message in err
-    assert err.count("\n") == 1 and err.startswith("infercanary: ")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert err.startswith("infercanary: ")
 
 
 TORCH = "canaries: {c: {target: torch, options: {model: 'not.looked:at', inputs: [{shape: [1]}]}}}\n"
@@ -89,4 +94,5 @@ def test_an_error_is_the_whole_output_of_a_command(monkeypatch, infercanary, err
 
     monkeypatch.setattr("infercanary.probe.config.read", ends)
     found, out, err = infercanary("check-config", "--probe", "x")
-    assert (found, out) == (code, "") and err == (said or err)
+    assert (found, out) == (code, "")
+    assert err == (said or err)

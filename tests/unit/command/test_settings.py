@@ -1,7 +1,5 @@
 """Settings files: reading, and reports of mistakes. Complete files with mistakes are in probe/bad_config."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import msgspec
@@ -120,5 +118,6 @@ def test_a_mistake_is_one_line_whatever_is_in_it():
 
 def test_a_huge_value_leaves_room_for_the_place_and_the_fix():
     line = str(UsageError(f"f.yaml: host: `{'x' * 600_000}` is no host; give a name"))
-    assert line.startswith("f.yaml: host: `xxx") and line.endswith("` is no host; give a name")
+    assert line.startswith("f.yaml: host: `xxx")
+    assert line.endswith("` is no host; give a name")
     assert len(line) < 2_100

@@ -1,7 +1,5 @@
 """The result of a scan of a series."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -47,18 +45,19 @@ def test_too_short_series(numbers):
 
 def test_a_restart_of_another_image_is_reported_with_its_changes(journal):
     path = journal("a", [0.02, 0.02])
-    later = journal("b", [0.03], torch="2.13.0", scheduled_at=0.0, boot="new")
-    recording = read([path, later])
+    recording = read([path, journal("b", [0.03], torch="2.13.0", scheduled_at=0.0, boot="new")])
     series = recording.canaries["resnet18"]
     # starts in the order of files, not of time
     parts: list[Any] = [[each[i] for i in (0, 2, 1)] for each in series[:3]]
     series = RecordedRuns(*parts)
     result = scan_runs("resnet18", series, components=recording.components)
     (change,) = result.changes
-    assert change.index == 80 and change.start == "new-0"
+    assert change.index == 80
+    assert change.start == "new-0"
     assert change.at == pytest.approx(1.7e9)
     assert [(c.component, c.before, c.after) for c in change.changes] == [("torch", "2.7.0", "2.13.0")]
-    assert result.unit == "s" and result.starts == 3
+    assert result.unit == "s"
+    assert result.starts == 3
 
 
 def test_a_change_names_all_that_began_near_it(journal):
@@ -79,6 +78,7 @@ def test_a_long_series_is_scanned_in_blocks():
     points = np.exp(rng.normal(0, 0.05, 20 * MOST))
     points[12_000:] *= 1.1
     result = scan_runs("", RecordedRuns([points]))
-    assert result.block == 20 and result.exit_code == 1
+    assert result.block == 20
+    assert result.exit_code == 1
     assert sum(level.runs for level in result.levels) == points.size
     assert result.changes[0].index == pytest.approx(12_000, abs=100)

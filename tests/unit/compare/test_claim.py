@@ -20,7 +20,8 @@ SHIFTS = """
 
 @pytest.mark.parametrize(("text", "shift"), scenarios(SHIFTS))
 def test_a_shift_with_its_sign_is_read(text, shift):
-    assert parse(text) == pytest.approx(float(shift)) and parse("") is None
+    assert parse(text) == pytest.approx(float(shift))
+    assert parse("") is None
 
 
 @pytest.mark.parametrize(

@@ -54,10 +54,12 @@ def test_verdicts_and_exit_codes(numbers):
 def test_restart_variance_is_assumed_until_a_restart_is_seen(numbers):
     short = RecordedRuns([np.array(numbers(0.02)), np.array([0.02])])
     assumed = compare_runs("", short, series(numbers, 0.02))
-    assert assumed.restart_sd == learn([]).sd and assumed.verdict == "inconclusive"
+    assert assumed.restart_sd == learn([]).sd
+    assert assumed.verdict == "inconclusive"
     several = compare_runs("", series(numbers, 0.02, 0.0204, 0.0196), series(numbers, 0.02, 0.0203))
     assert several.restart_sd_from.startswith("estimated from 3 restarts")
-    assert 0.01 < several.restart_sd < 0.02 and (several.starts, several.runs) == (5, 500)
+    assert 0.01 < several.restart_sd < 0.02
+    assert (several.starts, several.runs) == (5, 500)
     given_ = compare_runs("", series(numbers, 0.02), series(numbers, 0.02), restart_sd=0.003)
     assert (given_.restart_sd, given_.restart_sd_from) == (0.003, "as given")
 
@@ -76,7 +78,8 @@ def test_runs_that_fail_are_no_reason_to_pass(numbers, level, failed_before, fai
     result = compare_runs("", old, new, restart_sd=0.0, claimed=1.0)
     rose = failed_after > failed_before
     assert (result.verdict, result.failures_rose) == (verdict, rose)
-    assert result.claim is not None and (result.claim.state == "unknown") == rose
+    assert result.claim is not None
+    assert (result.claim.state == "unknown") == rose
     assert ("40 of 100 runs failed, 0 of 100 before" in result.sentence) == rose
     none = RecordedRuns([], left_out={"raised": 100}, attempts=Attempts(100, 100), failure="out of memory")
     assert "last failure: out of memory" in compare_runs("", old, none).next[0]
@@ -105,8 +108,7 @@ def test_a_rise_is_what_chance_makes_in_less_than_one_of_a_thousand(begun, faile
 
 def test_short_starts_and_the_oldest_of_many_are_left_out(numbers):
     many = RecordedRuns([np.array(numbers(count=10, seed=i)) for i in range(FILES.pool.history + 3)])
-    short = RecordedRuns([np.array(numbers()), np.array([0.02, 0.02])])
-    result = compare_runs("", many, short)
+    result = compare_runs("", many, RecordedRuns([np.array(numbers()), np.array([0.02, 0.02])]))
     assert (result.baseline.starts, result.candidate.starts) == (FILES.pool.history, 1)
     rest = "in starts that are too short or too old"
     assert (result.baseline.left_out, result.candidate.left_out) == ({rest: 30}, {rest: 2})
@@ -142,13 +144,12 @@ def test_the_sentence_names_what_differs_and_nothing_else(journal, before, after
         for name, level, fields in (("old", 0.02, before), ("new", 0.024, after))
     )
     result = compare_runs("resnet18", old, new)
-    assert (
-        result.verdict == "regressed"
-        and (words or ": image; compute phase; controls flat") in result.sentence
-    )
+    assert result.verdict == "regressed"
+    assert (words or ": image; compute phase; controls flat") in result.sentence
     for word in ("torch", "cpu_spin", "output changed", "output tokens", "model", "settings"):
         assert (word in result.sentence) == (word in words) or "weights" in words, word
-    assert result.causes.phases == {"compute": pytest.approx(1, abs=0.01)} and result.unit == "s"
+    assert result.causes.phases == {"compute": pytest.approx(1, abs=0.01)}
+    assert result.unit == "s"
 
 
 def test_mixed_journals_are_reported(journal):
@@ -179,14 +180,16 @@ def test_mixed_journals_are_reported(journal):
 )
 def test_the_next_action_for_an_open_verdict(log, se, restarts, starts, words):
     actions = settling_actions(Shift(log, se, 30.0), Restarts(*restarts), 50, starts, FILES)
-    assert len(actions) == 1 and words in actions[0]
+    assert len(actions) == 1
+    assert words in actions[0]
 
 
 def test_an_assumed_restart_variance_is_asked_for_and_coarse_values_are_named(numbers):
     assumed = Restarts(0.01, FILES.pool.restart_df)
     assert "--restart-sd" in settling_actions(Shift(0.0, 0.01, 30.0), assumed, 50, (1, 1), FILES)[1]
     coarse = compare_runs("", RecordedRuns([np.full(40, 4.0)]), RecordedRuns([np.full(40, 5.0)]))
-    assert coarse.verdict == "inconclusive" and "too coarse" in coarse.next[0]
+    assert coarse.verdict == "inconclusive"
+    assert "too coarse" in coarse.next[0]
 
 
 def test_as_many_more_runs_as_it_says_settle_it():
@@ -195,7 +198,8 @@ def test_as_many_more_runs_as_it_says_settle_it():
     result = compare_runs("", old, new, restart_sd=0.0)
     more = int("".join(filter(str.isdigit, result.next[0])))
     old, new = (RecordedRuns([np.exp(rng.normal(0, 0.08, 30 + 2 * more))]) for _ in range(2))
-    assert result.verdict == "inconclusive" and 30 < more < 3000
+    assert result.verdict == "inconclusive"
+    assert 30 < more < 3000
     assert compare_runs("", old, new, restart_sd=0.0).verdict != "inconclusive"
 
 
@@ -205,7 +209,8 @@ def test_the_measures_that_changed_are_called_and_no_other(words, starts):
     for seed in range(8):
         result = compared(CHANGES[words], starts, (seed, starts))
         assert [*result.regressed] == [*CHANGES[words]]
-        assert result.verdict != "regressed" and (result.exit_code == 1) == bool(CHANGES[words])
+        assert result.verdict != "regressed"
+        assert (result.exit_code == 1) == bool(CHANGES[words])
 
 
 @pytest.mark.parametrize(

@@ -37,13 +37,16 @@ def test_the_older_file_is_read_first_unless_it_was_named(journal):
     older = path + ".1"
     recording = read([path])
     whole = [sample.sequence for sample in recording.canaries["resnet18"].starts[0].samples]
-    assert whole == list(range(whole[0], 60)) and len(whole) == len(lines(path)) + len(lines(older)) - 2
+    assert whole == list(range(whole[0], 60))
+    assert len(whole) == len(lines(path)) + len(lines(older)) - 2
     assert recording.notes == [f"{older}: also read, as the older part of {path}"]
     alone = read([path], apart=[path, older])
-    assert alone.canaries["resnet18"].runs == len(lines(path)) - 1 and not alone.notes
+    assert alone.canaries["resnet18"].runs == len(lines(path)) - 1
+    assert not alone.notes
     Path(older).write_text("1\n2\n")
     recording = read([path])
-    assert recording.canaries["resnet18"].runs == len(lines(path)) - 1 and not recording.notes
+    assert recording.canaries["resnet18"].runs == len(lines(path)) - 1
+    assert not recording.notes
 
 
 def test_a_run_that_is_there_twice_counts_once(journal, tmp_path):
@@ -108,7 +111,8 @@ def test_only_steady_runs_that_ended_well_count(journal, fields, counts, fails, 
     path = journal("a", [0.02], count=2)
     journal("a", [0.02], count=3, boot="b", **fields)
     series = read([path]).canaries["resnet18"]
-    assert series.runs == 2 + counts and series.left_out == why
+    assert series.runs == 2 + counts
+    assert series.left_out == why
     assert series.attempts == (Attempts(2, 0) if fails is None else Attempts(5, fails))
 
 
@@ -159,7 +163,8 @@ def test_lines_that_cannot_be_are_left_out_and_named(journal, pattern, replaceme
     Path(path).write_bytes(re.sub(pattern.encode("latin-1"), replacement.encode("latin-1"), whole, count=1))
     recording = read([path])
     assert recording.canaries["resnet18"].runs == int(runs)
-    assert len(recording.notes) == bool(note) and note in "".join(recording.notes)
+    assert len(recording.notes) == bool(note)
+    assert note in "".join(recording.notes)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Files of load generators and benchmarks: single runs are read; for a summary, the option for single runs is named."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -90,7 +88,9 @@ def refused(text, *options):
     with pytest.raises(UsageError) as raised:
         read(text, *options)
     line = str(raised.value)
-    assert line.startswith("f") and "\n" not in line and len(line) < 500
+    assert line.startswith("f")
+    assert "\n" not in line
+    assert len(line) < 500
     return line
 
 
@@ -101,7 +101,8 @@ def test_single_runs_are_read_in_seconds_without_an_option(tool):
         found, _ = read(text.rstrip("\r\n") + end)
         assert [*found] == (["ttfts", "itls"] if tool == "serving" else [""])
         for series in found.values():
-            assert series.every.tolist() == pytest.approx(X, abs=6e-5) and series.in_seconds
+            assert series.every.tolist() == pytest.approx(X, abs=6e-5)
+            assert series.in_seconds
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,8 @@ def test_single_runs_are_read_in_seconds_without_an_option(tool):
 def test_a_row_names_the_unit_of_its_times_alone(column, latencies, in_seconds):
     text = "name,iterations,real_time,cpu_time,time_unit\nB,9,9,9,ms\nB,9,9000,9000,us\n"
     series = read(text, column)[0][""]
-    assert series.every.tolist() == pytest.approx(latencies) and series.in_seconds == in_seconds
+    assert series.every.tolist() == pytest.approx(latencies)
+    assert series.in_seconds == in_seconds
 
 
 SUMMARIES = r"""
@@ -138,7 +140,8 @@ output_format=csv            | <?xml version="1.0"?>\n<testResults version="1.2"
 @pytest.mark.parametrize(("option", "text"), scenarios(SUMMARIES))
 def test_a_summary_is_refused_with_the_option_that_writes_runs(option, text):
     line = refused(text)
-    assert option in line and re.search("without (single r|a run)|in XML", line)
+    assert option in line
+    assert re.search("without (single r|a run)|in XML", line)
 
 
 def table_of(header, rows):
@@ -173,7 +176,8 @@ def test_failed_rows_are_failed_runs(column, good, bad):
     rows = [(s if i % 2 else 0.0, good if i % 2 else bad) for i, s in enumerate(X)]
     series = read(table_of(f"ms,{column}", rows), "ms")[0][""]
     assert series.every.tolist() == pytest.approx([1e3 * s for s in X[1::2]], abs=1e-3)
-    assert series.attempts == Attempts(COUNT, HALF) and series.left_out["failed"]
+    assert series.attempts == Attempts(COUNT, HALF)
+    assert series.left_out["failed"]
     is_told_at_the_end = column == "status" and bad in ("0", "Odd")
     assert is_told_at_the_end or series.failure.startswith(f"f:{COUNT}: {column.split(',')[0]} ")
 
@@ -239,7 +243,8 @@ TWO_BENCHMARKS = (
 def test_rows_of_several_series_are_refused_and_where_picks_one(text, column, where):
     name = where.partition("=")[0]
     line = refused(text, column)
-    assert "--where" in line and name in line
+    assert "--where" in line
+    assert name in line
     assert all(0 < series.runs <= COUNT for series in read(text, column, where)[0].values())
     line = refused(text, column, f"{name}=none")
     assert "none" in line or "0 results" in line
@@ -261,7 +266,10 @@ def test_labels_with_several_values_give_one_short_note():
         (s, f"http://h/items/{i}/{'x' * 100},{'infer' if i % 2 else 'search'},GET") for i, s in enumerate(X)
     ]
     _, note = read(table_of("ms,url,label,method", rows), "ms")
-    assert "--where label=VALUE" in note and "infer" in note and "method" not in note and len(note) < 500
+    assert "--where label=VALUE" in note
+    assert "infer" in note
+    assert "method" not in note
+    assert len(note) < 500
 
 
 SWAPPED = str.maketrans(",.", ".,")
@@ -310,7 +318,8 @@ def test_one_cancelled_record_does_not_refuse_the_file(record, failed, note, pos
     records = layout('«{"id": %(i)d, "latency_ms": %(ms)r}\n»').splitlines()
     records.insert(position, record)
     found, notes = read("\n".join(records), "latency_ms")
-    assert (found[""].runs, found[""].attempts) == (COUNT, Attempts(COUNT + failed, failed)) and note in notes
+    assert (found[""].runs, found[""].attempts) == (COUNT, Attempts(COUNT + failed, failed))
+    assert note in notes
 
 
 def failing(tool, pattern, text, count=0):
@@ -357,7 +366,8 @@ def test_the_commands_take_such_files(infercanary):
     for tool in ("serving", "oha", "hey"):
         Path(tool).write_text(layout(tool))
     Path("failing").write_text(serving_that_fails(2))
-    assert "equivalent" in run("compare", "oha", "hey") and "steady" in run("scan", "oha")
+    assert "equivalent" in run("compare", "oha", "hey")
+    assert "steady" in run("scan", "oha")
     assert "contains one series of numbers, but serving contains ttfts, itls" in run(
         "compare", "serving", "oha"
     )

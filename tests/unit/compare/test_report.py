@@ -139,9 +139,11 @@ def test_images_and_hosts_side_by_side(run, tmp_path):
     assert [row["latency_deviation_ratio"] is None for row in rows] == [True, False, True]
     assert rows[1]["latency_deviation_ratio"] == pytest.approx(0.0124, rel=0.1)
     text = run(*files, "--html", "report.html")
-    assert max(map(len, text.splitlines())) <= 80 and " other: latency" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert " other: latency" in text
     page = (tmp_path / "report.html").read_text()
-    assert "gpu-host · search:1 (1) · H100" in page and "http" not in page.split("</style>")[1]
+    assert "gpu-host · search:1 (1) · H100" in page
+    assert "http" not in page.split("</style>")[1]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +209,8 @@ def test_a_journal_has_a_row_for_each_run(run, journal, tmp_path):
 def test_each_run_of_a_store_on_demand(run, tmp_path):
     sample(tmp_path / "gpu.sqlite", {"device_memory": 2e9})
     rows = table(run("h100=gpu.sqlite", "--format", "csv", "--runs"))
-    assert len(rows) == 20 and (rows[0]["container"], rows[0]["host"]) == ("search-1", "h100")
+    assert len(rows) == 20
+    assert (rows[0]["container"], rows[0]["host"]) == ("search-1", "h100")
     assert rows[0]["environment_id"] == environment_id({"torch": "2.7.0"})
     assert rows[0]["device_memory_bytes"] == "2000000000.0"
 

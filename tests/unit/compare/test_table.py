@@ -1,7 +1,5 @@
 """Numbers from text of any format; each mistake is one line with its place."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -146,7 +144,10 @@ def test_mistakes(text, column, message):
     with pytest.raises(UsageError) as raised:
         values(text, column)
     line = str(raised.value)
-    assert line.startswith(message) and "\n" not in line and "; " in line and len(line) < 300
+    assert line.startswith(message)
+    assert "\n" not in line
+    assert "; " in line
+    assert len(line) < 300
 
 
 @given(st.binary(max_size=60), st.sampled_from(["", "a"]))
@@ -154,7 +155,8 @@ def test_mistakes(text, column, message):
 def test_any_bytes_give_numbers_or_one_line(data, column):
     with suppress(UsageError):
         found = values(data, column)
-        assert found and all(x > 0 for x in found)
+        assert found
+        assert all(x > 0 for x in found)
 
 
 NO_TEXT = r"""

@@ -22,7 +22,8 @@ def test_a_line_is_read_as_it_was_written(entry):
     line = encode(entry)
     assert decode(line) == entry
     assert line.startswith(MARK)
-    assert line.endswith(b"\n") and line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
     assert None not in json.loads(line).values(), "missing values are left out"
 
 

@@ -45,7 +45,8 @@ def test_a_name_stays_the_same_from_start_to_start(name, shown):
 @given(st.text(max_size=400))
 def test_any_name_becomes_printable_and_short(name):
     shown = normalised(name)
-    assert shown.isprintable() and len(shown.encode(errors="replace")) <= NAME_BYTES
+    assert shown.isprintable()
+    assert len(shown.encode(errors="replace")) <= NAME_BYTES
 
 
 def test_shares_are_of_one_whole_though_another_operator_is_slow_in_each_repeat():
@@ -84,7 +85,8 @@ WRONG += [{"rows": (changed(ROW, wrong),)} for wrong in (*WRONG_ROWS, *WRONG_NAM
 
 @pytest.mark.parametrize("wrong", [*WRONG, {"rows": (ROW,) * (MAX_ROWS + 1)}])
 def test_profiles_out_of_bounds_are_refused(wrong):
-    assert is_sound(SOUND) and not is_sound(changed(SOUND, wrong))
+    assert is_sound(SOUND)
+    assert not is_sound(changed(SOUND, wrong))
 
 
 def test_too_many_repeats_are_not_sound():

@@ -56,6 +56,7 @@ def test_the_screen_shows_the_judges_final_sentence_as_it_is(answer, is_shown):
             screen("status page", {"baseline": [0.06, 0.05, 0.07], "upgrade": []}, answer, "[status]")
         )
     rows = {row.partition(" ")[0]: row.split() for row in map(str.strip, capture.get().splitlines())}
-    assert rows["baseline"] == ["baseline", "3", "60", "ms"] and rows["upgrade"] == ["upgrade", "0"]
+    assert rows["baseline"] == ["baseline", "3", "60", "ms"]
+    assert rows["upgrade"] == ["upgrade", "0"]
     assert (answer.get("sentence", "?") in capture.get()) == is_shown
     assert rows["[status]"]

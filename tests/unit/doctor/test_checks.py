@@ -128,7 +128,8 @@ def test_an_exception_in_a_check_is_a_result(error, state, words):
         raise error
 
     found = answered(Check("host", "x", fails, 1.0, ""), Machine())
-    assert found.state == state and words in found.why
+    assert found.state == state
+    assert words in found.why
 
 
 def test_every_function_of_nvml_that_the_sampler_calls_is_tried():
@@ -169,10 +170,12 @@ def test_each_answer_is_shown_at_once_and_whole(monkeypatch):
 
     monkeypatch.setattr("infercanary.doctor.command.ask", ask)
     result = CliRunner(env={"COLUMNS": "60"}).invoke(cli, ["doctor"], standalone_mode=False)
-    assert result.return_value == 1 and "cannot run: no process can be started" in result.output
+    assert result.return_value == 1
+    assert "cannot run: no process can be started" in result.output
     lines = result.output.splitlines()
     words = [" ".join(line.split()) for line in lines]
-    assert words[:3] == ["", "host", "OK a: x"] and words[3].startswith("limited b: f; w w")
+    assert words[:3] == ["", "host", "OK a: x"]
+    assert words[3].startswith("limited b: f; w w")
     assert " ".join(words[4:6]).endswith("→ do this")
     assert words[6:-1] == ["", "NVML", f"refused {name}: x", "", "driver", "absent NVIDIA driver: none here"]
     assert max(map(len, lines[:-1])) <= 60

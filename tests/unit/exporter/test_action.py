@@ -1,15 +1,13 @@
-from __future__ import annotations
-
 import pytest
 
-from infercanary.exporter.judging.schedule import Boot, SeenStart, ServiceState, due, seen_now
+from infercanary.exporter.judging.schedule import SeenStart, ServiceState, due, seen_now
 from infercanary.judge.model import Generation, Sample, Start
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import LIVE
 
 OLD, NEW = ("a", "b1"), ("a", "b2")
 
 
-def extent(runs: int, was: SeenStart | None, policy: Policy = LIVE, *, has_upgrade: bool = True) -> str:
+def extent(runs, was, policy=LIVE, *, has_upgrade=True):
     """Return the names of due judgements, if a canary's new start has this number of runs now."""
     seen = {OLD: SeenStart(200, 200)} | ({NEW: was} if was else {})
     judgements = due(seen, {OLD: 200, NEW: runs}, policy, has_upgrade=has_upgrade)
@@ -38,21 +36,19 @@ def extent(runs: int, was: SeenStart | None, policy: Policy = LIVE, *, has_upgra
         (288, 384, True, "drift"),
     ],
 )
-def test_judgements_that_are_due_by_the_runs_of_the_new_start(
-    was: int | None, runs: int, has_upgrade: bool, expected: str
-) -> None:
+def test_judgements_that_are_due_by_the_runs_of_the_new_start(was, runs, has_upgrade, expected):
     before = None if was is None else SeenStart(was, was)
     assert extent(runs, before, has_upgrade=has_upgrade) == expected
 
 
-def test_runs_that_did_not_count_bring_no_look_nearer_and_other_looks_are_others() -> None:
+def test_runs_that_did_not_count_bring_no_look_nearer_and_other_looks_are_others():
     assert [extent(runs, SeenStart(7, 2)) for runs in (9, 10)] == ["", "upgrade"]
     was = SeenStart(12, 12)
     assert [extent(13, was, policy) for policy in (LIVE, LIVE.but(looks=(8, 13)))] == ["", "upgrade"]
 
 
-def test_a_report_asks_the_store_only_if_a_judgement_may_be_due() -> None:
-    def may_be_due(state: ServiceState, boot: Boot) -> bool:
+def test_a_report_asks_the_store_only_if_a_judgement_may_be_due():
+    def may_be_due(state, boot):
         return state.may_be_due("c", boot, 1, LIVE, has_upgrade=True)
 
     state = ServiceState()
@@ -62,7 +58,7 @@ def test_a_report_asks_the_store_only_if_a_judgement_may_be_due() -> None:
     assert may_be_due(state, OLD), "a start that was not judged"
 
 
-def test_the_remembered_state_of_a_judgement() -> None:
+def test_the_remembered_state_of_a_judgement():
     samples = [Sample(i, "c", float(i), "ok", 0.02) for i in range(7)]
     start = Generation(service="s", container="a", boot_id="b2", started_at=0.0)
     assert seen_now([Start(start, samples)], {OLD: 5, NEW: 9}) == {

@@ -28,14 +28,16 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path):
     [first] = remember(store, "c", verdict("inconclusive"))
     [second] = remember(store, "c", verdict("regressed"))
     assert (first.state, second.state) == ("inconclusive", "regressed")
-    assert second.answered_at > first.answered_at and second.sentence == sentence(verdict("regressed"))
+    assert second.answered_at > first.answered_at
+    assert second.sentence == sentence(verdict("regressed"))
     assert remember(store, "c", verdict("regressed")) == (second,), "no new verdict"
     assert len(store.history(S, "c", "verdict")) == 2
     store.save(S, "c", "verdict", 1, b"not JSON")
     store.close()
     store = open_store(tmp_path / "judge.sqlite")
     before, after = remember(store, "c", verdict("improved", 500.0, "search:3"))
-    assert before == second and (after.upgraded_at, after.candidate_image) == (500.0, "search:3")
+    assert before == second
+    assert (after.upgraded_at, after.candidate_image) == (500.0, "search:3")
     assert remember(store, "other", verdict("settling")) == ()
     store.close()
 

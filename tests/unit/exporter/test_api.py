@@ -214,7 +214,8 @@ async def test_requests_of_flagger(client):
     for call in (posted, {**posted, "metadata": None}, {**posted, "metadata": {}, "buildId": 7}):
         CALL.validate(call)
         status, text = await client.post("gate", json.dumps(call))
-        assert status == 412 and json.loads(text)["sentence"].startswith("unknown: the service is unknown")
+        assert status == 412
+        assert json.loads(text)["sentence"].startswith("unknown: the service is unknown")
 
 
 def test_the_description_has_the_words_of_the_code():

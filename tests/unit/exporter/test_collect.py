@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import math
 import time
@@ -70,7 +68,8 @@ def test_history_is_bounded_in_runs_and_in_canaries():
     history.take(run(n, started_at=float(n)) for n in range(500))
     assert [history["a"][0].started_at, len(history["a"])] == [380.0, 120]
     history.take(run(n, f"bomb-{n}") for n in range(1000))
-    assert len(history) == 16 and "a" not in history
+    assert len(history) == 16
+    assert "a" not in history
 
 
 async def test_runs_that_a_crashed_probe_left_are_taken_once(collector):
@@ -88,7 +87,8 @@ async def test_runs_that_a_crashed_probe_left_are_taken_once(collector):
         await collector.absorb(asked, report(boot, [run(number, of=of) for of, number in several]))
         counts.append(asked.runs_collected)
     await collector.close()
-    assert counts == [2, 5, 6, 7, *[7] * 20] and len(asked.sequences) == 3
+    assert counts == [2, 5, 6, 7, *[7] * 20]
+    assert len(asked.sequences) == 3
 
 
 async def test_the_judge_learns_that_a_container_is_gone(collector, judging):
@@ -218,4 +218,5 @@ async def test_reports_that_come_at_once_are_read_one_by_one(collector, monkeypa
     probes = [probe(f"c{n}", id="") for n in range(20)]
     await asyncio.gather(*(collector.absorb(each, report()) for each in probes))
     await collector.close()
-    assert all(each.up for each in probes) and most == 1
+    assert all(each.up for each in probes)
+    assert most == 1

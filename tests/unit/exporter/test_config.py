@@ -18,7 +18,7 @@ def read(folder, text):
 
 
 def test_the_documented_file_and_an_empty_one_are_the_defaults(tmp_path):
-    page = (Path(__file__).parents[3] / "docs" / "exporter.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "exporter.md").read_text()
     documented = page.partition("```yaml\n# exporter.yaml")[2].partition("```")[0].partition("\n")[2]
     assert replace(read(tmp_path, documented), probes=()) == read(tmp_path, "") == ExporterConfig()
     assert ExporterConfig().judge.policy() == LIVE
@@ -72,4 +72,6 @@ def test_a_mistake_is_one_line_with_the_place_and_the_fix(tmp_path, text, line):
     with pytest.raises(UsageError) as caught:
         read(tmp_path, text)
     message = str(caught.value)
-    assert message.startswith(f"{tmp_path}/exporter.yaml:") and line in message and "\n" not in message
+    assert message.startswith(f"{tmp_path}/exporter.yaml:")
+    assert line in message
+    assert "\n" not in message

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -25,9 +23,7 @@ from tests.unit.exporter.factories import have
 HERE = "a" * 64
 IMAGE = "sha256:" + "1" * 64
 COMPOSE = {"com.docker.compose.service": "resnet", "com.docker.compose.config-hash": "c0ffee"}
-TABLE = yaml.safe_load((Path(__file__).parents[2] / "golden/docker_listing.yaml").read_text("utf-8"))[
-    "listings"
-]
+TABLE = yaml.safe_load((Path(__file__).parents[2] / "golden/docker_listing.yaml").read_text())["listings"]
 
 
 def ours(labels):
@@ -115,7 +111,8 @@ def test_few_of_thousands_of_names_are_reported():
     """Whoever writes many names must not cost other containers time."""
     many = {f"{number}{'x' * 200}": "" for number in range(10_000)}
     [found] = containers([listed(service="x" * 999, **many)])
-    assert len(found.notes) == 8 and found.service == "x" * 256
+    assert len(found.notes) == 8
+    assert found.service == "x" * 256
     [found] = containers([listed(sevice="search", colour="red")])
     names = [note.partition(":")[0] for note in found.notes]
     assert names == ["label infercanary.colour", "label infercanary.sevice"]
@@ -152,7 +149,8 @@ def test_odd_entries_and_events_cost_no_other_container():
             [found] = source._list(client)
     assert (found.name, found.image_digest) == ("app-resnet-1", "sha256:1")
     entries = [line["entry"] for line in logs]
-    assert "nothing" in entries and sum("'Names': ['/odd']" in entry for entry in entries) > 1
+    assert "nothing" in entries
+    assert sum("'Names': ['/odd']" in entry for entry in entries) > 1
     assert len(entries) == len({*entries}), "each message is logged once"
     for line in (b"null", b"nothing", b'{"Actor": null}', b'{"Actor": 5}', b'{"timeNano": "now"}'):
         assert not source._take(line)

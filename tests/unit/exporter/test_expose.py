@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from itertools import accumulate
 from typing import Any
 
@@ -110,7 +108,8 @@ def test_containers_with_the_same_labels_share_what_is_written_once():
         return write(LATENCY.family({(canary,): HistogramValue(counts, 0.25)}), identity(key))
 
     first, second = written("resnet18", 1, A), written("resnet18", 2, B)
-    assert second.layout is first.layout and second.text != first.text
+    assert second.layout is first.layout
+    assert second.text != first.text
     assert written("other", 1, A).layout is not first.layout
 
 
@@ -150,7 +149,8 @@ def test_families_are_sent_in_parts_of_a_bounded_size_as_they_are_when_they_are_
         key, families = own(number, range(250 * number, 250 * number + 250))
         exposition.replace(key, [*families, write(wide, identity(key))])
     parts = [*exposition.families(in_openmetrics=True)]
-    assert 5 < len(parts) < 40 and max(map(len, parts)) <= 257 << 10
+    assert 5 < len(parts) < 40
+    assert max(map(len, parts)) <= 257 << 10
     exposition.replace(*own(7, range(1_750, 1_760)))
     exposition.replace(("hostile", "c8"), [])
     text = joined(exposition)

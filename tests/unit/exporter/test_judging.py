@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import time
 import tracemalloc
 
@@ -61,12 +59,14 @@ def test_more_memory_at_equal_latency(tmp_path):
     for first in range(0, 12, 4):
         found = judged.take(NEW, measured(4, first)).finding()
         states.append(found.measures[HOST_MEMORY].state)
-    assert states == ["settling", "regressed", "regressed"] and found.result.state not in CHANGED
+    assert states == ["settling", "regressed", "regressed"]
+    assert found.result.state not in CHANGED
     for number, policy, state in ((24, LIVE, "regressed"), (25, LIVE.but(smallest_effect=0.5), "equivalent")):
         judged = judged.again(store, policy).take(NEW, measured(1, number))
         found = judged.finding()
         [last] = [answer for answer in found.answers if answer.measure]
-        assert found.measures[HOST_MEMORY].state == last.state == state and last.measure == HOST_MEMORY
+        assert found.measures[HOST_MEMORY].state == last.state == state
+        assert last.measure == HOST_MEMORY
     judged.close()
 
 
@@ -87,7 +87,8 @@ def test_late_facts_of_a_new_start_count_at_its_next_run(judged):
     states = [judged.take(start, runs(1, n)).state() for n, start in enumerate((generation("b2"), NEW, NEW))]
     assert states == ["no_baseline", "settling", "settling"], "first it looks like a restart"
     result = judged.take(msgspec.structs.replace(NEW, outputs={"c": (1.0, 3.0)}), runs(1, 3)).finding().result
-    assert result.runs == 4 and result.causes.output_changed
+    assert result.runs == 4
+    assert result.causes.output_changed
 
 
 def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its_blocks(judged, monkeypatch):
@@ -121,7 +122,8 @@ def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_
     assert (found.result.state, found.result.rolled_back_image) == ("no_baseline", "2")
     assert [(past.rolled_back, past.sentence) for past in found.answers] == [(True, last.sentence)]
     found = judged.take(beside, upgraded[48:240]).finding()
-    assert found.result.state == "regressed" and [past.rolled_back for past in found.answers] == [False]
+    assert found.result.state == "regressed"
+    assert [past.rolled_back for past in found.answers] == [False]
 
 
 @pytest.mark.parametrize("image", ["", "other:1", "other:2"])
@@ -180,7 +182,8 @@ def test_a_full_queue_drops_the_oldest_reports_of_the_largest_container():
     reports = queue.ReportQueue(5 * few.size)
     for report in (few, *many):
         reports.put(report)
-    assert reports.waiting() == [few, *many[5:]] and reports.dropped == 50
+    assert reports.waiting() == [few, *many[5:]]
+    assert reports.dropped == 50
     reports.done([few, *many[4:7]])  # the first of these reports was dropped meanwhile
     assert reports.waiting() == many[7:]
     wide = msgspec.structs.replace(runs(1)[0], latencies=(0.1,) * 10_000)
@@ -238,7 +241,8 @@ def test_a_canary_that_cannot_be_judged_costs_no_other(judged, monkeypatch):
     while judged.judging._due:  # logging a traceback may take a turn
         judged.judging.turn()
         assert judged.judging.up
-    assert {*judged.judging.findings[S]} == {"c"} and judged.value("store_errors_total") == 1
+    assert {*judged.judging.findings[S]} == {"c"}
+    assert judged.value("store_errors_total") == 1
 
 
 def test_the_log_says_whom_a_regression_is_blamed_on_when_that_changes(judged):
@@ -253,10 +257,12 @@ def test_the_log_says_whom_a_regression_is_blamed_on_when_that_changes(judged):
 
     logged(OLD, 0, 192, 0.02, 0.001)
     blamed = logged(NEW, 0, 24, 0.04, 0.001)[-1]
-    assert blamed.startswith("regressed") and ": image" in blamed
+    assert blamed.startswith("regressed")
+    assert ": image" in blamed
     assert logged(NEW, 24, 24, 0.04, 0.001) == [], "nothing else is logged"
     [moved] = logged(NEW, 48, 144, 0.04, 0.002)
-    assert moved.startswith("regressed") and "host" in moved
+    assert moved.startswith("regressed")
+    assert "host" in moved
 
 
 def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_those_of_others(
@@ -279,7 +285,8 @@ def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_t
     for _ in range(3):
         judged.judging.turn()
     states = {service: found["c"].result.state for service, found in judged.judging.findings.items()}
-    assert states == {S: "regressed", other: "regressed"} and {*asked[:2]} == {S, other}
+    assert states == {S: "regressed", other: "regressed"}
+    assert {*asked[:2]} == {S, other}
 
 
 @pytest.mark.parametrize(
@@ -305,7 +312,8 @@ def test_findings_that_the_store_dropped_are_forgotten(judged, monkeypatch, cont
             store.thin(began + 86_400 * day)
         judging.turn()
     found = {s.name: {c: {*finding.drifts} for c, finding in f.items()} for s, f in judging.findings.items()}
-    assert found == left and {s.name for s in judging._services} == {*found}
+    assert found == left
+    assert {s.name for s in judging._services} == {*found}
     judged.take(start, runs(240, canary=canary)).judging.turn()
     assert {*judging.findings[start.key][canary].drifts} == {"b"}
     store.close()

@@ -1,7 +1,5 @@
 """Conversion of pods to containers with a probe. The pods were recorded in a real cluster (1.35)."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
@@ -22,7 +20,7 @@ from infercanary.exporter.discovery.kubernetes_pods import (
 from tests.unit.exporter.factories import have
 
 GOLDEN = Path(__file__).parents[2] / "golden/kubernetes"
-TABLE = yaml.safe_load(GOLDEN.with_name("kubernetes_pods.yaml").read_text("utf-8"))
+TABLE = yaml.safe_load(GOLDEN.with_name("kubernetes_pods.yaml").read_text())
 ENABLED = {"infercanary.io/enable": "true"}
 WATCHES = {**ENABLED, "infercanary.io/watches": "server"}
 RUNNING = {"running": {"startedAt": "2026-11-24T23:09:17Z"}}
@@ -141,7 +139,8 @@ def test_lists_and_changes():
         (raw("3", annotations={}), False, False, ""),
     ):
         assert known.take(change, gone=gone) == is_news
-        assert " ".join(names(known)) == after and {each.id for each in known} <= {"1", "7"}
+        assert " ".join(names(known)) == after
+        assert {each.id for each in known} <= {"1", "7"}
 
 
 def test_the_recorded_watch():

@@ -37,7 +37,8 @@ def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path):
     store.close()
     again, store = RestartPrior(), open_store(tmp_path / "judge.sqlite")
     for at, number in ((0.0, 0), (HOUR, 0), (2 * HOUR, 1), (9 * HOUR, 2)):
-        assert learning.at(store, at) == again.at(store, at) and again.at(store, at).number == number
+        assert learning.at(store, at) == again.at(store, at)
+        assert again.at(store, at).number == number
     assert again.at(store, None).sd < again.at(store, 2 * HOUR).sd / 2
     for now in (9 * HOUR, 11 * HOUR):
         again.learn(store, now, {})

@@ -59,9 +59,11 @@ def test_beside_probes_that_show_too_much_an_honest_one_shows_all(monkeypatch):
     shares.admitted({key: probe(key[-1]).container for key in keys}, ())
     first, honest = keys[0], keys[11]
     shown = {key: shares.fitting(key, many[:8] if key == honest else many, accounts[key]) for key in keys * 2}
-    assert shown[honest] == many[:8] and not accounts[honest].exceeded
+    assert shown[honest] == many[:8]
+    assert not accounts[honest].exceeded
     assert sum(map(len, shown.values())) <= 40_000 / 200, "a series counts as at least 200 bytes"
-    assert shown[first] == many[: len(shown[first])] and accounts[first].exceeded["shown_bytes"] == 2
+    assert shown[first] == many[: len(shown[first])]
+    assert accounts[first].exceeded["shown_bytes"] == 2
     for key in keys:
         shares.forget(key)
     alone = shares.fitting(("", "t", "0"), many, Account())
@@ -86,7 +88,8 @@ def test_containers_that_do_not_fit_are_counted_and_named_and_those_polled_alrea
     assert (line["refused"], line["polled"], line["log_level"]) == (["s/b"], 2, "warning")
     assert [point.value for point in family.points] == [1.0]
     del found[c]
-    assert [*shares.admitted(found, [a])] == [a, b] and not shares.refused
+    assert [*shares.admitted(found, [a])] == [a, b]
+    assert not shares.refused
 
 
 async def test_verdicts_count_in_what_a_probe_shows(monkeypatch):
@@ -101,8 +104,11 @@ async def test_verdicts_count_in_what_a_probe_shows(monkeypatch):
         await collector.absorb(asked, report(families=[reported]))
         collector.show(asked)
         shown.append(sum(each.text.count(b"\n") for each in (*asked.verdicts, *asked.lines)))
-    assert shown[0] == 100 and 200 < shown[1] <= 600 and shown[2] <= 600
-    assert asked.account.exceeded["shown_bytes"] and asked.lines == []
+    assert shown[0] == 100
+    assert 200 < shown[1] <= 600
+    assert shown[2] <= 600
+    assert asked.account.exceeded["shown_bytes"]
+    assert asked.lines == []
     await collector.close()
 
 
@@ -154,6 +160,7 @@ async def test_the_largest_probe_stays_within_its_reserved_memory():
     gc.collect()
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert len(asked.sequences) == 512 and len(asked.generations) == 2
+    assert len(asked.sequences) == 512
+    assert len(asked.generations) == 2
     await collector.close()
     assert PROBE_BYTES / 4 < held < PROBE_BYTES * 2 / 3, f"{held / 1024:.0f} KiB"

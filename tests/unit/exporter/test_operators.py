@@ -1,7 +1,5 @@
 """The live judge names operators: runs of a probe, sentence and metrics."""
 
-from __future__ import annotations
-
 import threading
 
 import msgspec
@@ -30,10 +28,12 @@ def test_a_regression_names_the_operator_when_its_profile_comes():
 
     take("1", 0.02, 192, 1)
     late = take("2", 0.04, 192, -1)
-    assert late.result.state == "regressed" and "conv2d" not in late.sentence
+    assert late.result.state == "regressed"
+    assert "conv2d" not in late.sentence
     found = take("2", 0.04, 2, 1)
     assert "conv2d 18 → 38 ms (100 % of the change)" in found.sentence
-    assert found.result.causes.operators is not None and found.result.causes.operators.state == "explained"
+    assert found.result.causes.operators is not None
+    assert found.result.causes.operators.state == "explained"
 
 
 def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed():
@@ -67,6 +67,7 @@ async def test_few_profiles_of_a_report_are_packed_and_outside_of_the_main_threa
         await collector.absorb(asked, report("boot", same))
         assert len(threads) == polls * (FIRST + KEPT), "repeated runs are not packed again"
     await collector.close()
-    assert threading.main_thread().name not in threads and asked.runs_collected == 1
+    assert threading.main_thread().name not in threads
+    assert asked.runs_collected == 1
     kept = asked.generations["boot"].profiles["c"]
     assert [one.taken_at for one in unpacked(kept)] == [0, 1, 96, 97, 98, 99]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -40,8 +38,10 @@ def test_a_holder_that_cannot_reach_the_store_publishes_for_ten_minutes_and_not_
     fleet, now = cast(Fleet, leases), 1000.0
     monkeypatch.setattr(ownership, "_clock", lambda: now)
     assert not owner.publishes(A)
-    assert owner.renew(fleet, {A}) == {A, PRIORS} and owner.renew(fleet, {A}) == set()
-    assert owner.publishes(A) and not owner.publishes(B)
+    assert owner.renew(fleet, {A}) == {A, PRIORS}
+    assert owner.renew(fleet, {A}) == set()
+    assert owner.publishes(A)
+    assert not owner.publishes(B)
     now = 1021.0
     assert not owner.publishes(A), "its lease has ended"
     leases.renewing = fail
@@ -62,4 +62,5 @@ def test_a_lease_that_is_given_back_while_it_is_renewed_stays_so():
     owner.renew(fleet, {A, B})
     leases.renewing = lambda: owner.renew(fleet, {B})
     owner.keep(fleet)
-    assert owner.held == {B, PRIORS} and not owner.publishes(A)
+    assert owner.held == {B, PRIORS}
+    assert not owner.publishes(A)

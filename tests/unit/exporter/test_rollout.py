@@ -120,7 +120,8 @@ def says(situation, running, silent=(), *, since="", **asked):
 
 def test_all_states_have_an_order():
     assert {*WORST_FIRST} == {*STATES, "unknown"}
-    assert WORST_FIRST[0] == "regressed" and {*WORST_FIRST[-2:]} == PROMOTES
+    assert WORST_FIRST[0] == "regressed"
+    assert {*WORST_FIRST[-2:]} == PROMOTES
 
 
 @pytest.mark.parametrize(
@@ -132,8 +133,10 @@ def test_a_rollout_that_is_under_way(situation, verdict, cause, image):
     given = says(situation, "a b x", image=image)
     assert (given.verdict, given.canary, given.canaries) == (verdict, "c", {"c": verdict})
     assert given.low < given.shift < given.high
-    assert given.sentence.startswith(verdict) and given.cause == cause
-    assert given.since is not None and given.since.timestamp() == 4 * HOUR
+    assert given.sentence.startswith(verdict)
+    assert given.cause == cause
+    assert given.since is not None
+    assert given.since.timestamp() == 4 * HOUR
     assert (given.baseline_image, given.candidate_image) == (f"{V1} ({'1' * 12})", f"{V2} ({'2' * 12})")
 
 
@@ -202,10 +205,13 @@ def test_races(race):
 def test_a_verdict_on_the_upgrade_before_neither_promotes_nor_aborts(situation, image, silent):
     """v2 was rolled out long ago. Now v3 is being rolled out, and its pods do not exist yet, or have not reported."""
     given = says(situation, "a2 b2", silent, image=image)
-    assert given.verdict == "unknown" and given.shift is None and V2 in given.sentence
+    assert given.verdict == "unknown"
+    assert given.shift is None
+    assert V2 in given.sentence
 
 
 def test_each_canary_has_its_verdict():
     given = says("two", "a b x")
-    assert given.canary == "d" and given.canaries == {"c": "equivalent", "d": "regressed"}
+    assert given.canary == "d"
+    assert given.canaries == {"c": "equivalent", "d": "regressed"}
     assert says("workers", "a b x w v").canaries["c"] == "regressed"

@@ -1,7 +1,5 @@
 """CPUs and GPUs shared by containers: from the probes' reports to the exposition."""
 
-from __future__ import annotations
-
 import asyncio
 from math import nan
 
@@ -221,7 +219,8 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host, clock):
 
     settled = probe_state._SETTLED_SECONDS
     host.follow("ab")
-    assert await neighbours(0) == "" and host.shows(SHARED_GPU) == {"a": 0}
+    assert await neighbours(0) == ""
+    assert host.shows(SHARED_GPU) == {"a": 0}
     assert await neighbours(settled) == NOBODY
     await host.says("b", *seen("3=GPU-a"))
     for metric in (SHARED_GPU, UNKNOWN_PROCESSES):

@@ -29,7 +29,8 @@ def test_a_corrupt_file_is_shown_until_it_is_removed(corrupt):
         corrupt.with_name(f"judge.sqlite.corrupt-{end}").touch()
     before = int(time.time())
     shown = after_a_turn(corrupt)
-    assert shown is not None and before <= shown <= time.time()
+    assert shown is not None
+    assert before <= shown <= time.time()
     assert after_a_turn(corrupt) == shown
     for file in corrupt.parent.glob("*.corrupt-*"):
         file.unlink()

@@ -14,7 +14,7 @@ from infercanary.judge.verdict import Trial
 from infercanary.pages.sentence import SENTENCE_BYTES, sentence
 from tests.results import upgraded
 
-TABLE = yaml.safe_load((Path(__file__).parents[2] / "golden/verdict_metrics.yaml").read_text("utf-8"))
+TABLE = yaml.safe_load((Path(__file__).parents[2] / "golden/verdict_metrics.yaml").read_text())
 STATE_SETS = ("verdict", "shift_cause")
 
 
@@ -53,11 +53,11 @@ def test_many_or_long_changes_and_operators_are_cut():
     ]
     result = upgraded(causes=Causes(changes=(*changes,), operators=Operators("explained", (*shifts,))))
     first, *others = shown("upgrade_component_info", result)
-    assert first == "libraries | …, libz.so.1 | …, libz.so.2" and others == [
-        f"{i} | 1 | 2" for i in range(19)
-    ]
+    assert first == "libraries | …, libz.so.1 | …, libz.so.2"
+    assert others == [f"{i} | 1 | 2" for i in range(19)]
     operators = shown("shift_operator_seconds", result)
-    assert len(operators) == MOST and all(len(labels.encode()) <= 127 for labels in operators)
+    assert len(operators) == MOST
+    assert all(len(labels.encode()) <= 127 for labels in operators)
 
 
 def shown_sentence(result):
@@ -76,7 +76,8 @@ def test_the_sentence_is_exported_in_the_judges_words_whatever_others_wrote():
     result = changed('a "quoted" \\ 5 %')
     assert shown_sentence(result) == sentence(result)
     text = shown_sentence(changed("line\nend\r\x00\u202e\ud800"))
-    assert text.isprintable() and "line\N{REPLACEMENT CHARACTER}end" in text
+    assert text.isprintable()
+    assert "line\N{REPLACEMENT CHARACTER}end" in text
 
 
 def test_the_exported_sentence_does_not_change_with_progress():
@@ -89,4 +90,5 @@ def test_the_exported_sentence_does_not_change_with_progress():
 def test_a_long_label_is_cut_between_two_characters(text):
     found = metrics.label_text(text)
     assert SENTENCE_BYTES - 4 <= len(found.encode()) <= SENTENCE_BYTES
-    assert text.startswith(found.removesuffix("…")) and found.endswith("…")
+    assert text.startswith(found.removesuffix("…"))
+    assert found.endswith("…")

@@ -71,13 +71,15 @@ def test_a_finding_is_sent_to_the_stacks_alertmanager_and_by_grafana_alone():
     [policy] = ON["policies"]
     services = load(ROOT / "docker-compose.yml")["services"]
     host, port = receiver["settings"]["url"].removeprefix("http://").split(":")
-    assert receiver["type"] == "prometheus-alertmanager" and host in services and port == "9093"
+    assert receiver["type"] == "prometheus-alertmanager"
+    assert host in services
+    assert port == "9093"
     assert set(services[host]["networks"]) & set(services["grafana"]["networks"])
     assert not receiver.get("disableResolveMessage")
     assert policy["receiver"] == point["name"]
     # Alertmanager resolves an alert that is not sent again within five minutes, and would notify again later.
     assert policy["repeat_interval"] == policy["group_interval"] == "1m"
-    assert "resolve_timeout" not in (ROOT / "prometheus/alertmanager.yml").read_text(encoding="utf-8")
+    assert "resolve_timeout" not in (ROOT / "prometheus/alertmanager.yml").read_text()
 
     mount = "./prometheus/alertmanagers/${GRAFANA_ALERTS:-off}:/etc/prometheus/alertmanagers:ro"
     assert mount in services["prometheus"]["volumes"]
@@ -190,7 +192,8 @@ def test_provisioning_is_what_the_dashboards_ask_for():
 def test_the_service_has_no_password_and_listens_here_alone():
     """tests/stack/test_compose.py tests the rules for all services."""
     service = load(ROOT / "docker-compose.yml")["services"]["grafana"]
-    assert service["ports"] == ["127.0.0.1:3000:3000"] and service["user"] == "472:0"
+    assert service["ports"] == ["127.0.0.1:3000:3000"]
+    assert service["user"] == "472:0"
     assert service["environment"]["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
     assert not [key for key in service["environment"] if "PASSWORD" in key]
     assert all(volume.endswith(":ro") for volume in service["volumes"] if volume.startswith("./"))

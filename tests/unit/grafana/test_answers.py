@@ -88,6 +88,6 @@ def test_answer(place, by, series, expected, tmp_path):
     inputs = [{"series": name, "values": values} for name, values in SERIES[series].items()]
     test = {"interval": "1m", "input_series": inputs, "promql_expr_test": [query]}
     file = tmp_path / "test.yml"
-    file.write_text(yaml.safe_dump({"tests": [test]}), encoding="utf-8")
+    file.write_text(yaml.safe_dump({"tests": [test]}))
     done = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,8 +4,6 @@ https://github.com/grafana/dashboard-linter/blob/main/docs/index.md; grafana/REA
 that are checked in another form.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -47,7 +45,7 @@ PROMETHEUS_OWN = re.compile("(up|ALERTS|ALERTS_FOR_STATE)$|process_|prometheus_|
 @for_each(generate.files().items(), lambda file: str(file[0].relative_to(ROOT)))
 def test_generated_files_are_current(file):
     path, text = file
-    assert path.read_text(encoding="utf-8") == text, "this file is stale: run `make dashboards`"
+    assert path.read_text() == text, "this file is stale: run `make dashboards`"
 
 
 def test_nothing_else_is_there():
@@ -127,7 +125,8 @@ def _read(query):
 def test_the_board_of_the_fleet_reads_what_is_recorded():
     """A Mimir or Thanos for several clusters has only recorded series."""
     read = {name for query in QUERIES if query.dashboard == "fleet" for name in _read(query)}
-    assert read - RECORDS.keys() == FLEETS_OWN and len(read) > 10
+    assert read - RECORDS.keys() == FLEETS_OWN
+    assert len(read) > 10
 
 
 @every_query
@@ -248,12 +247,10 @@ def test_the_dashboard_itself(board):
     assert board["schemaVersion"] >= 40
     assert not board.get("id"), "an id belongs to one Grafana only"
     [link] = board["links"]
-    assert (
-        link["includeVars"]
-        and link["keepTime"]
-        and link["asDropdown"]
-        and link["tags"] == board["tags"] == ["infercanary"]
-    )
+    assert link["includeVars"]
+    assert link["keepTime"]
+    assert link["asDropdown"]
+    assert link["tags"] == board["tags"] == ["infercanary"]
 
 
 def test_addresses_stay():
@@ -261,7 +258,7 @@ def test_addresses_stay():
     assert {name: board["uid"] for name, board in BOARDS.items()} == {
         name: f"infercanary-{name}" for name in ("fleet", "service", "host", "self")
     }
-    rules = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "prometheus/rules").glob("*.y*ml"))
+    rules = "".join(path.read_text() for path in (ROOT / "prometheus/rules").glob("*.y*ml"))
     for uid, parameters in re.findall(r"/d/([\w-]+)\??([^'\"\s]*)", rules):
         [board] = [board for board in BOARDS.values() if board["uid"] == uid]
         names = {variable["name"] for variable in board["templating"]["list"]}
@@ -295,7 +292,8 @@ def test_places(board):
     cells: Counter[tuple[int, int]] = Counter()
     for at in (item["gridPos"] for item in items):
         x, y, w, h = (at[key] for key in "xywh")
-        assert x + w <= 24 and heights.setdefault(y, h) == h
+        assert x + w <= 24
+        assert heights.setdefault(y, h) == h
         cells.update(product(range(x, x + w), range(y, y + h)))
     assert {*cells.values()} == {1}, "panels overlap"
 
@@ -306,7 +304,8 @@ def test_upgrades_are_marked(board):
     assert [*marks] == (["Upgrades"] if board["uid"] != "infercanary-self" else [])
     for mark in marks.values():
         assert "infercanary_upgrade_timestamp_seconds" in mark["target"]["expr"]
-        assert mark["enable"] and mark["useValueForTime"]
+        assert mark["enable"]
+        assert mark["useValueForTime"]
 
 
 @every_board
@@ -381,7 +380,7 @@ def test_the_first_board_to_open_asks_little():
 
 
 def test_the_rule_counts_verdicts_as_the_boards_do():
-    groups = yaml.safe_load((ROOT / "prometheus/rules/recording.yml").read_text(encoding="utf-8"))["groups"]
+    groups = yaml.safe_load((ROOT / "prometheus/rules/recording.yml").read_text())["groups"]
     name = "instance_service_canary:infercanary_verdict:number"
     [rule] = [rule for group in groups for rule in group["rules"] if rule["record"] == name]
     numbers = {verdict: int(n) for verdict, n in re.findall(r'verdict="(\w+)"\} \* (\d)', rule["expr"])}
@@ -399,7 +398,7 @@ def test_prometheus_reads_every_query(tmp_path):
     for rule in rules:
         rule["record"] = rule["record"].replace("q:", "query:number_")
     file = tmp_path / "queries.yml"
-    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}), encoding="utf-8")
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
     done = subprocess.run([promtool, "check", "rules", file], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert f"{len(QUERIES)} rules found" in done.stdout

@@ -32,11 +32,11 @@ def test_no_query_reads_raw_buckets_that_are_recorded(query):
 
 
 def test_the_versions_that_are_checked_are_that_of_the_stack_and_those_that_the_readme_names():
-    packages = json.loads((ROOT / "grafana/check/package.json").read_text(encoding="utf-8"))["dependencies"]
+    packages = json.loads((ROOT / "grafana/check/package.json").read_text())["dependencies"]
     versions = {name: packages[f"grafana-data-{name}"].rpartition("@")[2] for name in node.VERSIONS}
-    stack = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    stack = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     assert stack["services"]["grafana"]["image"] == f"grafana/grafana:{versions['compose']}"
-    readme = (ROOT / "grafana/README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "grafana/README.md").read_text()
     assert all(
         f"**{version}**" in readme or f"**Grafana {version}**" in readme for version in versions.values()
     )

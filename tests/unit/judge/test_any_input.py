@@ -205,7 +205,8 @@ thorough = settings(
 def test_a_verdict(data, seed, kind):
     own, others = data.draw(starts(seed, kind)), data.draw(siblings(seed, kind))
     found = Judge().verdict(own, others, "c")
-    assert found.state in STATES and 0 < len(sentence(found).encode()) <= SENTENCE_BYTES
+    assert found.state in STATES
+    assert 0 < len(sentence(found).encode()) <= SENTENCE_BYTES
     assert progress(found) is not None
     assert (found.looks.last == 0) == (found.shift is None)
     is_sound(found)
@@ -233,7 +234,8 @@ def test_verdicts_on_measures(data, seed, kind):
     before, after = ([s for s in own if s.generation.image_id in image] for image in ("A", "B"))
     for verdicts in (Measures().judge(own, others), Measures(FILES).compare(before, after)):
         for name, found in verdicts.items():
-            assert found.state in STATES and measure_words(name, found)
+            assert found.state in STATES
+            assert measure_words(name, found)
             is_sound(found)
 
 
@@ -241,5 +243,4 @@ def test_verdicts_on_measures(data, seed, kind):
 @given(st.data(), seeds, kinds)
 def test_a_drift(data, seed, kind):
     own = data.draw(starts(seed, kind, containers=1, images="A", most=60))
-    found = detect(own, data.draw(siblings(seed, kind)), "c", restarts_of(own))
-    is_sound(found)
+    is_sound(detect(own, data.draw(siblings(seed, kind)), "c", restarts_of(own)))

@@ -180,7 +180,8 @@ def test_verdicts_with_staying_replicas(starts, siblings, expected):
     assert cause in ("", found.causes.cause), found.causes
     if shift:
         assert found.shift == pytest.approx(float(shift) / 100, abs=0.02)
-        assert found.low is not None and found.low > float(low) / 100
+        assert found.low is not None
+        assert found.low > float(low) / 100
     assert found.looks.needs_starts or found.state != "unconfirmed"
 
 
@@ -188,13 +189,13 @@ def test_the_shift_of_staying_replicas_is_shown():
     for stay, host in ((1, 0.1), (2, -0.1)):
         found = judge([*earlier(stay + 1, host=host), new("r0", host=host)], [], "c")
         assert (found.concurrent, found.concurrent_shift) == (stay, pytest.approx(host, abs=0.01))
-    stays = [slowed(s, 1.5, until=UPGRADE) for s in old(2)]
-    found = judge([*stays, new(slower=0.5)], [], "c")
+    found = judge([*[slowed(s, 1.5, until=UPGRADE) for s in old(2)], new(slower=0.5)], [], "c")
     assert (found.baseline, found.current) == (pytest.approx(0.02, rel=0.02), pytest.approx(0.03, rel=0.02))
     (pair,) = pairs(old(2, runs=260), [new(), *(new(f"m{i}", after=2000.0) for i in range(2))])
     assert pair.meanwhile is None, "less than half of the new starts are beside them"
     (pair,) = pairs(old(2, runs=240), [new(f"n{i}", 24, float(i)) for i in range(17)])
-    assert pair.meanwhile is not None and len(pair.meanwhile.after) == 16
+    assert pair.meanwhile is not None
+    assert len(pair.meanwhile.after) == 16
 
 
 @pytest.mark.parametrize("stay", [2, 4])
@@ -206,7 +207,8 @@ def test_by_what_those_that_stay_differ_is_not_smaller_for_many_restarts(stay, m
     ran, was, now = ([Series.of(points) for points in side] for side in (during, before, after))
     same = Replica(ran, now, [*zip(was, ran, strict=True)], is_same_period=True)
     found = Pooling().pooled([same], Restarts(0.005, 60.0))
-    assert found is not None and abs(found.log) < 2.6 * found.restart_se + 0.005
+    assert found is not None
+    assert abs(found.log) < 2.6 * found.restart_se + 0.005
     assert SequentialTest(LIVE.decide).assess(found).verdict not in CHANGED
 
 
@@ -252,7 +254,8 @@ def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it():
     # The replicas run beside 70 %, 100 % and 80 % of the new start's runs. Three quarters are enough for a baseline.
     stays = [made(name, 8000.0, runs) for name, runs in (("r0", 227), ("r1", 240), ("r2", 231))]
     (pair,) = pairs(stays, [new(runs=96)])
-    assert pair.meanwhile is not None and len(pair.meanwhile.after[0].samples) == 42
+    assert pair.meanwhile is not None
+    assert len(pair.meanwhile.after[0].samples) == 42
     assert [s.generation.container for s in pair.meanwhile.before] == ["r1", "r2"]
     (few,) = pairs(old(1), [new(runs=5)])
     assert few.concurrent and few.meanwhile is None, "five runs on the old image are too few for a baseline"
@@ -268,7 +271,8 @@ def test_the_picture_of_the_same_minutes_has_the_same_minutes():
 def test_memory_is_compared_with_nobodys_same_minutes():
     assert LIVE.for_measures(loads=True).pool.concurrent_starts == LIVE.pool.concurrent_starts
     (pair,) = Alignment(LIVE.for_measures().pool).pairs(old(2, 9000.0, 200), [new()])
-    assert not pair.concurrent and pair.meanwhile is None
+    assert not pair.concurrent
+    assert pair.meanwhile is None
 
 
 def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself():
@@ -279,14 +283,17 @@ def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself():
     (whole,) = pairs(stays, several)
     assert whole.meanwhile is not None
     (ran,) = whole.meanwhile.before
-    assert ran.times.size == 80 and not ((ran.times > UPGRADE + 500) & (ran.times < UPGRADE + 2000)).any()
+    assert ran.times.size == 80
+    assert not ((ran.times > UPGRADE + 500) & (ran.times < UPGRADE + 2000)).any()
 
 
 def test_the_judge_waits_for_runs_of_the_same_minutes():
     """At first a new start may run more often than the others, and then they have no runs of the same period."""
     stays, quick = [made("r0", 9000.0, 60), made("r1", 9000.0, 200)], new("r0", 200, every=2.0)
     looks = {runs: pairs(stays, [quick.first(runs)]) for runs in LIVE.decide.looks}
-    assert not looks[5] and not looks[12] and len(looks[24]) == 1
+    assert not looks[5]
+    assert not looks[12]
+    assert len(looks[24]) == 1
     (beside,) = looks[24][0].concurrent
     assert [s.started_at - UPGRADE for s in beside.during.samples] == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert beside.before.samples[-1].started_at == UPGRADE - 10
@@ -320,7 +327,8 @@ def test_comparison_with_16_of_a_hundred_staying_replicas():
         "the replicas with most runs"
     )
     (renamed,) = pairs(stays, [new(runs=60)])
-    assert len(renamed.concurrent) == LIVE.pool.concurrent_starts == 16 and len(renamed.before) == 100
+    assert len(renamed.concurrent) == LIVE.pool.concurrent_starts == 16
+    assert len(renamed.before) == 100
     assert max(s.samples[-1].started_at for s in renamed.before) < UPGRADE, (
         "a baseline has no runs after the upgrade"
     )
@@ -337,4 +345,5 @@ def test_replicas_that_started_after_the_upgrade_take_the_place_of_none_that_was
         for policy in (LIVE, LIVE.but(concurrent_starts=1000))
     )
     assert cut.concurrent == whole.concurrent == 8
-    assert cut.state == whole.state not in CHANGED and cut.shift == whole.shift
+    assert cut.state == whole.state not in CHANGED
+    assert cut.shift == whole.shift

@@ -57,7 +57,8 @@ def test_twice_as_slow_is_called_although_others_crowded_the_baseline(threads, k
     new = [(m, w if i % known == 0 else None) for i, (m, w) in enumerate(runs_of(90, 48))]
     # A start that ended before its first run changes nothing.
     found = judge(start("old", 0, BASELINE, threads), start("new", 1, []), start("new", 2, new, threads))
-    assert found.is_unwaited == is_unwaited and (found.state == "regressed") == is_unwaited
+    assert found.is_unwaited == is_unwaited
+    assert (found.state == "regressed") == is_unwaited
     if is_unwaited:
         assert found.shift == pytest.approx(1.0, abs=0.15)
         assert "scheduling" not in found.causes.bottlenecks, "CPU wait is subtracted on both sides"
@@ -81,14 +82,16 @@ def test_waiting_that_is_not_what_makes_the_runs_scatter_stays_in(seed):
     old = runs_of(44, 60, 12, seed, noise=0.09)
     new = runs_of(44 * 1.3, 8, 12, seed + 99, noise=0.09)
     found = judge(start("old", 0, old), start("new", 1, new))
-    assert found.state in ("inconclusive", "unconfirmed") and not found.is_unwaited
+    assert found.state in ("inconclusive", "unconfirmed")
+    assert not found.is_unwaited
 
 
 @pytest.mark.parametrize("few", [5, 9])
 def test_a_short_start_is_not_called_alone_if_the_waiting_of_a_longer_one_is_unknown(few):
     longer = start("new", 1, [(median, None) for median, _ in BASELINE[:60]])
     found = judge(start("old", 0, BASELINE), longer, start("new", 2, runs_of(90, few)))
-    assert found.state == "inconclusive" and not found.is_unwaited
+    assert found.state == "inconclusive"
+    assert not found.is_unwaited
 
 
 def quiet(number, threads="1"):
@@ -108,7 +111,8 @@ def test_a_contended_start_teaches_no_restart_variance(threads, earlier, runs):
     slow, same = (start("new", earlier + 1, runs_of(44 * by, runs, 1.0, 7), threads) for by in (1.62, 1.0))
     found = judge(*old, slow)
     assert found.state == "regressed" and found.shift == pytest.approx(0.62, abs=0.02), found.causes
-    assert found.contended == 1 and found.restart.sd < 0.02
+    assert found.contended == 1
+    assert found.restart.sd < 0.02
     assert judge(*old, same).state in ("equivalent", "inconclusive")
     if earlier > 1:
         taught = taught_by(old, LIVE.pool)
@@ -120,15 +124,19 @@ def test_a_contended_start_teaches_no_restart_variance(threads, earlier, runs):
 def test_a_contended_start_is_compared_with_those_that_were_as_much():
     old = quiet(0, "4"), contended(1, "4")
     alike = judge(*old, contended(2, "4").reporting(image_id="new"))
-    assert alike.contended == 1 and alike.shift == pytest.approx(0.0, abs=0.02)
+    assert alike.contended == 1
+    assert alike.shift == pytest.approx(0.0, abs=0.02)
     # Without a baseline start of similar contention, no start is excluded: a neighbour that comes and goes is not a
     # change of the image.
     for seed in range(5):
         found = judge(*old, start("new", 2, runs_of(44, 48, seed=seed, share=2.0), "4"))
-        assert found.contended == 0 and found.state == "inconclusive"
+        assert found.contended == 0
+        assert found.state == "inconclusive"
     # With one thread, the CPU wait of each run is known.
     found = judge(quiet(0), contended(1), start("new", 2, runs_of(71, 48, seed=5, share=2.0)))
-    assert found.state == "regressed" and found.is_unwaited and found.shift == pytest.approx(0.61, abs=0.05)
+    assert found.state == "regressed"
+    assert found.is_unwaited
+    assert found.shift == pytest.approx(0.61, abs=0.05)
 
 
 def test_a_start_stays_where_no_other_is_there_or_nothing_is_known_of_its_waiting():
@@ -136,7 +144,8 @@ def test_a_start_stays_where_no_other_is_there_or_nothing_is_known_of_its_waitin
     assert judge(contended(0), new).contended == 0
     unknown = start("old", 1, [(s.median * 1e3, None) for s in contended(1).samples if s.median])
     found = judge(quiet(0), unknown, new)
-    assert found.contended == 0 and found.state == "inconclusive"
+    assert found.contended == 0
+    assert found.state == "inconclusive"
 
 
 @pytest.mark.parametrize("few", [0, 1, 7])

@@ -94,7 +94,9 @@ def test_a_drift_is_found_with_its_onset(line):
         assert found.shift == (None if shift == "None" else 0)
     else:
         assert found.shift == pytest.approx(float(shift), abs=0.016)
-        assert found.onset is not None and found.host is not None and abs(found.host.shift) < 0.01
+        assert found.onset is not None
+        assert found.host is not None
+        assert abs(found.host.shift) < 0.01
         assert not onset or found.onset / DAY == pytest.approx(float(onset[0]), abs=0.2)
 
 
@@ -136,7 +138,8 @@ def test_drift_of_controls_or_of_two_siblings_is_the_hosts():
         start(4, hot, controls={}, seed=n, service=name) for n, name in enumerate(("s", "x", "y"))
     )
     for found in (seen(start(4, hot, hot)), seen(blind, siblings=(one, other))):
-        assert found.host is not None and found.host.shift == pytest.approx(0.1, abs=0.01)
+        assert found.host is not None
+        assert found.host.shift == pytest.approx(0.1, abs=0.01)
     assert seen(blind, siblings=(one,)).host is None
 
 
@@ -176,8 +179,10 @@ def test_a_drifts_operators_are_those_that_grew_since_the_first_day():
         return seen(slowed.reporting(profiles={"c": profiles})).operators
 
     operators = found(*before, *after)
-    assert operators is not None and operators.state == "explained"
+    assert operators is not None
+    assert operators.state == "explained"
     (grown,) = operators.shifts
     assert (grown.operator, grown.change) == ("aten::conv2d", "grew")
     assert (grown.before, grown.after) == pytest.approx((0.018, 0.024))
-    assert found(*before) is None and found(*after) is None
+    assert found(*before) is None
+    assert found(*after) is None

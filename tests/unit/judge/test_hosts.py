@@ -55,17 +55,20 @@ def test_a_rollout_is_judged_within_each_class(old, new, shift, hosts):
     found = judge([*starts("one", 0, old), *starts("two", 1000, new)], [], "c")
     assert found.causes.cold_start == {}
     if shift is None:
-        assert found.state == "no_baseline" and found.hosts
+        assert found.state == "no_baseline"
+        assert found.hosts
     else:
         assert found.shift == pytest.approx(shift, rel=0.05, abs=0.02)
-        assert (found.state == "regressed") == (shift > 0) and found.hosts == hosts
+        assert (found.state == "regressed") == (shift > 0)
+        assert found.hosts == hosts
 
 
 def test_one_host_is_not_split_by_what_it_is_made_of():
     found = judge(
         [*starts("one", 0, TWO, hosts=False), *starts("two", 1000, "EPYC:10", hosts=False)], [], "c"
     )
-    assert found.state not in ("no_baseline", "settling") and found.hosts == 0
+    assert found.state not in ("no_baseline", "settling")
+    assert found.hosts == 0
 
 
 @pytest.mark.parametrize(

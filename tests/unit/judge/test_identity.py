@@ -198,7 +198,8 @@ def test_an_image_that_somebody_names(image, asked, named):
 
 def test_images_have_names_that_differ():
     names = [image_name(start(f"a:{image}").generation) for image in ("~1", "~2", "app:1@r12345678901234")]
-    assert names[0] != names[1] and names[0].startswith("environment ")
+    assert names[0] != names[1]
+    assert names[0].startswith("environment ")
     assert names[2] == "app:1 (123456789012)"
 
 
@@ -221,7 +222,8 @@ def test_images_have_names_that_differ():
 )  # fmt: skip
 def test_a_verdict_says_what_was_exchanged(text, state, changed, doubts):
     found = judge(history(text, 0.030), [], "c")
-    assert state in (None, found.state) and (found.changed, found.doubts) == (changed, doubts)
+    assert state in (None, found.state)
+    assert (found.changed, found.doubts) == (changed, doubts)
     assert found.settings_changed_at == (2 * HOUR if "a:two/m/s2" in text else None)
 
 
@@ -236,7 +238,9 @@ def test_last_bits_are_one_model_however_many_trainings_and_kinds_of_cpu_there_w
 
 def test_only_weights_that_are_new_at_each_start_lack_a_seed():
     starts = history("|".join(f"a:one/weights-{n}.l//{n}.5" for n in range(4)))
-    assert redrawn(starts) == 4 and not redrawn(starts[:3]) and not redrawn([*starts, starts[0]])
+    assert redrawn(starts) == 4
+    assert not redrawn(starts[:3])
+    assert not redrawn([*starts, starts[0]])
 
 
 def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_settings():
@@ -244,7 +248,8 @@ def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_
     starts = [start(text, HOUR * n, 0.02 * (n + 1)) for n, text in enumerate(texts)]
     same = [start(texts[0], HOUR * n) for n in range(3)]
     assert restarts_of(starts).df == LIVE.pool.restart_df < restarts_of(same).df
-    assert trials(starts) == {} and len(trials(same)) == 2
+    assert trials(starts) == {}
+    assert len(trials(same)) == 2
     assert trials([*same[:1], start("a:one/1/s1*23", HOUR)]) == {}, (
         "a trial of few runs is not worth its cost"
     )
@@ -264,7 +269,8 @@ def test_a_quota_that_was_halved_is_no_upgrade_and_a_drift_names_it():
 
     starts = [limited(0.0, "4", "one", 720, 0.02), limited(30 * HOUR, "2", "one", 300, 0.04)]
     found = judge_canary("c", None, starts, [], LIVE)
-    assert found.result.state == "no_baseline" and found.result.upgraded_at is None
+    assert found.result.state == "no_baseline"
+    assert found.result.upgraded_at is None
     drift = found.drifts["a"]
     assert drift.shift == pytest.approx(1.0, abs=0.05)
     changes = Change("cpu_quota", "4", "2"), Change("env_OMP_NUM_THREADS", "4", "2")

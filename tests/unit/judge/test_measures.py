@@ -77,9 +77,11 @@ def test_memory_at_equal_latency(earlier, new, states):
     starts = memory([1.0] * earlier, new)
     assert judge(starts, [], "c").state not in CHANGED
     for found in (only(judge_measures(starts)), only(compare_measures(starts[:-1], starts[-1:]))):
-        assert found.state in states and found.shift == pytest.approx(new - 1, abs=1e-9)
+        assert found.state in states
+        assert found.shift == pytest.approx(new - 1, abs=1e-9)
         assert (found.before, found.after) == (pytest.approx(512 * MIB), pytest.approx(new * 512 * MIB))
-        assert found.low is not None and found.high is not None
+        assert found.low is not None
+        assert found.high is not None
         assert found.low < new - 1.003 < new - 0.997 < found.high
 
 
@@ -107,8 +109,11 @@ def test_less_throughput_at_one_load_only(controls, tags, state):
         states = {name: verdict.state for name, verdict in found.items() if verdict.state in CHANGED}
         assert states == ({AT_8: "regressed"} if state == "regressed" else {})
         one = found[AT_8]
-        assert one.state == state and one.shift == pytest.approx(-0.2, abs=0.02)
-        assert one.low is not None and one.high is not None and -0.3 < one.low < -0.2 < one.high < -0.05
+        assert one.state == state
+        assert one.shift == pytest.approx(-0.2, abs=0.02)
+        assert one.low is not None
+        assert one.high is not None
+        assert -0.3 < one.low < -0.2 < one.high < -0.05
         assert one.before == pytest.approx(900, rel=0.02)
 
 
@@ -251,7 +256,9 @@ def test_a_users_numbers_hold_for_the_spread():
     usual, bold = (
         Measures(policy).judge(shaken(1.0))[SPREAD.name] for policy in (LIVE, LIVE.but(false_calls=0.05))
     )
-    assert usual.low is not None and bold.low is not None and usual.low < bold.low < 0.0
+    assert usual.low is not None
+    assert bold.low is not None
+    assert usual.low < bold.low < 0.0
     assert bold.state == "inconclusive"
 
 

@@ -19,9 +19,12 @@ def of(revision="", source="", version=""):
 
 def test_labels_are_words():
     found = of(NEW, HERE, "1.5")
-    assert found == Origin(NEW, HERE, "1.5") and found.words == "1.5, 9f8e7d6c5b4a"
-    assert Origin.of({"maintainer": "me"}) == NOWHERE and NOWHERE.words == ""
-    assert of("x" * 500).revision == "x" * 64 and of("a\x1b[2J\u202eb").revision == "a?[2J?b"
+    assert found == Origin(NEW, HERE, "1.5")
+    assert found.words == "1.5, 9f8e7d6c5b4a"
+    assert Origin.of({"maintainer": "me"}) == NOWHERE
+    assert NOWHERE.words == ""
+    assert of("x" * 500).revision == "x" * 64
+    assert of("a\x1b[2J\u202eb").revision == "a?[2J?b"
     assert start().generation.image_key == start().reporting(origin=found).generation.image_key, (
         "labels must not affect the identity"
     )
@@ -63,7 +66,8 @@ def test_commits_are_linked_where_the_host_is_known_to_compare_them(source, addr
 
 @pytest.mark.parametrize("before", [of(OLD, THERE), of("", HERE), of("main", HERE), of(NEW, HERE), NOWHERE])
 def test_without_two_commits_of_one_source_the_link_is_the_source(before):
-    assert link(before, of(NEW, HERE)) == HERE and link(before, NOWHERE) == ""
+    assert link(before, of(NEW, HERE)) == HERE
+    assert link(before, NOWHERE) == ""
 
 
 @pytest.mark.parametrize(
@@ -88,5 +92,6 @@ def test_unchanged_labels_are_left_out(before, after, words):
 def test_whatever_the_labels_hold_it_is_short_and_printable(revision, source, version):
     found = of(revision, source, version)
     words, address = changed(NOWHERE, found), link(found, found)
-    assert words.isprintable() and len(words) < 200
+    assert words.isprintable()
+    assert len(words) < 200
     assert address == "" or (address.startswith(("http://", "https://")) and len(address) <= 200)

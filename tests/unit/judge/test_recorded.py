@@ -42,13 +42,17 @@ def test_a_neighbours_noise_hid_a_slow_model():
     stack = recorded.starts("neighbour_gone")
     *before, last = stack["classify"]
     found = judge([*before, last.first(28)], stack["moderate"])
-    assert found.state == "inconclusive" and not found.is_unwaited
+    assert found.state == "inconclusive"
+    assert not found.is_unwaited
     since = {name: [*map(as_reported_since, starts)] for name, starts in stack.items()}
     *before, last = since["classify"]
     for runs in (5, 12, 28):
         found = judge([*before, last.first(runs)], since["moderate"])
-        assert found.state == "regressed" and found.is_unwaited and found.causes.cause == "image"
-        assert found.low is not None and found.high is not None
+        assert found.state == "regressed"
+        assert found.is_unwaited
+        assert found.causes.cause == "image"
+        assert found.low is not None
+        assert found.high is not None
         assert 0.3 < found.low < 1.0 < found.high, "the forward pass is run twice"
 
 
@@ -60,17 +64,22 @@ def test_a_start_beside_five_others_is_no_slow_start(service):
     rebuilt = [
         s for s in stack[service] if s.generation.started_at < until and "slow" not in s.generation.image
     ]
-    assert len(rebuilt) == 2 and judge(rebuilt).causes.cold_start == {}
+    assert len(rebuilt) == 2
+    assert judge(rebuilt).causes.cold_start == {}
 
 
 def test_a_second_rollout_is_called_and_its_size_is_known():
     starts = recorded.starts("second_rollout")
     found = judge(starts["classify"], starts["moderate"])
-    assert found.state == "regressed" and found.low is not None and found.low > 0.25
+    assert found.state == "regressed"
+    assert found.low is not None
+    assert found.low > 0.25
     assert found.shift == pytest.approx(107 / 45.5 - 1, abs=0.2)
-    assert found.upgraded_at is not None and found.newest_at is not None
+    assert found.upgraded_at is not None
+    assert found.newest_at is not None
     assert found.newest_at - found.upgraded_at == pytest.approx(1170, abs=5)
-    assert found.changed == "image" and found.candidate_image.startswith("infercanary-example:slow")
+    assert found.changed == "image"
+    assert found.candidate_image.startswith("infercanary-example:slow")
 
 
 @pytest.mark.parametrize(("stack", "calls"), [("neighbour_gone", 20), ("second_rollout", 10)])
@@ -89,5 +98,7 @@ def test_neither_a_call_nor_its_cause_flips(stack, calls):
     named = [
         each.causes.cause for each in found if each.state == "regressed" and each.causes.cause != "unknown"
     ]
-    assert states.count("regressed") >= calls and {"improved", "equivalent"}.isdisjoint(states)
-    assert [pair for pair in pairwise(named) if pair[0] != pair[1]] == [] and {*named} <= {"image"}
+    assert states.count("regressed") >= calls
+    assert {"improved", "equivalent"}.isdisjoint(states)
+    assert [pair for pair in pairwise(named) if pair[0] != pair[1]] == []
+    assert {*named} <= {"image"}

@@ -64,7 +64,8 @@ def test_restart_variance_is_learned_with_the_prior_and_without():
     assert restarts_of(apart, wide).sd > 2 * restarts_of(apart).sd
     for pool in (LIVE.pool, wide):
         taught = taught_by(apart, pool)
-        assert taught is not None and taught.df == pytest.approx(4)
+        assert taught is not None
+        assert taught.df == pytest.approx(4)
         assert taught.sd == pytest.approx(np.std(levels, ddof=1), rel=0.05)
     assert taught_by(alike[:1], LIVE.pool) is None
 
@@ -121,7 +122,9 @@ def test_one_service_in_ten_that_lies_changes_little(lie, honest, liars, most):
 def test_a_verdict_names_its_prior_and_depends_on_it():
     upgraded = [start("a:0"), start("a:3600/two", 1.12)]
     assumed = judge(upgraded, [], "c")
-    assert assumed.state == "unconfirmed" and assumed.restart.df == LIVE.pool.restart_df
+    assert assumed.state == "unconfirmed"
+    assert assumed.restart.df == LIVE.pool.restart_df
     narrow = Judge(LIVE.but(**Prior(number=7, sd=0.003).changes)).verdict(upgraded, [], "c")
-    assert narrow.state == "regressed" and narrow.restart == (0.003, LIVE.pool.restart_df)
+    assert narrow.state == "regressed"
+    assert narrow.restart == (0.003, LIVE.pool.restart_df)
     assert LIVE.but(**Prior().changes) == LIVE

@@ -1,7 +1,5 @@
 """Verdict and cause of an upgrade with simulated runs: a table, and cases that need more than a row."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any
@@ -212,10 +210,13 @@ def test_the_size_of_a_change_and_what_came_with_it():
 
     starts = [*(made("old", HOUR * n, 0.02, "2.7.0") for n in range(4)), made("new", NEW, 0.0224, "2.13.0")]
     found = judge(starts, [], "c")
-    assert found.shift == pytest.approx(0.12, abs=0.01) and [*found.causes.phases] == ["compute"]
+    assert found.shift == pytest.approx(0.12, abs=0.01)
+    assert [*found.causes.phases] == ["compute"]
     assert (found.baseline, found.current) == (pytest.approx(0.02, rel=0.01), pytest.approx(0.0224, rel=0.01))
     assert found.causes.changes == (Change("torch", "2.7.0", "2.13.0"),)
-    assert found.causes.has_controls and not found.causes.controls and not found.causes.output_changed
+    assert found.causes.has_controls
+    assert not found.causes.controls
+    assert not found.causes.output_changed
     assert found.causes.tags == {"gpu_clock_limited (hw_thermal)": (0.0, 1.0)}
     assert found.origins == (Origin("old"), Origin("new"))
     plain = judge([s.reporting(origin=Origin()) for s in starts], [], "c")
@@ -226,8 +227,10 @@ def test_the_size_of_a_change_and_what_came_with_it():
 
 def test_the_parts_of_a_shift_have_their_sizes():
     causes = judged("", "seconds=.0253 control=.00044").causes
-    assert causes.host is not None and causes.host.shift == pytest.approx(0.10, abs=0.02)
-    assert causes.image is not None and causes.image.shift == pytest.approx(0.15, abs=0.02)
+    assert causes.host is not None
+    assert causes.host.shift == pytest.approx(0.10, abs=0.02)
+    assert causes.image is not None
+    assert causes.image.shift == pytest.approx(0.15, abs=0.02)
     assert causes.controls == {"cpu_spin": pytest.approx(0.1, abs=0.01)}
     loop = judged("waited=0", "crowded=.02 inside=.5 tags=cpu_wait_inside").causes
     assert loop.inside == (0.0, 0.5)
@@ -293,7 +296,8 @@ def test_the_clock_explains_what_follows_it():
         assert clock is not None
         return clock.shift
 
-    assert found(1.0) == pytest.approx(0.25, abs=0.01) and found(0.5) == pytest.approx(0.118, abs=0.01)
+    assert found(1.0) == pytest.approx(0.25, abs=0.01)
+    assert found(0.5) == pytest.approx(0.118, abs=0.01)
 
 
 # Without a look ------------------------------------------------------------------------------------------------
@@ -311,7 +315,8 @@ def test_the_clock_explains_what_follows_it():
 def test_the_level_before_is_the_old_images_or_the_only_ones(runs, state, levels):
     new = [] if runs is None else [start("a", "new", NEW, 0.030, runs)]
     found = judge([*history("a", runs=60)[:-1], *new], [], "c")
-    assert found.state == state and found.controls == {"cpu_spin": pytest.approx(0.001, rel=0.01)}
+    assert found.state == state
+    assert found.controls == {"cpu_spin": pytest.approx(0.001, rel=0.01)}
     assert (found.baseline, found.current) == tuple(x and pytest.approx(x, rel=0.01) for x in levels)
     assert state != "settling" or (found.looks.next, found.runs) == (5, 4)
     assert judge([], [], "c").state == "no_baseline"
@@ -390,7 +395,8 @@ def test_merged_runs_keep_what_the_container_took():
     assert all(getattr(merged, name) == sorted(getattr(s, name) for s in runs)[4] for name in fields)
     assert merge(start(runs=3, inside=None).samples).inside is None
     known = start(runs=20, waited=0.0, crowded=0.0, inside=0.0, received=3.0).samples
-    assert crowding(known, known[:4], 5) is None and crowding(known, known, 5) == (0.0, 0.0, (0.0, 0.0))
+    assert crowding(known, known[:4], 5) is None
+    assert crowding(known, known, 5) == (0.0, 0.0, (0.0, 0.0))
 
 
 # Compared starts -------------------------------------------------------------------------------------------------
@@ -440,7 +446,8 @@ def test_replicas_under_new_names_share_one_baseline():
 
     same, anew = upgraded_to("abcd", "abcd"), upgraded_to("wxyz", "abcd")
     widths = [found.high - found.low for found in (same, anew) if found.high and found.low]
-    assert widths[1] > 0.9 * widths[0] and anew.starts == 8
+    assert widths[1] > 0.9 * widths[0]
+    assert anew.starts == 8
     added, replaced = upgraded_to("abc", "a"), upgraded_to("xyz", "a")
     assert (added.shift, added.low, added.high) == (replaced.shift, replaced.low, replaced.high)
 
@@ -448,8 +455,10 @@ def test_replicas_under_new_names_share_one_baseline():
 def test_a_rollback_is_compared_with_the_images_own_history_too():
     starts = [start("a", "bad" if n == 2 else "old", HOUR * n, 0.026 if n == 2 else 0.02) for n in range(4)]
     found = judge(starts, [], "c")
-    assert found.rollback and found.state == "improved"
-    assert found.own is not None and found.own.shift == pytest.approx(0, abs=0.01)
+    assert found.rollback
+    assert found.state == "improved"
+    assert found.own is not None
+    assert found.own.shift == pytest.approx(0, abs=0.01)
 
 
 # Trials ------------------------------------------------------------------------------------------------------------
@@ -475,7 +484,8 @@ def test_a_wild_restart_does_not_excuse_itself():
 def test_a_trial_is_made_once_for_each_look():
     starts = [start(at=HOUR * i, runs=30 if i == 4 else 192) for i in range(5)]
     first, newest = trials(starts), ("a", f"a-{4 * HOUR}")
-    assert [trial.looks for trial in first.values()] == [9, 9, 9, 5] and [*first][-1] == newest
+    assert [trial.looks for trial in first.values()] == [9, 9, 9, 5]
+    assert [*first][-1] == newest
     known = {key: trial._replace(called=True) for key, trial in first.items()}
     assert trials(starts, known) == known, "a trial must not be repeated"
     grown = [*starts[:4], start(at=HOUR * 4, runs=50)]
@@ -483,4 +493,5 @@ def test_a_trial_is_made_once_for_each_look():
     assert ("a", f"a-{HOUR}") not in trials(starts[2:], known), "a start that the store dropped has no trial"
     assert trials(grown, known, 0) == known, "a postponed trial is not forgotten"
     by_twos = trials(starts, {}, 2)
-    assert len(by_twos) == 2 and trials(starts, by_twos, 2) == first
+    assert len(by_twos) == 2
+    assert trials(starts, by_twos, 2) == first

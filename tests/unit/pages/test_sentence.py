@@ -26,7 +26,7 @@ FILE = FOLDER / "sentences.txt"
 
 def scenarios():
     """Return the results by name. A name with a leading full stop is a part that others include."""
-    every = yaml.safe_load((FOLDER / "sentences.yaml").read_text("utf-8"))
+    every = yaml.safe_load((FOLDER / "sentences.yaml").read_text())
     return {
         name: msgspec.convert(fields, Result) for name, fields in every.items() if not name.startswith(".")
     }
@@ -42,7 +42,7 @@ def golden():
 
 
 def test_the_words():
-    assert golden().splitlines() == FILE.read_text("utf-8").splitlines()
+    assert golden().splitlines() == FILE.read_text().splitlines()
     assert {result.state for result in SCENARIOS.values()} == {*STATES}
 
 
@@ -52,7 +52,8 @@ def test_the_words():
 )
 def test_progress_is_no_part_of_a_sentence(result, said):
     early, late = (replace(result, runs=runs, looks=Looks(0, 5)) for runs in (3, 4))
-    assert sentence(early) == sentence(late) and progress(early) == said
+    assert sentence(early) == sentence(late)
+    assert progress(early) == said
     assert progress(replace(OPEN, looks=Looks(192))) == ""
 
 
@@ -89,7 +90,8 @@ RESULTS = st.builds(
 @given(RESULTS, WORDS, st.lists(WORDS, max_size=2))
 def test_whatever_it_says_it_has_300_bytes_and_every_alarm(result, subject, also):
     text = sentence(result, subject=subject, also=also)
-    assert 0 < len(text.encode()) <= SENTENCE_BYTES and text.isprintable()
+    assert 0 < len(text.encode()) <= SENTENCE_BYTES
+    assert text.isprintable()
     assert text.startswith(("no ", "nothing ") if result.state == "no_baseline" else result.state)
     causes = result.causes
     assert ("killed for memory" in text) or causes.memory_kills[1] <= causes.memory_kills[0]
@@ -143,4 +145,4 @@ def test_changes_that_are_listed(changes, words):
 
 
 if __name__ == "__main__":
-    FILE.write_text(golden(), "utf-8")
+    FILE.write_text(golden())

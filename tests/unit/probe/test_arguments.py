@@ -1,7 +1,5 @@
 """Mistakes in a Probe's arguments give one line each; environment variables override arguments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

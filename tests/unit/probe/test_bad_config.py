@@ -113,7 +113,8 @@ def test_files_that_cannot_be_read(command, capsys, monkeypatch, tmp_path):
     gc.collect()
     for path, words in UNREADABLE:
         line = said(capsys, monkeypatch, *command.split(), path)
-        assert line.startswith(f"infercanary: {path}: ") and words in line
+        assert line.startswith(f"infercanary: {path}: ")
+        assert words in line
 
 
 def test_in_a_process_of_its_own():
@@ -121,7 +122,7 @@ def test_in_a_process_of_its_own():
     path = FOLDER / "listen_foreign.yaml"
     done = subprocess.run(
         [sys.executable, "-m", "infercanary", "probe", "--config", str(path)],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith(f"infercanary: {path}: ")

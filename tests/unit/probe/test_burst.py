@@ -1,7 +1,5 @@
 """The burst of runs after a start: pace, cost, and repayment. The time is an argument."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -109,7 +107,8 @@ PACES = [
 def test_runs_come_often_and_then_rarely_until_that_is_paid_back(before, cost, change, ends, fast, later):
     made = list(runs(lambda now: before if now < change else cost))
     burst = [run for run in made if run.in_burst]
-    assert burst[-1].at == pytest.approx(ends, abs=20) and paces(burst) == fast
+    assert burst[-1].at == pytest.approx(ends, abs=20)
+    assert paces(burst) == fast
     assert not change or paces(run for run in made if run.at < change) == {10.0}
     assert paces(run for run in made if ends + 30 < run.at < 0.9 * HOUR) == later
     assert paces(run for run in made if run.at > HOUR + 20) == {10.0}
@@ -122,4 +121,5 @@ def test_it_pauses_while_requests_wait_and_can_be_switched_off():
     found = [(*burst.plan(0.02, 10.0, now, now == 20.0), burst.is_on) for now in (10.0, 20.0, 80.0)]
     assert found == [(2.0, 0.04, True), (10.0, 0.01, False), (2.0, 0.04, True)]
     made = list(runs(lambda _: 0.08, is_on=False))
-    assert paces(made) == {10.0} and not any(run.debt for run in made)
+    assert paces(made) == {10.0}
+    assert not any(run.debt for run in made)

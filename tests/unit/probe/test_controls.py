@@ -1,7 +1,5 @@
 """The real controls on the CPU: results of machine code, counted work, and released resources."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import mmap
@@ -44,7 +42,7 @@ except Refused as refused:
 NAMES = ("cpu_spin", "memory_copy", "page_io", "thread_wake")
 PYTHON = f"{platform.python_implementation()} {platform.python_version()}"
 needs_code = pytest.mark.skipif(CODE is None, reason=f"no machine code here: {REFUSED}")
-KINDS: list[MachineCode | None] = [CODE, None] if CODE else [None]
+KINDS = [CODE, None] if CODE else [None]
 each_kind = pytest.mark.parametrize("made_of", KINDS, ids=lambda code: "machine_code" if code else "python")
 each = pytest.mark.parametrize("name", NAMES)
 
@@ -87,7 +85,8 @@ def test_a_repeat_has_its_time_and_nothing_is_left_behind(name, made_of):
         with control() as seconds:
             seconds()
     after = left()
-    assert after[:2] == before[:2] and after[2] < before[2] + cycles // 4
+    assert after[:2] == before[:2]
+    assert after[2] < before[2] + cycles // 4
 
 
 @needs_code
@@ -138,7 +137,8 @@ def test_copied_bytes_arrive(name, made_of, monkeypatch):
         source, target = buffers
         target[:] = bytes(len(target))
         seconds()
-        assert target[:] == source[:] and source[:3] == bytes((1, 2, 3))
+        assert target[:] == source[:]
+        assert source[:3] == bytes((1, 2, 3))
 
 
 @needs_code
@@ -164,7 +164,7 @@ def test_system_calls_are_made_in_turn_and_stop_at_what_is_not_wanted(code):
 
 @needs_code
 def test_signals_do_not_end_a_system_call():
-    seen: list[int] = []
+    seen = []
     before = signal.signal(signal.SIGALRM, lambda number, _: seen.append(number))
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     try:
@@ -281,7 +281,8 @@ if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, filter, 0, 0):
     )
     if found == "no seccomp":
         pytest.skip("this machine has no seccomp filters")
-    assert found.startswith(PYTHON) and found.endswith("|".join(NAMES))
+    assert found.startswith(PYTHON)
+    assert found.endswith("|".join(NAMES))
 
 
 @needs_code
@@ -304,7 +305,8 @@ def test_without_files_in_memory_there_is_no_page_io(monkeypatch, caplog):
     measured = Controls(Tally())
     for _ in range(3):
         assert {*measured.measure("cpu")} == {*NAMES} - {"page_io"}
-    assert measured.made_of.startswith(PYTHON) and caplog.text.count("control page_io on cpu: ") == 1
+    assert measured.made_of.startswith(PYTHON)
+    assert caplog.text.count("control page_io on cpu: ") == 1
     assert measured.close(10)
     mapped_code.cache_clear()
 

@@ -56,7 +56,8 @@ def busy_process():
     code = f"import os\nos.sched_setaffinity(0, {{{CPU}}})\nprint(1, flush=True)\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         try:
-            assert process.stdout is not None and process.stdout.readline()
+            assert process.stdout is not None
+            assert process.stdout.readline()
             yield process.pid
         finally:
             process.kill()
@@ -85,17 +86,18 @@ def round_of(container, phase="compute"):
     with patch("infercanary.probe.timed_target.ContainerCpu", lambda: container):
         canary = opened(Scripted(spin, phase=phase))
     done = canary.round(REPEATS)
-    assert done.outcome == "ok" and canary.close(10.0)
+    assert done.outcome == "ok"
+    assert canary.close(10.0)
     return done
 
 
 def tagged(done):
-    window = Window(done, 0.0, *({},) * 5)
-    return {*tags(window)} & {"cpu_wait_outside", "cpu_wait_inside"}
+    return {*tags(Window(done, 0.0, *({},) * 5))} & {"cpu_wait_outside", "cpu_wait_inside"}
 
 
 def summed(each):
-    assert len(each) == REPEATS and None not in each
+    assert len(each) == REPEATS
+    assert None not in each
     return sum(seconds for seconds in each if seconds is not None)
 
 
@@ -105,20 +107,25 @@ def summed(each):
 def test_a_busy_process_in_the_container_crowds_it_and_one_outside_preempts_it():
     with busy_process() as other:
         done, outside = round_of(Container(other)), round_of(Container())
-    assert "cpu_wait_inside" in tagged(done) and tagged(outside) == {"cpu_wait_outside"}
-    assert done.inside is not None and outside.inside is not None
+    assert "cpu_wait_inside" in tagged(done)
+    assert tagged(outside) == {"cpu_wait_outside"}
+    assert done.inside is not None
+    assert outside.inside is not None
     # The CPU wait inside is the CPU time of the other process during the canary's run.
     share = done.inside.share(done.busy - done.usage.cpu_seconds)
     assert summed(done.crowds) == pytest.approx(done.inside.processes_seconds * share, rel=0.5)
     assert summed(done.crowds) + summed(done.waits) == pytest.approx(done.usage.run_queue_seconds)
     assert summed(outside.crowds) < 0.1 * summed(outside.waits)
-    assert done.inside.cores > 10 * outside.inside.cores and done.crowded and outside.waited
+    assert done.inside.cores > 10 * outside.inside.cores
+    assert done.crowded
+    assert outside.waited
 
 
 def test_a_busy_thread_of_the_own_process_crowds_it():
     with busy_thread():
         done = round_of(Container())
-    assert "cpu_wait_inside" in tagged(done) and done.inside is not None
+    assert "cpu_wait_inside" in tagged(done)
+    assert done.inside is not None
     assert done.inside.processes_seconds < 0.2 * done.inside.cpu_seconds
 
 
@@ -129,7 +136,8 @@ def test_cpu_wait_inside_is_unknown_for_another_container(tmp_path, monkeypatch,
     container = Container() if phase == "wait" else ContainerCpu()
     with busy_process():
         done = round_of(container, phase)
-    assert done.inside is None and done.crowded is None
+    assert done.inside is None
+    assert done.crowded is None
     assert done.waited is not None, "other processes had the CPU, wherever they were"
     assert tagged(done) == {"cpu_wait_outside"}
 

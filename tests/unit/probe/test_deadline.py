@@ -24,13 +24,16 @@ def test_calls_have_one_thread_until_a_rest(worker):
     assert worker.stop(0), "there is no thread to end yet"
     first = worker.call(threading.current_thread, LONG)
     assert worker.call(threading.current_thread, LONG) is first is not threading.current_thread()
-    assert first.daemon and first.name == "w"
+    assert first.daemon
+    assert first.name == "w"
     worker.rest()
     first.join(LONG)
-    assert not first.is_alive() and worker.call(threading.current_thread, LONG) is not first
+    assert not first.is_alive()
+    assert worker.call(threading.current_thread, LONG) is not first
     worker.rest()
     order = []
-    assert worker.stop(LONG, lambda: order.append("last")) and order == ["last"]
+    assert worker.stop(LONG, lambda: order.append("last"))
+    assert order == ["last"]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +45,8 @@ def test_whatever_is_raised_comes_back_and_the_thread_lives(worker, error):
 
     with pytest.raises(type(error)) as caught:
         worker.call(fail, LONG)
-    assert caught.value is error and worker.call(lambda: 7, LONG) == 7
+    assert caught.value is error
+    assert worker.call(lambda: 7, LONG) == 7
 
 
 def test_a_hang_is_given_up_and_the_worker_recovers_by_itself_in_the_same_thread(worker):
@@ -132,7 +136,8 @@ LINES = [
 
 @pytest.mark.parametrize(("error", "line"), LINES)
 def test_one_line(error, line):
-    assert one_line(error).startswith(line) and len(one_line(error)) < 250
+    assert one_line(error).startswith(line)
+    assert len(one_line(error)) < 250
 
 
 def test_parts_share_the_time_to_close_and_each_gets_some():
@@ -143,5 +148,6 @@ def test_parts_share_the_time_to_close_and_each_gets_some():
         time.sleep(0.15)
         return ended
 
-    assert close_all([close, close], 0.2) and not close_all([close, lambda seconds: close(seconds, False)], 9)
+    assert close_all([close, close], 0.2)
+    assert not close_all([close, lambda seconds: close(seconds, False)], 9)
     assert given == pytest.approx([0.2, 0.1, 9.0, 8.85], abs=0.04)

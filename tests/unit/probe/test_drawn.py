@@ -49,11 +49,13 @@ DIGESTS = [(target, *entry.split()) for target, entries in LINES for entry in en
 def bytes_of(target, dtype, shape, high, seed, index):
     if target == "numpy":
         array = drawn(Input("inputs[0]", "x", shape, dtype, high), seed, index)
-        assert array.shape == shape and array.dtype == STORAGE[dtype]
+        assert array.shape == shape
+        assert array.dtype == STORAGE[dtype]
         return bytes((array.astype(np.float32) if dtype == "float64" else array).tobytes())
     if target == "torch":
         tensor = torch_model.drawn(torch, TensorSpec(shape, dtype, high), index, seed)
-        assert tensor.shape == shape and tensor.dtype == getattr(torch, dtype)
+        assert tensor.shape == shape
+        assert tensor.dtype == getattr(torch, dtype)
         return bytes(tensor.numpy().tobytes())
     sent = wire.drawn("x", dtype, shape, wire.KserveInput(high=high), seed, "inputs[0]")
     body = b"".join(wire.encoded(sent, target == "binary"))
@@ -142,7 +144,7 @@ def test_an_input_takes_its_own_size_while_it_is_drawn(engine):
     # Otherwise glibc raises its mmap threshold after a freed input, and may keep the memory for the next one:
     # mallopt(3).
     done = subprocess.run(
-        [sys.executable, "-c", PEAKS, engine], capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, "-c", PEAKS, engine], capture_output=True, text=True, timeout=120,
         env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -46,7 +46,9 @@ def test_tally():
         return [point.labels for point in found]
 
     assert points(tally, COUNTER) == {("a",): 0.0, ("b",): 3.0}
-    assert repr(points(tally, GAUGE)) == "{('a',): 1.0}" and len(phases()) == 3
+    assert repr(points(tally, GAUGE)) == "{('a',): 1.0}"
+    assert len(phases()) == 3
     for metric, *forgotten in ((SECONDS, "a"), (GAUGE, "a"), (Metric("infercanary_unknown", "gauge", "?"),)):
         tally.forget(metric, *forgotten)
-    assert points(tally, GAUGE) == {} and phases() == [("b", "compute")]
+    assert points(tally, GAUGE) == {}
+    assert phases() == [("b", "compute")]

@@ -1,7 +1,5 @@
 """Identity of a canary's work: digests of its model and settings, with real files and a real torch."""
 
-from __future__ import annotations
-
 import re
 import time
 from typing import Any
@@ -34,7 +32,8 @@ def test_a_file_is_identified_by_its_bytes_and_not_by_its_name(tmp_path, monkeyp
     one, same, other, huge = (tmp_path / name for name in ("one", "same", "other", "huge"))
     for path, text in ((one, b"weights"), (same, b"weights"), (other, b"Weights")):
         path.write_bytes(text)
-    assert of_files([one]) == of_files([same]) and re.fullmatch("file-sha256:[0-9a-f]{16}", of_files([one]))
+    assert of_files([one]) == of_files([same])
+    assert re.fullmatch("file-sha256:[0-9a-f]{16}", of_files([one]))
     assert len({of_files(paths) for paths in ([one], [other], [one, same], [same, other])}) == 4
     sparse = b"\0" * PIECE * 4
     for path, text in (
@@ -53,7 +52,8 @@ def test_a_file_is_identified_by_its_bytes_and_not_by_its_name(tmp_path, monkeyp
         with huge.open("r+b") as file:
             file.seek(place)
             file.write(b"x")
-    assert len(found) == 3 and all(name.startswith("file-sample:") for name in found)
+    assert len(found) == 3
+    assert all(name.startswith("file-sample:") for name in found)
 
 
 # Target and its options; then changes that measure the same work (another model is an upgrade), and changes that do
@@ -110,7 +110,8 @@ def test_options_that_change_the_measured_work(case):
         assert settings(target, **{**usual, **changed}) == known, changed
     found = [settings(target, **{**usual, **changed}) for changed in case["other"]]
     found += [settings(target, {"batches": batches}, **usual) for batches in ((1, 8), (1, 16))]
-    assert known not in found and len(set(found)) == len(found)
+    assert known not in found
+    assert len(set(found)) == len(found)
 
 
 @pytest.mark.parametrize("beside", ["m.weights", "m" * 200 + ".weights"])
@@ -126,7 +127,8 @@ def test_an_onnx_models_weights_may_lie_beside_it(tmp_path, beside):
         models[-1].parent.mkdir()
         onnx.save_model(model, models[-1], save_as_external_data=True, size_threshold=0, location=beside)
     one, other = models
-    assert onnx_files(one) == [one, one.with_name(beside)] and one.read_bytes() == other.read_bytes()
+    assert onnx_files(one) == [one, one.with_name(beside)]
+    assert one.read_bytes() == other.read_bytes()
     assert of_files(onnx_files(one)) != of_files(onnx_files(other))
 
 
@@ -179,7 +181,8 @@ def test_a_torch_models_weights_are_its_identity(tmp_path):
     with torch.no_grad():
         large.weight *= 1.001
     sampled.append(digest_of(torch, large, whole=1 << 20))
-    assert sampled[0].startswith("weights-sample:") and sampled[0] == sampled[1] != sampled[2]
+    assert sampled[0].startswith("weights-sample:")
+    assert sampled[0] == sampled[1] != sampled[2]
 
 
 @pytest.mark.parametrize("whole", [1 << 30, 1])
@@ -210,7 +213,8 @@ def test_weights_in_another_order_of_memory_are_the_same_and_are_not_copied_as_a
         held[:] = [0]
         found.add(torch_weights.digest_of(torch, model, whole))
         assert order == (0, 1, 2, 3) or max(held) <= 2 * weights[0].numel() * weights.element_size()
-    assert len(found) == 1 and "" not in found
+    assert len(found) == 1
+    assert "" not in found
 
 
 def test_settings_that_are_empty_are_as_if_they_did_not_exist():
@@ -238,7 +242,8 @@ class Known(Scripted):
 )
 def test_each_canary_has_components_of_its_own(identity, found):
     canary = opened(Known(version=identity, components={"own": "1"}))
-    assert canary.environment == {"own": "1", **found} and canary.close(5.0)
+    assert canary.environment == {"own": "1", **found}
+    assert canary.close(5.0)
 
 
 @pytest.mark.parametrize("letter", ["x", "模", "\udcff"])
@@ -250,7 +255,9 @@ def test_the_end_of_a_long_path_distinguishes_models(letter):
 
     path = "server: m, root /models/" + 60 * letter
     one, other = shown(f"{path * 4}/1"), shown(f"{path * 4}/2")
-    assert one != other and one.startswith("server: m, root /models/") and len(one.encode()) <= 200
+    assert one != other
+    assert one.startswith("server: m, root /models/")
+    assert len(one.encode()) <= 200
     assert shown("server: m, root /models/1") == "server: m, root /models/1"
 
 
@@ -259,5 +266,7 @@ def test_identifying_a_model_is_no_part_of_the_cold_start(monkeypatch):
     monkeypatch.setattr(canary_module, "since_start", lambda: time.perf_counter() - begin)
     canary = opened(Known(seconds=0.4), tally=(tally := Tally()))
     took, steps = time.perf_counter() - begin, points(tally, COLD_START)
-    assert took > 0.4 and len(steps) == 4 and max(steps.values()) < took - 0.35
+    assert took > 0.4
+    assert len(steps) == 4
+    assert max(steps.values()) < took - 0.35
     assert canary.close(5.0)

@@ -32,7 +32,8 @@ def test_a_run_is_one_line_with_its_environment_and_tags(tmp_path):
     assert [(line["environment"], line.get("run", {}).get("sequence")) for line in lines] == [
         (one, None), (one, 1), (one, 2), (one, 3), (two, None), (two, 4), (two, None), (two, 5),
     ]  # fmt: skip
-    assert lines[0]["components"] == ENVIRONMENT and lines[1]["run"]["tags"] == ["stalled"]
+    assert lines[0]["components"] == ENVIRONMENT
+    assert lines[1]["run"]["tags"] == ["stalled"]
     assert [entry.run for entry in read(path) if entry.run] == [run(sequence) for sequence in range(1, 6)]
 
 
@@ -45,7 +46,8 @@ def test_it_is_rotated_and_each_file_says_environment_and_outputs_once(tmp_path)
     files, kept = sorted(tmp_path.iterdir()), sequences(path)
     assert sum(file.stat().st_size for file in files) <= 21_000
     assert [file.name for file in files] == ["journal", "journal.1"]
-    assert kept == list(range(kept[0], 500)) and len(kept) > 30
+    assert kept == list(range(kept[0], 500))
+    assert len(kept) > 30
     for file in files:  # the earlier file may be deleted
         assert (
             file.read_text().count('"components"')
@@ -67,7 +69,8 @@ def test_runs_before_a_crash_are_found_except_a_torn_line(tmp_path):
         journal.append([run(count)], ENVIRONMENT)
         assert journal.close(5)
     found = [(run.boot_id, run.sequence) for run in last_runs(path, 3)]
-    assert found == [("boot-1", 4), ("boot-1", 5), ("boot-2", 1)] and sequences(path) == [1, 2, 3, 4, 5, 1]
+    assert found == [("boot-1", 4), ("boot-1", 5), ("boot-2", 1)]
+    assert sequences(path) == [1, 2, 3, 4, 5, 1]
 
 
 @pytest.mark.parametrize("is_full", [True, False])
@@ -84,10 +87,14 @@ def test_a_write_error_is_logged_once_counted_and_recovered_from(tmp_path, caplo
     journal = Journal(path, "boot-1")
     for _ in range(3):
         journal.append([run(1)], ENVIRONMENT)
-    assert journal.lost == 3 and victim.read_text() == "kept\n"
+    assert journal.lost == 3
+    assert victim.read_text() == "kept\n"
     (folder if is_full else path).unlink()
     folder.mkdir(exist_ok=True)
     journal.append([run(4)], ENVIRONMENT)
-    assert journal.lost == 3 and journal.close(5) and sequences(path) == [4]
+    assert journal.lost == 3
+    assert journal.close(5)
+    assert sequences(path) == [4]
     why, well = (record.getMessage() for record in caplog.records)
-    assert ("No space left on device" if is_full else "symbolic links") in why and "works again" in well
+    assert ("No space left on device" if is_full else "symbolic links") in why
+    assert "works again" in well

@@ -1,7 +1,5 @@
 """The matrix product with a real torch on the CPU, and with a stand-in for a GPU of given speeds."""
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -49,8 +47,10 @@ def test_a_run_on_the_cpu():
     measured = environment["matmul_precisions"].split()
     assert measured[0] == environment["matmul_precision"] == "float32"
     rates = readings(target)
-    assert rates.keys() == {(FLOPS.name, name) for name in measured} and min(rates.values()) > 0
-    assert environment["matmul_size"] == "64" and environment["torch"] == torch.__version__
+    assert rates.keys() == {(FLOPS.name, name) for name in measured}
+    assert min(rates.values()) > 0
+    assert environment["matmul_size"] == "64"
+    assert environment["torch"] == torch.__version__
 
 
 def test_the_product_is_correct_and_seeded():
@@ -235,12 +235,14 @@ def test_the_precisions_of_a_gpu(
     gpu = FakeGpu(seconds, (*capability,), name)
     gpu.switch.fp32_precision = switch
     target = on(gpu, own_process=not is_guest)
-    assert target.precisions == (*precisions.split(),) and target.precision == precisions.split()[-1]
+    assert target.precisions == (*precisions.split(),)
+    assert target.precision == precisions.split()[-1]
     expected = {(FLOPS.name, name): FLOP / took for name, took in seconds.items()}
     assert readings(target) == pytest.approx(
         expected | ({} if unused is None else {(UNUSED.name,): unused}), rel=1e-3
     )
-    assert gpu.switch.fp32_precision == switch and {*gpu.products} == {*seconds}
+    assert gpu.switch.fp32_precision == switch
+    assert {*gpu.products} == {*seconds}
     timing, _ = target.clock.measure(target.run)
     assert timing.phases.keys() == {"compute", "launch", "queue"}
 

@@ -1,7 +1,5 @@
 """Readings around a run, with a simulated /proc/self and scripted targets."""
 
-from __future__ import annotations
-
 import os
 import socket
 from typing import Any
@@ -138,8 +136,7 @@ def test_a_server_in_the_same_container(tmp_path, monkeypatch, host, in_containe
 def test_unknown_measures_are_missing(proc, odd):
     (proc / "status").write_text("Name:\tpython\n")
     (proc / "statm").write_text("\n")
-    found = taken(Counting(samples=odd, peak=odd), proc)
-    assert found == {}
+    assert taken(Counting(samples=odd, peak=odd), proc) == {}
 
 
 COUNTER = "infercanary_gpu_energy_joules_total"
@@ -191,7 +188,8 @@ def test_every_measure_that_is_shown_is_one_and_nothing_of_the_run_before_stays(
         return {(metric.name, *labels) for metric, _ in SHOWN.values() for labels in points(tally, metric)}
 
     canary.found((), dict.fromkeys(MEASURES, 1.0) | {"throughput@8x1": 2.0, "newer": 3.0}, eligible=True)
-    assert shown() == {(metric.name, "c", *labels) for metric, labels in SHOWN.values()} and len(shown()) == 4
+    assert shown() == {(metric.name, "c", *labels) for metric, labels in SHOWN.values()}
+    assert len(shown()) == 4
     CanaryMetrics("d", tally).found((), {THROUGHPUT: 4.0}, eligible=True)
     canary.found((), {}, eligible=True)
     assert shown() == {(RATE.name, "d")}

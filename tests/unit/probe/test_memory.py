@@ -1,7 +1,5 @@
 """Remaining memory of host and device with simulated control groups; errors that mean a shortage; self-restart."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -140,7 +138,8 @@ def test_nothing_to_read_is_no_limit(tmp_path, monkeypatch):
     assert (host.bounds(), host.left(), host.left_for_a_moment()) == ([], None, None)
     monkeypatch.setattr(memory, "HostMemory", lambda: host)
     assert describe_shortage(MemoryError("x"), "host", "cpu").endswith("(host): MemoryError: x")
-    assert machine is not None and 0 <= machine.size < 1 << 50
+    assert machine is not None
+    assert 0 <= machine.size < 1 << 50
 
 
 sizes = st.integers(0, 1 << 44)
@@ -153,7 +152,8 @@ def test_the_tightest_bound_counts(bounds, reserve):
     assert (left is None) == (not bounds)
     for bound in bounds if left else []:  # an allocation within the result is within every bound
         kept = max(MIB, int(0.05 * bound.limit)) if reserve is None else reserve
-        assert left is not None and (left.size == 0 or max(0, bound.used) + left.size + kept <= bound.limit)
+        assert left is not None
+        assert left.size == 0 or max(0, bound.used) + left.size + kept <= bound.limit
 
 
 def test_memory_left_on_a_device(monkeypatch):
@@ -214,14 +214,16 @@ def test_the_line_says_how_much_is_in_use(tmp_path, monkeypatch):
         (OutOfMemoryError("CUDA"), "device", ("79.00 GiB of 80.00 GiB in use on cuda:1; OutOfMemoryError",)),
     ):
         line = describe_shortage(error, place, "cuda:1")  # type: ignore[arg-type]
-        assert line.startswith(f"out of memory ({place}): ") and all(word in line for word in words)
+        assert line.startswith(f"out of memory ({place}): ")
+        assert all(word in line for word in words)
 
 
 def test_work_that_the_earlier_process_ended_is_in_the_environment(monkeypatch):
     ended = [Ended("a", "why — é", 1.5), Ended("a", "why", 1.5, (8, 1))]
     for text, expected in ((msgspec.json.encode(ended).decode(), ended), ("", []), ("junk", []), ("{}", [])):
         monkeypatch.setenv(memory._VARIABLE, text)
-        assert take_ended() == expected and memory._VARIABLE not in os.environ
+        assert take_ended() == expected
+        assert memory._VARIABLE not in os.environ
     assert take_ended() == []
 
 
@@ -317,14 +319,14 @@ print(json.dumps(found))
 
 def test_a_process_that_may_have_no_more_goes_on():
     """A real limit (RLIMIT_AS), and an allocation that really fails."""
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     detail, [shown] = found.pop("detail"), found.pop("shown")
-    assert detail.startswith("out of memory (host): ") and detail.endswith("; MemoryError")
-    assert shown.startswith("c|out_of_memory|out of memory (host): ") and len(shown.encode()) < 280
+    assert detail.startswith("out of memory (host): ")
+    assert detail.endswith("; MemoryError")
+    assert shown.startswith("c|out_of_memory|out of memory (host): ")
+    assert len(shown.encode()) < 280
     assert found == {
         "good": "ok", "outcome": "raised", "reason": "out_of_memory", "latencies": [], "state": "out_of_memory",
         "held": False, "rests": 60, "rests longer": 120, "counted": 2, "again": "ok", "left": [],

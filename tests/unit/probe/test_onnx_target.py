@@ -61,8 +61,10 @@ def values_of(target):
 def test_a_model_computes_what_numpy_does():
     target = opened(seed=3)
     timing, result = target.clock.measure(target.run)
-    assert isinstance(target.clock, HostClock) and target.device == "cpu"
-    assert timing.phases.keys() == {"compute"} and 0 < timing.phases["compute"] <= timing.wall
+    assert isinstance(target.clock, HostClock)
+    assert target.device == "cpu"
+    assert timing.phases.keys() == {"compute"}
+    assert 0 < timing.phases["compute"] <= timing.wall
     values = target.values(result)
     expected = target._arrays["x"] @ np.arange(12.0).reshape(4, 3)
     assert values == pytest.approx(expected.ravel().tolist(), rel=1e-5)
@@ -85,7 +87,8 @@ def test_a_shape_is_given_where_the_model_declares_none(declared, given, shape, 
         options.add_session_config_entry("session.save_model_format", "ORT")
         ort.InferenceSession("rank.onnx", options, providers=["CPUExecutionProvider"])
     target = opened(path, [] if given is None else [{"shape": given}])
-    assert target._arrays["x"].shape == shape and len(values_of(target)) == math.prod(shape)
+    assert target._arrays["x"].shape == shape
+    assert len(values_of(target)) == math.prod(shape)
 
 
 def test_inputs_and_outputs_of_other_kinds():
@@ -102,7 +105,9 @@ def test_inputs_and_outputs_of_other_kinds():
     path.write_bytes(made.SerializeToString())
     target = opened(str(path), {"x": {"high": 1000}})
     values, given = values_of(target), target._arrays["x"].tolist()
-    assert values == pytest.approx(given, rel=2**-8) and max(given) > 500 and values != given
+    assert values == pytest.approx(given, rel=2**-8)
+    assert max(given) > 500
+    assert values != given
 
 
 def test_the_options_reach_the_session_and_are_components():
@@ -162,7 +167,8 @@ def test_the_threads_that_are_reported_are_those_that_there_are():
     )
     (_, one), *others = ([int(word) for word in line.split()] for line in done.stdout.splitlines())
     assert one == 1, "one thread means the calling thread; the first session may start its own threads"
-    assert all(started == count - 1 for started, count in others) and others[1][1] == 5
+    assert all(started == count - 1 for started, count in others)
+    assert others[1][1] == 5
 
 
 def test_close_lets_go_of_the_session_and_leaves_nothing_open():
@@ -230,7 +236,9 @@ def test_a_mistake_is_one_line(options, words):
         opened(**options)
     text = str(caught.value)
     assert [word for word in words if word not in text] == []
-    assert "\n" not in text and "/onnxruntime_src/" not in text and len(text) < 400
+    assert "\n" not in text
+    assert "/onnxruntime_src/" not in text
+    assert len(text) < 400
 
 
 needs_cpu_build = pytest.mark.skipif(
@@ -246,7 +254,8 @@ def test_a_build_for_the_cpu_only_is_refused_or_by_leave_runs_on_the_cpu(provide
         target.open()
     assert target.cuda_missing == "cpu_only_build"
     target = opened(providers=[provider], cpu_fallback=True)
-    assert values_of(target) == values_of(opened()) and target.cuda_missing == "cpu_only_build"
+    assert values_of(target) == values_of(opened())
+    assert target.cuda_missing == "cpu_only_build"
     assert target.environment()["onnx_device"] == "cpu"
 
 
@@ -270,7 +279,8 @@ def test_another_size_has_the_same_session_and_the_same_samples_again():
     own = values_of(target)
     for batch in (1, 2, 5):
         other = target.copy_with_batch(batch)
-        assert other.samples == batch and target.samples == 2
+        assert other.samples == batch
+        assert target.samples == 2
         assert values_of(other) == pytest.approx((own * 3)[: 3 * batch])
         assert other.session is target.session
         other.close()

@@ -31,7 +31,8 @@ def worker(folder, name):
     if not program.exists():
         program.symlink_to(sys.executable)
     with subprocess.Popen([program, "-c", WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdin is not None and child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout is not None
         child.stdout.readline()
         yield psutil.Process(child.pid)
         child.stdin.close()
@@ -66,7 +67,8 @@ def test_other_processes_are_summed_by_command(tmp_path, monkeypatch):
     after = sampled(of)
     for shown in (before[CPU], nameless[CPU], nameless[MEMORY], after[MEMORY]):
         assert "infer-worker" not in shown
-    assert nameless[CPU]["others"] >= 0.25 and nameless[MEMORY]["others"] > 1 << 20
+    assert nameless[CPU]["others"] >= 0.25
+    assert nameless[MEMORY]["others"] > 1 << 20
     assert after[CPU]["infer-worker"] == beside[CPU]["infer-worker"], (
         "a counter keeps the CPU time of ended processes"
     )
@@ -77,7 +79,8 @@ def test_it_is_not_one_of_the_others_and_a_sample_reads_a_bounded_number(monkeyp
     while time.process_time() - begin < 0.2:
         pass
     read = {process.pid for process in processes._others()}
-    assert os.getpid() not in read and os.getppid() in read
+    assert os.getpid() not in read
+    assert os.getppid() in read
     monkeypatch.setattr(processes, "MOST", 1)
     assert len(sampled(ProcessSampler())[MEMORY]) == 2, "this process, and one other"
 

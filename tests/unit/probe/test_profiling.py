@@ -1,7 +1,5 @@
 """Time and cost of a canary's profiles: real canaries with a scripted engine."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -92,7 +90,8 @@ def test_it_waits_until_the_canary_is_steady_and_nobody_waits(why, monkeypatch, 
     canary.pool = ThreadPoolExecutor(1) if why == "pool" else None
     target.is_waited_for = why == "device"
     ran = [bench.profiling.step(NOW + after) > 0 for after in (0, 30, 61)]
-    assert ran == [why == "steady", False, False] and len(target.asked) == sum(ran)
+    assert ran == [why == "steady", False, False]
+    assert len(target.asked) == sum(ran)
     assert caplog.text.count("runs are postponed") == (why == "memory")
     canary.state, canary.last_tags, canary.crowding, target.is_waited_for, lack = "steady", (), 1.0, False, ""
     assert bench.profiling.step(NOW + 122) > 0 or why == "steady"
@@ -109,8 +108,10 @@ def test_a_profile_is_returned_once_and_a_failure_is_logged_once(error, again, c
         target = Profiled(error=error)
         profiling = Bench(target).profiling
         profiling.is_guest = is_guest
-        assert profiling.step(NOW) > 0 and target.repeats == (error is None and not is_guest)
-        assert (profiling.take_profile() is None) == (error is not None) and profiling.take_profile() is None
+        assert profiling.step(NOW) > 0
+        assert target.repeats == (error is None and not is_guest)
+        assert (profiling.take_profile() is None) == (error is not None)
+        assert profiling.take_profile() is None
         assert (profiling.step(NOW + 1000) > 0) == again == (len(target.asked) == 2)
     assert caplog.text.count("no profile") == (0 if error is None else 2)
 
@@ -138,14 +139,19 @@ def test_in_a_servers_pool_a_second_model_would_hold_a_thread():
         profiling = Bench(target, executor).profiling
         assert profiling.step(NOW) > 0
         found = profiling.take_profile()
-        assert found is not None and found.repeats == 3 and target.threads[0].startswith("server")
+        assert found is not None
+        assert found.repeats == 3
+        assert target.threads[0].startswith("server")
         target.profiler = "second_model"
         other = Bench(target, executor).profiling
         other.step(NOW)
-        assert len(target.asked) == 1 and other.step(NOW + 10_000) == 0.0
+        assert len(target.asked) == 1
+        assert other.step(NOW + 10_000) == 0.0
 
 
 def test_the_cap_is_shared_with_them_only_where_they_are_on():
     off, on = Probe({"one": Profiled()}), Probe({"one": Profiled()}, profile=True)
-    assert off._runs_cap == 0.01 and not off._between
-    assert on._runs_cap == pytest.approx((1 - SHARE) * 0.01) and len(on._between) == 1
+    assert off._runs_cap == 0.01
+    assert not off._between
+    assert on._runs_cap == pytest.approx((1 - SHARE) * 0.01)
+    assert len(on._between) == 1

@@ -22,7 +22,9 @@ from tests.scenarios import scenarios
 
 def test_ladder_is_geometric_exact_at_each_doubling_and_has_a_short_exact_text():
     """`le` is text, and series of different probes are summed by it. People read 0.0001, 0.0002, … 52.4288."""
-    assert len(LADDER) == 82 and LADDER[0] == 50e-6 and 60 < LADDER[-1] < 63
+    assert len(LADDER) == 82
+    assert LADDER[0] == 50e-6
+    assert 60 < LADDER[-1] < 63
     for k, bound in enumerate(LADDER):
         assert bound == float(f"{bound:.6g}") == pytest.approx(50e-6 * 2 ** (k / 4), rel=1e-5)
         if k % 4 == 0:

@@ -41,7 +41,8 @@ def test_page_by_page_each_run_comes_once(older, old, own, most, between):
     cursor, seen, newest = "", list[tuple[str, int]](), own
     for _ in range(100):
         page, cursor, lost = got(ring, cursor, most)
-        assert len(page) <= most and lost == 0
+        assert len(page) <= most
+        assert lost == 0
         seen += page
         if newest < own + between:
             newest += 1

@@ -1,7 +1,5 @@
 """The guard of a sampler."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading
@@ -60,7 +58,8 @@ class Guarded:
         self.sampler.act = lambda: None
         self.go_on.set()
         until(lambda: self.sample(0.01)[1] == GOOD)
-        assert self.guard.close(30) and self.sampler.closed_in == "infercanary-scripted"
+        assert self.guard.close(30)
+        assert self.sampler.closed_in == "infercanary-scripted"
 
 
 def values(families):
@@ -120,7 +119,8 @@ def test_a_late_sample_is_collected_the_next_time():
     one.sample(0.01)
     one.go_on.set()
     one.guard._worker._answer.put(one.guard._worker._answer.get(timeout=30))  # waits for the answer
-    assert one.sample() == (2.0, GOOD) and one.sampler.asked == 2
+    assert one.sample() == (2.0, GOOD)
+    assert one.sampler.asked == 2
     one.comes_back()
 
 
@@ -128,8 +128,7 @@ def test_built_in_samplers_work_or_say_why_not(caplog):
     caplog.set_level(logging.INFO)
     names = []
     for sampler in make_samplers():
-        tally = Tally()
-        guard = Guard(sampler, tally)
+        guard = Guard(sampler, Tally())
         guard.sample(30)
         names.append(sampler.name)
         assert bool(guard.families) or any(sampler.name in r.getMessage() for r in caplog.records)
@@ -150,10 +149,8 @@ def test_each_can_be_switched_off_and_an_unknown_one_is_a_line_with_those_that_e
     assert names(dict.fromkeys(every, False)) == []
     with pytest.raises(UsageError) as caught:
         make_samplers({"nvmll": False})
-    assert (
-        str(caught.value).startswith("samplers: no sampler `nvmll`; there are ")
-        and {*every} <= registered().keys()
-    )
+    assert str(caught.value).startswith("samplers: no sampler `nvmll`; there are ")
+    assert {*every} <= registered().keys()
     assert ", ".join(sorted(registered())) in str(caught.value)
 
 
@@ -177,14 +174,16 @@ def test_a_new_file_is_a_new_sampler(tmp_path, monkeypatch):
     monkeypatch.setattr(samplers, "_registered", dict(samplers._registered))
     monkeypatch.setattr(samplers, "__path__", [*samplers.__path__, str(tmp_path)])
     (tmp_path / "load.py").write_text(NEW)
-    assert "load" in names({}) and "load" not in names({"load": False})
+    assert "load" in names({})
+    assert "load" not in names({"load": False})
     del sys.modules["infercanary.probe.samplers.load"], samplers.load  # type: ignore[attr-defined]
 
 
 def test_threads_know_the_gpus_cpus_by_nvml_as_long_as_that_is_on():
     both = {sampler.name: sampler for sampler in make_samplers()}
     nvml, threads = both["nvml"], both["threads"]
-    assert isinstance(nvml, NvmlSampler) and isinstance(threads, ThreadSampler)
+    assert isinstance(nvml, NvmlSampler)
+    assert isinstance(threads, ThreadSampler)
     nvml.local_cpus = {"0": frozenset({1})}
     assert threads._local_cpus() == {"0": frozenset({1})}
     alone = make_samplers({"nvml": False})[-1]

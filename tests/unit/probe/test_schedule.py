@@ -84,7 +84,8 @@ def test_slots_are_jittered_on_both_sides():
     module._random.seed(1)
     schedule = Schedule(10.0, 0.0)
     offsets = [schedule.next(10.0 * k)[0] - 10.0 * (k + 1) for k in range(300)]
-    assert -2.0 <= min(offsets) < -1.5 and 1.5 < max(offsets) <= 2.0
+    assert -2.0 <= min(offsets) < -1.5
+    assert 1.5 < max(offsets) <= 2.0
 
 
 @pytest.mark.parametrize("cost", [1.1, 30.0, 60.0])

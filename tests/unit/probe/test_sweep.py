@@ -1,7 +1,5 @@
 """Sweeps: plan, time, and result of a load, with scripted targets."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -64,7 +62,8 @@ def test_batches_go_one_at_a_time_and_concurrency_with_the_canarys_own_inputs():
     assert sweep.loads(1) == [(1, 1), (2, 1), (8, 1), (1, 2), (1, 4)]
     assert sweep.loads(2) == [(1, 1), (2, 1), (8, 1), (2, 2), (2, 4)]
     assert Sweep(concurrency=(2,)).loads(16) == [(16, 2)]
-    assert Load(4, 2).is_at_least(Load(4, 1)) and not Load(4, 1).is_at_least(Load(2, 2))
+    assert Load(4, 2).is_at_least(Load(4, 1))
+    assert not Load(4, 1).is_at_least(Load(2, 2))
 
 
 MISTAKES = """
@@ -159,13 +158,16 @@ def test_one_at_a_time_the_rate_is_the_batch_over_the_latency(monkeypatch, infer
     target.clock.batch = inferences
     measurement = Measurement("a", target, Load(10, 1), 0.5, None)
     found = measurement.measure()
-    assert isinstance(found, Measured) and found.peak_bytes is None
+    assert isinstance(found, Measured)
+    assert found.peak_bytes is None
     [latencies] = measurement.latencies
-    assert len(latencies) > 50 and found.latency == statistics.median(latencies)
+    assert len(latencies) > 50
+    assert found.latency == statistics.median(latencies)
     assert found.latency == pytest.approx(0.004 / inferences)
     assert found.rate == pytest.approx(10 / statistics.fmean(latencies))
     [copy] = target.copies
-    assert copy.closed == 1 and target.closed == 0
+    assert copy.closed == 1
+    assert target.closed == 0
 
 
 class Watched(Sized):
@@ -183,7 +185,9 @@ class Watched(Sized):
 def test_several_at_a_time_each_have_a_copy_and_a_thread():
     target = Watched(0.01)
     found = measured(target, 1, concurrency=4)
-    assert isinstance(found, Measured) and found.latency >= 0.01 and found.peak_bytes == 4000
+    assert isinstance(found, Measured)
+    assert found.latency >= 0.01
+    assert found.peak_bytes == 4000
     assert [copy.closed for copy in target.copies] == [1, 1, 1, 1]
     assert len({thread for copy in target.copies for thread in copy.threads}) == 4
     assert not [thread for thread in threading.enumerate() if "infercanary-a-load" in thread.name]
@@ -208,7 +212,9 @@ def test_a_point_without_numbers_has_its_reason(error, reason):
     target = Sized(acts={4: error})
     for concurrency in (1, 3):
         found = measured(target, 4, concurrency)
-        assert isinstance(found, Missing) and found.reason == reason and "\n" not in found.detail
+        assert isinstance(found, Missing)
+        assert found.reason == reason
+        assert "\n" not in found.detail
         assert reason == "too_slow" or found.detail.startswith(type(error).__name__)
     assert all(copy.closed == 1 for copy in target.copies)
 
@@ -218,7 +224,8 @@ def test_a_size_that_there_is_not_and_a_busy_device():
     target.unsized = 2
     assert measured(target, 2) == Missing("unsupported", "not with 2")
     target.busy = True
-    assert measured(target, 1).reason == "busy" and target.copies == []
+    assert measured(target, 1).reason == "busy"
+    assert target.copies == []
 
 
 def test_in_the_servers_pool_each_request_takes_its_turn():
@@ -261,7 +268,8 @@ class Swept:
         return points(self.tally, metric).get(("a", *labels))
 
     def close(self):
-        assert self.sweeping.close(5.0) and self.canary.close(5.0)
+        assert self.sweeping.close(5.0)
+        assert self.canary.close(5.0)
         # A thread ends by itself soon after it was released.
         until(lambda: not [t for t in threading.enumerate() if t.name.startswith("infercanary")])
 
@@ -286,15 +294,15 @@ def test_a_sweep_goes_point_by_point_and_gives_each_throughput_once(swept):
     assert one.value(TIMESTAMP) is None
     assert 0.5 < one.step() < 2
     rates = {"throughput@1x1": one.value(RATE, "1", "1")}
-    assert one.sweeping.take_measures() == rates and one.sweeping.take_measures() == {}
+    assert one.sweeping.take_measures() == rates
+    assert one.sweeping.take_measures() == {}
     assert one.value(RATE, "2", "1") is None, "one step measures one point"
     one.whole()
     assert one.sweeping.take_measures().keys() == {"throughput@2x1", "throughput@1x2"}
     assert one.sweeping.take_measures() == {}
     assert before <= one.value(TIMESTAMP) <= time.time()
-    assert (
-        one.value(LATENCY, "2", "1") > one.value(LATENCY, "1", "1") > 0 and one.value(RATE, "4", "1") is None
-    )
+    assert one.value(LATENCY, "2", "1") > one.value(LATENCY, "1", "1") > 0
+    assert one.value(RATE, "4", "1") is None
     assert one.value(PEAK, "1", "1") is None, "a sweep on a CPU has no peak memory"
 
 
@@ -307,7 +315,8 @@ def test_out_of_memory_is_reported_once_and_not_tried_again(swept, caplog):
 
     one = swept(Sized(acts={4: full, 8: full}), batches=(1, 4, 8), seconds=3)
     one.whole()
-    assert one.value(RATE, "1", "1") is not None and one.value(RATE, "4", "1") is None
+    assert one.value(RATE, "1", "1") is not None
+    assert one.value(RATE, "4", "1") is None
     assert one.canary.state in ("steady", "warming"), "a failed point is not a failure of the canary"
     one.again()
     assert tried == [4], "larger points are not tried, because each attempt uses the server's memory"
@@ -363,7 +372,8 @@ def test_a_canary_that_fails_is_not_swept_and_its_failed_runs_take_no_throughput
     target.output = [math.nan]
     assert ran() == ("not_finite", set())
     one.sweeping.next_at = 0.0
-    assert one.step() == 0.0 and len(target.copies) == 1
+    assert one.step() == 0.0
+    assert len(target.copies) == 1
     target.output = [1.0]
     assert [ran(), ran()] == [("ok", {"throughput@1x1"}), ("ok", set())]
 

@@ -1,7 +1,5 @@
 """Rules of tags: a table of samples with their tags, and missing metrics."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

@@ -1,7 +1,5 @@
 """The registry of targets, and optional abilities of a target: results, and cost of a look-up."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any
@@ -99,7 +97,8 @@ class Least(Target):
 def test_a_target_needs_three_methods_and_one_that_lacks_any_is_refused_with_its_name():
     target = Least()
     timing, result = target.clock.measure(target.run)
-    assert timing.phases.keys() == {"compute"} and target.values(result) == [3.0]
+    assert timing.phases.keys() == {"compute"}
+    assert target.values(result) == [3.0]
     assert (target.kind, target.samples, target.memory(), target.settings()) == ("Least", 1, None, None)
     assert make(f"{__name__}:Least", {}).environment() == {}
     factory = type("Lacking", (Target,), {"open": Least.open, "values": Least.values})
@@ -155,12 +154,14 @@ def test_a_target_of_0_1_0_still_works():
     target.open()
     assert (asked, target.cuda_missing, target.device) == ([[]], "no_device", "cuda:1")
     assert (target.kind, target.samples, target.reasons) == ("Old", 2, ("not_ready",))
-    assert target.environment() == {"old": "1"} and target.memory() is None
+    assert target.environment() == {"old": "1"}
+    assert target.memory() is None
     assert (target.identity(), target.settings(), target.is_busy()) == ("file-sha256:1", {"seed": 3}, True)
     target.prepare()
     target.check(None)
     target.reset_memory_peak()
-    assert old.is_prepared and target.readings() == ()
+    assert old.is_prepared
+    assert target.readings() == ()
     assert (target.profiler, target.is_sweepable) == ("none", False)
     assert adapt(target) is target
 

@@ -29,7 +29,8 @@ inputs: x | inputs: expected a list or a mapping
 def test_a_wrong_argument_is_refused_immediately(options, words):
     with pytest.raises(UsageError) as caught:
         TensorRtTarget(**({"engine": "model.engine"} | options))
-    assert words[0] in str(caught.value) and "\n" not in str(caught.value)
+    assert words[0] in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorrt") is not None, reason="TensorRT is installed here")
@@ -45,7 +46,8 @@ def test_an_engine_that_cannot_be_read(tmp_path, monkeypatch):
     for path in (tmp_path / "none.engine", tmp_path):
         with pytest.raises(UsageError) as caught:
             TensorRtTarget(str(path)).open()
-        assert str(path) in str(caught.value) and "check the path" in str(caught.value)
+        assert str(path) in str(caught.value)
+        assert "check the path" in str(caught.value)
 
 
 HEAD = b"ftrt" + bytes(20) + bytes((10, 3, 0, 26))

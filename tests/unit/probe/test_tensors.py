@@ -1,7 +1,5 @@
 """Inputs matched to an engine's declarations and drawn; outputs as numbers."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import sys
@@ -77,7 +75,8 @@ def test_inputs_that_do_not_match_are_one_line(inputs, words):
     with pytest.raises(UsageError) as caught:
         given(inputs, words.pop(0))
     line = str(caught.value)
-    assert [word for word in words if word not in line] == [] and "\n" not in line
+    assert [word for word in words if word not in line] == []
+    assert "\n" not in line
 
 
 def draw(dtype, shape=(1000,), high=2):
@@ -87,9 +86,11 @@ def draw(dtype, shape=(1000,), high=2):
 def test_numbers_are_drawn_from_one_distribution_for_all_dtypes():
     """test_drawn.py tests the numbers for each dtype."""
     assert set(draw("bool").tolist()) == {True, False}
-    assert abs(draw("float32").mean()) < 0.2 and 0.8 < draw("float32").std() < 1.2
+    assert abs(draw("float32").mean()) < 0.2
+    assert 0.8 < draw("float32").std() < 1.2
     numbers = draw("int64", high=100)
-    assert numbers.min() >= 0 and 90 < numbers.max() < 100
+    assert numbers.min() >= 0
+    assert 90 < numbers.max() < 100
     assert draw("bfloat16").tolist() == torch.tensor(draw("float32")).to(torch.bfloat16).tolist()
 
 
@@ -201,8 +202,10 @@ def test_values_are_few_and_fixed_and_evenly_spread_across_the_outputs(library):
         library.arange(5_000.0, 5_001.0),
     ]
     values = outputs.values(parts)
-    assert 500 < len(values) <= 1024 and len({b - a for a, b in pairwise(values)}) == 1
-    assert values[0] == 0.0 and values[-1] > 4_980
+    assert 500 < len(values) <= 1024
+    assert len({b - a for a, b in pairwise(values)}) == 1
+    assert values[0] == 0.0
+    assert values[-1] > 4_980
 
 
 @pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])

@@ -117,7 +117,8 @@ def test_more_threads_than_cpus_are_a_warning_once(monkeypatch, caplog):
     for _ in range(2):
         list(sampler.sample())
     [record] = caplog.records
-    assert record.levelname == "WARNING" and "8 computing threads share 1 CPUs" in record.getMessage()
+    assert record.levelname == "WARNING"
+    assert "8 computing threads share 1 CPUs" in record.getMessage()
 
 
 def test_threads_that_vanish_while_it_looks():
@@ -215,7 +216,8 @@ def test_a_kernel_that_does_not_count(tmp_path, monkeypatch, text):
     for file in (tmp_path / "task").glob("*/*"):
         file.write_text(text)
     found = sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset({0})}))
-    assert not found.keys() & {"migrations", "run_queue_seconds"} and found["off_node_threads"] == 0
+    assert not found.keys() & {"migrations", "run_queue_seconds"}
+    assert found["off_node_threads"] == 0
     monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(tmp_path / "none/task"))
     with pytest.raises(Unavailable, match="task cannot be read"):
         list(ThreadSampler().sample())
@@ -236,14 +238,17 @@ def test_usage_is_that_of_the_calling_thread():
     begin = thread_usage()
     with ThreadPoolExecutor(1) as pool:
         worked = pool.submit(work).result()
-    assert 0.04 < worked.cpu_seconds < 0.5 and worked.voluntary >= 5 and worked.involuntary >= 0
+    assert 0.04 < worked.cpu_seconds < 0.5
+    assert worked.voluntary >= 5
+    assert worked.involuntary >= 0
     assert worked.run_queue_seconds is None or worked.run_queue_seconds >= 0
     assert (thread_usage() - begin).cpu_seconds < worked.cpu_seconds
 
 
 def test_usage_adds_up_and_what_is_not_known_stays_so(monkeypatch):
     total = ThreadUsage() + (ThreadUsage(3.0, 0.5, 20, 4, 7) - ThreadUsage(1.0, 0.25, 15, 3, 5))
-    assert total[:5] == (2.0, 0.25, 5, 1, 2) and (total + total)[:5] == (4.0, 0.5, 10, 2, 4)
+    assert total[:5] == (2.0, 0.25, 5, 1, 2)
+    assert (total + total)[:5] == (4.0, 0.5, 10, 2, 4)
     monkeypatch.setattr("infercanary.probe.samplers.threads._read", lambda path: b"")
     untold = thread_usage()
     assert (untold - total)[1] is (total + untold)[4] is untold.migrations is None

@@ -1,7 +1,5 @@
 """The thread that runs a real canary, and the thread pools of its engine."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -82,7 +80,8 @@ def test_a_probe_reports_them():
     probe = Probe({"a": Scripted(components={"torch_intra_op_threads": "4"})}, controls=False)
     probe.open()
     report = probe.once()
-    assert probe.close() and report is not None
+    assert probe.close()
+    assert report is not None
     found = values(report.families)
     assert found["infercanary_allowed_cpus"] == {("process", ""): len(CPUS), ("canary", "a"): len(CPUS)}
     # The values of the process come from a sampler, and those of the canary from its runs.

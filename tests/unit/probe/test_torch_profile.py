@@ -4,8 +4,6 @@ An event has the methods of torch's own events (`torch._C._autograd._KinetoEvent
 tests/integration/probe/test_profiles.py and tests/gpu/test_profiles.py.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from contextlib import contextmanager
@@ -102,11 +100,11 @@ def test_events_of_a_real_gpu_are_read():
     assert found.state == "ok"
     rows = {(row.kind, row.device): row for row in found.rows}
     linear = rows["aten::linear", "cuda:0"]
-    assert linear.seconds[0] == pytest.approx(297e-6, rel=0.1) and linear.name.startswith(
-        "sgemm_largek_lds64<true"
-    )
+    assert linear.seconds[0] == pytest.approx(297e-6, rel=0.1)
+    assert linear.name.startswith("sgemm_largek_lds64<true")
     # Conversions to channels last and back, product, bias; and the copy of the input to the device.
-    assert rows["aten::conv2d", "cuda:0"].calls == 5 and ("aten::copy_", "cuda:0") in rows
+    assert rows["aten::conv2d", "cuda:0"].calls == 5
+    assert ("aten::copy_", "cuda:0") in rows
     assert rows.keys().isdisjoint((("aten::linear", "cpu"), ("aten::conv2d", "cpu")))
 
 
@@ -187,7 +185,8 @@ def test_rows_of_a_profile(text, tmp_path):
             f"-> {row.kind} {row.name} {row.device} {row.calls:g} {1e6 * seconds:.0f} {row.shapes}".strip()
         )
     assert shown == [line for line in lines if line.startswith("->")]
-    assert found.wall == (0.001 / int(batch),) and torch.traces == [str(tmp_path / "trace.json")]
+    assert found.wall == (0.001 / int(batch),)
+    assert torch.traces == [str(tmp_path / "trace.json")]
 
 
 def test_forty_operators_have_rows_and_the_others_are_summed():

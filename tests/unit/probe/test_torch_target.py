@@ -70,10 +70,13 @@ def test_a_model_object_is_run_in_inference_mode_and_left_as_it_is():
     model.weight = torch.nn.Parameter(torch.eye(4))
     target = opened(model)
     timing, result = target.clock.measure(target.run)
-    assert isinstance(target.clock, HostClock) and target.memory() is None
-    assert model.mode and not result.requires_grad
+    assert isinstance(target.clock, HostClock)
+    assert target.memory() is None
+    assert model.mode
+    assert not result.requires_grad
     assert model.training, "the mode of the host's model must not change"
-    assert timing.phases.keys() == {"compute"} and 0 < timing.phases["compute"] <= timing.wall
+    assert timing.phases.keys() == {"compute"}
+    assert 0 < timing.phases["compute"] <= timing.wall
 
 
 @pytest.mark.parametrize("reference", [LINEAR, "factories:Holder.model"])
@@ -81,7 +84,8 @@ def test_a_factory_is_seeded_and_switched_to_eval_and_the_hosts_random_state_is_
     torch.manual_seed(1)
     state = torch.random.get_rng_state()
     one, two, other = (opened(reference, seed=seed) for seed in (3, 3, 4))
-    assert torch.equal(result_of(one), result_of(two)) and not torch.equal(result_of(one), result_of(other))
+    assert torch.equal(result_of(one), result_of(two))
+    assert not torch.equal(result_of(one), result_of(other))
     assert not one._model.training
     assert not torch.equal(one._model.weight, other._model.weight), "the seed also draws the weights"
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -100,9 +104,8 @@ def test_a_file_is_run_and_digested(tmp_path, kind):
     target = opened(str(path))
     assert torch.allclose(result_of(target), model(target._device_inputs[0]))
     assert kind == "pt2" or not target._loaded.training
-    assert target.identity().startswith("file-sha256:") and opened(model).identity().startswith(
-        "weights-sha256:"
-    )
+    assert target.identity().startswith("file-sha256:")
+    assert opened(model).identity().startswith("weights-sha256:")
 
 
 @pytest.mark.skipif(
@@ -157,7 +160,8 @@ def test_inputs_are_drawn_each_from_a_seed_of_its_own_or_given():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this torch has CUDA")
 def test_by_leave_it_runs_on_the_cpu_but_a_graph_does_not():
     target = opened(device="cuda", cpu_fallback=True)
-    assert target.cuda_missing and target.environment()["torch_device"] == "cpu"
+    assert target.cuda_missing
+    assert target.environment()["torch_device"] == "cpu"
     for options in ({"mode": "graph", "cpu_fallback": True}, {}):
         refused = TorchTarget(LINEAR, ONE, device="cuda:1", **options)  # type: ignore[arg-type]
         with pytest.raises(NoCuda, match=r"device: `cuda:1` was asked for, but .*or set `device: cpu`"):
@@ -167,7 +171,8 @@ def test_by_leave_it_runs_on_the_cpu_but_a_graph_does_not():
 
 def test_environment():
     found = opened().environment()
-    assert found["torch"] == torch.__version__ and "BLAS_INFO=" in found["torch_build"]
+    assert found["torch"] == torch.__version__
+    assert "BLAS_INFO=" in found["torch_build"]
     assert found["torch_cuda"] == (torch.version.cuda or "none (CPU-only build)")
     shown = {
         "device": "cpu",
@@ -228,7 +233,8 @@ def test_a_mistake_is_one_line(tmp_path, options, words):
     with pytest.raises(UsageError) as caught:
         opened(**options)
     line = str(caught.value)
-    assert "\n" not in line and [word for word in words if word not in line] == []
+    assert "\n" not in line
+    assert [word for word in words if word not in line] == []
 
 
 # Sweeps ------------------------------------------------------------------------------------------------------------
@@ -239,7 +245,8 @@ def test_another_size_has_the_same_model_and_the_same_samples_again():
     own = result_of(target)
     for batch in (1, 2, 5):
         other = target.copy_with_batch(batch)
-        assert other.samples == batch and target.samples == 2
+        assert other.samples == batch
+        assert target.samples == 2
         assert torch.allclose(result_of(other), torch.cat([own] * 3)[:batch], atol=1e-6)
         assert other._device_inputs[0].data_ptr() != target._device_inputs[0].data_ptr()
         assert other.clock is not target.clock

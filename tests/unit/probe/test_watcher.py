@@ -94,7 +94,9 @@ def test_a_line_says_place_need_room_whose_and_fix(container):
         Need("model", 2 * MIB, "it", ""),
     ]
     why = why_not(lambda: found.ask("big", "cpu", needs))
-    assert why.startswith("canaries.big.inputs[0]: [9] int8") and needs[0].fix in why and LIMIT in why
+    assert why.startswith("canaries.big.inputs[0]: [9] int8")
+    assert needs[0].fix in why
+    assert LIMIT in why
     assert re.findall("[0-9]+ MiB", why) == ["700 MiB", "702 MiB", "536 MiB", "1000 MiB", "64 MiB"]
     needs[0] = needs[0]._replace(size=534 * MIB)
     found.ask("big", "cpu", needs)
@@ -163,11 +165,14 @@ def test_work_without_memory_waits_longer_each_time_and_then_continues(
     assert points(tally, FAILURES)["a", "out_of_memory"] == 6
     [(_, reason, detail)] = points(tally, DETAIL)
     words = "canaries.a.inputs[0]: [9] int8" if is_opening else "runs are postponed: a run takes up to 32 MiB"
-    assert reason == "out_of_memory" and words in detail
+    assert reason == "out_of_memory"
+    assert words in detail
     assert sum(words in record.getMessage() for record in caplog.records) == (6 if is_opening else 1)
     container.set(100, 600)
     work()
-    assert canary.is_fit and target.opened == 1 and target.repeats > before
+    assert canary.is_fit
+    assert target.opened == 1
+    assert target.repeats > before
 
 
 # Rounds
@@ -239,11 +244,9 @@ def test_growing_work_is_ended_at_the_reserve(container, anew, is_guest):
             found.look()
     assert found.closing == [], "an opening that grows is ended before canaries are closed"
     if is_guest:
-        assert (
-            "took 54 MiB" in a.why
-            and why_not(a.check) == a.why
-            and (bool(b.why), c.why, anew) == (True, "", [])
-        )
+        assert "took 54 MiB" in a.why
+        assert why_not(a.check) == a.why
+        assert (bool(b.why), c.why, anew) == (True, "", [])
     else:
         [ended] = anew
         assert [(each.canary, each.load) for each in ended] == [("a", (2, 1)), ("b", (8, 1))]
@@ -257,14 +260,17 @@ def test_memory_use_by_others_closes_the_largest_at_the_last_64_mib(container, a
         container.set(100, 400)
         found.open(name, lambda size=size: container.set(100 + size, 400))
     container.set(101, 960, cached=25)
-    assert found.look() == 0.1 and not (anew or found.closing)
+    assert found.look() == 0.1
+    assert not anew
+    assert not (found.closing)
     container.set(101, 960, cached=24)
     found.run_began = time.monotonic()
     assert found.look() == 0.1 and not (anew or found.closing), "a run is not disturbed in its first second"
     found.run_began -= 2
     found.look()
     ended = found.closing if is_guest else anew[0]
-    assert [each.canary for each in ended] == ["b"] and "closed to free 30 MiB, because only" in ended[0].why
+    assert [each.canary for each in ended] == ["b"]
+    assert "closed to free 30 MiB, because only" in ended[0].why
     if is_guest:
         found.look()
         assert len(ended) == 1 and found.alarm.is_set(), "canaries are closed one at a time"
@@ -369,10 +375,12 @@ def test_a_canary_is_closed_once_for_memory_and_never_beside_its_run(container, 
         until(lambda: "a" in found._sizes)  # it has just opened, and the result was not read yet
     if blocks == "run":
         done = canary.round(5)
-        assert done is not None and done.outcome == "timed_out"
+        assert done is not None
+        assert done.outcome == "timed_out"
     repeats = target.repeats
     canary.close_for_memory(Ended("a", "why", time.monotonic() - 3600))
-    assert canary.is_open == (blocks == "run") and target.closed == (blocks == "open")
+    assert canary.is_open == (blocks == "run")
+    assert target.closed == (blocks == "open")
     canary.open(0)  # has no effect while the thread hangs
     assert blocks == "open" or target.opened == 1
     target.goes_on.set()
@@ -419,7 +427,8 @@ def test_an_interruption_may_hit_any_instruction(container):
     while why := interrupted_at(hits + 1):
         hits += 1
         assert why == f"hit {hits}"
-        assert found._growing == [] and found._ended["a", None].why == f"hit {hits}"
+        assert found._growing == []
+        assert found._ended["a", None].why == f"hit {hits}"
         assert not why_not(lambda: found.open("b", lambda: None))
     assert hits > 2
 

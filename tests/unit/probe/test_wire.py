@@ -1,7 +1,5 @@
 """Formats of server targets: tensors, event streams, JSON pointers; and readings and failures of any target."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct
@@ -113,7 +111,9 @@ def test_places_are_spread_over_all_outputs_and_tell_of_all_that_is_not_finite()
     first, second = [float(i) for i in range(3000)], [float(-i) for i in range(3000)]
     tensors = [from_json("a", "FP32", (3000,), first), from_json("b", "FP32", (30, 100), second)]
     found = sampled(tensors)
-    assert len(found) == 1000 and found[:2] == [0.0, 6.0] and found[500:502] == [0.0, -6.0]
+    assert len(found) == 1000
+    assert found[:2] == [0.0, 6.0]
+    assert found[500:502] == [0.0, -6.0]
     second[7] = math.inf  # not at a sampled position
     assert math.isnan(sampled([tensors[0], from_json("b", "FP32", (3000,), second)])[-1])
     for odd in (10**400, None):
@@ -220,10 +220,14 @@ def test_a_request_names_its_host(url, host):
 def test_the_users_headers_come_first():
     made = server("http://h", **{"host": "model.example.org", "CONTENT-TYPE": "text/x"})
     lines = made.request("POST", "/", b"ab", {"Content-Type": "application/json"}).decode().split("\r\n")
-    assert lines[-2:] == ["", "ab"] and set(lines[1:-2]) == {
-        "CONTENT-TYPE: text/x", "host: model.example.org", "User-Agent: infercanary", "Accept-Encoding: identity",
+    assert lines[-2:] == ["", "ab"]
+    assert set(lines[1:-2]) == {
+        "CONTENT-TYPE: text/x",
+        "host: model.example.org",
+        "User-Agent: infercanary",
+        "Accept-Encoding: identity",
         "Content-Length: 2",
-    }  # fmt: skip
+    }
 
 
 WAITS = """
@@ -261,7 +265,8 @@ def test_a_secret_that_a_server_repeats_is_hidden(name, value, shown):
 
 def test_a_failure_is_one_printable_line_with_a_reason():
     failure = Failure("not_ready", "a\nb\x1b[31m" + "x" * 1000)
-    assert str(failure).startswith("a b [31mxxx") and len(str(failure)) == 400
+    assert str(failure).startswith("a b [31mxxx")
+    assert len(str(failure)) == 400
     with pytest.raises(ValueError, match="`broken` is not a reason of a failure; choose one of raised, "):
         Failure("broken", "")  # type: ignore[arg-type]
 
@@ -297,7 +302,8 @@ class Reporting(Scripted):
 def run_of(*readings):
     canary = opened(target := Reporting(shown=readings))
     before, done = target.repeats, canary.round(3)
-    assert target.calls == [before, before + 3] and canary.close(1)
+    assert target.calls == [before, before + 3]
+    assert canary.close(1)
     return done
 
 
@@ -316,7 +322,8 @@ def test_readings_are_taken_around_a_run():
 )
 def test_a_reading_that_would_break_the_report_fails_the_run(reading):
     done = run_of(reading)
-    assert done.outcome == "raised" and "ValueError: the reading " in done.detail
+    assert done.outcome == "raised"
+    assert "ValueError: the reading " in done.detail
 
 
 # Times reported by a server -----------------------------------------------------------------------------------------
@@ -352,5 +359,6 @@ def test_parts_are_those_of_all_answers_and_few():
         parts = ", ".join(f"p{n};dur={number}" for n in range(20))
         heads.append({"server-timing": f"{parts}, only{number};dur=1"})
     found = header_readings(heads)
-    assert len(found) == 8 and {reading.value for reading in found} == {0.001}
+    assert len(found) == 8
+    assert {reading.value for reading in found} == {0.001}
     assert header_readings([]) == header_readings([*heads, {}]) == []

@@ -101,9 +101,12 @@ def test_json_has_the_worst_documents_fields_first():
     inconclusive = Document(exit_code=3, data={"verdict": "inconclusive", "notes": []})
     text = render_json([STEADY, REGRESSED, inconclusive], ["both"], extra=1)
     answer = json.loads(text)
-    assert text.isascii() and text.endswith("\n") and text.count("\n") == 1
+    assert text.isascii()
+    assert text.endswith("\n")
+    assert text.count("\n") == 1
     assert (answer["schema_version"], answer["verdict"], answer["extra"]) == (1, "regressed", 1)
-    assert answer["notes"] == ["n", "both"] and answer["name"] == "a?[31m"
+    assert answer["notes"] == ["n", "both"]
+    assert answer["name"] == "a?[31m"
     assert [each["verdict"] for each in answer["canaries"]] == ["equivalent", "regressed", "inconclusive"]
     assert json.loads(render_json([STEADY, inconclusive]))["verdict"] == "inconclusive"
     assert json.loads(render_json([])) == {

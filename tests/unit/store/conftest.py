@@ -36,5 +36,4 @@ def location(request, tmp_path):
     """Location of an empty store that outlives its process."""
     if request.param == "file":
         return str(tmp_path / "store.db")
-    server = request.getfixturevalue("postgres")
-    return server.database()
+    return request.getfixturevalue("postgres").database()

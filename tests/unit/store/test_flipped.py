@@ -52,7 +52,8 @@ def flipped(body):
 def test_whatever_byte_of_a_run_flips_the_others_are_read():
     for body in flipped(encode(RUNS[3])):
         found = decode([encode(RUNS[0]), body, encode(RUNS[1])])
-        assert found[0] == RUNS[0] and found[-1] == RUNS[1]
+        assert found[0] == RUNS[0]
+        assert found[-1] == RUNS[1]
 
 
 def test_whatever_byte_of_a_start_flips_it_is_a_start_or_none():
@@ -61,7 +62,8 @@ def test_whatever_byte_of_a_start_flips_it_is_a_start_or_none():
     )
     assert decode_start(encode_start(start)) == start
     found = [decode_start(body) for body in flipped(encode_start(start))]
-    assert None in found and {type(start) for start in found} == {Generation, type(None)}
+    assert None in found
+    assert {type(start) for start in found} == {Generation, type(None)}
 
 
 ROWS = scenarios("""

@@ -77,7 +77,8 @@ def test_older_tables_are_brought_up_to_date_with_all_that_is_in_them_and_newer_
     assert "up to date" in capsys.readouterr().out
     with closing(open_store(location)) as store:
         version, columns = version_and_columns(store)
-        assert version == "0003" and {"zone", "rack"} <= columns
+        assert version == "0003"
+        assert {"zone", "rack"} <= columns
         assert store.take(START, [*RUNS, sample(20)]) == 1
     monkeypatch.undo()
     assert "a newer InferCanary wrote this store (schema `0003`" in refusal(location)
@@ -90,7 +91,8 @@ def test_an_upgrade_that_fails_changes_nothing(location, newer, monkeypatch):
     monkeypatch.setattr(schema, "SCHEMA", "0001")
     with closing(open_store(location)) as store:
         version, columns = version_and_columns(store)
-        assert version == "0001" and "zone" not in columns
+        assert version == "0001"
+        assert "zone" not in columns
         assert [len(samples) for _, samples in store.generations(SEARCH, CANARY)] == [len(RUNS)]
 
 
@@ -161,4 +163,5 @@ def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(postgres, 
 def test_a_location_that_cannot_be_is_one_line(arguments, says, capsys):
     assert migrate.main([*arguments]) == 2
     said = capsys.readouterr().err
-    assert says in said and said.count("\n") == 1
+    assert says in said
+    assert said.count("\n") == 1

@@ -54,7 +54,8 @@ def test_a_location_without_a_host_or_with_several_stays_as_it_is(location):
 
     ours = conninfo_to_dict(Location.of(location).conninfo)
     assert conninfo_to_dict(location).items() <= ours.items()
-    assert ours["target_session_attrs"] == "read-write" and "statement_timeout" in str(ours["options"])
+    assert ours["target_session_attrs"] == "read-write"
+    assert "statement_timeout" in str(ours["options"])
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,8 @@ def test_an_unreachable_database_is_one_line(end, says):
         pytest.raises(StoreError) as caught,
     ):
         store.canaries()
-    assert says in str(caught.value) and "\n" not in str(caught.value)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert isinstance(caught.value, StoreAway) is not bool(end)
 
 
@@ -115,14 +117,16 @@ def test_a_connection_that_broke_is_opened_again_and_nothing_is_kept_in_part(ser
 def test_a_service_has_one_holder_until_its_lease_ends(server):
     first, second, reader = server.fleets
     both = {SEARCH, RANK}
-    assert first.hold(both) == both and second.hold(both) == set()
+    assert first.hold(both) == both
+    assert second.hold(both) == set()
     assert first.hold({SEARCH}) == {SEARCH}
     assert reader.services() == both
     first.give_back({SEARCH})
     assert reader.services() == {RANK}
     assert second.hold(both) == {SEARCH}
     server.end_leases()
-    assert first.hold(both) == both and second.hold(both) == set()
+    assert first.hold(both) == both
+    assert second.hold(both) == set()
     fences = server.sql("SELECT service || ' ' || fence FROM lease ORDER BY service").split("\n")
     assert fences == ["rank 2", "search 3"], (
         "each change of holder, and each end of a lease, increases the number"
@@ -172,7 +176,8 @@ def test_many_that_want_a_lease_together_do_not_get_it_twice(server):
     with ThreadPoolExecutor(len(fleets)) as pool:
         for number in range(1, 6):
             held = [service for several in pool.map(want, fleets) for service in several]
-            assert len(held) == len(services) and {*held} == services
+            assert len(held) == len(services)
+            assert {*held} == services
             server.end_leases()
             assert server.sql("SELECT DISTINCT fence FROM lease") == str(number)
 
@@ -192,7 +197,8 @@ def test_one_that_waited_for_another_which_took_the_lease_does_not_take_it(serve
         while server.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") == "0":
             assert waiting.is_alive()
     waiting.join()
-    assert held == [set()] and first.renew({SEARCH}) == {SEARCH}
+    assert held == [set()]
+    assert first.renew({SEARCH}) == {SEARCH}
 
 
 def test_a_lease_is_renewed_while_the_store_is_busy_and_that_of_another_is_not_waited_for(server):

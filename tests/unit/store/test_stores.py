@@ -1,7 +1,5 @@
 """The judge's store: each run once, thinned with age, for repeated deliveries and wrong clocks."""
 
-from __future__ import annotations
-
 import random
 from contextlib import closing, suppress
 from types import SimpleNamespace
@@ -122,10 +120,12 @@ def test_the_data_that_a_judgement_reads_is_limited(store):
     )
     store.take(generation("b", started_at=T + 1), samples(1, 21))
     [(_, some), (_, whole)] = store.generations(SEARCH, CANARY, most_bytes=100_000)
-    assert 25_000 < sum(map(len, map(encode, some))) < 50_000 + 2 * MAX_BYTES and len(whole) == 20
+    assert 25_000 < sum(map(len, map(encode, some))) < 50_000 + 2 * MAX_BYTES
+    assert len(whole) == 20
     numbers = [run.sequence for run in some]
     first = next(place for place, number in enumerate(numbers) if number != place + 1)
-    assert first > 100 and numbers[first:] == [*range(1_001 - len(numbers) + first, 1_001)]
+    assert first > 100
+    assert numbers[first:] == [*range(1_001 - len(numbers) + first, 1_001)]
 
 
 RUNNING, GONE = 1e9, 1e5
@@ -265,7 +265,8 @@ def test_runs_are_stored_once_through_thinning_restarts_and_failures(data, tmp_p
             == reached - reached // 5
             == sum(store.taken(SEARCH, CANARY).values())
         )
-        assert count(store) == len(found) and store.history(SEARCH, CANARY, "state") == []
+        assert count(store) == len(found)
+        assert store.history(SEARCH, CANARY, "state") == []
         check_counts(store)
     store.take(generation(), [])
     store.thin(now)
@@ -290,12 +291,14 @@ def test_a_block_is_the_median_of_its_runs():
     )  # fmt: skip
     assert merge(runs) == block
     of_blocks = merge([merge(runs), merge(runs[:3]), merge(runs[1:2])])
-    assert of_blocks.runs == 24 and of_blocks.tags == ("stalled",)
+    assert of_blocks.runs == 24
+    assert of_blocks.tags == ("stalled",)
     # The judge excludes runs beside a sweep. So a block must use its other runs, if it has any.
     beside = samples(1, 4, median=0.030, tags=("beside_canary",))
     block = merge([*beside, *samples(4, 6, median=0.010, tags=("stalled",))])
     assert (block.median, block.tags, block.runs, block.sequence) == (0.010, ("stalled",), 5, 5)
-    assert block.started_at == beside[0].started_at and merge(beside).tags == ("beside_canary",)
+    assert block.started_at == beside[0].started_at
+    assert merge(beside).tags == ("beside_canary",)
 
 
 def test_weeks_of_one_image(in_memory):
@@ -308,7 +311,8 @@ def test_weeks_of_one_image(in_memory):
         assert found[-KEEP.raw :] == samples(end - KEEP.raw, end)
         assert sum(run.runs for run in found) == end, "a run is counted twice"
         first_day = [run.runs for run in found if run.started_at < T + DAY]
-        assert sum(first_day) == day and max(first_day) <= BLOCK
+        assert sum(first_day) == day
+        assert max(first_day) <= BLOCK
         sizes.append(len(found))
     assert KEEP.opening >= LIVE.decide.looks[-1]
     assert max(run.runs for run in found if run.started_at >= T + 5 * DAY) == BLOCK, (
@@ -328,7 +332,8 @@ def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(in_memory)
         store.take(start, [sample(run, started_at=now + 10 * run) for run in range(length)])
         store.thin(now := now + DAY)
     starts = [(start.boot_id, runs) for start, runs in store.generations(SEARCH, CANARY)]
-    assert len(starts) >= SMALL.images and (starts[0][0], starts[-1][0]) == ("b0", "b39")
+    assert len(starts) >= SMALL.images
+    assert (starts[0][0], starts[-1][0]) == ("b0", "b39")
     assert sum(run.runs for run in starts[0][1]) >= SMALL.raw, (
         "the first runs are kept, as the baseline of a drift"
     )

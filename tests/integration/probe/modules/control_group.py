@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -20,11 +19,11 @@ class Group(NamedTuple):
 
     folder: Path
 
-    def joining(self, *command: str) -> list[str]:
+    def joining(self, *command):
         """Return the command, preceded by a shell that joins the group."""
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.folder / "cgroup.procs"), *command]
 
-    def kills(self) -> int:
+    def kills(self):
         """Return the number of processes that the kernel killed for memory in this group."""
         for name in ("memory.events", "memory.oom_control"):
             with suppress(OSError):
@@ -35,7 +34,7 @@ class Group(NamedTuple):
 
 
 @contextmanager
-def limited(size: int) -> Iterator[Group]:
+def limited(size):
     """Make a group for the block; skip the test if this is not possible."""
     paths = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
     is_v2 = (_MOUNT / "cgroup.controllers").exists()

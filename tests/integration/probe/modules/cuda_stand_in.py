@@ -1,7 +1,5 @@
 """Builds a stand-in for ``libcuda.so.1``, for tests of the real ctypes code."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -17,22 +15,22 @@ needs_cc = pytest.mark.skipif(
 )
 
 
-def build(folder: Path, *flags: str) -> Path:
+def build(folder, *flags):
     """Compile the library into ``folder``, and return this folder for ``LD_LIBRARY_PATH``."""
     return _compile(folder, "libcuda.so.1", SOURCE, *flags)
 
 
-def build_cupti(folder: Path) -> Path:
+def build_cupti(folder):
     """Compile the stand-in for CUPTI into a folder with the stand-in for CUDA."""
     return _compile(folder, "libcupti.so.19", SOURCE.with_name("cupti.c"), f"-L{folder}", "-l:libcuda.so.1")
 
 
-def build_nvml(folder: Path, *flags: str) -> Path:
+def build_nvml(folder, *flags):
     """Compile the stand-in for NVML, which reads its script from ``$FAKE_NVML``."""
     return _compile(folder, "libnvidia-ml.so.1", SOURCE.parents[1] / "fake_nvml/nvml.c", *flags)
 
 
-def _compile(folder: Path, name: str, source: Path, *flags: str) -> Path:
+def _compile(folder, name, source, *flags):
     command = [str(CC), "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{name}"]
     subprocess.run([*command, str(source), *flags, "-o", str(folder / name)], check=True)
     return folder

@@ -9,16 +9,13 @@ import gzip
 import json
 import math
 import socket
-import ssl
 import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any
 
-F = TypeVar("F", bound="Faulty")
 INPUT = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
 OUTPUT = INPUT | {"name": "y"}
 MAX_BYTES = 200_000
@@ -78,7 +75,7 @@ WORDS = {
 }
 
 
-def wire(text: str) -> bytes:
+def wire(text):
     """Return the bytes of an answer, or of a part of it."""
     raw = text.encode().decode("unicode_escape").encode("latin-1").replace(b"~", b"\r\n")
     for word, meant in WORDS.items():
@@ -88,7 +85,7 @@ def wire(text: str) -> bytes:
 
 
 @contextmanager
-def full_backlog() -> Iterator[int]:
+def full_backlog():
     """Yield a port that never answers: its queue is full, so the kernel drops requests for connections."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
@@ -104,7 +101,7 @@ def full_backlog() -> Iterator[int]:
 class Faulty:
     """Serves at ``127.0.0.1:port``. ``fault`` and ``script`` are read at each request."""
 
-    def __init__(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, port=0, tls=None):
         self.fault = ""
         """A key of ``FAULTS``, or reset, wrong_answer, not_finite."""
         self.script = ""
@@ -134,10 +131,10 @@ class Faulty:
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def __enter__(self: F) -> F:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         """Close all connections, and accept no more."""
         self._ends.set()
         for connected in (self._listener, *self._open):
@@ -145,7 +142,7 @@ class Faulty:
                 connected.shutdown(socket.SHUT_RDWR)
             connected.close()
 
-    def _accept(self) -> None:
+    def _accept(self):
         with suppress(OSError):
             while not self._ends.is_set():
                 connected, _ = self._listener.accept()
@@ -153,7 +150,7 @@ class Faulty:
                 self._open.append(connected)
                 threading.Thread(target=self._serve, args=(connected,), daemon=True).start()
 
-    def _serve(self, connected: socket.socket) -> None:
+    def _serve(self, connected):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         answered = 0
         with suppress(OSError):  # an error closes the connection
@@ -177,12 +174,10 @@ class Faulty:
                         break
                 connected.shutdown(socket.SHUT_RDWR)
 
-    def _answer(
-        self, connected: socket.socket, method: str, path: str, headers: dict[str, str], body: bytes
-    ) -> None:
+    def _answer(self, connected, method, path, headers, body):
         n, token = self._count, headers.get("authorization", "")
         stats = {part: {"count": n, "ns": n * ns} for part, ns in (("queue", 1000), ("compute_infer", 5000))}
-        documents: dict[str, Any] = {
+        documents = {
             "/v2": {"name": "faulty", "version": "1", "extensions": self.extensions},
             "/ready": {"name": "double", "ready": True},
             "/stats": {"model_stats": [{"name": "double", "inference_stats": stats}]},
@@ -210,7 +205,7 @@ class Faulty:
             score = 0.5 if self.fault != "wrong_answer" else 0.9
             self._json(connected, {"score": score, "labels": ["a", "b"], "more": [[1, 2], [3]]})
 
-    def _play(self, connected: socket.socket, script: str) -> None:
+    def _play(self, connected, script):
         once, is_endless, again = script.removesuffix("!").partition(">>")
         self._send_packets(connected, once)
         while is_endless and not self._ends.is_set():
@@ -218,14 +213,14 @@ class Faulty:
         if script.endswith("!"):
             raise ConnectionAbortedError
 
-    def _send_packets(self, connected: socket.socket, text: str) -> None:
+    def _send_packets(self, connected, text):
         first, *packets = text.split("...")
         connected.sendall(wire(first))
         for packet in packets:
             self._ends.wait(0.02)
             connected.sendall(wire(packet))
 
-    def _infer(self, connected: socket.socket, headers: dict[str, str], body: bytes) -> None:
+    def _infer(self, connected, headers, body):
         self._count += 1
         length = headers.get("inference-header-content-length")
         [given] = json.loads(body[: int(length)] if length else body)["inputs"]
@@ -240,15 +235,15 @@ class Faulty:
         kind = f"application/octet-stream\r\nInference-Header-Content-Length: {len(head)}"
         return self._send(connected, 200, kind, head + struct.pack("<4f", *values))
 
-    def _stream(self, connected: socket.socket, is_chat: bool) -> None:
+    def _stream(self, connected, is_chat):
         """Stream role, text, end, usage, [DONE]: https://platform.openai.com/docs/api-reference/chat-streaming."""
         kind = "chat.completion.chunk" if is_chat else "text_completion"
 
-        def event(choices: list[Any], usage: Any = None) -> str:
+        def event(choices, usage=None):
             common = {"id": "c-1", "object": kind, "created": 1694268190, "model": "m", "choices": choices}
             return json.dumps(common | {"usage": usage})
 
-        def choice(text: str, end: str | None = None) -> list[Any]:
+        def choice(text, end=None):
             said = {"delta": {"content": text} if text else {}} if is_chat else {"text": text}
             return [{"index": 0, **said, "logprobs": None, "finish_reason": end}]
 
@@ -264,10 +259,10 @@ class Faulty:
             connected.sendall(b"%x\r\n%s\r\n" % (len(chunk), chunk.encode()))
         connected.sendall(b"0\r\n\r\n")
 
-    def _json(self, connected: socket.socket, document: Any, status: int = 200) -> None:
+    def _json(self, connected, document, status=200):
         self._send(connected, status, "application/json", json.dumps(document).encode())
 
-    def _send(self, connected: socket.socket, status: int, kind: str, body: bytes) -> None:
+    def _send(self, connected, status, kind, body):
         lines = [f"HTTP/1.1 {status} Status", f"Content-Type: {kind}", *self.heads]
         head = "".join(f"{line}\r\n" for line in [*lines, f"Content-Length: {len(body)}", ""])
         connected.sendall(head.encode() + body)

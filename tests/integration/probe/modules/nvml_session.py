@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from multiprocessing.connection import Connection
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,22 +17,22 @@ from infercanary.probe.sampling import Guard
 
 
 class Said(logging.Handler):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.lines: list[str] = []
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         self.lines.append(f"{record.levelname} {record.getMessage()}")
 
 
-def held() -> int:
+def held():
     """Return the number of objects that the stand-in created and did not release; -1 without the stand-in."""
     import pynvml
 
     return getattr(pynvml.nvmlLib, "fakeHeld", lambda: -1)()
 
 
-def serve(pipe: Connection, script: Path) -> None:
+def serve(pipe, script):
     said, tally, minutes = Said(), Tally(), 0
     logging.getLogger().addHandler(said)
     logging.getLogger().setLevel("INFO")
@@ -43,7 +41,7 @@ def serve(pipe: Connection, script: Path) -> None:
     sampler = NvmlSampler()
     guard = Guard(sampler, tally)
 
-    def sample(lines: list[str]) -> dict[str, Any]:
+    def sample(lines):
         # A busy machine must not look like a driver that hangs.
         sampling._DEADLINE_SECONDS = 0.5 if any(line.endswith(" -1") for line in lines) else 20.0
         guard.sample(sampling._DEADLINE_SECONDS)

@@ -6,36 +6,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPException
-from pathlib import Path
-from typing import Any, TypeVar
 
 from ports import free_port
-from watching import MODULES, Seen, fetch, until
+from watching import MODULES, fetch, until
 
-P = TypeVar("P", bound="ProbeProcess")
 PROBE = (sys.executable, "-m", "infercanary", "probe")
 
 
-def scripted(kind: str = "Scripted", **options: object) -> str:
+def scripted(kind="Scripted", **options):
     """Return a canary of the settings, with a target of ``scripted.py``."""
     return f"{{target: 'scripted:{kind}', options: {{{', '.join(f'{k}: {v}' for k, v in options.items())}}}}}"
 
 
-def run_probe(
-    folder: Path,
-    canaries: str,
-    *arguments: str,
-    settings: str = "",
-    modules: Path = MODULES,
-    **environment: str,
-) -> tuple[int, str, str]:
+def run_probe(folder, canaries, *arguments, settings="", modules=MODULES, **environment):
     """Run the command with these arguments and settings; return exit code, standard output and standard error."""
     config = folder / "probe.yaml"
     config.write_text(f"{settings}\ncanaries: {canaries}\n")
     done = subprocess.run(
-        [*PROBE, "--config", str(config), *arguments], cwd=modules, capture_output=True, check=False, timeout=120,
+        [*PROBE, "--config", str(config), *arguments], cwd=modules, capture_output=True, timeout=120,
         env={**{k: v for k, v in os.environ.items() if k != "COLUMNS"}, **environment},
     )  # fmt: skip
     assert b"Traceback" not in done.stderr, done.stderr.decode()
@@ -56,16 +45,8 @@ class ProbeProcess:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        canaries: str,
-        settings: str = "",
-        *,
-        duty_cap: float = 1,
-        modules: Path = MODULES,
-        command: Sequence[str] = PROBE,
-        environment: Mapping[str, str] = {},
-    ) -> None:
+        self, folder, canaries, settings="", *, duty_cap=1, modules=MODULES, command=PROBE, environment=()
+    ):
         listen = f"127.0.0.1:{free_port()}"
         self.address = f"http://{listen}"
         folder.mkdir(exist_ok=True)
@@ -77,20 +58,20 @@ class ProbeProcess:
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 [*command, "--config", str(self.config)], cwd=modules, stdout=log, stderr=log,
-                env={**os.environ, **environment},
+                env={**os.environ, **dict(environment)},
             )  # fmt: skip
 
-    def __enter__(self: P) -> P:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self.process.kill()
         self.process.wait()
 
-    def until(self, condition: Callable[[Seen], Any], what: str = "it did not happen") -> Seen:
+    def until(self, condition, what="it did not happen"):
         """Wait for a report that meets the condition."""
 
-        def seen() -> Seen | None:
+        def seen():
             assert self.process.poll() is None, self.output()
             try:
                 report = fetch(self.address)
@@ -98,17 +79,16 @@ class ProbeProcess:
                 return None
             return report if condition(report) else None
 
-        found: Seen = until(seen, what, 150)
-        return found
+        return until(seen, what, 150)
 
-    def ran(self, canary: str = "c", runs: float = 1, outcome: str = "ok") -> Seen:
+    def ran(self, canary="c", runs=1, outcome="ok"):
         """Wait until the canary has this number of runs with this outcome."""
         return self.until(lambda seen: seen.runs(canary, outcome) >= runs, f"no {runs} runs of {canary}")
 
-    def output(self) -> str:
+    def output(self):
         return self._log.read_text()
 
-    def end(self, number: int = signal.SIGTERM, seconds: float = 25) -> int:
+    def end(self, number=signal.SIGTERM, seconds=25):
         """Send a signal and return the exit code. The wait is shorter than the deadline of a run (30 s)."""
         self.process.send_signal(number)
         code = self.process.wait(seconds)

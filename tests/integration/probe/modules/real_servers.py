@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -41,7 +41,7 @@ ENVIRONMENTS = {
 }
 
 
-def environment(name: str) -> Path:
+def environment(name):
     """Return the folder of a server's environment. The first use makes the environment, which takes up to a minute."""
     folder = Path(sys.prefix) / "servers" / f"{name}-{sys.version_info[0]}.{sys.version_info[1]}"
     folder.parent.mkdir(exist_ok=True)
@@ -51,7 +51,7 @@ def environment(name: str) -> Path:
         return _made(name, folder, *ENVIRONMENTS[name])
 
 
-def _made(name: str, folder: Path, requirements: Sequence[str], beside: bool, dependencies: bool) -> Path:
+def _made(name, folder, requirements, beside, dependencies):
     wanted = "\n".join([*requirements, str(beside)])
     made = folder / "requirements.txt"
     if made.is_file() and made.read_text() == wanted:
@@ -74,9 +74,7 @@ def _made(name: str, folder: Path, requirements: Sequence[str], beside: bool, de
 
 
 @contextmanager
-def serving(
-    command: Sequence[str | Path], ready: str, folder: Path, more: Mapping[str, str] | None = None
-) -> Iterator[None]:
+def serving(command, ready, folder, more=None):
     """Run ``command`` in ``folder`` during the block, after the address ``ready`` gives any answer."""
     log = folder / "server.log"
     with log.open("wb") as out:
@@ -100,7 +98,7 @@ def serving(
                 continue
 
 
-def _answers(address: str) -> bool:
+def _answers(address):
     try:
         with urllib.request.urlopen(address, timeout=5):
             return True
@@ -110,7 +108,7 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _run(*command: str) -> None:
+def _run(*command):
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_SECONDS)
 
 

@@ -76,12 +76,4 @@ class OnDevice(Scripted):
         self.device = device
 
 
-class Sums:
-    """Not a target, because it has no open()."""
-
-
-def raises_type_error(size: int) -> Scripted:
-    return Scripted(seconds=size * 0.1)
-
-
 NUMBER = 5

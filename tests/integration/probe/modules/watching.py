@@ -7,11 +7,9 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from infercanary.contract.report import Family, HistogramValue, Report, decode
+from infercanary.contract.report import Family, HistogramValue, decode
 
 MODULES = Path(__file__).parent
 
@@ -19,11 +17,11 @@ MODULES = Path(__file__).parent
 class Seen:
     """A report, with access to its values."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report):
         self.report = report
         self.families: dict[str, Family] = {family.name: family for family in report.families}
 
-    def value(self, name: str, *labels: str) -> float | None:
+    def value(self, name, *labels):
         """Return the value with these labels, or None; for a histogram, its count."""
         family = self.families.get(name)
         for point in family.points if family else ():
@@ -31,24 +29,23 @@ class Seen:
                 return sum(point.value.counts) if isinstance(point.value, HistogramValue) else point.value
         return None
 
-    def state(self, canary: str) -> str:
+    def state(self, canary):
         family = self.families["infercanary_canary_state"]
         (now,) = (p.labels[1] for p in family.points if p.labels[0] == canary and p.value == 1)
         return now
 
-    def runs(self, canary: str, outcome: str) -> float:
+    def runs(self, canary, outcome):
         return self.value("infercanary_runs_total", canary, outcome) or 0.0
 
 
-def fetch(address: str, since: str = "") -> Seen:
+def fetch(address, since=""):
     """Fetch the report. Refused requests are repeated, because the port gives a caller only a small part of a CPU."""
 
-    def ask() -> bytes | None:
+    def ask():
         try:
             with urllib.request.urlopen(f"{address}/report?since={since}", timeout=10) as response:
                 assert response.headers["Content-Type"] == "application/json"
-                body: bytes = response.read()
-                return body
+                return response.read()
         except (ConnectionResetError, http.client.RemoteDisconnected):
             return None
         except urllib.error.URLError as error:
@@ -56,22 +53,21 @@ def fetch(address: str, since: str = "") -> Seen:
                 return None
             raise
 
-    body: bytes = until(ask, "the port refuses every request")
+    body = until(ask, "the port refuses every request")
     json.loads(body)
     return Seen(decode(body))
 
 
-def ran(address: str, runs: int = 1, canary: str = "a", outcome: str = "ok", seconds: float = 60) -> Seen:
+def ran(address, runs=1, canary="a", outcome="ok", seconds=60):
     """Wait until the canary has this number of runs with this outcome."""
-    found: Seen = until(
+    return until(
         lambda: (seen := fetch(address)).runs(canary, outcome) >= runs and seen,
         f"no {runs} runs of {canary} with the outcome {outcome}",
         seconds,
     )
-    return found
 
 
-def until(condition: Callable[[], Any], what: str = "it did not happen", seconds: float = 60.0) -> Any:
+def until(condition, what="it did not happen", seconds=60.0):
     """Wait for ``condition``. The time is generous, because a busy machine must not fail a test."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -80,15 +76,11 @@ def until(condition: Callable[[], Any], what: str = "it did not happen", seconds
     return found
 
 
-def in_state(address: str, canary: str, *states: str) -> Seen:
+def in_state(address, canary, *states):
     """Wait until the canary is in one of these states."""
-    seen: Seen = until(
-        lambda: (s := fetch(address)).state(canary) in states and s, f"{canary} is not {states}"
-    )
-    return seen
+    return until(lambda: (s := fetch(address)).state(canary) in states and s, f"{canary} is not {states}")
 
 
-def shown(address: str, metric: str, *labels: str) -> float:
+def shown(address, metric, *labels):
     """Wait until a metric has a value other than zero, and return it."""
-    value: float = until(lambda: fetch(address).value(metric, *labels), f"no {metric} of {labels}")
-    return value
+    return until(lambda: fetch(address).value(metric, *labels), f"no {metric} of {labels}")

@@ -31,7 +31,8 @@ class Copy:
 
     def enqueue(self, stream, target, source, size):
         blocks, rest = divmod(size, 4096)
-        assert blocks and not rest
+        assert blocks
+        assert not rest
         arguments = c_uint64(target), c_uint64(source)
         pointers = (c_void_p * 2)(*map(ctypes.addressof, arguments))
         shape = (blocks, 1, 1, 256, 1, 1, 0)
