@@ -33,7 +33,19 @@ class Classifier:
 
     async def __call__(self, body: bytes) -> int:
         """Return the class of one image."""
-        return await asyncio.get_running_loop().run_in_executor(self.pool, self._infer, body)
+        while True:
+            pool = self.pool
+            try:
+                return await asyncio.get_running_loop().run_in_executor(pool, self._infer, body)
+            except asyncio.CancelledError:
+                if pool is self.pool:
+                    raise  # the client closed the connection
+
+    def replace_pool(self) -> ThreadPoolExecutor:
+        """Replace the pool if its thread hangs; waiting requests move to the new pool."""
+        hung, self.pool = self.pool, ThreadPoolExecutor(1)
+        hung.shutdown(wait=False, cancel_futures=True)
+        return self.pool
 
     def _infer(self, body: bytes) -> int:
         with torch.inference_mode():
@@ -67,6 +79,7 @@ async def probed(app: web.Application) -> AsyncIterator[None]:
         duty_cap=float(os.environ.get("PROBE_DUTY_CAP", "0.01")),
         timeout_seconds=float(os.environ.get("PROBE_TIMEOUT_SECONDS", "10")),
         executor=classifier.pool,
+        on_hang=classifier.replace_pool,
     )
     probe.start()  # 3
     yield

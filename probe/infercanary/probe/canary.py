@@ -8,7 +8,6 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Executor
 from time import perf_counter
 
 from infercanary.command.settings import UsageError
@@ -24,13 +23,14 @@ from infercanary.probe.deadline import (
 from infercanary.probe.histogram import Tally
 from infercanary.probe.memory import Ended
 from infercanary.probe.output import fingerprint
+from infercanary.probe.pool import NoTurn, Pool
 from infercanary.probe.result import Opened, RunResult
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.start import since_start
 from infercanary.probe.steady import WINDOW, is_steady
 from infercanary.probe.targets import Failure, NoCuda, Target, is_reason
 from infercanary.probe.targets.libraries import MISFITS, misfit
-from infercanary.probe.timed_target import NoTurn, TimedTarget
+from infercanary.probe.timed_target import TimedTarget
 from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
@@ -63,7 +63,7 @@ class Canary(TimedTarget):
         tally: Tally,
         timeout: float,
         open_timeout: float,
-        pool: Executor | None = None,
+        pool: Pool | None = None,
         sweep: object = None,
         memory: Memory | None = None,
     ) -> None:
@@ -145,7 +145,7 @@ class Canary(TimedTarget):
         try:
             if self._opening_since is None:
                 self._worker.begin(self._open)
-                self._opening_since = now
+                self._opening_since, self._hang_reported = now, False
             left = self._opening_since + self._open_timeout - now
             opened: Opened = self._worker.result(min(seconds, max(0.0, left)))
         except (Interrupted, StillBusy):
@@ -157,6 +157,7 @@ class Canary(TimedTarget):
             raise
         except DeadlineExceeded:
             if self._opening_since is not None and perf_counter() >= self._opening_since + self._open_timeout:
+                self._report_hang()
                 self._fail(f"not open after {self._open_timeout:g} s (open_timeout_seconds); still waiting")
             return
         except BaseException as error:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
 from infercanary.probe.deadline import one_line
 from infercanary.probe.memory import place_of
+from infercanary.probe.pool import Pool
 from infercanary.probe.targets import Failure, Target, Unsized
 from infercanary.probe.timing import inferences
 
@@ -72,7 +73,7 @@ class Measurement:
     :meth:`measure` runs in a thread that may hang; :meth:`give_up` may be called from any other thread.
     """
 
-    def __init__(self, name: str, target: Target, load: Load, seconds: float, pool: Executor | None) -> None:
+    def __init__(self, name: str, target: Target, load: Load, seconds: float, pool: Pool | None) -> None:
         self._name = name
         self._target = target
         self._load = load
@@ -104,11 +105,11 @@ class Measurement:
                 copy.close()
         return result
 
-    def give_up(self) -> None:
-        """End after the present requests."""
+    def give_up(self) -> bool:
+        """End after the present requests. True if some of them still run in the server's pool."""
         self._given_up.set()
-        for turn in list(self._turns.values()):
-            turn.cancel()
+        running = [turn for turn in list(self._turns.values()) if not turn.cancel()]
+        return not all(turn.done() for turn in running)
 
     def _measure(self, copies: list[Target]) -> Measured | Missing:
         if self._target.is_busy():

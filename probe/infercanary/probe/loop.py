@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from infercanary.probe.deadline import close_all
 from infercanary.probe.duty import BUSY, DUTY_CAP, INTERVAL, MISSED, PAID_WITHIN, RESTARTS, Burst
 from infercanary.probe.histogram import Tally
 from infercanary.probe.memory import Ended, HostMemory
+from infercanary.probe.pool import Pool
 from infercanary.probe.profiling import SHARE, Profiling, profile_each
 from infercanary.probe.publish import Publisher
 from infercanary.probe.rounds import Rounds
@@ -57,6 +58,7 @@ class Probe:
         *,
         sweeps: Mapping[str, Sweep] | None = None,
         executor: Executor | None = None,
+        on_hang: Callable[[], Executor | None] | None = None,
         **changes: Any,
     ) -> None:
         """Check the arguments. Nothing runs yet, and later nothing raises into the host.
@@ -66,6 +68,9 @@ class Probe:
             sweeps: Name → sweep of that canary, within the duty cap.
             executor: The server's own pool, if the server runs its model in a pool: each repeat then waits for a turn
                 there, and runs on the threads that serve. Otherwise canaries run in a thread of the probe.
+            on_hang: Function called in the probe's thread if a canary holds a thread of that pool past its deadline.
+                The function may return a new pool for later runs, so that a server with few threads can continue to
+                serve.
             changes: Settings by name, as in :class:`~infercanary.probe.settings.Settings`.
 
         Raises:
@@ -77,16 +82,21 @@ class Probe:
             raise UsageError(
                 "executor: the object has no method `submit`; give the server's own pool, or no executor"
             )
+        if on_hang is not None and not callable(on_hang):
+            raise UsageError(
+                "on_hang: the object cannot be called; give a function that returns a pool or None"
+            )
         self.settings = settings = make_settings(settings or Settings(), changes)
         burst = burst_wanted()
         self._burst = False if burst is None and executor is not None else burst
         self._access = Access(settings.tls, settings.token_file)
         self._tally = Tally()
         self._memory = Memory(targets, HostMemory(settings.memory_reserve), settings.device_memory_reserve)
+        pool = Pool(executor, on_hang) if executor is not None else None
         sweeps = {name: check_sweep(name, sweep, targets) for name, sweep in (sweeps or {}).items()}
         points = {name: {"batches": s.batches, "concurrency": s.concurrency} for name, s in sweeps.items()}
         canaries = {
-            name: Canary(name, target, self._tally, settings.timeout_seconds, settings.open_timeout_seconds, executor,
+            name: Canary(name, target, self._tally, settings.timeout_seconds, settings.open_timeout_seconds, pool,
                          sweep=points.get(name), memory=self._memory)
             for name, target in targets.items()
         }  # fmt: skip

@@ -94,8 +94,9 @@ class Profiling(Background):
             self._is_over = True
             self._complain(f"no profile within {self._canary.timeout:g} s (timeout_seconds); not tried again")
             # A later turn could overlap a run.
-            if self._turn is not None:
-                self._turn.cancel()
+            pool = self._canary.pool
+            if pool is not None and self._turn is not None and not self._turn.cancel():
+                pool.lost_a_thread()
         except Unprofiled as error:
             self._is_over = True
             self._complain(str(error), logging.INFO)

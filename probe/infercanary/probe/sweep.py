@@ -195,7 +195,8 @@ class Sweeping(Background):
             measurement.give_up()
             return 0.0
         except DeadlineExceeded:
-            measurement.give_up()
+            if measurement.give_up() and self._canary.pool is not None:
+                self._canary.pool.lost_a_thread()
             self._given_up_at = time.monotonic()
             result = Missing(
                 "timed_out",

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from itertools import islice
 from time import perf_counter, sleep
@@ -19,6 +19,7 @@ from infercanary.probe.deadline import DeadlineExceeded, Worker, clear_frames, o
 from infercanary.probe.identity import components
 from infercanary.probe.measures import Taking
 from infercanary.probe.memory import describe_shortage, give_back, place_of
+from infercanary.probe.pool import NoTurn, Pool
 from infercanary.probe.result import Opened, RunResult
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import ThreadUsage, thread_place, thread_usage
@@ -42,10 +43,6 @@ _CROWDED = 8.0
 _MAX_PHASES, _MAX_READINGS = 16, 64
 
 
-class NoTurn(Exception):
-    """The server's pool, or its GPU, was busy for so long that the canary got no turn. The canary has not failed."""
-
-
 class TimedTarget:
     """Calls one target in a separate thread with a deadline. A hang affects only the target's own runs.
 
@@ -61,7 +58,7 @@ class TimedTarget:
         name: str,
         target: Target,
         timeout: float,
-        pool: Executor | None,
+        pool: Pool | None,
         sweep: object,
         memory: Memory | None,
     ) -> None:
@@ -81,6 +78,7 @@ class TimedTarget:
         """Environment of an engine that could not be opened, with the versions that do not fit."""
         self._phase_names: set[str] = set()
         self._turn: Future[Any] | None = None  # the last turn in the server's pool
+        self._hang_reported = False
         self._most_repeats = math.inf  # smaller after a server's rate limit refused requests
         self._entered: float | None = None  # start of the target's present method; None outside its methods
         self._busy = 0.0  # seconds in the target's methods in this round
@@ -115,6 +113,8 @@ class TimedTarget:
                 with suppress(CancelledError, DeadlineExceeded):
                     self._worker.result(_LET_GO_SECONDS)
                 raise NoTurn(f"no turn in the server's pool within {self.timeout:g} s") from None
+            if self.pool is not None:
+                self.pool.lost_a_thread()
             raise DeadlineExceeded(f"no result within {self.timeout:g} s (timeout_seconds)") from None
         finally:
             self._worker.rest()
@@ -130,6 +130,16 @@ class TimedTarget:
         busy = self._busy + self._taking.seconds + (now - entered if entered is not None else 0.0)
         cost = busy + (_CROWDED - 1) * min(busy, max(0.0, now - since - busy))
         return result._replace(busy=busy, cost=cost)
+
+    def _report_hang(self) -> None:
+        """Tell the server, only once, that an opening past its deadline holds a thread of the server's pool."""
+        if self._hang_reported or self.pool is None:
+            return
+        self._hang_reported = True
+        if self._turn is not None:
+            self._turn.cancel()
+        if self._entered is not None:
+            self.pool.lost_a_thread()
 
     # The methods below run in the target's thread.
 

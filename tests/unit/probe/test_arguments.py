@@ -1,5 +1,6 @@
 """Mistakes in a Probe's arguments give one line each; environment variables override arguments."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ samplers: [nvml] | Probe: samplers | expected a mapping, got a list
 listen: true | Probe: listen | text or a whole number
 listen: everywhere | listen | 'everywhere' is not HOST:PORT | unix:///path
 executor: 4 | executor | `submit`
+on_hang: restart | on_hang | give a function
 interval_seconds: 10s | Probe: interval_seconds | expected a number, got text
 interval_seconds: 0 | Probe: interval_seconds | >= 0.1
 timeout_seconds: .nan | Probe: timeout_seconds | > 0
@@ -74,7 +76,9 @@ def test_an_invalid_canary_is_refused(targets, words):
 
 def test_keywords_and_settings_make_the_same_struct():
     settings = Settings(interval_seconds=60, samplers={"nvml": False}, listen=9798)
-    by_name = Probe(SOME, interval_seconds=60, samplers={"nvml": False}, listen=9798)
+    by_name = Probe(
+        SOME, interval_seconds=60, samplers={"nvml": False}, listen=9798, on_hang=ThreadPoolExecutor
+    )
     assert by_name.settings == Probe(SOME, settings).settings == settings
 
 

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import plan
 from tests.targets import Scripted, opened
 
@@ -44,7 +45,7 @@ def served(monkeypatch):
         monkeypatch.setattr(f"infercanary.probe.{module}.perf_counter", clock)
     with Server(clock) as server:
         target = Scripted(lambda: clock.work(TAKES) or "a result")
-        canary = opened(target, server)
+        canary = opened(target, Pool(server, None))
         yield canary, server, target
         canary.close(30)
 

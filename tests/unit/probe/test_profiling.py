@@ -11,6 +11,7 @@ from infercanary.contract.vocabulary import CANARY_STATES
 from infercanary.probe import Probe
 from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
+from infercanary.probe.pool import Pool
 from infercanary.probe.profiling import (
     AGAIN_SECONDS,
     EVERY_SECONDS,
@@ -87,7 +88,7 @@ def test_it_waits_until_the_canary_is_steady_and_nobody_waits(why, monkeypatch, 
     canary.state = why if why in CANARY_STATES else "steady"
     canary.last_tags = ("cpu_wait_inside",) if why == "container" else ()
     canary.crowding = 4.0
-    canary.pool = ThreadPoolExecutor(1) if why == "pool" else None
+    canary.pool = Pool(ThreadPoolExecutor(1), None) if why == "pool" else None
     target.is_waited_for = why == "device"
     ran = [bench.profiling.step(NOW + after) > 0 for after in (0, 30, 61)]
     assert ran == [why == "steady", False, False]
@@ -117,10 +118,10 @@ def test_a_profile_is_returned_once_and_a_failure_is_logged_once(error, again, c
 
 
 @pytest.mark.parametrize("late", ["hangs", "hangs in the pool", "waits in the pool"])
-def test_one_that_is_late_is_given_up(late):
-    target = Profiled()
+def test_one_that_is_late_is_given_up_and_one_that_hangs_is_reported(late):
+    target, lost = Profiled(), list[str]()
     with ThreadPoolExecutor(1, "server") as executor:
-        pool = executor if "pool" in late else None
+        pool = Pool(executor, lambda: lost.append("a thread")) if "pool" in late else None
         bench = Bench(target, pool, timeout=0.2)
         target.goes_on.clear()
         if "waits" in late:
@@ -128,6 +129,7 @@ def test_one_that_is_late_is_given_up(late):
         assert bench.profiling.step(NOW) > 0
         assert bench.profiling.is_running == ("hangs" in late)
         target.goes_on.set()
+    assert lost == (["a thread"] if late == "hangs in the pool" else [])
     assert target.asked == ([] if "waits" in late else [3 if pool else 5])
     assert bench.profiling.close(5.0)
     assert bench.profiling.step(NOW + 100_000) == 0.0, "a profiler that hung is not tried again"
@@ -136,14 +138,14 @@ def test_one_that_is_late_is_given_up(late):
 def test_in_a_servers_pool_a_second_model_would_hold_a_thread():
     target = Profiled()
     with ThreadPoolExecutor(1, "server") as executor:
-        profiling = Bench(target, executor).profiling
+        profiling = Bench(target, Pool(executor, None)).profiling
         assert profiling.step(NOW) > 0
         found = profiling.take_profile()
         assert found is not None
         assert found.repeats == 3
         assert target.threads[0].startswith("server")
         target.profiler = "second_model"
-        other = Bench(target, executor).profiling
+        other = Bench(target, Pool(executor, None)).profiling
         other.step(NOW)
         assert len(target.asked) == 1
         assert other.step(NOW + 10_000) == 0.0

@@ -17,6 +17,7 @@ from infercanary.command.settings import UsageError, convert
 from infercanary.probe import Probe, Sweep, schedule
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing
+from infercanary.probe.pool import Pool
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import SWEEP_SHARE, keep_for_sweeps
@@ -232,7 +233,7 @@ def test_in_the_servers_pool_each_request_takes_its_turn():
     with ThreadPoolExecutor(1) as pool:
         serving = pool.submit(threading.get_ident).result()
         target = Sized(0.01)
-        found = measured(target, 1, concurrency=2, pool=pool)
+        found = measured(target, 1, concurrency=2, pool=Pool(pool, None))
     assert isinstance(found, Measured) and found.latency >= 0.019, "two wait for one thread"
     assert {thread for copy in target.copies for thread in copy.threads} == {serving}
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from infercanary.probe import Probe
+from infercanary.probe.pool import Pool
 from infercanary.probe.samplers.threads import Place, ThreadSampler
 from infercanary.probe.tags import values
 from tests.scenarios import typed
@@ -54,7 +55,7 @@ def test_its_place_is_that_of_the_thread_that_lives_for_the_round():
     canary.round(5)
     assert reported(canary, *CPUS) == {} and canary.close(10), "after a failed run the place is unknown"
     with ThreadPoolExecutor(1, initializer=lambda: os.sched_setaffinity(0, {FAR})) as executor:
-        canary = opened(Scripted(), executor)
+        canary = opened(Scripted(), Pool(executor, None))
         canary.round(5)
         assert reported(canary, NEAR) == {"allowed_cpus": 1, "off_node_threads": 1}, (
             "the place is of the server's pool"
