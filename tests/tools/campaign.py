@@ -6,16 +6,21 @@ first. ``make campaign ARGS="-k kills"`` runs a part, ``ARGS=--again`` runs ever
 ``make causes`` runs the tests named ``…is_named[CAUSE-is-NAME-TRIAL]``: a cause is made, and the verdict must name it.
 The results are kept in a table by cause. ``make causes ARGS=--once`` runs one trial of each cause without a table, as
 CI does.
+
+``--stale`` runs nothing. It lists the tests whose packages changed since their row was recorded: whoever changed the
+packages runs these tests, and commits the table.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +48,24 @@ one by one and writes this table; what was right at the present commit is not ru
 | cause made | named | right | of | not made |
 |---|---|---:|---:|---:|
 """
+_PROBE, _EXPORTER = "probe/infercanary/probe", "exporter/infercanary/exporter"
+_STORE, _JUDGE = "exporter/infercanary/store", "exporter/infercanary/judge"
+# What a test is about, by how its path begins: the first that fits.
+PACKAGES = {
+    "tests/host/": (_PROBE, "deploy/systemd"),
+    "tests/fuzz/": (_EXPORTER, _STORE, "exporter/infercanary/client"),
+    "tests/integration/ab/": ("exporter/infercanary/ab", _PROBE),
+    "tests/integration/compare/": ("exporter/infercanary/compare", _PROBE),
+    "tests/integration/probe/": (_PROBE, _JUDGE),
+    "tests/kubernetes/": (_EXPORTER, "deploy"),
+    "tests/stack/alone/test_ab": ("exporter/infercanary/ab", _PROBE),
+    "tests/stack/alone/test_causes": (_PROBE, _JUDGE),
+    "tests/stack/alone/test_hostile": (_EXPORTER,),
+    "tests/stack/alone/test_memory": (_PROBE,),
+    "tests/stack/alone/test_worst": (_EXPORTER, _STORE),
+    "tests/stack/": (_PROBE, _EXPORTER, _JUDGE, _STORE, "docker-compose.yml"),
+    "tests/": (_EXPORTER, _STORE, _JUDGE),
+}
 _TRIAL = re.compile(r"\[(\w+)-is-(\w+)-\d+\]$")
 
 
@@ -102,7 +125,34 @@ def commit():
     return f"{short}+changes" if changed else short
 
 
-def run(test):
+@functools.cache
+def has_changed(folders: tuple[str, ...], since: str) -> bool:
+    """Return True if any of the folders changed since a commit, or if the commit is unknown here."""
+    command = ["git", "diff", "--quiet", since, "HEAD", "--", *folders]
+    return subprocess.run(command, cwd=ROOT, check=False, stderr=subprocess.DEVNULL).returncode != 0
+
+
+def stale(rows: dict[str, Row]) -> list[str]:
+    """Return the command for each file whose tests never ran, or whose packages changed since."""
+    found: Counter[tuple[str, str]] = Counter()
+    for test, row in sorted(rows.items()):
+        file = test.partition("::")[0]
+        folders = next(folders for begin, folders in PACKAGES.items() if file.startswith(begin))
+        changed = has_changed(folders, row.commit.partition("+")[0])
+        found[file, f"rows are of before a change in {', '.join(folders)}"] += changed
+    known = {file for file, _ in found}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        file = str(path.relative_to(ROOT))
+        if file not in known and (marks := path.read_text().count("pytest.mark.campaign")):
+            found[file, "marks of tests that never ran"] = marks
+    return [
+        f'make campaign ARGS="-k {Path(file).stem}": {count} {why}'
+        for (file, why), count in found.items()
+        if count
+    ]
+
+
+def run(test: str) -> str:
     """Run one test and return ``passed``, ``failed``, ``skipped`` (not possible on this machine) or ``xfailed``."""
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "campaign", "--numprocesses=0", test]
     command += ["-o", f"faulthandler_timeout={HANGS_SECONDS}"]
@@ -145,8 +195,14 @@ def main():
     parser.add_argument("--again", action="store_true", help="also those that passed at this commit")
     parser.add_argument("--causes", action="store_true", help="only trials of causes, and their table")
     parser.add_argument("--once", action="store_true", help="of causes, one trial of each, and no table")
+    parser.add_argument(
+        "--stale", action="store_true", help="only name what was run before its package changed"
+    )
     arguments = parser.parse_args()
     rows = read(TABLE.read_text()) if TABLE.exists() else {}
+    if arguments.stale:
+        print(*stale(rows), sep="\n")
+        return 0
     if arguments.causes:
         arguments.k = f"is_named and ({arguments.k})" if arguments.k else "is_named"
     now = commit()

@@ -1,6 +1,7 @@
 """Parts of a release: bill of materials, pinned images, systemd units, workflow."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -81,6 +82,38 @@ def test_a_unit_is_sound_and_hardly_exposed(unit, tmp_path):
     )
     [exposure] = re.findall(r"exposure level for \S+: ([\d.]+)", scored.stdout)
     assert float(exposure) <= MOST_EXPOSED
+
+
+@pytest.mark.parametrize("job", RELEASE["jobs"].values(), ids=RELEASE["jobs"])
+def test_a_release_calls_what_there_is(job):
+    """A tag is its first run: what it calls is installed by a step before, or a module of the repository."""
+    needed = job.get("needs", [])
+    assert {*([needed] if isinstance(needed, str) else needed)} <= RELEASE["jobs"].keys()
+    installed: set[str] = set()
+    for step in job["steps"]:
+        assert ("run" in step) is not ("uses" in step)
+        if "uses" in step:
+            assert re.fullmatch(r"[\w-]+/[\w./-]+@[\w./-]+", step["uses"])
+        for line in step.get("run", "").splitlines():
+            match shlex.split(line):
+                case ["python", "-m", "pip", "install", "--require-hashes", "-r", file]:
+                    assert _checks_out(job)
+                    installed |= {*re.findall(r"^([\w-]+)==", (ROOT / file).read_text("utf-8"), re.MULTILINE)}
+                case ["python", "-m", "pip", "install", *packages]:
+                    assert packages == ["dist/*.whl"], "a tool of the release is installed by its hashes"
+                    installed |= {*packages}
+                case ["python", "-m", module, *_]:
+                    path = ROOT / module.replace(".", "/")
+                    assert module in installed or (path.with_suffix(".py").is_file() and _checks_out(job))
+                case ["python", "-c", code]:
+                    assert installed
+                    compile(code, "release.yml", "exec")
+                case [program, *_]:
+                    assert program in installed | {"test"}
+
+
+def _checks_out(job):
+    return any(step.get("uses", "").startswith("actions/checkout@") for step in job["steps"])
 
 
 def test_links_out_of_the_site_lead_to_the_repository():
