@@ -170,7 +170,7 @@ def pytest_runtest_call(item):
     most = max(peak() - before, found if (found := _children()) > children else 0)
     has_cuda = item.get_closest_marker("gpu") or ("torch" in sys.modules and find_spec("nvidia") is not None)
     allowed = MOST_BESIDE_CUDA if has_cuda else MOST_MEMORY
-    assert most <= allowed, f"the test took {readable(most)}, and the limit is {readable(allowed)}"
+    assert most <= allowed, f"took {readable(most)}, but the limit of a test is {readable(allowed)}"
 
 
 def _children():
