@@ -1,7 +1,7 @@
 """``python -m release.sbom``: writes exporter/infercanary.cdx.json, the bill of materials in the wheel (PEP 770).
 
-A wheel contains no code of other projects. So the bill lists the project itself, and its dependencies with the ranges
-of pyproject.toml, by extra. The exact versions in an image are in the image's own bill
+A wheel contains no code of other projects. So the bill lists the project and its dependencies, by extra, with the
+version ranges of pyproject.toml. The exact versions in an image are in the image's own bill
 (.github/workflows/release.yml).
 """
 

@@ -95,7 +95,7 @@ def memory(place: Place) -> list[Measured]:
 
 @step("tensor-cores", "the canary `matmul` says whether Tensor Cores are in use")
 def tensor_cores(place: Place) -> list[Measured]:
-    """Compare the rates of half and single precision with the canary's own report on Tensor Cores."""
+    """Check that half precision is faster than single precision, and that the canary reports Tensor Cores in use."""
     from infercanary.probe.canary import Canary
     from infercanary.probe.histogram import Tally
     from infercanary.probe.targets import make

@@ -17,7 +17,9 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 class Attempts(msgspec.Struct, frozen=True):
-    """Number of runs that began, and number of failed runs among them. A run skipped as busy is not counted."""
+    """Number of runs that began, and how many of them failed. Runs with the outcome "busy" were skipped, so they do not
+    count.
+    """
 
     begun: int
     failed: int

@@ -332,7 +332,7 @@ class Collector:
         probe.failures[reason] += 1
         probe.up, probe.trouble = False, f"{reason}: {detail}"
         self._exposition.replace(probe.key, [])  # clear the whole report, because a part of it would mislead
-        with suppress(Exception):  # writing this family may have been the failure
+        with suppress(Exception):  # the failure may have come from writing this family
             self._exposition.replace(probe.key, [write(UP.family(0.0), probe.identity)])
 
     def _stop_polling(self, key: Key) -> None:

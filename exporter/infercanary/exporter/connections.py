@@ -124,7 +124,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
         return response
 
     def _end(self, reason: Reason | None) -> None:
-        # Without a transport, the TLS handshake has just ended, or the client has left and the handler hangs.
+        # There is no transport during the TLS handshake, and after the client has left while its handler still runs.
         if self.transport is None:
             self._connections.open.pop(self, None)
             return

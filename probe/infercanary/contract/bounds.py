@@ -16,7 +16,7 @@ MOST_SECONDS: Final = 1e6
 LATEST: Final = 2.0**33
 """Latest accepted time in Unix seconds: the year 2242."""
 MOST_LATENCIES: Final = 10_000
-"""Maximum number of repeats in one run. A probe makes at most 50 repeats; a custom target may make more."""
+"""Maximum number of repeats in one run. A probe makes at most 50 repeats, so the limit only stops an invalid report."""
 MOST_COUNT: Final = 2**53
 """Largest count; above it, a float cannot represent every integer."""
 MOST_AMOUNT: Final = 1e18

@@ -243,8 +243,8 @@ class ControlKind:
     bottleneck: Bottleneck
     in_step: bool
     """True if a canary slows down by the same ratio as the control. Then the control's shift counts as the host's part
-    of the canary's shift. Waking a thread, launching a kernel and crossing the bus take an unknown share of a run, so
-    the shifts of these controls are shown, but not attributed to the host.
+    of the canary's shift. False for controls that do I/O, wake a thread, launch a kernel or copy to the GPU: such work
+    takes an unknown share of a run, so these shifts are shown, but not attributed to the host.
     """
 
 

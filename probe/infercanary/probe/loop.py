@@ -157,7 +157,7 @@ class Probe:
         self._thread = threading.Thread(target=self._run_guarded, name="infercanary-probe", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError as error:  # the host is out of threads, or is exiting
+        except RuntimeError as error:  # no more threads can be started, or Python is exiting
             log.error("the probe cannot start: %s", error)
         else:
             # If the interpreter stops a daemon thread inside a model's C++ code, the whole process can abort.

@@ -140,7 +140,7 @@ class Rounds:
                     None if began is None or self._sampling.began is None else now - began, gpus,
                 )  # fmt: skip
                 measures = {**done.measures, **of_gpu(window)}
-                # The controls' memory is permanent, but was not allocated before the first run.
+                # The controls allocate memory after the first run and keep it, so all later runs show more host memory.
                 if is_first and self._controls is not None:
                     measures.pop(HOST_MEMORY, None)
                 runs.append(

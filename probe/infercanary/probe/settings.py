@@ -36,7 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tls: ServerTls | None = None
     """`{cert_file: …, key_file: …}`: answer over TLS"""
     token_file: str | None = None
-    """file with the token that the exporter must send (its `probe_token_file`); without a token, everybody may ask"""
+    """file with the token that the exporter sends (its `probe_token_file`); without it, anyone may read the report"""
     interval_seconds: Interval = 10.0
     """time between runs, ±20 %; longer if the duty cap requires it"""
     duty_cap: Share = 0.01
@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     timeout_seconds: Seconds = 30.0
     """a run that takes longer has failed"""
     open_timeout_seconds: Seconds = 600.0
-    """the same for loading and warming up"""
+    """a canary that takes longer to load and warm up has failed"""
     controls: bool = True
     """after each run, do tiny work that is the same in every image, to detect a slower host"""
     samplers: dict[str, bool] = {}

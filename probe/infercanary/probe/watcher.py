@@ -145,7 +145,10 @@ class Memory:
         )
 
     def note_run(self) -> None:
-        """Read the memory that the last run took and gave back; 0 in a server's process, whose peak is the server's."""
+        """Store how much memory the last run used for a short time: the peak minus the present memory.
+
+        In a server's process this is 0, because the peak includes the server's own work.
+        """
         with suppress(OSError, ValueError, IndexError):
             self._passing = peak() - resident() if self.owns_process else 0
 

@@ -115,7 +115,7 @@ _OF_FINDING: _Table[Finding] = {
     Metric(
         "infercanary_judge_aa_alarms",
         "gauge",
-        "A/A tests in which the judge called a change: false alarms.",
+        "A/A tests in which the judge found a change: false alarms.",
         _CANARY,
         reading="Divided by `infercanary_judge_aa_tests`, about 0.01 or less is healthy. Count a service once, not "
         "each container.",

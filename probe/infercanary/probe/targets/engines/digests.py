@@ -16,8 +16,8 @@ PIECE = 64 << 10
 
 _DIGITS = 16  # 64 bits: two models of a service do not collide by chance, and no attack is expected
 _BLOCK = 1 << 20
-# An entry of TensorProto.external_data with the key `location`, up to the length of the path, which is a varint of
-# one or two bytes: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
+# Start of an entry of TensorProto.external_data: the key `location`, and the length of the path. The length is a varint
+# of one or two bytes: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
 _LOCATION = re.compile(rb"\x0a\x08location\x12([\x00-\x7f]|[\x80-\xff][\x00-\x7f])")
 _LOCATION_BYTES = 13
 

@@ -64,7 +64,7 @@ class HostBinding:
             self._session.run_with_iobinding(self._binding)
 
     def values(self) -> list[float]:
-        """Return evenly spaced numbers of the last outputs."""
+        """Return numbers of the last run's outputs, from evenly spaced positions."""
         return outputs.values([_numbers(value) for value in self._binding.get_outputs()])
 
 
@@ -129,7 +129,7 @@ class DeviceBinding:
         staged_run(phase, self.clock.batch, self.inputs, self._enqueue, self.outputs)
 
     def values(self) -> list[float]:
-        """Return evenly spaced numbers of the last outputs."""
+        """Return numbers of the last run's outputs, from evenly spaced positions."""
         return outputs.values([tensor.numbers() for tensor in self.outputs])
 
     def _enqueue(self) -> None:

@@ -25,7 +25,7 @@ def pending(result: Any) -> str:
 
 
 def values(result: Any) -> list[float]:
-    """Return at most 1,024 evenly spaced numbers of a result; the last is NaN if any number is not finite.
+    """Return at most 1,024 numbers of a result, from evenly spaced positions; the last is NaN if any is not finite.
 
     Args:
         result: Tensors, arrays and real numbers in any nesting of mappings, lists, tuples and dataclasses. A complex
