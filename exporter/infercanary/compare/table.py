@@ -78,7 +78,7 @@ def _of_json(file: File, text: bytes, first: bytes) -> dict[str, RecordedRuns]:
         if len(results) != 1:
             raise UsageError(
                 f"{file.place}: {len(results)} results of a benchmark match; give a separate file for each, or "
-                f"select one with --where COLUMN=VALUE:  {listed(document)}"
+                f"select one with --where COLUMN=VALUE: {listed(document)}"
             )
         file = file._replace(where=[pair for pair in file.where if pair[0] not in document])
         document = results[0]
