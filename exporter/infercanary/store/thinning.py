@@ -47,8 +47,8 @@ def thin(connection: Connection, service: ServiceKey, container: str, keep: Rete
                 *_surplus(older, OPENING, max(0, openings)),
                 *_surplus(window[::-1], FIRST, first),  # models that now share one window have too many rows
             ]
-            surplus.reverse()  # oldest first, because these runs are the image's first
-            for one, tier, count in surplus:
+            # The oldest runs first, because these are the image's first.
+            for one, tier, count in reversed(surplus):
                 room -= _replace(connection, one, tier, count, room)
         surplus = [
             *_surplus(series, BLOCKS, keep.blocks, HOUR),
