@@ -19,9 +19,9 @@ Fourteen statistics were compared on labelled series (``benchmarks/results/2026-
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import groupby
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
@@ -154,11 +154,10 @@ def shapes(rows: Floats) -> list[Shape]:
 
 
 def compute_shapes(several: Iterable[Series]) -> None:
-    """Compute the shapes of several series, those of equal length together."""
-    by_length: defaultdict[int, list[Series]] = defaultdict(list)
-    for series in several:
-        by_length[len(series)].append(series)
-    for group in by_length.values():
+    """Compute the missing shapes of several series, those of equal length together."""
+    missing = sorted((series for series in several if "shape" not in vars(series)), key=len)
+    for _, equal in groupby(missing, key=len):
+        group = [*equal]
         for series, shape in zip(group, shapes(np.array([series.logs for series in group])), strict=True):
             series.shape = shape
 

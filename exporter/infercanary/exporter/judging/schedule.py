@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from infercanary.judge.model import Generation, ServiceKey, Start
-from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.policy import Policy
 
 Boot: TypeAlias = tuple[str, str]
 """Container and boot id."""
@@ -28,8 +28,10 @@ MEASURE_LOOKS = (8, 96, 192)
 have fewer looks: memory is known after 8 runs, throughput (every tenth run) after 96. Spread is judged at each look at
 the latency.
 """
-BASELINE_LOOKS = (12, LIVE.pool.full_baseline_runs)
-"""Numbers of runs of a start after which a canary without an upgrade is judged again, to update its level."""
+FIRST_LEVEL = 12
+"""Number of runs of a start after which a canary without an upgrade is judged again, to show its level. The next
+judgement is at a complete baseline.
+"""
 REMOVED_SECONDS = 7200.0
 """Seconds without a run after which a canary counts as removed, if other canaries of its service ran."""
 CANARIES = 64
@@ -59,7 +61,7 @@ def due(
     if not taken.keys() <= seen.keys():
         return EVERYTHING  # a new start
     has_look = has_measure_look = has_block = False
-    looks = policy.decide.looks if has_upgrade else BASELINE_LOOKS
+    looks = policy.decide.looks if has_upgrade else (FIRST_LEVEL, policy.pool.full_baseline_runs)
     # Drift is judged three times in each drift window. By default this is every 96 runs: 96 and 192 are looks, too.
     every = policy.drift.block_runs * policy.drift.blocks // 3
     for boot, runs in taken.items():
