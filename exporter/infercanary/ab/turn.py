@@ -30,7 +30,8 @@ _DETAIL = 300  # characters
 _SWEEP_SOON = 120.0  # seconds; a sweep with a longer interval is not awaited
 _SWEEP_PATIENCE = 4.0  # factor for the sweep's interval, counted from the first run
 
-_STATE = "infercanary_canary_state"
+_STATE, _FAILURE = "infercanary_canary_state", "infercanary_canary_failure_info"
+_LOADING = "unreachable", "not_ready"  # reasons of a canary whose server may still load its model
 _SWEEP_INTERVAL = "infercanary_sweep_interval_seconds"
 _SWEPT_AT = "infercanary_sweep_timestamp_seconds"
 
@@ -181,7 +182,8 @@ class TurnReader:
             raise self._failed(why)
         if time.monotonic() - self._progressed > self.plan.start_timeout:
             missing = "no steady run" if self._last else f"no report ({self._why})"
-            raise self._failed(f"{missing} within {self.plan.start_timeout:g} s (--start-timeout)")
+            why = next((runs[-1].detail for runs in self._runs.values()), "")
+            raise self._failed(f"{missing} within {self.plan.start_timeout:g} s (--start-timeout)", why)
         return False
 
     def _failed(self, why: str, detail: str = "") -> StartFailed:
@@ -231,8 +233,9 @@ class TurnReader:
 
     def _has_enough(self) -> bool:
         states, settled, runs = self._points(_STATE), self._settled(), self.plan.runs
+        loading = {name for name, reason, _ in self._points(_FAILURE, 3) if reason in _LOADING}
         for name, samples in settled.items():
-            if self._runs[name] and not samples and states.get((name, FAILING)):
+            if self._runs[name] and not samples and states.get((name, FAILING)) and name not in loading:
                 last = self._runs[name][-1]
                 raise self._failed(f"canary {name} fails", last.detail or last.outcome)
         # Progress is measured on the slowest canary, so that progress of another canary does not hide a hang.

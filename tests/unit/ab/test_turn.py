@@ -56,6 +56,27 @@ def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(interval, swept_
     assert start._has_enough() is is_enough
 
 
+@pytest.mark.parametrize("reason", ["not_ready", "unreachable", "raised"])
+def test_a_server_that_loads_is_waited_for_until_the_start_timeout(reason):
+    start = reader()
+    info = Family(
+        turn._FAILURE, "gauge", "help", ("canary", "reason", "detail"), (Point(("c", reason, "503"), 1.0),)
+    )
+    states = Family(turn._STATE, "gauge", "help", ("canary", "state"), (Point(("c", "failing"), 1.0),))
+    start._last = read(encode(Report(1, "boot", 0.0, "1", 0, (info, states), {}, ())))[0]
+    start._runs["c"] = [Run(1, "c", 0.0, 0.0, "raised", (), detail="503: loading")]
+    start._ask = lambda: None
+    start.arm.ended.return_value = ""
+    if reason == "raised":
+        with pytest.raises(StartFailed, match="canary c fails: 503"):
+            start._is_done()
+        return
+    assert not start._is_done()
+    start._progressed -= 61
+    with pytest.raises(StartFailed, match=r"--start-timeout\): 503"):
+        start._is_done()
+
+
 def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
     monkeypatch,
 ):
