@@ -47,7 +47,7 @@ _SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created")
 _TAKEN_LABELS = frozenset({"namespace", "pod", "service", "container", "le", "quantile", "job", "instance"})
 _PINNED = {metric.name: metric.labels for metric in (LATENCY, PHASE)}
 LABEL_BYTES = 256
-"""Longest value of a label."""
+"""Maximum size of a label value, in bytes of UTF-8."""
 _MAX_HELP = 1024
 _MAX_FAMILIES = 200
 _MAX_SAMPLES = 5_000  # lines of all families; a histogram point has one line for each bucket
@@ -67,8 +67,8 @@ _MAX_PARTS = REPORT_BYTES // 20
 
 
 class _Frame(msgspec.Struct):
-    """Single values of a report, with their limits. They are decoded first, because the rest of a report with a newer
-    schema may differ.
+    """Scalar fields of a report, with their limits. Decoded first, because the other fields may differ in a newer
+    schema.
     """
 
     schema_version: int
@@ -109,7 +109,7 @@ def accept(report: Report, reserved: Collection[str]) -> tuple[Report, Counter[R
     """Keep the valid part of a report.
 
     Args:
-        report: A decoded report, whose types are correct. Its numbers and texts are untrusted.
+        report: A decoded report: its types are correct, but its numbers and texts are untrusted.
         reserved: Base names (:func:`base_name`) of the exporter's own metrics, which a probe may not use.
 
     Returns:

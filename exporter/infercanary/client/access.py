@@ -1,4 +1,4 @@
-"""Credentials between exporter and probe: TLS, and a token."""
+"""Credentials of the exporter for probes: TLS settings and a token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ProbeTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class ProbeAccess(msgspec.Struct, frozen=True):
     """Credentials for each probe; none by default.
 
-    With ``tls``, a token is sent only over TLS. Without ``tls``, a token is sent to any probe, even to a false one.
+    With ``tls``, no token is sent over HTTP. Without ``tls``, any server at an ``http://`` address gets the token.
     """
 
     tls: ProbeTls | None = None
@@ -56,7 +56,7 @@ class ProbeAccess(msgspec.Struct, frozen=True):
         return f"https://{rest}" if self.tls and scheme.lower() == "http" else found
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS context. Renewed files apply from the next connection on.
+        """Return the TLS context. A changed CA file applies from the next connection on.
 
         Raises:
             UsageError: A file cannot be used.
@@ -83,7 +83,7 @@ def _context(ca_file: str | None, _changed_at: int) -> ssl.SSLContext:
 
 
 def _token(file: str) -> str:
-    """Read a token; empty if the file cannot be read, or contains control characters."""
+    """Read a token; empty if the file cannot be read, or is not printable ASCII."""
     try:
         text = Path(file).read_text("ascii").strip()
     except (OSError, ValueError):

@@ -2,7 +2,7 @@
 
 A probe is untrusted, and all polls share the event loop with the scrapes. So this module only collects bytes, at most
 every 10 ms, and parses only the parts of HTTP that a probe needs. An answer in many small packets or lines then costs
-no more than an answer in a few large ones. A chunked body is refused.
+no more than an answer in one piece. A chunked body is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Failure = Literal[
     "internal",
 ]
 Unpolled = Literal["no_address", "server_gone", "label"]
-"""Failures of a container whose probe cannot be polled."""
+"""Reasons why the probe of a container cannot be polled."""
 
 REPORT_BYTES = 4 << 20
 """Maximum size of a report; an honest report of 2,048 runs has 1 MB."""
@@ -110,7 +110,7 @@ async def _ask(url: str, cursor: str, access: ProbeAccess, may_hold: Callable[[i
             parts.port or (443 if tls else 80),
             ssl=tls,
             server_hostname=(access.name or name) if tls else None,
-            # Try the next address of a host name while one address does not answer.
+            # After 0.25 s without an answer, also try the host name's next address.
             happy_eyeballs_delay=None if _ADDRESS.fullmatch(name) else 0.25,
         )
     request = (
@@ -169,7 +169,7 @@ def _body(answer: bytearray, is_closed: bool) -> bytes | None:
     """Return the body of an answer; None if more bytes may follow.
 
     Raises:
-        PollError: The answer is not a complete report, and cannot become one.
+        PollError: The answer is an error, invalid, too large, or cut off.
     """
     if not answer.startswith(_PROTOCOL[: len(answer)]):
         raise PollError("malformed", "not HTTP: no status line")
@@ -185,7 +185,7 @@ def _body(answer: bytearray, is_closed: bool) -> bytes | None:
             code = int(status[1])
             raise PollError("http_status", f"HTTP {code}{_STATUSES.get(code, '')}")
         if _CHUNKED.search(head):
-            raise PollError("malformed", "the answer is chunked; a probe sends its length instead")
+            raise PollError("malformed", "the answer is chunked; a probe sends a Content-Length")
         begin, there = end + 4, len(answer) - end - 4
         size = int(length[1]) if length else there
         if max(size, there) > REPORT_BYTES:

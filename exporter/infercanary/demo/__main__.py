@@ -23,8 +23,7 @@ from infercanary.demo.processes import Processes, example
 from infercanary.demo.screen import is_final, outcome, progress, screen
 
 _SLOW = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
-"""Environment of the slow server: turns off the CPU's vector instructions in torch and oneDNN, as in the Compose
-file's slow image.
+"""Environment variables of the slow server: torch and oneDNN do without AVX, as in the Compose file's slow image.
 """
 _EXPORTER = """
 listen: 127.0.0.1:{exporter}
@@ -45,7 +44,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     epilog="Exit codes: 0 the expected verdict, 1 another verdict, 2 a part cannot run, 3 no verdict in time.",
 )
 def command() -> None:
-    """Replace a ResNet-18 server by a slow one, and show the verdict on what changed. It takes about a minute.
+    """Upgrade a ResNet-18 server to a slow version, and show the verdict. The demo takes about a minute.
 
     \b
       infercanary demo
@@ -65,7 +64,7 @@ class Demo:
 
     Args:
         processes: Child processes; the context must be entered.
-        interruption: Ends the demo.
+        interruption: Signals that end the demo.
     """
 
     def __init__(self, processes: Processes, interruption: Interruption) -> None:

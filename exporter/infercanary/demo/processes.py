@@ -33,7 +33,7 @@ class Processes:
             name: Name for messages; the child's log is ``NAME.log``.
             command: Program and arguments.
             cwd: Working folder; None for the temporary folder.
-            environment: Variables in addition to those of this process.
+            environment: Environment variables to add or replace.
         """
         with (self.folder / f"{name}.log").open("wb") as log:
             self._children[name] = subprocess.Popen(  # noqa: S603 - the demo's own commands

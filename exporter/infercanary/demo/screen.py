@@ -68,7 +68,7 @@ def screen(
         links: Lines of addresses.
         latencies: Latencies of the runs (seconds), by phase.
         answer: The judge's last answer. Its sentence is shown once the verdict is final.
-        status: Status line: what the demo waits for, or how the demo ended.
+        status: Status line: the current step, or the outcome.
     """
     table = Table("", "runs", "median", box=box.SIMPLE_HEAD)
     for phase, runs in latencies.items():
