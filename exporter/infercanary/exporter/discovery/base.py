@@ -93,7 +93,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     """False if the container has InferCanary labels, but not the label that requests polling; usually a mistake.
     """
     failure: Unpolled = "no_address"
-    """Reason in the metric of failed polls if there is no URL."""
+    """Label ``reason`` of the failed polls if there is no URL."""
 
     @property
     def replica(self) -> str:
@@ -172,8 +172,8 @@ class Discovery:
     def __init__(self, source: Source, changed: Callable[[], None]) -> None:
         self.source = source
         self.containers: Iterable[Container] = ()
-        """Last containers found. The list stays while the source does not answer, because containers may outlive the
-        source.
+        """Last containers found. The list stays while the source does not answer, because containers may run on without
+        the source.
         """
         self.up = False
         self.tried = False
@@ -266,7 +266,7 @@ def asking(kind: str, given: Mapping[str, str], names: Sequence[str]) -> Asking 
     Args:
         kind: ``label`` or ``annotation``.
         given: Labels or annotations of the container.
-        names: Known names; the first one opts in. Setting names with our prefix without the first one is a mistake.
+        names: Known names. The first name opts in; other names with our prefix, but without the first, are a mistake.
 
     Returns:
         None if the container does not opt in.

@@ -2,7 +2,7 @@
 
 The Docker SDK blocks, so each call runs in a thread. Only five calls are used, so that a socket proxy can forbid all
 others: GET of /version, /events, /containers/json and /images/json (and /_ping for the proxy's own health check).
-Memory kills are read from the events. The call inspect has ``OOMKilled``, too, but would also show secrets in
+Memory kills are read from the events. An inspect call has ``OOMKilled``, too, but would also show secrets in
 environment variables.
 """
 
@@ -76,7 +76,7 @@ class DockerSource:
         self._read_until = time.time()
         """Unix time of the last event, by Docker's clock."""
         self._taken: deque[int] = deque(maxlen=256)
-        """Hashes of the last events, as many as Docker keeps. Docker sends them again after its clock was set back."""
+        """Hashes of the last events, as many as Docker keeps. Docker sends events again if its clock was set back."""
         self._listed: dict[str, Container] = {}
         self._listed_before: dict[str, Container] = {}
         self._ends: dict[str, _Event] = {}

@@ -113,8 +113,8 @@ class Listing:
     Args:
         containers: GET /containers/json.
         images: GET /images/json.
-        own_ids: Possible beginnings of the id of the exporter's own container. This container tells which networks
-            the exporter can reach.
+        own_ids: Possible prefixes of the exporter's container id. Through this container's networks, the exporter
+            reaches other containers.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ def _digest(reference: str, digests: Sequence[str]) -> str:
 
 
 def own_ids(hostname: str, mountinfo: str) -> list[str]:
-    """Return possible beginnings of the id of this process's container.
+    """Return possible prefixes of this process's container id.
 
     The ids come from the files that Docker mounts into ``/etc``, and then from the host name.
 

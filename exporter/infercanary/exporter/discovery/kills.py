@@ -75,7 +75,7 @@ class KillCounts:
         )
 
     def last(self) -> Mapping[Key, tuple[int, float, str]]:
-        """Return the last memory kill of each container: number of kills, Unix time, and name of the killed image."""
+        """Return the last memory kill of each container: number of kills, Unix time, and name of the image."""
         ended = sorted(self._ended.values(), key=attrgetter("last_at"))
         return {
             each.container.key: (each.times, each.last_at, each.container.image)
@@ -84,7 +84,7 @@ class KillCounts:
         }
 
     def families(self) -> list[Family]:
-        """Return two counters: one for containers outside pods, and one with two more labels for containers in pods."""
+        """Return a counter for containers outside pods, and a counter with namespace and pod for containers in pods."""
         points: tuple[dict[tuple[str, ...], float], ...] = {}, {}
         for ended in self._ended.values():
             container = ended.container

@@ -34,7 +34,7 @@ SILENT_SECONDS = 150.0
 PAUSE_SECONDS = 1.0
 """Pause between two watches, so that watches that end immediately do not flood the API server."""
 PAGE_PODS = 10
-"""Pods in a page, few enough for memory: a pod has up to 1.5 MiB in etcd, and six times as much if JSON escapes all
+"""Pods in a page; few, because a pod takes up to 1.5 MiB in etcd, and six times as much if JSON escapes all
 characters.
 """
 MAX_BYTES = 16 << 20
@@ -180,10 +180,10 @@ class KubernetesPods:
 
 
 def source() -> KubernetesPods:
-    """Make the source from NODE_NAME and the variables that Kubernetes sets in each pod.
+    """Make the source from the environment variables KUBERNETES_SERVICE_* and NODE_NAME.
 
     Raises:
-        UsageError: A variable for the API server or the node is missing.
+        UsageError: An environment variable is missing.
     """
     host, node = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("NODE_NAME")
     if not host:

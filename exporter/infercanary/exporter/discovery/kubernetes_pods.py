@@ -1,7 +1,7 @@
 """Pods from the API server: their containers with a probe, and containers that the kernel killed for memory.
 
 The module makes no calls. The identity of a container comes from the kubelet and the controllers. Annotations set
-only the service's name and the port.
+only the service's name, the port, and the container that a sidecar watches.
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ def containers(pod: Pod) -> tuple[Container, ...]:
     """Select the running containers of a pod that have a probe.
 
     Returns:
-        Every container with a port named :data:`PORT_NAME`, or else the one container with the annotation's port.
-        Empty if the pod does not ask to be polled. If the pod asks in a wrong way, the containers have the mistake in
-        ``url_missing``.
+        Every container with a port named :data:`PORT_NAME`, or else one container, by the annotation's or the default
+        port. Empty if the pod does not ask to be polled, or has no IP address. After a wrong request, ``url_missing``
+        has the mistake.
     """
     given, address = pod.given, pod.status.pod_ip
     asked = asking("annotation", given, _ANNOTATIONS)

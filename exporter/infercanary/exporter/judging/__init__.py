@@ -1,1 +1,1 @@
-"""Storing and judging of runs, in one thread beside the event loop."""
+"""Storing and judging of runs, in one thread, separate from the event loop."""

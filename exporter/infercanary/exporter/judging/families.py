@@ -25,7 +25,7 @@ from infercanary.pages.sentence import SENTENCE_BYTES, distinct, listed, measure
 
 LATENCY = "latency"
 _NAMED = 3  # largest number of container names in one text, because alerts are read on a phone
-_COMPONENTS = 20  # largest number of changed components that are shown, the most interesting ones
+_COMPONENTS = 20  # largest number of changed components that are shown, the most interesting first
 _DRIFT_RUNS = 2 * LIVE.drift.block_runs * LIVE.drift.blocks
 _CANARY = ("canary",)
 _MEASURE = ("canary", "measure")
@@ -322,7 +322,7 @@ def families(findings: Findings, container: str, *, publishes: bool = True) -> l
 
 
 def _shown(finding: Finding, container: str, *, publishes: bool) -> Iterator[tuple[_Table[Any], object]]:
-    """Yield the tables of metrics that a container shows, each with the argument for the functions in the table."""
+    """Yield each table of metrics that a container shows, with the argument for the table's functions."""
     result = finding.result
     if container in finding.drifts:
         yield _OF_DRIFT, finding.drifts[container]

@@ -30,7 +30,7 @@ def take(store: Store, reports: Iterable[StartReport]) -> Counter[Metric]:
     Raises:
         StoreAway: The store is unavailable now. Pass all reports again later.
     """
-    # In this order, exporters that report the same containers do not deadlock.
+    # A fixed order, so that exporters that report the same containers do not deadlock.
     ordered = sorted(reports, key=lambda report: report.container)
     taken: Counter[Metric] = Counter()
     try:

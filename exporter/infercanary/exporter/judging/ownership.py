@@ -52,14 +52,14 @@ class Ownership:
 
     @property
     def held(self) -> frozenset[ServiceKey]:
-        """Services whose lease this exporter believes to have."""
+        """Services whose lease this exporter holds, as far as it knows."""
         return frozenset(self._until)
 
     def publishes(self, service: ServiceKey) -> bool:
         """Return True if this exporter shows the verdicts on a service: while it has the service's lease.
 
-        An exporter that cannot reach the store shows its verdicts for a while longer. The other exporters may not
-        reach the store either, and then none of them takes the lease.
+        An exporter that cannot reach the store shows its verdicts for a while longer. If no other exporter can reach
+        the store either, no other exporter takes the lease.
         """
         until = self._until.get(service, -math.inf) + (_AWAY_SECONDS if self.is_away else 0.0)
         return self._is_alone or _clock() < until

@@ -47,8 +47,8 @@ class ReportQueue:
     """Reports by container.
 
     Args:
-        most_bytes: Limit of memory. Beyond this limit, the oldest reports of the container with most memory are
-            dropped.
+        most_bytes: Memory limit. Beyond this limit, the container whose reports take the most memory loses its oldest
+            reports.
     """
 
     def __init__(self, most_bytes: int) -> None:

@@ -21,7 +21,7 @@ services are judged.
 """
 
 _KIND = "restart_prior"
-_KNOWN_SECONDS = 1800.0  # delay before a new prior is used, until all exporters have read it
+_KNOWN_SECONDS = 1800.0  # delay before a new prior is used, so that all exporters can read it first
 
 
 class RestartPrior:

@@ -35,7 +35,7 @@ judgement is at a complete baseline.
 REMOVED_SECONDS = 7200.0
 """Seconds without a run after which a canary counts as removed, if other canaries of its service ran."""
 CANARIES = 64
-"""Largest number of canaries of a service, so that a probe with ever new names of canaries cannot fill the memory."""
+"""Largest number of canaries of a service, so that a probe with ever new canary names cannot fill the memory."""
 
 
 class SeenStart(NamedTuple):
@@ -54,7 +54,7 @@ def due(
 
     Args:
         seen: The canary's starts at the last judgement.
-        taken: Number of runs that the store has now, by start. Runs since the last judgement are taken as valid.
+        taken: Number of runs that the store has now, by start. Runs since the last judgement are assumed valid.
         policy: Policy with the looks: the numbers of runs after which the judge compares.
         has_upgrade: True if the last judgement found an upgrade.
     """
@@ -95,7 +95,7 @@ class ServiceState:
     def may_be_due(self, canary: str, boot: Boot, runs: int, policy: Policy, *, has_upgrade: bool) -> bool:
         """Count new runs of a start, and return True if a judgement may be due.
 
-        For most runs no judgement is due. Then this check saves a query of the store, which takes longer than storing
+        For most runs no judgement is due, and this check saves a query of the store, which takes longer than storing
         the runs.
         """
         seen, reported = self.seen.get(canary, {}), self.reported.get(canary, {})

@@ -22,7 +22,7 @@ _MOST_IN_ALL = 64
 _MOST_RUNS = 6_000
 """Largest number of runs of a sibling; the newest are kept. A merged block of runs counts as one run."""
 _ASKED = tuple(sorted(NOT_JUDGED | BY_ITSELF))
-"""Tags that are kept with a sibling's runs. Other tags are dropped, because a hostile probe may report many."""
+"""Tags that are kept with a sibling's runs. Other tags are dropped, because a hostile probe may report many tags."""
 _READ_SECONDS = 30.0  # seconds for which the siblings of a host are cached
 _RECENT_SECONDS = 600.0  # a canary runs if its last run is within this time of the host's newest run
 
@@ -30,7 +30,7 @@ _RECENT_SECONDS = 600.0  # a canary runs if its last run is within this time of 
 class Siblings:
     """Finds siblings: one canary in one container of each other service on a host.
 
-    The starts of one image are joined to one start. So a sibling that was restarted still has runs before and after
+    The starts of one image are joined into one start. So a sibling that was restarted still has runs before and after
     an upgrade.
 
     Args:
@@ -43,7 +43,7 @@ class Siblings:
         self._cleared_at = -math.inf
 
     def of(self, service: ServiceKey, hosts: Iterable[str], store: Store) -> list[Start]:
-        """Return the starts of the siblings of a service, with their counted runs. A sibling's starts are adjacent.
+        """Return the starts of a service's siblings, with the runs that count. A sibling's starts are adjacent.
 
         Args:
             service: The service.
