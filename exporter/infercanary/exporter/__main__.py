@@ -54,7 +54,7 @@ https://github.com/python/cpython/issues/52194
     "--web-config",
     "web_path",
     type=_FILE,
-    help="File with TLS and users, in the format of Prometheus' exporters.  [default: no TLS, no users]",
+    help="File with TLS and basic auth, in the format of Prometheus' exporters.  [default: neither]",
 )
 def command(path: Path | None, web_path: Path | None, **options: str | None) -> None:
     """Find the probes on this host, poll them, and serve metrics to Prometheus.

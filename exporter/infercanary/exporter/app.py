@@ -103,7 +103,7 @@ _SECURITY_HEADERS = {
 
 
 class Exporter:
-    """All objects that live as long as the exporter, connected to each other.
+    """Creates and connects the exporter's parts: discoveries, collector, judge and pages.
 
     Args:
         config: A checked config.
@@ -112,7 +112,7 @@ class Exporter:
 
     def __init__(self, config: ExporterConfig, path: Path | None = None) -> None:
         self.config = config
-        """Config in use: the last config without a mistake."""
+        """Config in use: the last valid config."""
         self.path = path
         self.exposition = Exposition()
         self.connections = Connections()
@@ -174,7 +174,7 @@ class Exporter:
         return ServiceState(self.judging.findings.get(service, NOTHING), running, silent)
 
     async def show_page(self, request: web.Request) -> web.StreamResponse:
-        """Send the status page; requests at nearly the same time get the same cached page."""
+        """Send the status page, which is cached for at least a second."""
         async with self._rendering:
             begin = time.monotonic()
             if begin >= self._page_until:

@@ -81,7 +81,7 @@ class Collector:
         self.shares = Shares(memory)
         self.kills = KillCounts()
         self.ended: list[tuple[Container, float]] = []
-        """Services whose last container ended within the last hour: that container, and the Unix time of its end.
+        """Last containers of services that ended within the last hour, each with the Unix time of its end.
         Without this list, a stopped server would disappear from the status page together with its alerts.
         """
         self._exposition = exposition

@@ -38,13 +38,11 @@ class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Section ``links:``: addresses for links in alerts, as a browser reaches them."""
+    """Section ``links:``: base URLs of links in alerts, as a browser reaches them."""
 
     grafana: Link = ""
     runbooks: Link = ""
-    """Address of the runbooks: this exporter's address with /runbooks at its end, or another place that has the
-    runbooks.
-    """
+    """Address of the runbooks: this exporter's address followed by /runbooks, or a copy elsewhere."""
 
 
 class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -57,7 +55,7 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     judge: JudgeSettings = JudgeSettings()
     links: Links = Links()
     discovery: Literal["docker", "kubernetes", "none"] = "docker"
-    """Method to find containers with a probe, in addition to the list ``probes``."""
+    """Source of containers with a probe, in addition to the list ``probes``."""
     probes: tuple[StaticProbe, ...] = ()
     probe_tls: ProbeTls | None = None
     """TLS settings for probes found by discovery. Probes listed in `probes` use the scheme of their URL."""
@@ -71,7 +69,7 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def host_name(self) -> str:
-        """Name of this host for its starts in a shared store; empty for a store in a file, which is for one host."""
+        """Host name for this host's starts in a shared store; empty for any other store."""
         return (os.environ.get("NODE_NAME") or platform.node()) if stores.is_shared(self.store or "") else ""
 
 

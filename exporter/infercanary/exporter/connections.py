@@ -50,7 +50,7 @@ ANSWER_SECONDS = 30.0  # three times Prometheus' default scrape_timeout
 IDLE_SECONDS = 330.0  # Prometheus closes an idle connection after five minutes
 BACKLOG = 4096  # with a full queue, the kernel refuses a client, which retries only after a second
 SEND_BYTES = 128 << 10  # kernel's send buffer; the kernel doubles it and counts it in the container's memory
-# Buffer of the size of a TLS record. All connections share it, because each piece is copied before the next is read.
+# Buffer of one TLS record, shared by all connections: each piece is copied before the next piece is read.
 _PIECE = memoryview(bytearray(16 << 10))
 _LOG_SECONDS = 60.0
 
@@ -114,7 +114,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer after an error; only errors of the exporter itself are logged."""
+        """Answer after an error. A malformed request is counted; aiohttp logs any other error."""
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
         self._connections.count("malformed", self.address)
@@ -195,7 +195,7 @@ class Connections:
         if now - self._logged_at.get(reason, -math.inf) >= _LOG_SECONDS:
             self._logged_at[reason] = now
             log.warning(
-                "a connection was closed; infercanary_connections_refused_total counts further ones",
+                "a connection was closed; infercanary_connections_refused_total has the number",
                 reason=reason, address=address, open=len(self.open),
             )  # fmt: skip
 

@@ -55,7 +55,7 @@ class Layout(msgspec.Struct, frozen=True, weakref=True):
     header: bytes
     openmetrics_header: bytes
     template: bytes
-    """UTF-8 bytes: in a str, one non-Latin character would take four times as much memory."""
+    """UTF-8 bytes: one emoji in a label would make a str four times as large."""
     series: int
     """Number of lines."""
 
@@ -90,7 +90,7 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
 
 
 class _Family(msgspec.Struct):
-    """One family: the text of each container. A scrape reads only the bytes."""
+    """One family: the lines of each container, as text that a scrape only joins."""
 
     layout: Layout
     """Layout of the container that reported last. The family's HELP and TYPE lines come from this layout."""

@@ -20,7 +20,7 @@ _CANARIES = 16
 
 
 class RunSummary(msgspec.Struct, frozen=True, gc=False):
-    """Summary of one run. Latencies are seconds over the run's repeats; None if no repeat finished."""
+    """Summary of one run. Latencies are in seconds; None if no repeat finished."""
 
     started_at: float
     outcome: Outcome

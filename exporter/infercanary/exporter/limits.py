@@ -26,7 +26,7 @@ Total = Literal["shown_bytes", "held_bytes"]
 
 
 class Allowance(NamedTuple):
-    """Amount allowed each minute; the unspent amount is kept, up to ``most``."""
+    """Token bucket: gains ``minute`` each minute, up to ``most``."""
 
     minute: float
     most: float
@@ -43,8 +43,8 @@ ALLOWED: Final[Mapping[Budget, Allowance]] = {
     "series": Allowance(500, 10_000),
 }
 """Several times the usage of an honest probe. An honest probe answers with 40 kB every 5 s, and with 2,048 runs after
-the exporter was down. In a crash loop, it starts six times a minute and reads runs of many starts from its
-journal.
+the exporter was down. In a crash loop, a probe starts six times a minute and reads runs of many starts from
+its journal.
 """
 
 EXCEEDED = Metric(
@@ -69,7 +69,7 @@ BASE_BYTES: Final = 208 << 20
 answer.
 """
 PROBE_BYTES: Final = 1_536 << 10
-"""Memory of a probe at its limits: two thirds for the probe itself, one third for its part of the shared totals."""
+"""Memory for a probe at its limits: two thirds for its own state, one third for its part of the shared totals."""
 UNLIMITED: Final = 1 << 50
 """Bytes of memory if there is no limit; cgroup v1 writes a larger number in this case."""
 # Prometheus rejects an answer larger than its body_size_limit (100 MB in our config) as a whole.
@@ -80,7 +80,7 @@ _FAMILY_BYTES = 512 << 10  # size of one family; each slow reader may keep an ol
 _LONGEST_WAIT = 60.0
 _DEBT = -1e-6  # a smaller debt is due to rounding
 _LOGGED = 20  # largest number of refused containers that one log line names
-_REMEMBERED = 1_500  # number of remembered hashes, several times that of an honest probe
+_REMEMBERED = 1_500  # number of remembered hashes, several times what an honest probe needs
 
 
 class Account:
@@ -118,7 +118,7 @@ class Account:
 
     def affordable_series(self, reported: Iterable[Lines], shown: Sequence[Lines], now: float) -> list[Lines]:
         """Select the families whose new series fit the budget. Prometheus keeps each new series in memory for hours."""
-        layouts = {id(lines.layout) for lines in shown}  # the same layout has the same series
+        layouts = {id(lines.layout) for lines in shown}  # a layout already shown adds no new series
         return [
             lines
             for lines in reported
@@ -159,7 +159,7 @@ class Totals(NamedTuple):
     store.
     """
     read_bytes: int
-    """Size of the data that the judge reads from the store at once. Decoded data takes up to twelve times this size."""
+    """Limit of the data that the judge reads from the store at once. Decoded data takes up to twelve times as much."""
 
     @classmethod
     def within(cls, memory: int) -> Totals:
@@ -193,7 +193,7 @@ class Share:
 
 
 class Shares:
-    """Admits probes as far as the memory (bytes) suffices, and divides the totals among them."""
+    """Admits as many probes as fit into ``memory`` bytes, and divides the totals among them."""
 
     def __init__(self, memory: int = UNLIMITED) -> None:
         self.refused: frozenset[Key] = frozenset()
@@ -203,7 +203,7 @@ class Shares:
         self._most = totals.probes
 
     def admitted(self, found: Mapping[Key, Container], polled: Collection[Key]) -> dict[Key, Container]:
-        """Return the containers that fit, ``polled`` ones first.
+        """Return the containers that fit; containers in ``polled`` have priority.
 
         The number of refused containers is a metric, and newly refused containers are logged.
         """

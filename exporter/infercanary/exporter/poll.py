@@ -24,7 +24,7 @@ class Prepared(NamedTuple):
     lines: list[Lines]
     """Rendered families."""
     profiles: Packed
-    """Profiles of the runs of the probe's own process."""
+    """Profiles from the probe's current process."""
     cpu_seconds: float
 
 

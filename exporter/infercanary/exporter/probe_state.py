@@ -111,7 +111,7 @@ _BOOTS = 512  # a probe in a crash loop may find runs of this many starts in its
 
 
 class PolledProbe:
-    """State of the probe of one container. Times are of the monotonic clock if not noted otherwise.
+    """State of the probe of one container. Times are by the monotonic clock unless noted otherwise.
 
     Args:
         container: The container as first found.
@@ -169,7 +169,7 @@ class PolledProbe:
     def start_id(self, boot_id: str) -> str:
         """Return the id by which the judge distinguishes starts.
 
-        This is the boot id, and beside a sidecar also the watched container's id: a new server is then a new start,
+        This is the boot id; with a sidecar, the watched container's id is appended. So a new server is a new start,
         even if the probe's process is the same.
         Args:
             boot_id: Boot id of the probe's process.

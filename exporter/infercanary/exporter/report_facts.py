@@ -54,7 +54,7 @@ def read_facts(families: Iterable[Family]) -> ReportFacts:
     """Read the exporter's facts from a report's families.
 
     Args:
-        families: Accepted families; their labels and values may be anything.
+        families: Accepted families; their labels and values are untrusted.
     """
     by_name = {family.name: family for family in families}
     cold_starts: dict[str, dict[str, float]] = {}

@@ -46,7 +46,7 @@ ABORTS: frozenset[Verdict] = frozenset({"regressed"})
 
 
 Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]{0,256}$")]
-"""Label of a service or a canary."""
+"""Name of a service, namespace or canary."""
 
 
 class Question(msgspec.Struct, frozen=True):

@@ -29,12 +29,11 @@ def negotiate(accept: str) -> str:
 async def send(request: web.Request, parts: Iterable[bytes], content_type: str) -> web.StreamResponse:
     """Send ``parts``, compressed block by block, so that other tasks can run in between.
 
-    aiohttp would compress each block in a thread and wait for the thread. With igzip, this takes longer than the
-    compression itself.
+    aiohttp would compress each block in a thread. Waiting for a thread takes longer than igzip's compression.
 
     Args:
         request: Only its headers and its method are read.
-        parts: The next part is made while earlier parts are being sent.
+        parts: Parts of the body. Each part is made just before it is sent.
         content_type: Content type of the answer.
 
     Returns:

@@ -57,7 +57,7 @@ async def page(probes: Collection[PolledProbe], ended: Mapping[Key, Ended], **ab
             script=_SCRIPT,
         )
     )
-    # Joined as bytes: in a str, one non-Latin character would take four times as much memory.
+    # Joined as bytes: one emoji would make a str four times as large.
     return text.encode().replace(_CARDS, b"".join(chain.from_iterable(cards.values())))
 
 

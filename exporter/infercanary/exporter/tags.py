@@ -1,4 +1,4 @@
-"""Moving image tags: tags without a version or a digest, where a restart may be an upgrade by accident."""
+"""Moving image tags: tags without a version or a digest. With such a tag, a restart may be an accidental upgrade."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Restarts threads and tasks that must run as long as the exporter runs.
 
-Each blocking call has its own thread, unlike in asyncio's own small pool. In a small pool, slow work of one part
-would delay other parts, and the process could end only after every thread has ended.
+Each blocking call has its own thread. In asyncio's small pool, slow work of one part would delay other parts, and the
+process could end only after every thread has ended.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _ENDINGS = ("the worker is started again", "the exporter ends")
 
 
 class Watch:
-    """Restarts a thread or task that ended by a bug; after the second failure, gives up."""
+    """Restarts a thread or task that ended by a bug; calls ``gave_up`` after its second failure."""
 
     def __init__(self) -> None:
         self.gave_up: Callable[[], object] = lambda: None
-        """Callback for a worker that is not restarted; called from any thread."""
+        """Called, from any thread, if a worker is not restarted."""
         self._failures: Counter[tuple[str, ...]] = Counter()
 
     def thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
@@ -86,7 +86,7 @@ class Watch:
 
     def _note(self, name: str, error: BaseException, ending: str) -> None:
         self._failures[name,] += 1
-        with suppress(Exception):  # an error of the log must not end the worker
+        with suppress(Exception):  # a logging error must not end the worker
             log.error(
                 "a worker ended because of a bug in the exporter", worker=name, then=ending, exc_info=error
             )
@@ -118,5 +118,5 @@ class _OwnThreads(ThreadPoolExecutor):
 
 
 def use_own_threads() -> None:
-    """Run each :func:`asyncio.to_thread` call and name look-up of the running event loop in its own thread."""
+    """Run each :func:`asyncio.to_thread` call and DNS look-up of the running event loop in its own thread."""
     asyncio.get_running_loop().set_default_executor(_OwnThreads())

@@ -1,4 +1,4 @@
-"""TLS and users of the exporter's own port.
+"""TLS and basic auth of the exporter's port.
 
 The web config is a file in the format of Prometheus' own exporters:
 https://prometheus.io/docs/prometheus/latest/configuration/https/
@@ -55,9 +55,9 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Secured:
-    """TLS and users, read again when the web config or a certificate changes.
+    """TLS and basic auth. The files are read again when their content changes.
 
-    If the new file cannot be used, everyone is refused, because the old users may have been removed on purpose. A
+    If a new file cannot be used, every request is refused, because the old users may have been removed on purpose. A
     file without any user counts as unusable if there were users before: an editor may empty a file before writing it.
 
     Raises:
