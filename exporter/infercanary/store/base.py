@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HISTORY = 100
 """Number of documents of one kind that are kept for each service and canary."""
 GONE_SECONDS = 300.0
-"""Seconds without a run after which a container is gone, if other containers of its service have runs."""
+"""Seconds without a run after which a container counts as gone, if other containers of its service have runs."""
 
 
 class StoreError(Exception):
@@ -57,7 +57,7 @@ class LastRun(NamedTuple):
 
 
 class Database:
-    """A kind of database: opens connections and explains errors, but keeps no connection open."""
+    """A database backend: opens connections and explains errors, but keeps no connection open."""
 
     engine: Engine
     shown: str
@@ -111,7 +111,7 @@ class Database:
         """Return the size of the database in bytes; None if the database is on a server."""
 
     def age(self, connection: Connection, now: float | None = None) -> float:
-        """Return the store's age in seconds: the time for which exporters ran, or a server's Unix time.
+        """Return the store's age in seconds: the time for which exporters ran, or a database server's Unix time.
 
         Args:
             connection: Connection, within a transaction if ``now`` is given.

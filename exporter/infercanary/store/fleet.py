@@ -37,7 +37,7 @@ class Fleet:
         self.holder = uuid.uuid4().hex
         """Unique name of this process."""
         self.held: dict[ServiceKey, int] = {}
-        """Fencing token by service, for the leases that this process believes to hold."""
+        """Fencing token by service, for the leases that this process holds, as far as it knows."""
         self._session = session
         self._renewing = renewing
         self._counts: dict[_Canary, Any] = {}
@@ -124,7 +124,7 @@ class Fleet:
         return {service for (service,) in self._session.keyed(queries.SERVICES)}
 
     def taught(self) -> list[_Body]:
-        """Return the restart variance of each canary of all services, if known."""
+        """Return the known restart variances of all canaries."""
         return self._session.keyed(queries.TAUGHT)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from infercanary.store.base import GONE_SECONDS
 FIRST_STARTS, LATEST_STARTS, OWN_STARTS = 2, 56, LIVE.pool.history
 """Numbers of starts of each image that a judgement reads; they limit the CPU time after many restarts or new pod names.
 
-- FIRST_STARTS: first starts of the image, which date the upgrade; two, because one may be unreadable.
+- FIRST_STARTS: first starts of the image, which date the upgrade; two, because the first may be unreadable.
 - LATEST_STARTS: latest starts of ended containers.
 - OWN_STARTS: latest starts of each running container.
 """

@@ -6,8 +6,8 @@ Each tier is kept for a purpose:
   age.
 - RAW, the newest runs of an image: for the baseline, and for the latest blocks, in which a drift is sought.
 - FIRST, block medians of an image's first runs: for the frozen baseline of a drift.
-- BLOCKS, block medians of a week: for replicas that stayed on the old image, if an upgrade is judged again days later.
-  Hourly medians are too coarse for this, because all looks take only half an hour.
+- BLOCKS, block medians of a week: for concurrent baselines, if an upgrade is judged again days later. Hourly
+  medians are too coarse for this, because all looks take only half an hour.
 - HOURS, hourly medians: for the onset of a drift, and for ``infercanary scan``.
 - FAILED, failed runs: they show that a container still runs, and ``infercanary report`` lists them.
 
@@ -82,7 +82,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     image_seconds: float = 90 * DAY_SECONDS
     """Seconds for which an image is kept after it was last seen. The newest two images are kept longer."""
     containers: int = 4_000
-    """Number of containers that are kept: those seen last. Containers that still run are always kept."""
+    """Number of most recently seen containers that are kept. Containers that still run are always kept."""
 
 
 IN_MEMORY = Retention(opening_starts=2, raw=240, blocks=240, hours=240, failed=120, starts=16, images=3)

@@ -77,12 +77,12 @@ class Session:
                 self._in_transaction = False
 
     def rows(self, statement: Executable, given: Any = None) -> Sequence[Any]:
-        """Return all rows of a statement that returns rows."""
+        """Run a statement, and return its rows."""
         with self.work() as connection:
             return connection.execute(statement, given).all()
 
     def keyed(self, statement: Executable, given: Any = None) -> list[Any]:
-        """Return all rows, with the first two columns combined to the key of a service."""
+        """Run a statement, and return its rows with the first two columns combined to a service's key."""
         return [(ServiceKey(*row[:2]), *row[2:]) for row in self.rows(statement, given)]
 
     def fast(self, statement: Executable, *given: Mapping[str, Any]) -> list[Any]:

@@ -137,7 +137,7 @@ class SqliteDatabase(Database):
     def prepare(self, connection: Connection) -> None:
         """Lock the file at the first read, and bring its tables to the current schema."""
         driver: Any = connection.connection.driver_connection
-        # If a disk error changes a byte of a name, only this row may be lost.
+        # A disk error in one name must not make the other rows unreadable.
         driver.text_factory = lambda text: text.decode(errors="replace")
         # With exclusive locking from the first read on, SQLite needs no shared-memory file.
         connection.exec_driver_sql("PRAGMA locking_mode = EXCLUSIVE")

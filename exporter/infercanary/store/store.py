@@ -95,7 +95,7 @@ class Store:
             return self._insert(start, generation, several)
 
     def canaries(self, services: Collection[ServiceKey] | None = None) -> list[tuple[ServiceKey, str]]:
-        """Return the service and name of each canary with stored runs, sorted; of all services for None."""
+        """Return service and name of each canary with stored runs, sorted; None means all services."""
         return sorted(self.session.keyed(queries.CANARIES, queries.among(services)))
 
     def last_runs(self, host: str) -> list[LastRun]:
@@ -107,7 +107,7 @@ class Store:
 
     def taken(self, service: ServiceKey, canary: str) -> dict[tuple[str, str], int]:
         """Return the number of successful runs, including merged runs, by container and boot id."""
-        # fast(), because this is called for each canary once a second.
+        # fast(), because this is called for each canary that may be due.
         rows = self.session.fast(queries.TAKEN, named(service, canary=canary))
         return {(container, boot_id): runs for container, boot_id, runs in rows}
 

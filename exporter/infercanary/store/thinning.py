@@ -47,7 +47,7 @@ def thin(connection: Connection, service: ServiceKey, container: str, keep: Rete
                 *_surplus(older, OPENING, max(0, openings)),
                 *_surplus(window[::-1], FIRST, first),  # models that now share one window have too many rows
             ]
-            # The oldest runs first, because these are the image's first.
+            # Oldest runs first, because they belong in the tier FIRST.
             for one, tier, count in reversed(surplus):
                 room -= _replace(connection, one, tier, count, room)
         surplus = [
@@ -77,7 +77,7 @@ def _surplus(series: Iterable[Any], tier: int, window: int, whole: int = 1) -> I
     """Yield the rows to merge or drop as (series, tier, number of rows).
 
     Args:
-        series: Series in the order in which their rows stay.
+        series: Series, those whose rows stay longest first.
         tier: Tier of the rows.
         window: Number of rows that stay, over all series.
         whole: If some rows of a series stay, the number of its other rows is rounded down to a multiple of this.
@@ -100,7 +100,7 @@ def _replace(connection: Connection, one: Any, tier: int, count: int, room: int 
         one: Series of the rows.
         tier: Tier of the rows.
         count: Number of rows.
-        room: Number of merged rows that go to the tier of the image's first runs.
+        room: Largest number of merged rows that go to the tier FIRST.
 
     Returns:
         Number of new rows.
