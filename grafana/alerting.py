@@ -122,7 +122,7 @@ def _rule(rule: Rule, shared: bool) -> Rule:
     name, labels, expression = rule["alert"], rule["labels"], rule["expr"].strip()
     for text in (*labels.values(), *rule["annotations"].values()):
         if "${" in text:
-            raise ValueError(f"{name}: Grafana reads ${{ as a variable of its environment: {text}")
+            raise ValueError(f"{name}: Grafana expands ${{ from its environment; reword: {text}")
     references: dict[str, str] = {}
     texts = {key: template(text, references) for key, text in rule["annotations"].items()}
     asked = "\n".join(rule["annotations"].values())
@@ -184,7 +184,7 @@ def joined(expression: str, query: str, texts: str) -> str:
     Args:
         expression: PromQL of the alert.
         query: Query as in an annotation: `topk(1, …)` for labels, or a value aggregated by `max(…)`.
-        texts: The annotations. They name the labels to read.
+        texts: The annotations, which name the labels to read.
     """
     by = ", ".join(re.findall(r"(\w+)=%q", query))
     query = re.sub(r",?\w+=%q", "", query).replace("{,", "{").replace("{}", "").replace('\\"', '"')

@@ -1,4 +1,4 @@
-"""Queries that may return no series, with the reasons. Any other query without a series has a mistake.
+"""Queries that may return no series, with the reasons. Any other query that returns no series is wrong.
 
 The list is for a machine without a GPU on which the last upgrade is the only problem. The check against the running
 stack fails for an empty query that is missing here.
@@ -35,7 +35,7 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "service: panel Contended runs, by cause",
         "service: panel Where replicas differ",
     ),
-    "none is configured": (
+    "not configured": (
         "service: panel Last sweep",
         "service: panel Memory, energy and throughput",
         "service: panel Time per phase B",

@@ -25,7 +25,7 @@ class Result(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Results of a query, and Prometheus' remarks on it, such as a rate of a metric that is not a counter."""
+    """Results of a query, and Prometheus' warnings and infos, such as on a rate of a metric that is no counter."""
 
     results: Sequence[Result]
     remarks: Sequence[str]

@@ -1,4 +1,4 @@
-"""Every query of the generated dashboards, ready to run: of each panel, variable and annotation.
+"""All queries of the generated dashboards (panels, variables and annotations), ready to run.
 
 The module needs only the files in dashboards/json:
 
@@ -62,7 +62,7 @@ def queries(
 
 
 def expression(raw: str, values: Mapping[str, str]) -> str:
-    """Return a query without variables. For the query of a variable, return a query for the series with its values.
+    """Return a query without variables. ``label_values(…)`` becomes PromQL with one series for each value.
 
     Args:
         raw: Query as in a dashboard's JSON.

@@ -14,9 +14,9 @@ from grafana.situations.worlds import Situation
 _STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600)
 """Steps in seconds to which Grafana rounds (rangeutil.roundInterval)."""
 POINTS = 600
-"""Maximum number of points of a line: the width in pixels of a panel of half the screen."""
+"""Maximum number of points of a line: the width in pixels of a half-screen panel."""
 QUERIES, BYTES = 30, 20_000
-"""Limits of the queries of a dashboard at each refresh: number of queries in open panels, and bytes of PromQL."""
+"""Limits for one refresh of a dashboard: queries of its open panels, and bytes of their PromQL."""
 
 
 def asked(board: Mapping[str, Any], situation: Situation, prometheus: Prometheus) -> Iterator[dict[str, Any]]:

@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 class Board(NamedTuple):
-    """A dashboard. ``name`` is the file's name and the end of the uid. Addresses contain it, so it must not change."""
+    """A dashboard. ``name`` is the file's name and ends the uid. Links contain ``name``, so it must not change."""
 
     name: str
     title: str

@@ -48,7 +48,7 @@ CALM = {
     "watt": 100.0,
     "celsius": 50.0,
 }
-"""Minimum end of an axis by unit; for other units, 1. If all values are 0, Grafana would end the axis at 100."""
+"""Smallest upper end of an axis by unit; for other units, 1. With only zeros, Grafana would end the axis at 100."""
 
 
 def lines(
@@ -70,7 +70,7 @@ def lines(
         stacked: True to stack the series.
         minimum: Lower end of the axis; None for Grafana's choice.
         maximum: Upper end of the axis; None for Grafana's choice.
-        calm: Minimum end of the axis, in the unit; None for the default of the unit.
+        calm: Smallest upper end of the axis, in the unit; None for the unit's default.
         centred: True for values on both sides of 0, such as changes.
         named: Colours by series, for colours that do not depend on the name.
         steps: True if a value holds until the next value.
@@ -127,7 +127,7 @@ def timeline(about: About, query: Query, named: Mapping[str, str]) -> Panel:
 
     Args:
         query: Query of the state's number, from 1 on.
-        named: State → colour, in the order of the numbers.
+        named: Colours by state, in the order of the numbers.
     """
     words = {str(i): (colours.word(state), hue) for i, (state, hue) in enumerate(named.items(), 1)}
     return lines(about, query, minimum=1, maximum=len(named), steps=True, words=words)

@@ -45,8 +45,7 @@ VERDICTS = {
     "unconfirmed": ORANGE,
     "regressed": VERMILLION,
 }
-"""Verdicts, more urgent ones later. The position from 1 on is the verdict's number in the rule that records verdicts.
-"""
+"""Verdicts, the most urgent last. A verdict's position, from 1 on, is its number in the rule that records verdicts."""
 
 WORDS: Mapping[str, str] = {"no_baseline": "first image", "settling": "warming up"}
 """Words for values that need an explanation."""

@@ -23,7 +23,7 @@ from grafana.dashboards.variables import CONTAINERS, INSTANCE, SERVICES
 
 _REPLICA = "{{replica}}"
 _FAR = 0.3
-"""Minimum end of the axis in both panels, so that the panels can be compared."""
+"""Smallest upper end of the axis in both panels, so that the panels can be compared."""
 
 
 def board() -> Board:

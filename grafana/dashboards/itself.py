@@ -38,7 +38,7 @@ def board() -> Board:
 
 
 def _kinds(expressions: Mapping[str, str]) -> str:
-    """Join several queries to one query. The label `kind` of a series is the name of the original query.
+    """Join several queries into one query. The label `kind` of a series is the name of the original query.
 
     `$1` in a name is the value of the label `why`.
     """

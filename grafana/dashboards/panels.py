@@ -16,7 +16,7 @@ from grafana.dashboards.variables import DATASOURCE
 
 NO_DATA, NONE = "No data", "None"
 NO_CHANGE, NOTHING_YET = "No change found", "Nothing to compare yet"
-"""Texts of empty panels. They give no reason for the missing data."""
+"""Texts of empty panels, which give no reason for the missing data."""
 
 DECIMALS = {
     "percentunit": 1,

@@ -113,14 +113,14 @@ def change(expression: str, before: str, by: str = BY) -> str:
 
     Args:
         expression: Expression with at least the labels in ``by``.
-        before: The level before, one value for each ``by``.
+        before: The level before, with the labels in ``by``.
         by: Labels, separated by commas.
     """
     return f"{expression} / on ({by}) group_left () {before} - 1"
 
 
 def reference_work(by: str, *matchers: str, host: str = "") -> str:
-    """Return the median change of reference work (controls) since before the last upgrade, for each ``by``.
+    """Return the median change of reference work (controls) since before the last upgrade, with the labels in ``by``.
 
     Args:
         by: Labels, separated by commas; must include the namespace, the service and `control`.
@@ -175,7 +175,7 @@ def how_many(found: str, known: str) -> str:
 
 
 def numbered(name: str, label: str, values: Iterable[str], by: str, *matchers: str) -> str:
-    """Return a state set as one number for each ``by``: the position of the current state, from 1 on.
+    """Return a state set as a number with the labels in ``by``: the position of the current state, from 1 on.
 
     Args:
         label: Label with the state.

@@ -51,7 +51,7 @@ def tiles(
     Args:
         named: Colours by series, independent of the value.
         units: Units by series, where they differ from the panel's unit.
-        links: Addresses for a click, by series.
+        links: Addresses that a click opens, by series.
         bad_from: Smallest bad value: bad values are vermillion, lower values are blue. None for grey.
     """
     usual = colours.CELLS[colours.NEUTRAL] if bad_from is None else colours.WELL

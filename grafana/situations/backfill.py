@@ -1,7 +1,7 @@
 """A real Prometheus with the data of a situation: the scrapes, and the results of the recording and alerting rules.
 
-Each rule is evaluated over the past by a query for every step, as `promtool tsdb create-blocks-from rules` does. That
-command itself supports neither rules that read other rules, nor alerts.
+Each rule is evaluated over the past by a range query, as `promtool tsdb create-blocks-from rules` does. But that
+command supports neither rules that read other rules, nor alerts.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def read_rules(folder: Path = RULES) -> list[Rule]:
 
 
 def _rounds(rules: Sequence[Rule]) -> Iterator[Sequence[Rule]]:
-    """Yield groups of rules that can be evaluated together: the rules that they read are done. Alerts come last."""
+    """Yield the rules in groups. A group reads only the results of earlier groups. Alerts come last."""
     rest = [rule for rule in rules if "record" in rule]
     while rest:
         names = {rule["record"] for rule in rest}

@@ -103,8 +103,8 @@ async def _poll(
     [docker] = exporter.discoveries
     docker.up, docker.tried = not (situation.docker_silent and at > END - 300), True
     docker.containers = tuple(probe.container for probe in probes.values())
-    # With 500 services, judging takes most of the time. So many services are judged only at the end of the situation,
-    # which a dashboard shows.
+    # With 500 services, judging takes most of the time. Such a situation is judged only at its end, which a dashboard
+    # shows.
     if len(servers) * situation.step < 600 or at == END:
         exporter.judging.turn()
     for probe in probes.values():
