@@ -171,6 +171,7 @@ class PolledProbe:
 
         This is the boot id; with a sidecar, the watched container's id is appended. So a new server is a new start,
         even if the probe's process is the same.
+
         Args:
             boot_id: Boot id of the probe's process.
         """

@@ -46,6 +46,7 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The web config.
+
     Keys that only Prometheus' exporters know are refused, because an ignored key would protect nothing.
     """
 
