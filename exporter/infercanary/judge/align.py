@@ -21,7 +21,7 @@ class Alignment:
     """Pairs old and new starts for comparison.
 
     Args:
-        pool: Limits of the starts and runs that count.
+        pool: Limits that select starts and runs.
         looks: Run counts of a new start at which the judge looks, in ascending order.
     """
 
@@ -44,12 +44,11 @@ class Alignment:
 
         Args:
             before: Starts of the old image, in order of time.
-            after: Starts of the new image, in order of time. Starts on hardware on which the old image did not run are
-                left out.
+            after: Starts of the new image, in order of time. Starts on hardware without an old start are left out.
         """
         after = [start for start in after if any(old.is_comparable(start.hardware) for old in before)]
         known_first = sorted((start.hardware for start in after), key=lambda hardware: hardware.count(""))
-        # A start on unknown hardware joins the first class, so that the baseline is not used in two classes.
+        # A start on unknown hardware joins the first hardware class, so that no baseline is used in two classes.
         classes = grouped(after, lambda start: next(filter(start.is_comparable, known_first)))
         return [
             pair

@@ -2,7 +2,7 @@
 
 The latency of each run is divided into parts (:mod:`infercanary.contract.bottleneck`). The growth of a part, relative
 to the growth of the latency, is this part's share of the change. Growth of processor time is due to memory or compute.
-The controls of the same runs distinguish the two, because each control depends on one resource.
+The controls of the same runs tell memory from compute, because a control depends on one resource.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def _split(
 ) -> dict[Limit, float]:
     """Split the growth of processor time (a logarithm) into shares of compute, memory and unknown.
 
-    The share of compute is the largest shift of a compute control or of the clock, relative to the growth. The share of
-    memory is the largest shift of a memory control beyond this share. The rest is compute of the program itself if
-    memory surely did not cause it: the share of memory is below a quarter, and each memory control is precise enough to
+    The compute share is the largest shift of a compute control or of the clock, relative to the growth. The memory
+    share is the largest relative shift of a memory control, minus the compute share. The rest counts as compute if
+    memory surely did not cause it: the memory share is below a quarter, and each memory control is precise enough to
     show a shift as large as the rest. Otherwise the rest is unknown, because a program may depend more on memory than a
     control does.
     """

@@ -51,8 +51,8 @@ class Attribution:
 
         Args:
             finding: Shift and state of the upgrade.
-            beside: Starts of each sibling and of each staying replica, before and after the upgrade. A start after the
-                upgrade may have no runs yet.
+            beside: Runs of each sibling and of each replica on the old image, before and since the upgrade. There may
+                be no runs since the upgrade yet.
             canary: Name of the canary.
         """
         upgrade, look = finding.selection.upgrade, finding.unwaited or finding.look
@@ -82,7 +82,7 @@ class Attribution:
             shift: Shift of the canary between the starts of ``compared``.
             compared: Starts of each replica, before and after.
             canary: Name of the canary.
-            beside: Starts of each sibling, before and after. Its image did not change.
+            beside: Starts of each sibling, before and after. A sibling's image did not change.
             known: Differences of the starts; computed from ``compared`` if missing.
             awaits: True to name no cause while a sibling is expected to have enough runs soon.
 

@@ -37,8 +37,8 @@ The price 2 is the Bayesian information criterion for independent normal noise. 
 are tried.
 """
 
-SIDE = 15  # largest number of points on each side of a change for its median
-NEAR = 5  # a median's error needs at least this number of points; of two changes closer than this, one counts
+SIDE = 15  # largest number of points for the median on either side of a change
+NEAR = 5  # smallest number of points for a median's error, and smallest distance between two changes
 
 
 @dataclass(frozen=True)  # not a tuple: tuples have a method named index
@@ -136,10 +136,10 @@ def split(logs: Floats, before: float, after: float) -> int:
 def noise(logs: Floats) -> float:
     """Estimate the SD of a point. The estimate is larger if the noise is autocorrelated.
 
-    Neighbouring stretches of 8 points mostly have the same level. So the median difference between their medians is
-    hardly affected by changes of the level or by outliers (Wu and Zhao, "Inference of Trends in Time Series", JRSS B
-    69, 2007). With a coarse clock all these medians may be equal. So stretches of two points are used as well, whose
-    means show the clock's ticks.
+    Neighbouring stretches of 8 points mostly have the same level. So changes of the level and outliers hardly affect
+    the median difference between medians of stretches (Wu and Zhao, "Inference of Trends in Time Series", JRSS B 69,
+    2007). With a coarse clock all these medians may be equal. So stretches of two points are used as well, because
+    their means show the clock's ticks.
     """
     largest = 1e-4  # a smaller SD is rounding error
     for count in (2, min(8, logs.size // 10 * 2)):
@@ -212,7 +212,7 @@ def _doubt(logs: Floats, places: Sequence[int]) -> float:
     """Return a divisor (at least 1) for the strength of the changes in a series.
 
     If the autocorrelation is high even between changes, the series wanders like a random walk or a wave. In such a
-    series steps are normal.
+    series steps are common.
     """
     rest = np.concatenate([stretch - np.median(stretch) for stretch in np.split(logs, places)])
     alike = autocorrelation(rest)

@@ -51,8 +51,8 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> li
     """Leave out contended starts, which distort the restart variance and the baseline.
 
     A start is contended if it waited longer than other starts of the same container and image. If the new image's
-    starts waited longer, the baseline is the old starts that waited about as long as the new starts. If there are none,
-    all old starts are the baseline.
+    starts waited longer, the baseline is the old starts that waited about as long as the new starts. Without such old
+    starts, all old starts are the baseline.
 
     Args:
         starts: Starts of one service, in order of time.

@@ -59,15 +59,15 @@ def crowding(before: Sequence[Sample], after: Sequence[Sample], fewest: int) -> 
     inside = _share(grown["inside"] * _share(grown["cores"] * latency, grown["crowded"]), grown["longer"])
     if "received" not in grown:
         return Crowding(inside, None, cores)
-    # Polls and health checks receive about one segment a second. Their CPU cost is unknown, so at least 1 % of a core
-    # is assumed. Their number fluctuates, so a change below a fifth does not count.
+    # Polls and health checks send about one segment a second. Their CPU cost is unknown, so at least 1 % of a core is
+    # assumed. Their number fluctuates, so a change below a fifth does not count.
     rise = grown["received"] / (1 + old["received"])
     requested = max(cores[0], 0.01) * rise * (abs(rise) >= 0.2)
     return Crowding(inside, _share(requested, grown["cores"]), cores)
 
 
 def _row(sample: Sample) -> dict[str, float] | None:
-    """Return a run's values on other processes, by name; None if any value except the requests is unknown.
+    """Return a run's values on other processes, by name; None if any value except ``received`` is unknown.
 
     Returns:
         - ``inside``: slowdown of the run by other processes in the container, as a logarithm;
@@ -75,7 +75,7 @@ def _row(sample: Sample) -> dict[str, float] | None:
         - ``crowded``: seconds of CPU wait caused in the container;
         - ``cores``: cores that other processes in the container used;
         - ``latency``: seconds;
-        - ``received``: requests since the previous run, missing for the first run of a start.
+        - ``received``: TCP segments per second since the previous run, missing for the first run of a start.
     """
     own = computing(sample)
     if own is None or sample.median is None or sample.crowded is None or sample.inside is None:

@@ -68,8 +68,8 @@ def changes(before: Mapping[str, str], after: Mapping[str, str], canary: str) ->
     """Return the changed components of the environment that may concern a canary, the most interesting first.
 
     All canaries of a probe share one environment, so components of other canaries are left out. Components that
-    depend on settings are left out if this canary's settings are the same. A limit or variable is left out if only
-    one side reports it, because an older probe does not report it.
+    depend on settings are left out if this canary's settings are the same. A limit or environment variable that only
+    one side reports is left out, because the other side's probe may be older.
 
     Args:
         before: Value by component, in the old image.

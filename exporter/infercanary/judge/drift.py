@@ -1,4 +1,4 @@
-"""Drift without an upgrade: detects that a container has left the level of its image's first day, and since when.
+"""Drift without an upgrade: detects whether, and since when, a container has left the level of its image's first day.
 
 Medians of blocks are compared, which removes disturbances of a minute. The baseline is frozen, because a rolling
 baseline would absorb a slow drift. The starts of one image are one series. Since a restart alone can change the level,

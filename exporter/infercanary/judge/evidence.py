@@ -36,7 +36,7 @@ class Evidence:
     Args:
         shift: Shift of the canary.
         compared: Starts of each replica, before and after.
-        beside: Starts of each sibling, before and after. Its image did not change.
+        beside: Starts of each sibling, before and after. A sibling's image did not change.
         policy: Thresholds from which a value has moved.
     """
 

@@ -99,7 +99,7 @@ class Finder:
         return finding
 
     def beside(self, finding: Finding, siblings: Sequence[Start]) -> list[Pair]:
-        """Return the runs of siblings and of staying replicas, before the upgrade and since it.
+        """Return the runs of siblings and of replicas on the old image, before and since the upgrade.
 
         Args:
             finding: Finding whose last compared run ends the period.

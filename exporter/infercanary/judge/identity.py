@@ -21,9 +21,9 @@ _WEIGHTS = "weights-"
 def identified(starts: Sequence[Start]) -> Sequence[Start]:
     """Fill in unknown models and settings of a start from neighbouring starts.
 
-    An older probe reports no digests, and a request to a server may fail. So a missing value is no change. It is copied
-    from the previous start with a value, otherwise from the next start with a value. So a start keeps its identity when
-    later starts follow. A model is copied only between starts of the same image, settings between any starts.
+    An older probe reports no digests, and a request to a server may fail. So a missing value is no change. The value is
+    copied from the previous start that has one, otherwise from the next. So a start keeps its identity when later
+    starts follow. A model is copied only between starts of the same image, settings between any starts.
 
     Args:
         starts: Starts of one service with the runs of one canary, in order of time.
@@ -43,7 +43,7 @@ def identified(starts: Sequence[Start]) -> Sequence[Start]:
 
 
 def comparable(starts: Sequence[Start], live: Sequence[Start]) -> tuple[Sequence[Start], float | None]:
-    """Leave out the starts whose canary had different settings from now.
+    """Leave out the starts whose canary settings differ from those of the live starts.
 
     Args:
         starts: Identified starts of one service and canary, in order of time.
@@ -91,7 +91,7 @@ def image_name(generation: Generation) -> str:
 def _of_one_image(starts: Sequence[Start]) -> list[Start]:
     """Give all starts of one image the same image id, also if their digests have different forms.
 
-    ``image_form`` is kept. Starts that Docker reported are not changed, because they have both digests and no form.
+    ``image_form`` is kept. Starts reported by Docker are not changed, because they have both id and digest.
     """
     images: dict[str, str] = {}  # first digest of an image, by any of its digests
     named: dict[str, dict[str, str]] = {}  # first digest of an image, by reference and form
@@ -138,7 +138,7 @@ def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
 
 
 def _is_alike(a: Start, b: Start) -> bool:
-    """Return True if both starts give the same output, and the output is not of whole numbers only."""
+    """Return True if both outputs agree within 0.1 % and are not all whole numbers."""
     outputs = [start.generation.outputs.get(start.canary_name, ()) for start in (a, b)]
     return relative_error(*outputs) <= 1e-3 and not all(map(float.is_integer, outputs[1]))
 

@@ -106,7 +106,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work_key(self) -> str:
-        """Identity of the image and of the canaries' settings. Starts with different keys are stored separately."""
+        """Identity of the image and of the canaries' models and settings. Different keys are stored separately."""
         work = {name: value for name, value in self.environment.items() if is_of_canary(name)}
         return f"{self.image_key} {_digest(work)}" if work else self.image_key
 
@@ -202,7 +202,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
 
 
 def medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median value by name. Mappings without a name do not count for this name."""
+    """Return the median value by name, over the mappings that have the name."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for mapping in each:
         for name, value in mapping.items():
@@ -271,7 +271,7 @@ class Start:
 
     @cached_property
     def hardware(self) -> tuple[str, str]:
-        """Model names of the host's CPU and GPU, in a store for several hosts; empty if unknown.
+        """Model names of the host's CPU and GPU; empty if unknown, or if the store is for one host only.
 
         The device that the canary used is not considered. So an image that fell back to the CPU is compared with
         earlier runs on a GPU.
@@ -354,8 +354,8 @@ class Pair(NamedTuple):
     concurrent: Sequence[Concurrent] = ()
     """Replicas that stayed on the old image."""
     meanwhile: Pair | None = None
-    """Alternative pair whose runs before and after are of the same period. None if no baseline start continued to
-    run. This pair has fewer starts, but excludes earlier changes of the host.
+    """Alternative pair with runs of both images from the same period. None if no baseline start continued to run. This
+    pair has fewer starts, but excludes earlier changes of the host.
     """
     is_same_period: bool = False
     """True if ``before`` has the runs of ``concurrent`` in the same period. Otherwise the shift of ``concurrent`` is
@@ -364,7 +364,7 @@ class Pair(NamedTuple):
 
 
 Changed = Literal["image", "model", "both"]
-"""Part that an upgrade exchanged."""
+"""Part that an upgrade replaced."""
 
 
 class Upgrade(NamedTuple):
@@ -389,7 +389,7 @@ class Upgrade(NamedTuple):
 
     @property
     def changed(self) -> Changed:
-        """Exchanged part: the difference between the last start before and the last start after the upgrade."""
+        """Replaced part: the difference between the last start before and the last start after the upgrade."""
         old, new = self.before[-1], self.after[-1]
         if not old.model or not new.model or old.model == new.model:
             return "image"

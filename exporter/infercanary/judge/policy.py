@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Decide:
-    """Limits that decide whether a shift is a change. Users set the first five."""
+    """Limits that decide whether a shift is a change. Users set ``smallest_effect`` and ``false_calls``."""
 
     smallest_effect: float = 0.03
     """Ratio. A smaller shift is no change. If the whole interval is within this limit, the verdict is `equivalent`.
@@ -62,7 +62,7 @@ class Decide:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """Limits that select starts and runs, and priors for pooling shifts. Users set ``history``."""
+    """Limits that select starts and runs, and priors for pooling shifts."""
 
     history: int = 8
     """Number of latest baseline starts that count for each container. Eight are enough to learn the restart variance.
@@ -114,7 +114,7 @@ class Pool:
     """Number of latest runs of a start that are its baseline."""
 
     reads_clock: bool = True
-    """True if equal values are attributed to a coarse clock. False for memory, because memory values are exact."""
+    """True if equal values are attributed to a coarse clock. False for measures, because memory values are exact."""
 
     measure_effect: float = 0.05
     """Ratio. :attr:`smallest_effect` for memory, throughput and energy. It is larger than for latency, because
@@ -124,7 +124,7 @@ class Pool:
     load_restart_sd: float = 0.025
     """SD of logarithms. :attr:`restart_sd` for throughput and energy. Both are measured in loads of one second, which
     depend on the clock rate of a start. This prior has eight degrees of freedom. With fewer, its tail is so heavy that
-    a verdict would need more starts than a week has (``benchmarks/results/2026-11-24-measures.md``).
+    a verdict would need more starts than happen in a week (``benchmarks/results/2026-11-24-measures.md``).
     """
 
     spread_restart_sd: float = 0.15
@@ -155,8 +155,8 @@ class Attribute:
     """Confidence of the interval of one cause's part of a shift."""
 
     history_confidence: float = 0.9995
-    """Confidence of two intervals: that of a rolled-back image's shift from its earlier runs, and that of the shift at
-    a change point.
+    """Confidence of two intervals: after a rollback, of an image's shift from its earlier runs; in a scan, of the shift
+    at a change point.
     """
 
     moved_sigmas: float = 2.6
@@ -187,8 +187,8 @@ class Attribute:
     """A step of the cold start is slower only if it also takes this many seconds more than its longest earlier time."""
 
     cold_starts: int = 2
-    """Smallest number of starts in which a step must be slower. One is not enough, because the first start reads the
-    new image's files from the disk.
+    """Smallest number of starts in which a step must be slower. One start is not enough, because it reads the new
+    image's files from the disk.
     """
 
 

@@ -33,8 +33,8 @@ class Replica(NamedTuple):
     beside: Sequence[tuple[Series, Series]] = ()
     """Runs before and during the new starts, for each replica that stayed on the old image."""
     is_same_period: bool = False
-    """True if ``old`` has the runs of the staying replicas during the new starts. Otherwise the shift of these
-    replicas is subtracted.
+    """True if ``old`` has the runs of the concurrent baseline during the new starts. Otherwise its shift is
+    subtracted.
     """
 
 
@@ -49,18 +49,18 @@ class _Part(NamedTuple):
     starting: float
     """Variance due to restarts."""
     shared: float
-    """Variance due to the runs of staying replicas. Several parts may share the same staying replicas."""
+    """Variance due to the runs of the concurrent baseline, which several parts may share."""
     bound: float
     """Upper bound of the error by runs, as in :attr:`~infercanary.judge.shift.Pooled.bound`."""
     moved: float
-    """Subtracted shift of staying replicas; NaN if nothing is subtracted."""
+    """Subtracted shift of the concurrent baseline; NaN if nothing is subtracted."""
 
 
 class Pooling:
     """Pools the shifts of replicas.
 
     Args:
-        pool: Limits of the starts that count, and the weight of the baseline's noise for a new start.
+        pool: Limits that select starts, and the weight of the baseline's noise for a new start.
     """
 
     def __init__(self, pool: Pool = LIVE.pool) -> None:
@@ -88,7 +88,7 @@ class Pooling:
         parts = np.array([self._compared(replica, restarts.sd**2) for replica in counted])
         logs, sampling, dfs, starting, shared, bounds, moved = parts.T
         taken_off = moved[~np.isnan(moved)]
-        if taken_off.size:  # the host may have shifted replicas without staying replicas by about as much
+        if taken_off.size:  # the host may have shifted the other replicas by about as much
             starting = starting + np.where(np.isnan(moved), np.mean(taken_off**2), 0.0)
         total = sampling + shared + starting
         weights = 1 / total if total.all() else np.ones(len(total))
@@ -122,7 +122,7 @@ class Pooling:
         return UNKNOWN if found is None else found.shift
 
     def _counted(self, replica: Replica) -> Replica:
-        """Leave out starts and staying replicas with too few runs."""
+        """Leave out starts and concurrent baselines with too few runs."""
         fewest, least = self._pool.fewest_runs, self._pool.concurrent_runs
         return replica._replace(
             old=[start for start in replica.old if len(start) >= fewest],
@@ -149,13 +149,13 @@ class Pooling:
         starting = square / len(old) + max(square, apart - after.variance * len(new)) / len(new)
         shared, bound, moved = 0.0, math.inf, math.nan
         if not is_same and not beside and sum(map(len, old)) >= 200:
-            # With fewer runs, possibly no baseline run deviates as much as a new start does.
+            # With fewer runs, perhaps no baseline run deviates as much as a new start.
             bound = math.hypot(max(s.reach for s in old), 3 * math.sqrt(before.variance))
         runs = between(before, after)
         log, df = runs.log, runs.df
         if beside:
-            # Staying replicas may have changed for their own reasons. So their median is taken, which gives no larger
-            # weight to replicas with little noise. The median's error grows if the replicas disagree.
+            # A replica on the old image may have changed for its own reason. So the median shift is taken, which gives
+            # no larger weight to replicas with little noise. The median's error grows if the replicas disagree.
             shifts = [between(a.known, self._level(b, [a])) for a, b in beside]
             others = middle_of(shifts)
             if is_same:
@@ -199,7 +199,7 @@ def shift_of_starts(
         old: Latencies of each start of one side.
         new: Latencies of each start of the other side.
         restarts: Restart variance; zero by default.
-        pool: Limits of the starts that count.
+        pool: Limits that select starts.
     """
     return Pooling(pool).shift([Replica([*map(Series.of, old)], [*map(Series.of, new)])], restarts)
 

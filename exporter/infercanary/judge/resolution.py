@@ -71,8 +71,6 @@ def _middle_half(ordered: Floats) -> float:
 
 
 def _reach(step: float, side: float, other: float) -> float:
-    """Return the larger of two shifts (logarithms): that of a step up of ``side``, and that of a step down of
-    ``other``.
-    """
+    """Return the larger of two shifts (logarithms): with ``side`` a step higher, or with ``other`` a step lower."""
     fallen = -math.log1p(-step / other) if step < other * (1 - _EQUAL) else math.inf
     return max(math.log1p(step / side), fallen)

@@ -34,7 +34,7 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changes(self) -> dict[str, float]:
-        """Changed fields of a policy that uses this prior, by name."""
+        """Policy fields that this prior changes, by name."""
         return {"restart_sd": self.sd, "prior": self.number}
 
 
@@ -46,7 +46,7 @@ def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
 
     Args:
         starts: Starts of one service with the runs of one canary.
-        pool: Prior, and limits of the starts and runs that count.
+        pool: Prior, and limits that select starts and runs.
 
     Returns:
         The prior alone if no image was started twice.

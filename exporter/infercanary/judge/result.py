@@ -63,7 +63,7 @@ class Causes(msgspec.Struct, frozen=True):
     image: Part | None = None
     """Image's part of the shift; None if unknown."""
     load: Part | None = None
-    """Part of the shift that is CPU wait caused by more (or fewer) requests; None if there is none or it is unknown."""
+    """Part of the shift that is CPU wait caused by more (or fewer) requests; None if zero or unknown."""
     cause: Cause = "unknown"
     phases: dict[str, float] = {}
     """Share of the change by phase, the largest first. Shares below a quarter are left out."""
@@ -101,7 +101,7 @@ class Causes(msgspec.Struct, frozen=True):
     unknown_waiting: bool = False
     """True if the canary waited for CPUs, and the wait may have been caused inside or outside its container."""
     unknown_load: bool = False
-    """True if other processes in the container used more CPU, and requests may or may not be the reason."""
+    """True if other processes in the container used more CPU, perhaps because of requests."""
 
     @property
     def output_changed(self) -> bool:
@@ -149,7 +149,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     rollback: bool = False
     """True if the new image already ran before the old image."""
     changed: Changed = "image"
-    """Part that the upgrade exchanged. New weights in the same image are an upgrade, too."""
+    """Part that the upgrade replaced. New weights in the same image are an upgrade, too."""
     baseline_image: str = ""
     """Name of the old image."""
     candidate_image: str = ""

@@ -9,7 +9,7 @@ The error of a shift has two parts:
 
 Both parts are independent, so the squares of their half-widths are added. If single runs of the baseline give an upper
 bound of the error by runs, this bound is not random. So the restart part is added to this bound without squares, and
-the smaller half-width is used.
+the smaller of the two half-widths is used.
 """
 
 from __future__ import annotations

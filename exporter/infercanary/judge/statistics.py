@@ -154,7 +154,7 @@ def shapes(rows: Floats) -> list[Shape]:
 
 
 def compute_shapes(several: Iterable[Series]) -> None:
-    """Compute the missing shapes of several series, those of equal length together."""
+    """Compute the missing shapes of several series, together for series of equal length."""
     missing = sorted((series for series in several if "shape" not in vars(series)), key=len)
     for _, equal in groupby(missing, key=len):
         group = [*equal]
