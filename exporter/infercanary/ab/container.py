@@ -44,7 +44,7 @@ _IN_CONTAINER = ("/.dockerenv", "/run/.containerenv")  # files that Docker and P
 
 
 class Container:
-    """Runs an image, either with its own command or with only the probe.
+    """Runs an image, either with its own command or with the probe alone.
 
     Args:
         client: Docker client.
@@ -169,7 +169,7 @@ def probe_port(name: str, labels: Mapping[str, str]) -> int:
 def probe_urls(settings: Mapping[str, Any], port: int, host: str) -> list[str]:
     """Return the possible addresses of a container's probe.
 
-    The probe has the address of the published port, or that of its container if this process runs in a container, too.
+    The address is that of the published port, or that of the probe's container if this process is in a container, too.
 
     Args:
         settings: NetworkSettings of the inspected container; any value may be null.

@@ -4,7 +4,7 @@
   statistics is the level of a start. The experiment itself measures the restart variance; nothing is assumed about
   it.
 - **Neighbours in time are one block** (Fisher, "The Design of Experiments", 1935, §§26-34). Each start of A is
-  compared with the start of B next to it. Common effects, such as heat or a neighbour that stays, cancel in the
+  compared with the start of B next to it. Common effects, such as heat or a neighbour that stays busy, cancel in the
   difference. Because A B is followed by B A, a trend cancels over two differences.
 - The shift is the **trimmed mean** of the pairs' differences. Its error is that of their winsorized deviation, and
   its degrees of freedom are the number of untrimmed pairs minus 1 (Tukey and McLaughlin, "Less Vulnerable Confidence

@@ -59,7 +59,7 @@ class Experiment:
     _seconds: list[float] = field(default_factory=list)
 
     def run(self) -> Result:
-        """Return the pairs, even if a signal or the budget ended the experiment.
+        """Return the result, even if a signal or the budget ended the experiment.
 
         Raises:
             UsageError: An arm failed to start twice in a row, or no canary is in both arms.

@@ -3,8 +3,8 @@
 A neighbour that uses the CPU for half a minute slows one start but not the next, whatever the image is. Contended
 runs carry a tag. They are excluded only if both images have about the same share of contended runs, because the
 exclusion then favours neither image. An image that slows itself (more threads than CPUs) has more contended runs in
-every pair; then all runs count. A run with CPU wait caused inside its own container always counts, because the image
-causes this wait. This also holds if other processes slowed the run, too.
+every pair; then all runs count. A run with CPU wait caused inside its own container always counts, even if other
+processes on the host slowed the run as well, because the image causes this wait.
 """
 
 from __future__ import annotations

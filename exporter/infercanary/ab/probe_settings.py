@@ -10,7 +10,7 @@ import yaml
 from infercanary.command.settings import UsageError, load
 
 PACE = {"INFERCANARY_INTERVAL_SECONDS": "0.5", "INFERCANARY_DUTY_CAP": "1"}
-"""Variables that set the pace of a probe in an experiment. Runs may be frequent, because no production traffic
+"""Environment variables for the pace of a probe in an experiment. Runs may be frequent, because no production traffic
 competes with them.
 """
 

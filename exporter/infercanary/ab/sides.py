@@ -30,7 +30,7 @@ _CONFLICTS = (
     *_ALTERNATIVES.items(),
     *(("python", key) for key in ("cpus", "memory", "volume")),
 )  # an interpreter of this host has no such limits
-_AS_HERE = "(as here)"  # placeholder for the value that a variable has in this process's environment
+_AS_HERE = "(as here)"  # placeholder for the value of an environment variable of this process
 _TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a setting of one side, such as --b cpus=1"
 
 
@@ -43,7 +43,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """Content of a ``probe.yaml``; empty if the image has its own."""
     command: tuple[str, ...] = ()
     variables: dict[str, str] = {}
-    """Environment variables, including those that set the pace of an experiment. The user's values have priority."""
+    """Environment variables, including those for the pace of an experiment. The user's values have priority."""
     cpus: float | None = None
     cpuset: frozenset[int] = frozenset()
     memory: int | None = None
@@ -100,7 +100,7 @@ KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "python": ("the path of an interpreter on this host, instead of an image", _python),
     "config": ("a probe.yaml: runs `infercanary probe` with it", load_settings),
     "command": ("a command, quoted as for a shell, instead of the image's", lambda text: tuple(shlex.split(text))),
-    "env.NAME": ("a variable; without =VALUE, its value in this environment", str),
+    "env.NAME": ("an environment variable; without =VALUE, its value here", str),
     "cpus": ("a number of CPUs, such as 2 or 0.5", _cpus),
     "cpuset": ("numbers of CPUs, such as 0-3 or 0,2", lambda text: numbers(parse_cpus(text))),
     "memory": ("a size, such as 512m or 2g", docker.utils.parse_bytes),

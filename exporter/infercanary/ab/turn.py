@@ -25,10 +25,10 @@ from infercanary.judge.profiles import merged, of_runs
 
 _ASK_SECONDS = 3.0
 _FIRST_PAUSE, _PAUSE = 0.2, 2.0
-_MOST_RUNS = 3  # factor for the needed runs, if some runs are contended
+_MOST_RUNS = 3  # multiple of the needed runs to wait for, if some runs are contended
 _DETAIL = 300  # characters
 _SWEEP_SOON = 120.0  # seconds; a sweep with a longer interval is not awaited
-_SWEEP_PATIENCE = 4.0  # factor for the sweep's interval, counted from the first run
+_SWEEP_PATIENCE = 4.0  # multiple of the sweep's interval to wait for it, from the first run
 
 _STATE, _FAILURE = "infercanary_canary_state", "infercanary_canary_failure_info"
 _LOADING = "unreachable", "not_ready"  # reasons of a canary whose server may still load its model

@@ -120,7 +120,7 @@ def _level_change(
     components: Mapping[str, Mapping[str, str]],
     canary: str,
 ) -> LevelChange:
-    """Return a change, with the start or environment that began at this place."""
+    """Return a change, with the start or environment that began at the change."""
     index = change.index * block
     # (index of the first run, boot id if a start begins with this run, else "", environment id).
     began: list[tuple[int, str, str]] = []

@@ -49,7 +49,7 @@ class SideSummary(msgspec.Struct, frozen=True):
     left_out: Mapping[str, int] = {}
     """Number of excluded runs, by reason."""
     attempts: Attempts | None = None
-    """Numbers of begun and of failed runs; None for numbers without information on failures."""
+    """Numbers of begun and of failed runs; None for a file of numbers without information on failures."""
 
 
 class ComparisonResult(Answer, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class ComparisonResult(Answer, frozen=True, kw_only=True):
     measures: Mapping[str, MeasureVerdict] = {}
     """Verdicts on measures that both sides have: memory, energy, and the throughput of each load."""
     regressed: Sequence[str] = ()
-    """Names of the measures that regressed. They affect the exit code, but not the verdict, which is on the latency."""
+    """Names of the regressed measures, which affect the exit code, but not the verdict on the latency."""
     claim: Claim | None = None
     """Claim of `--expect`; if given, the claim decides the exit code."""
     failures_rose: bool = False
@@ -106,7 +106,7 @@ def compare_runs(
         policy: Thresholds of the decision.
         gate: See :func:`concluded`.
         claimed: See :func:`concluded`.
-        subject: Name of the difference between the two sides in the sentence, such as "image".
+        subject: Word for the difference between the sides in the sentence, such as "image".
 
     Returns:
         The verdict with its evidence. The verdict is ``inconclusive`` with too few runs, or if clearly more runs of

@@ -1,4 +1,4 @@
-"""Documents for results from files: a comparison and a scan."""
+"""Documents for a comparison and for a scan of files."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def efficiency(samples: Sequence[Sample], latency: float, price: float | None) -
     Args:
         samples: Counted runs.
         latency: Median latency of these runs, seconds.
-        price: Price of the machine for an hour; None if unknown.
+        price: Price of an hour of the machine; None if unknown.
     """
     values: dict[str, list[float]] = {}
     for sample in samples:

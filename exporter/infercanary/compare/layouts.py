@@ -33,7 +33,7 @@ class Layout(msgspec.Struct, frozen=True):
     needs: frozenset[str] = frozenset()
     """Columns that identify a table of this tool, or paths that identify a document."""
     unit: str = "s"
-    """Unit of the latencies if the row does not name it."""
+    """Unit of the latencies if the row does not name a unit."""
     units: dict[str, str] = {}
     """Name of the column with the unit, by column of latencies."""
     series: Sequence[str] = ()
@@ -43,9 +43,9 @@ class Layout(msgspec.Struct, frozen=True):
     skip: dict[str, str] = {}
     """Pattern by column: rows with a matching cell are not runs."""
     header: Sequence[str] = ()
-    """Names of the columns, for a table without a header line."""
+    """Column names of a table without a header line."""
     first_row: str = ""
-    """Pattern that identifies a table without a header line by its first row, with cells joined by tabs."""
+    """Pattern of the first row (cells joined by tabs), which identifies a table without a header line."""
     is_labelled: bool = False
     """True if all columns without latencies are the user's own labels. Then each column names a series, and a column
     `status` may have any meaning.

@@ -40,7 +40,7 @@ def answer(
         new: Journal of the candidate.
         canaries: Name of the canary on each side.
         restart_sd: Restart SD, as a ratio; None to estimate it.
-        subject: Name of the difference between the two sides in the sentence, such as "image".
+        subject: Word for the difference between the sides in the sentence, such as "image".
 
     Raises:
         UsageError: The names differ, or both journals have the same starts.

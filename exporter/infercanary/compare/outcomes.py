@@ -17,7 +17,7 @@ WORDS = msgspec.yaml.decode(
 """Words in column names and in cells, grouped by meaning."""
 
 Outcomes: TypeAlias = "tuple[tuple[str, str], ...]"
-"""(name, text) of each column in a row that says how the run ended (:func:`outcome_kind`)."""
+"""(name, text) of each cell in a row that says how the run ended (:func:`outcome_kind`)."""
 
 # Signs of success or failure in a row, as bits. The meaning of a zero or a word depends on the whole column: 0 is OK in
 # gRPC, but a refused connection in HTTP; `miss` is a failure next to `ok`, but not next to `hit`.
@@ -51,7 +51,7 @@ def words_of(name: str) -> set[str]:
 
 @functools.lru_cache(maxsize=4096)  # cached, because a table has few different outcomes
 def signs(cells: Outcomes) -> int:
-    """Return flags for the cells of a table row that tell success or failure."""
+    """Return the signs of success or failure in the cells of a table row, as bits."""
     found = 0
     for name, cell in cells:
         kind, cell = outcome_kind(name), cell.strip().lower()

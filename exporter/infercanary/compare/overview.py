@@ -128,7 +128,7 @@ def overview(
 
 
 def overview_document(rows: Sequence[OverviewRow]) -> Document:
-    """Return tables for each canary, narrow enough for a terminal. A field equal in all rows becomes a fact.
+    """Return tables for each canary, narrow enough for a terminal. A field with one value in all rows becomes a fact.
 
     Args:
         rows: One or more rows; rows of one canary are consecutive.

@@ -31,8 +31,8 @@ def read(
         paths: Files of one kind, journals or numbers; ``-`` is standard input.
         column: Column or key of the latencies; empty if there is only one column, or if the layout is known.
         where: Columns and values of the counted rows.
-        ids: Prefixes of ids of boots and environments. If given, only runs with these ids are read from a journal.
-        apart: All files that the user named. They are not read a second time as the older part of another journal.
+        ids: Prefixes of boot ids and environment ids. If given, only runs with these ids are read from a journal.
+        apart: All files that the user named, which are not read again as the older part of a journal.
 
     Returns:
         The recording, with remarks on the files.
@@ -107,7 +107,7 @@ def journal_lines(
 
     Args:
         texts: Content of the journals, by path.
-        apart: All files that the user named. They are not read a second time as the older part of another journal.
+        apart: All files that the user named, which are not read again as the older part of a journal.
         notes: List that gets remarks on additional files and on left-out lines.
 
     Yields:

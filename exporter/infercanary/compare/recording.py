@@ -17,9 +17,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 class Attempts(msgspec.Struct, frozen=True):
-    """Number of runs that began, and how many of them failed. Runs with the outcome "busy" were skipped, so they do not
-    count.
-    """
+    """Numbers of begun and of failed runs. Runs with the outcome "busy" do not count, because they were skipped."""
 
     begun: int
     failed: int
@@ -31,7 +29,7 @@ class RecordedRuns(NamedTuple):
     points: Sequence[Floats]
     """Medians of the counted runs in order of time, for each start (from a journal, in seconds)."""
     starts: Sequence[Start] = ()
-    """The same starts, with every field of their runs, not only the medians; empty for numbers."""
+    """The same starts, with all fields of their runs, not only medians; empty for numbers."""
     environments: Sequence[Sequence[tuple[int, str]]] = ()
     """(index of the first run, id) of each environment, for each start; empty for numbers."""
     left_out: Mapping[str, int] = {}
@@ -41,7 +39,7 @@ class RecordedRuns(NamedTuple):
     failure: str = ""
     """Reason of the last failed run."""
     in_seconds: bool = False
-    """True if the unit of a table is known. Its values were then converted to seconds."""
+    """True if the unit of a table is known; the values are then in seconds."""
 
     @property
     def runs(self) -> int:

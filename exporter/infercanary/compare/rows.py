@@ -57,7 +57,7 @@ def read_rows(
         file: The file with the user's selection.
         rows: Rows in the order of the file, each with its place.
         document: Layout of the document that contains the rows; None to find the layout from the columns.
-        records: True if rows may lack columns, as JSON objects do.
+        records: True if rows may lack columns, as JSON objects may.
         decimal_comma: True if ``12,5`` may be a number.
 
     Returns:

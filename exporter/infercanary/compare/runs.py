@@ -38,7 +38,7 @@ _UNITS = {"samples/s": "samples_per_second", "": "ratio"}
 def runs_of_journal(
     host: str, entries: Iterable[tuple[str, JournalEntry]], notes: list[str]
 ) -> list[dict[str, Cell]]:
-    """Return a row for each run of a journal, in the order of the file. Excluded runs are included.
+    """Return a row for each run of a journal, whether it counts for verdicts or not, in the order of the file.
 
     Args:
         host: Name of the journal's host.

@@ -63,7 +63,7 @@ def starts(
             with closing(open_store(copy)) as store:
                 if (
                     store.database.set_aside_at is not None
-                ):  # while this file was copied, the exporter moved its log into the file
+                ):  # during the copy, the exporter moved its write-ahead log into the file
                     raise UsageError(f"{path}: changed while it was read, or is corrupt; try again")
                 for name, each in store.canaries():
                     names = name.name, str(name)

@@ -122,7 +122,7 @@ def _json_lines(file: File, text: bytes) -> Iterator[tuple[str, Row]]:
 
 
 def _pick_array(file: File, document: Row) -> tuple[File, Sequence[Any]]:
-    """Return the entries of a document with an unknown layout, and the file with the key of the numbers as column.
+    """Return the entries of a document with an unknown layout, and ``file`` with the key of the numbers as column.
 
     If the document has no list of entries, the document itself is the only entry.
     """

@@ -17,7 +17,7 @@ class Fact(msgspec.Struct, frozen=True):
     value: str | float | None
     """Text, or a number in ``unit``; renderers leave out None and ""."""
     unit: str = ""
-    """Unit of a number: "s", "bytes", "joules" or "ratio". With "", the number is shown unchanged."""
+    """Unit of a number: "s", "bytes", "joules" or "ratio"; "" for a number without a unit."""
     link: str = ""
     """An http or https address; renderers without links show the address after the value."""
 

@@ -47,7 +47,7 @@ such as ms and s. For comparison: a CPU-only wheel made a service 3.5 times slow
     "--baseline-id",
     multiple=True,
     metavar="ID",
-    help="Environment or boot of the baseline's journals, by the beginning of its id; may be repeated.",
+    help="Select an environment or boot of the baseline's journals by the beginning of its id; may be repeated.",
 )
 @click.option("--candidate-id", multiple=True, metavar="ID", help="The same for the candidate's journals.")
 @options.canary
