@@ -251,10 +251,10 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
     ),
     "docs/exporter.md": (
         "judge: {smallest_effect: {effect_ratio}, false_calls: {false_calls}}",
-        "than a third of this, at most {clear} %",
+        "beyond a third of this value, at most {clear} %",
     ),
     "docs/runbooks.md": (
-        "at most {some} % of it (of a small shift at most 50 %)",
+        "at most {some} % of the shift (50 % of a small shift)",
         "is worse, by {measure_effect} % or more",
         "a verdict after {first_look} runs may be taken back",
         "the new image is gone ({gone_minutes} to 30 minutes",
@@ -263,7 +263,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
     ),
     "docs/verdicts.md": (
         "from {first_look} to {last_look} runs of a start",
-        "by {measure_effect} % or more",
+        "a change is at least {measure_effect} %",
         "the change is within ±{effect} %",
         "by {effect} % or more, with the whole interval outside ±{clear} %",
     ),
