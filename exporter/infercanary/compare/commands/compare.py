@@ -21,7 +21,7 @@ from infercanary.judge.policy import FILES, Policy
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 _MOST_APART = 20.0
 """Largest plausible ratio between two files of numbers. Above this ratio, the files probably have different units,
-such as ms and s. For comparison: a CPU-only wheel made a service 3.5 times slower (docs/causes.md).
+such as ms and s. For comparison: a CPU-only wheel made a service 3.5 times slower.
 """
 
 
