@@ -23,7 +23,7 @@ _FILE = click.Path(readable=False)
 )
 @click.option("--exporter", "exporters", multiple=True, type=_FILE, help="An exporter's settings file.")
 @click.option(
-    "--web-config", "webs", multiple=True, type=_FILE, help="An exporter's file with TLS and users."
+    "--web-config", "webs", multiple=True, type=_FILE, help="An exporter's file with TLS and basic auth."
 )
 @click.argument("unnamed", nargs=-1, metavar="")
 def command(

@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
     FAULT = 70
     """EX_SOFTWARE of sysexits(3). Python's own exit code for an exception is 1, but that means "regressed" here."""
     INTERRUPTED = 130
-    """128 + SIGINT: the exit code after Ctrl-C, before a command handles signals itself."""
+    """128 + SIGINT: exit code for Ctrl-C, before the command has its own signal handlers."""
 
 
 MEANINGS: Mapping[ExitCode, str] = {

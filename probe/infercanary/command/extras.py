@@ -10,7 +10,7 @@ from infercanary.command.settings import UsageError
 
 @contextmanager
 def needed_by(what: str, extra: str) -> Iterator[None]:
-    """Turn the error of an import within the block into one line for the user.
+    """Turn a failed import in the block into one line for the user.
 
     Args:
         what: Part that needs the modules, in the user's words.

@@ -12,7 +12,7 @@ _SLICE_SECONDS = 0.1
 
 
 class Interrupted(Exception):
-    """The command was asked to end."""
+    """A signal asked the command to end."""
 
 
 class Interruption:

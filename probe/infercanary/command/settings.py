@@ -72,7 +72,7 @@ def convert(document: object, kind: type[T], place: str, strict: bool = True) ->
         strict: False to convert texts such as ``1`` and ``true`` to numbers and booleans.
 
     Raises:
-        UsageError: The document does not fit ``kind``; the text names the place.
+        UsageError: The document does not fit ``kind``; the message has the place.
     """
     try:
         return msgspec.convert(document, kind, strict=strict)

@@ -1,4 +1,4 @@
-"""Addresses, IPv4 and IPv6: parsing, listening, and counting callers."""
+"""IPv4 and IPv6 addresses: parsing, listening, and names for counting callers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def listen_address(listen: str) -> tuple[str, int]:
         Host without brackets, and port.
 
     Raises:
-        ValueError: The text is not such an address.
+        ValueError: The text is not HOST:PORT.
     """
     with suppress(ValueError):
         parts = urlsplit(f"//:{listen}" if listen.isdigit() else f"//{listen}")
@@ -57,8 +57,8 @@ def listening_socket(
         host: Name or address, without brackets.
         port: Port; 0 for any free port.
         backlog: Connections that the kernel keeps until they are accepted.
-        receive_bytes: Kernel's receive buffer of each connection; 0 for the default.
-        send_bytes: Kernel's send buffer of each connection; 0 for the default.
+        receive_bytes: Kernel's receive buffer for each connection; 0 for the default size.
+        send_bytes: Kernel's send buffer for each connection; 0 for the default size.
 
     Raises:
         OSError: The process cannot listen on this address.
@@ -98,10 +98,10 @@ def _listen(
 def counted_as(host: str) -> str:
     """Return the name under which a caller's connections are counted: the IPv4 address, or the IPv6 network.
 
-    The network has a prefix of 64 bits, because one host may own all addresses of such a network.
+    The network has a prefix of 64 bits, because one host may own all its addresses.
 
     Args:
-        host: Address as a socket names it. A mapped address (``::ffff:192.0.2.1``) counts as its IPv4 address.
+        host: Address as a socket reports it. A mapped address (``::ffff:192.0.2.1``) counts as its IPv4 address.
     """
     if ":" not in host:
         return host
@@ -115,5 +115,5 @@ def counted_as(host: str) -> str:
 
 
 def in_url(host: str) -> str:
-    """Return a host in the form for a URL: an IPv6 address gets brackets."""
+    """Return a host as written in a URL: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host

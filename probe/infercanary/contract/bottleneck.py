@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from infercanary.contract.vocabulary import OF_SERVER, PHASES, Bottleneck
 
 Limit = Literal[Bottleneck, "unknown"]
-"""Resource on which a part of a run's time depended."""
+"""Resource that limited a part of a run's time."""
 LIMITS: tuple[Limit, ...] = ("compute", "memory", "io", "scheduling", "unknown")
 assert set(LIMITS) == {*get_args(Bottleneck), "unknown"}
 
@@ -72,7 +72,7 @@ def parts(latency: float, phases: Mapping[str, float], off_cpu: Mapping[str, flo
         return _bounded(latency, 0.0, io, waiting + queued)
     reading, unknown = off_cpu.get(READING, 0.0), off_cpu.get(ASLEEP, 0.0)
     scheduling = queued + off_cpu.get(BLOCKED, 0.0)
-    # A custom target may also report this waiting or reading as a phase. The maximum avoids counting it twice.
+    # A custom target may also report this waiting or reading as a phase. The maximum avoids counting time twice.
     io, scheduling = max(io, reading), max(waiting, scheduling)
     processor = max(0.0, latency - io - scheduling - unknown) if off_cpu else 0.0
     return _bounded(latency, processor, io, scheduling)
@@ -82,8 +82,8 @@ def shares(of: Parts) -> dict[Limit, float]:
     """Return the share of each resource in a run's time.
 
     Returns:
-        Ratios with sum 1; empty if the latency is 0. ``compute`` is all processor time, and ``memory`` is missing,
-        because a single run cannot distinguish the two.
+        Ratios with sum 1; empty if the latency is 0. ``compute`` is all processor time (``scheduling`` if the device
+        waits for launches), because a single run cannot distinguish compute from ``memory``.
     """
     processor, io, scheduling, unknown, _ = of
     whole = processor + io + scheduling + unknown

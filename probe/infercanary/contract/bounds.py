@@ -1,4 +1,4 @@
-"""Bounds of the numbers in a run. They are checked when a run is read, so that no later sum overflows."""
+"""Bounds of the numbers in a run, checked when a run is read, so that no later sum overflows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
 
 
 def fault(run: Run) -> str:
-    """Return the name and the value of an impossible number in a decoded run; empty if all numbers are possible."""
+    """Describe the first impossible number in a decoded run; empty if all numbers are possible."""
     times = {"scheduled_at": run.scheduled_at, "started_at": run.started_at}
     for name, at in times.items():
         if not 0 <= at <= LATEST:

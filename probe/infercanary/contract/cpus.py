@@ -20,7 +20,7 @@ def parse_cpus(text: str) -> int:
         Set of CPUs as an integer with one bit for each CPU, which is fast to compare and to count.
 
     Raises:
-        ValueError: The text is not a CPU list, or has a number above :data:`MAX_CPUS`.
+        ValueError: The text is not a CPU list, or has a number of :data:`MAX_CPUS` or more.
     """
     bits = 0
     for part in text.split(",") if text else ():

@@ -1,4 +1,4 @@
-"""Journal: a file with a JSON line for each run, and a JSON line for each environment of these runs.
+"""Journal: a file with a JSON line for each run, and one for each environment of these runs.
 
 A probe writes a journal, so that runs survive a crash. ``infercanary compare`` and ``scan`` read journals.
 """
@@ -19,7 +19,7 @@ MARK = b'{"boot_id"'
 class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line: a run, or the components of the environment with the id ``environment``.
 
-    The line of an environment also has the known fingerprints of this boot's reference outputs, by canary.
+    An environment's line also has the fingerprints of reference outputs known so far, by canary.
     """
 
     boot_id: str

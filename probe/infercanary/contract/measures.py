@@ -34,7 +34,7 @@ class Measure:
     """Base unit; empty for a ratio."""
     more_is_better: bool = False
     is_judged: bool = False
-    """True if the measure gets a verdict. Measures that depend on the latency or on neighbours get none."""
+    """True if the measure gets a verdict. Measures that depend on the latency or on other processes get none."""
 
 
 SPREAD: Final = Measure("spread", "run-to-run spread", "")

@@ -37,7 +37,7 @@ _COUNTER = re.compile(r"(?<=[A-Za-z])_\d+$")
 
 
 class ProfileRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Time of one operator in each repeat, including all operators called by it."""
+    """Time of one operator in each repeat, including all operators that it calls."""
 
     kind: str
     """Operator, such as ``aten::conv2d`` or ``Conv``; for TensorRT, the layer."""
@@ -103,11 +103,11 @@ def bounded(text: str) -> str:
 
 
 def shares(profile: Profile, most: int) -> dict[str, float]:
-    """Return the shares of the longest operators and of :data:`OUTSIDE` in the wall time, in descending order.
+    """Return the largest shares of the wall time, by operator or :data:`OUTSIDE`, in descending order.
 
     Args:
         profile: A profile for which :func:`is_sound` is True.
-        most: Number of operators.
+        most: Maximum number of shares.
 
     Returns:
         Shares, computed from medians over the repeats; their sum is at most 1.

@@ -111,8 +111,8 @@ PHASE = Metric(
 
 
 def joined(families: Iterable[Family]) -> tuple[Family, ...]:
-    """Merge families with the same name, kind and labels, because several modules may add points to one metric. The
-    order is kept.
+    """Merge families with the same name, kind and labels, because several modules may add points to one metric. Keep
+    the order.
     """
     found: dict[tuple[str, Kind, tuple[str, ...]], Family] = {}
     for family in families:
@@ -175,8 +175,8 @@ def with_current_tags(run: Run) -> Run:
 class Report(msgspec.Struct, frozen=True):
     """A probe's answer to one request.
 
-    - ``cursor``: opaque text; pass it as ``since`` in the next request. Without a cursor, or with the cursor of another
-      boot, the answer begins with the oldest kept run. An answer has at most 512 runs.
+    - ``cursor``: opaque text; pass it as ``since`` in the next request. Without a cursor, or with an unknown cursor,
+      the answer begins with the oldest kept run. An answer has at most 512 runs.
     - ``lost_runs``: number of runs after the cursor that the probe has dropped.
     - ``environment``: version or setting by component.
     - ``outputs``: values of each canary's first steady output at fixed positions. If an upgrade changes these values,

@@ -18,12 +18,12 @@ _ASSIGNED = re.compile(
 
 
 def printable(text: str, most: int | None = None, replacement: str = "?") -> str:
-    """Replace every character with an effect on a terminal, a log or a browser: line ends, escapes, bidi controls.
+    """Replace every character that is not printable, such as line ends, escapes and bidi controls.
 
     Args:
         text: Any text.
         most: Maximum number of characters of the result; None for no limit.
-        replacement: Character that replaces each such character.
+        replacement: One character to use instead.
 
     Returns:
         One printable line, of the same length unless it was cut.

@@ -46,13 +46,13 @@ def _table(words: Iterable[_Word]) -> Mapping[str, _Word]:
 
 @dataclass(frozen=True)
 class PhaseKind:
-    """A phase of a repeat that built-in targets time; custom targets may have others."""
+    """A phase of a repeat, timed by built-in targets; custom targets may have other phases."""
 
     name: str
     is_waiting: bool = False
     """True if no work is done in the phase: the host enqueues work, or another user has the device."""
     of_server: bool = False
-    """True for a phase of a request to a server, seen from the client."""
+    """True for a phase of a request to a server, measured by the client."""
     is_transfer: bool = False
     """True if the phase moves bytes over a bus or through a socket."""
 
@@ -188,7 +188,7 @@ BY_OTHERS: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if tag.b
 """Tags of runs contended by other processes on the host. A container's own limits and heat are not included."""
 
 LOW_CLOCK: Final = "low_clock"
-"""Reason that is reported if the driver gives none for a low clock, for example if the clock is locked."""
+"""Reported reason for a low clock if the driver gives no reason, for example because the clock is locked."""
 
 _OLD_TAGS: Mapping[str, tuple[str, str]] = {
     "busy": (FAILING, ""),
@@ -278,8 +278,8 @@ class Component:
     even if an image is identified only by its environment.
     """
     is_setting: bool = False
-    """True if the canary's settings alone determine the value. If the settings are equal, a changed value comes from
-    another canary.
+    """True if the canary's settings alone determine the value. With equal settings, a changed value comes from another
+    canary.
     """
 
 
