@@ -1,4 +1,4 @@
-"""Abilities: the answer of a check, and the table of all checks.
+"""Checks, their answers (abilities), and the table of all checks.
 
 A check is a function that takes the :class:`Machine` and returns an :class:`Ability`. It registers itself::
 

@@ -13,7 +13,7 @@ from infercanary.doctor.ability import answered, checks
 
 
 def main() -> None:
-    """Receive the machine and then checks, and send answers. The argument is the connection's file descriptor."""
+    """Receive the machine and then checks, and send answers. ``sys.argv[1]`` is the connection's file descriptor."""
     connection = Connection(int(sys.argv[1]))
     machine = connection.recv()
     checks()  # imports the modules now, because the deadline of a check does not include imports

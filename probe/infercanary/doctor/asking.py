@@ -17,8 +17,8 @@ from infercanary.doctor.ability import Ability, Check, Machine, refused
 
 _START_SECONDS = 60.0  # time limit for the start of Python and for imports, on a busy machine
 _MOST_LOST = 2
-"""After this number of hung or crashed checks, the other checks of the section are skipped. They would probably hang,
-too, because calls to one driver wait for each other.
+"""After this number of hung or crashed checks, the rest of the section is skipped: calls to one driver wait for each
+other, so more checks would probably hang.
 """
 
 
@@ -70,7 +70,7 @@ class _Answering:
         return answer
 
     def end(self) -> None:
-        """Kill the process without waiting for its end, because it may hang in the kernel."""
+        """Kill the process; wait at most a second for its end, because it may hang in the kernel."""
         self.has_ended = True
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):

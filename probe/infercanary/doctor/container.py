@@ -39,7 +39,7 @@ def _cgroup(machine: Machine) -> Ability:
     if missing:
         return limited(
             found,
-            f"its files have no values for {', '.join(missing)}",
+            f"the cgroup's files have no values for {', '.join(missing)}",
             "enable the cgroup's controllers for the container; the root cgroup never has these files",
         )
     return ok(found)

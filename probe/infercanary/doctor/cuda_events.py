@@ -31,7 +31,7 @@ _WORDS = 256
 
 @cache
 def device(ordinal: int) -> Device:
-    """Return the GPU with a context of this process. The context ends with the process, and is shared by all calls.
+    """Return the GPU with a context of this process. All calls share the context, which ends with the process.
 
     Raises:
         Refusal: A context would take memory that a server on this GPU may need.
@@ -120,7 +120,7 @@ def _priority(machine: Machine) -> Ability:
     with gpu.current():
         gpu.driver.call("cuCtxGetStreamPriorityRange", ctypes.byref(least), ctypes.byref(greatest))
     if least.value == greatest.value:
-        return limited("one", "the probe's work has the same priority as the server's")
+        return limited("only one", "the probe's work has the same priority as the server's")
     return ok(f"{least.value} (the probe's, the lowest) to {greatest.value}")
 
 

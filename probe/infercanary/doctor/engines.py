@@ -13,7 +13,7 @@ from infercanary.probe.samplers import Unavailable
 from infercanary.probe.targets.engines.cuda_versions import unfit_driver, wheel_cuda
 
 _IMPORT_SECONDS = 120.0
-"""Deadline of an import: torch with CUDA reads gigabytes, perhaps from a disk without a warm cache."""
+"""Deadline of an import: torch with CUDA reads gigabytes, which may not be in the page cache."""
 
 
 def _imported(name: str, needed: str) -> Any:

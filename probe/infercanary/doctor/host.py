@@ -13,8 +13,8 @@ from infercanary.probe.samplers.cgroup.files import text
 from infercanary.probe.targets.controls.machine_code import Refused, mapped_code
 
 _SLOW_CLOCK_NS = 500.0
-"""Time of one clock reading, above which the clock is slow. Through the vDSO, tsc takes 20 to 50 ns; a system call or
-hpet takes a microsecond.
+"""A clock is slow if one reading takes longer. Through the vDSO, tsc takes 20 to 50 ns; a system call or hpet takes a
+microsecond.
 """
 _READINGS = 1000
 
@@ -27,7 +27,7 @@ def _reading_ns() -> float:
 def _clock_source(machine: Machine) -> Ability:
     folder = machine.sysfs / "devices/system/clocksource/clocksource0"
     source, cost = text(folder / "current_clocksource"), _reading_ns()
-    found = f"{source or 'of unknown name'}: a reading takes {cost:.0f} ns"
+    found = f"{source or 'unknown source'}: a reading takes {cost:.0f} ns"
     if cost <= _SLOW_CLOCK_NS:
         return ok(found)
     return limited(

@@ -1,4 +1,4 @@
-"""Target for any function: times a notebook's cell as a canary."""
+"""Target for any function, such as a notebook's cell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infercanary.probe.targets import Target
 from infercanary.probe.targets.engines import outputs
 from infercanary.probe.timing import CudaClock, HostClock, Phase
 
-_COMPONENTS = ("torch", "tensorflow")  # the probe itself reports the other libraries
+_COMPONENTS = ("torch", "tensorflow")  # the probe itself reports other libraries
 
 
 class FunctionTarget(Target):

@@ -1,4 +1,4 @@
-"""``%canary`` and ``%%canary``: ``%timeit`` with warm-up until steady, and CUDA events on a GPU."""
+"""``%canary`` and ``%%canary``: ``%timeit`` with a warm-up until the latency is steady, and CUDA events on a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def load(shell: Any) -> None:
     """Register the magics in IPython's ``InteractiveShell``."""
 
     def canary(line: str, cell: str | None = None) -> TimingResult | None:
-        """Time a statement (%canary) or the whole cell (%%canary), after a warm-up until it is steady.
+        """Time a statement (%canary) or the whole cell (%%canary), after a warm-up until its latency is steady.
 
         --device cuda   measure by CUDA events
         --name NAME     name of the canary in `compare` and `save` (default: cell)

@@ -45,5 +45,5 @@ def read(path: str | os.PathLike[str], *, canary: str = "") -> TimingResult:
         raise UsageError(f"{path}: the file has no runs; is this the right file?")
     name = canary or next(iter(runs))
     if name not in runs or (not canary and len(runs) > 1):
-        raise UsageError(f"{path}: several canaries; name one of: {', '.join(sorted(runs))}")
+        raise UsageError(f"{path}: name one canary of this file: {', '.join(sorted(runs))}")
     return TimingResult(name, boot_id, tuple(runs[name]), environment, outputs)

@@ -1,4 +1,4 @@
-"""Results of measured runs or of runs from a file: as numbers, as a table for a notebook, and as a journal."""
+"""Result of measured runs, or of runs from a file: numbers, a table for a notebook, and a journal."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class TimingResult:
 
     @property
     def tags(self) -> dict[str, float]:
-        """Share of the runs with a tag, by tag, such as ``cpu_wait_outside``."""
+        """Share of runs with each tag, such as ``cpu_wait_outside``."""
         counts = Counter(tag for run in self.runs for tag in labelled_tags(run.tags, run.clock_reason))
         return {tag: count / len(self.runs) for tag, count in counts.most_common()}
 
@@ -103,8 +103,8 @@ class TimingResult:
 
         Args:
             candidate: The new result.
-            restart_sd: Restart SD as a ratio. Default: 0 if one process measured both results, otherwise estimated by
-                the judge.
+            restart_sd: Restart SD as a ratio. Default: 0 if one process measured both results; otherwise the judge
+                estimates it.
 
         Returns:
             The verdict with its sentence; a notebook also shows charts.

@@ -66,7 +66,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     """Canary, or another subject of the document."""
     verdict: str = ""
-    """First word of the sentence; it decides the colour."""
+    """First word of the sentence, which decides the colour."""
     sentence: str = ""
     """Result in one sentence without a full stop. The sentence begins with the verdict, if there is one."""
     exit_code: int = 0

@@ -90,7 +90,7 @@ host | threads | status | limited | schedstat, sched cannot be read
 host | threads | schedule | limited | does not measure.*task_delayacct=1
 container | cgroup | nothing | refused | proc/self/cgroup cannot be read
 container | cgroup | v1 unmounted | refused | no cgroup is mounted.*mount
-container | cgroup | v2 | limited | version 2: cpu_quota 0.5, memory_limit 256 MiB, cpuset_cpus 4; its files have no values for .*throttled.*oom_kills
+container | cgroup | v2 | limited | version 2: cpu_quota 0.5, memory_limit 256 MiB, cpuset_cpus 4; the cgroup's files have no values for .*throttled.*oom_kills
 container | cgroup | v2 whole | OK | cpuset_cpus 4; ; $
 container | pressure (PSI) | v2 | refused | psi=1
 container | pressure (PSI) | v2, host's PSI | limited | pressure of the host only
