@@ -1,4 +1,4 @@
-"""Journal: a file with a JSON line for each run, and one for each environment of these runs.
+"""Journal: a file with a JSON line for each run and for each environment of these runs.
 
 A probe writes a journal, so that runs survive a crash. ``infercanary compare`` and ``scan`` read journals.
 """

@@ -5,7 +5,7 @@ In a server's own process::
     from infercanary.probe import Probe, TorchTarget
 
     probe = Probe({"resnet18": TorchTarget(model, example_input)})
-    probe.start()  # a daemon thread; it never raises into the host
+    probe.start()  # a daemon thread; never raises into the server
 """
 
 from infercanary.probe.loop import Probe

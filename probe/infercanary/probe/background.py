@@ -1,4 +1,4 @@
-"""Background work of a canary: work between its runs, in a thread that ends after the work (or hangs)."""
+"""Background work of a canary, between its runs, in a thread that ends after the work (or hangs)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Background:
     """
 
     is_guest = False
-    """True in a server's process, whose free memory is not given back."""
+    """True in a server's process, where free memory is not returned to the kernel."""
 
     def __init__(self, canary: Canary, work: str) -> None:
         self.canary = canary.name
@@ -44,7 +44,7 @@ class Background:
         """Begin the first pause at ``now``, the end of warm-up."""
 
     def put_off(self, now: float) -> None:
-        """Postpone the work by a minute, because the host keeps the device busy or memory does not suffice."""
+        """Postpone the work by a minute, because the device is busy or memory is short."""
         self.next_at = now + _PUT_OFF_SECONDS
 
     def take_measures(self) -> dict[str, float]:

@@ -56,7 +56,7 @@ def command(path: str, server: tuple[str, ...]) -> NoReturn:
     started again, at first after a second, and never ends the server. The probe ends when SERVER has ended.
     """
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    own = os.getpid()  # exec keeps the process id; the child may run only after the server has ended
+    own = os.getpid()  # exec keeps this id; the child may first run after the server has ended
     child = os.fork()
     if child == 0:
         _supervise(path, own)

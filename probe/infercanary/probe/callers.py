@@ -1,4 +1,4 @@
-"""CPU time that the probe's port may use in its host process: 2 % of one CPU in the long run, less for one address."""
+"""Limits of the port's CPU time: 2 % of one CPU in the long run, less for one address."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Canary(TimedTarget):
         self._opening_since: float | None = None
         self._retry_at = 0.0
         self._rest = 0.0  # seconds until the next run; grows with each failure that needs a pause
-        self._unfit = ""  # reason why its libraries do not fit, if the target does not give the reason
+        self._unfit = ""  # reason why the engine's libraries do not fit, if the target gives none
         self._costs: deque[float] = deque(maxlen=5)  # cost per repeat (seconds) of the last runs
         self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)  # wall seconds; None once steady
         self._reference: list[float] | None = None
@@ -128,15 +128,15 @@ class Canary(TimedTarget):
 
     @property
     def is_opening(self) -> bool:
-        """True while its thread loads or warms up the target, which slows other canaries' runs."""
+        """True while the target is loaded or warmed up, which slows other canaries' runs."""
         return self._opening_since is not None
 
     def open(self, seconds: float) -> None:
         """Open the target in its thread, and wait at most ``seconds``. A later call continues to wait.
 
-        Afterwards the canary is open, ``failing``, ``out_of_memory``, or still ``opening``. After a failure, the next
-        attempt waits for at least a minute; calls before that do nothing. An attempt that exceeds its deadline
-        continues, and its result still counts.
+        Afterwards the canary is open, ``failing``, ``out_of_memory``, or still ``opening``. After a failure, calls do
+        nothing for at least a minute (after a rate limit, a second). An attempt that exceeds its deadline continues,
+        and its result still counts.
         """
         now = perf_counter()
         if self.is_open or (self._opening_since is None and now < self._retry_at):
@@ -176,7 +176,7 @@ class Canary(TimedTarget):
         return failed
 
     def put_off(self, why: str) -> None:
-        """Postpone the run for lack of memory. The first reason is kept, because its sizes change with each attempt."""
+        """Postpone the run for lack of memory. Keep the first reason, because its sizes change each time."""
         now = perf_counter()
         if now < self._retry_at:
             return
@@ -198,7 +198,7 @@ class Canary(TimedTarget):
         # closing did not finish in time (it may hang), or the probe stops
         except (DeadlineExceeded, Interrupted):
             is_closed = False
-        except (StillBusy, RuntimeError):  # try again later: a run hangs, or the host has no free thread
+        except (StillBusy, RuntimeError):  # try again later: a run hangs, or no thread can be started
             return
         # Set this even while closing continues, because a closed target must not run.
         self.is_open, self._to_close = False, None
@@ -211,7 +211,7 @@ class Canary(TimedTarget):
         self._count_failed(RunResult("raised", why, reason="out_of_memory"))
 
     def round(self, repeats: int) -> RunResult | None:
-        """Run a round of at most ``repeats``. Never raises, whatever the target does.
+        """Run a round of at most ``repeats`` repeats. The target's errors are not raised.
 
         Returns:
             None if the probe stops, the target is closed, or a pause after a failure is not over.
@@ -347,9 +347,7 @@ class Canary(TimedTarget):
         return self._rest
 
     def _settle(self, latencies: Iterable[float], aside: float = 0.0) -> None:
-        """Check if the canary is steady, and if so, set its time to steady. Scheduled runs continue an unfinished
-        warm-up.
-        """
+        """Set the time to steady as soon as the canary is steady. Scheduled runs continue an unfinished warm-up."""
         if self._unsteady is None:
             return
         self._unsteady.extend(latencies)

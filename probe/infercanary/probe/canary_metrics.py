@@ -124,7 +124,7 @@ class CanaryMetrics:
     Args:
         name: The label ``canary``.
         tally: Storage of the metrics.
-        reasons: Reasons of failures that its target may give, besides the common ones.
+        reasons: Reasons of failures that the target may give, besides the common reasons.
     """
 
     def __init__(self, name: str, tally: Tally, reasons: Iterable[Reason] = ()) -> None:
@@ -141,7 +141,7 @@ class CanaryMetrics:
             tally.add(TAGGED, 0, name, tag)
 
     def state(self, state: CanaryState) -> None:
-        """Set the canary's state: its series becomes 1, those of the other states 0."""
+        """Set the canary's state: 1 for the current state, 0 for the other states."""
         for other in CANARY_STATES:
             self._set(STATE, other == state, other)
 
@@ -156,7 +156,7 @@ class CanaryMetrics:
             self._set(COLD_START, getattr(opened, step), step)
 
     def steady(self, seconds: float) -> None:
-        """Set the time until the canary was first steady: seconds since the container started, with loading."""
+        """Set the time until the canary was first steady: seconds since the container started, including loading."""
         self._set(COLD_START, seconds, "time_to_steady")
 
     def run(self, done: RunResult) -> None:
@@ -202,7 +202,7 @@ class CanaryMetrics:
                 self._set(metric, measures[measure], *labels)
 
     def _show_failure(self, reason: Reason | None, detail: str) -> None:
-        """Count a failure and publish its text; None clears the published text."""
+        """Count a failure and publish its text; without a reason, clear the published text."""
         # Ignore numbers. Otherwise, failures that differ only in a number would each be a new series.
         failure = None if reason is None else (reason, _NUMBER.sub("0", detail))
         if failure != self._failure:

@@ -73,7 +73,7 @@ class ContainerLoad:
 def divide_wait(usage: ThreadUsage, wall: float, inside: Inside | None) -> tuple[float | None, float | None]:
     """Divide a thread's CPU wait within ``wall`` by cause: others outside the container, others inside the container.
 
-    The kernel does not count which process had the CPU. Others inside caused at most as much wait as they computed;
+    The kernel does not record which process had the CPU. Others inside caused at most as much wait as they computed;
     others outside caused the rest.
 
     Args:
@@ -111,7 +111,7 @@ class Helpers:
         self._began, self._before = perf_counter(), threads_beside()
 
     def helped(self) -> Helped:
-        """Return the compute and CPU wait of these threads since the creation of this object.
+        """Return computing time and CPU wait of these threads since the creation of this object.
 
         Returns:
             Shares of the elapsed time; 0 if the kernel has no such counters.
@@ -195,7 +195,7 @@ def _helped_in_repeats(helped: Helped | None, walls: Sequence[float]) -> list[He
     """Divide the activity of other threads among the repeats, because CPU wait is counted over all repeats.
 
     Each repeat first gets CPU wait for the time by which it exceeds the fastest repeat. The remaining wait is divided
-    equally. Otherwise, a neighbour that stopped one of 50 repeats would seem to have slowed all repeats.
+    equally. Otherwise, another process that stopped one of 50 repeats would seem to have slowed all repeats.
     """
     if helped is None or not walls:
         return [helped] * len(walls)
@@ -204,8 +204,8 @@ def _helped_in_repeats(helped: Helped | None, walls: Sequence[float]) -> list[He
 
 
 def _spread(ratio: float, walls: Sequence[float]) -> list[float]:
-    """Divide CPU wait among the repeats. ``ratio`` is its share of the time of all repeats; the result is its share of
-    each repeat's time.
+    """Divide CPU wait among the repeats: ``ratio`` is a share of the time of all repeats, the result is a share of each
+    repeat's time.
     """
     total, fastest = ratio * sum(walls), min(walls)
     longer = sum(wall - fastest for wall in walls)

@@ -27,18 +27,18 @@ SECONDS = Metric(
 
 _REPEATS = 3
 _WARM_UP_REPEATS = 5
-_COSTS = 5  # recent measurements, whose median is the cost of one
+_COSTS = 5  # number of recent measurements; their median is the cost
 _DEADLINE_SECONDS = 5.0
 _REOPEN_SECONDS = 300.0
 
 
 class Controls:
-    """Opens and measures the controls of the CPU and of each device, each in a thread that ends afterwards.
+    """Opens and measures the controls of the CPU and of each device, with one thread for each, which ends afterwards.
 
     If a GPU hangs, the CPU's controls still show the state of the host.
 
     Args:
-        tally: Storage of their metrics.
+        tally: Storage of the controls' metrics.
     """
 
     def __init__(self, tally: Tally) -> None:
@@ -90,7 +90,7 @@ class Controls:
             worker.interrupt()
 
     def close(self, seconds: float) -> bool:
-        """Release everything; see :func:`~infercanary.probe.deadline.close_all`."""
+        """Close all controls; see :func:`~infercanary.probe.deadline.close_all`."""
         closers = [
             partial(worker.stop, last=partial(self._close_all, device))
             for device, worker in self._workers.items()

@@ -158,11 +158,11 @@ class Worker:
 
 
 def close_all(closers: Iterable[Callable[[float], bool]], seconds: float) -> bool:
-    """Close parts one after another. True if each part closed in its time.
+    """Close parts one after another. True if each part closed in time.
 
     Args:
         closers: The ``close`` methods of the parts, each called with its seconds.
-        seconds: For all parts together; each part gets at least 0.1 s.
+        seconds: Time for all parts together; each part gets at least 0.1 s.
     """
     deadline = time.monotonic() + seconds
     ended = [close(max(0.1, deadline - time.monotonic())) for close in closers]
@@ -170,7 +170,7 @@ def close_all(closers: Iterable[Callable[[float], bool]], seconds: float) -> boo
 
 
 def one_line(error: BaseException) -> str:
-    """Describe an error as ``RuntimeError: its first line``. A model's error may have pages, or be unreadable.
+    """Describe an error as ``RuntimeError: its first line``. A model's error may be pages long, or unreadable.
 
     Returns:
         Printable text, with at most 200 characters of the error's own text.
@@ -184,7 +184,7 @@ def one_line(error: BaseException) -> str:
 
 
 def clear_frames(error: BaseException | None) -> None:
-    """Release objects that an error's frames still hold: an engine there would outlive the stream that it runs on.
+    """Release objects in an error's frames: an engine held there would outlive its stream.
 
     Args:
         error: Clear this error and all errors in its context; None does nothing.

@@ -1,7 +1,7 @@
 """Metrics of the probe's interval and cost, and the burst of runs after the start.
 
-After a start, people wait for a verdict, and a bad upgrade may slow all users. So runs may be more frequent than
-configured for 15 minutes, paid from the duty budget of the first hour: docs/adr/0013-a-burst-after-the-start.md. The
+After a start, people wait for a verdict, and a bad upgrade may slow all users. So for 15 minutes, runs may be
+more frequent than configured, within the duty of the first hour: docs/adr/0013-a-burst-after-the-start.md. The
 burst is pure: the caller passes the time.
 """
 
@@ -44,10 +44,10 @@ LEAST_INTERVAL = 2.0
 """Shortest time between the runs of a burst, seconds."""
 
 RATE = 4.0
-"""Highest duty in a burst, in multiples of the duty cap: at this rate, an hour's duty lasts 15 minutes."""
+"""Highest duty in a burst, in multiples of the duty cap: at this rate, an hour's duty is used up in 15 minutes."""
 
 PAID_WITHIN = 3600.0
-"""Seconds after the start, at which the average duty is below its cap again."""
+"""Seconds after the start until the average duty is below its cap again."""
 
 PAID_BACK = 0.5
 """Share of the duty cap that repays the debt of a burst. During repayment, a canary runs half as often as the cap
@@ -88,8 +88,8 @@ class Burst:
             cost: Expected busy seconds of the run.
             interval: Seconds between runs without a burst.
             now: Monotonic clock, seconds.
-            gives_way: True if the host's own work waits for the canaries, or the canaries for the host's work: then
-                there is no burst.
+            gives_way: True for no burst: the server's own work waits for the canaries, or the canaries for the
+                server's work.
 
         Returns:
             Seconds between runs now, and the share of the time that runs may take.

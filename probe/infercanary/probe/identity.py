@@ -28,7 +28,7 @@ def components(canary: str, target: Target, sweep: object = None) -> dict[str, s
     Args:
         canary: Name of the canary.
         target: An open and warm target.
-        sweep: Points that its sweep measures; None without a sweep.
+        sweep: Points of the canary's sweep; None without a sweep.
 
     Returns:
         Component → value; unknown components are missing.
@@ -43,7 +43,7 @@ def components(canary: str, target: Target, sweep: object = None) -> dict[str, s
 
 
 def digest(settings: Mapping[str, Any]) -> str:
-    """Return a digest of settings (plain values and structs) in any order. Empty and zero values are left out."""
+    """Return a digest of settings (plain values and structs), whatever their order, without empty and zero values."""
     plain = msgspec.to_builtins(settings, str_keys=True)
     return _digest(json.dumps(_without_empty(plain), sort_keys=True).encode())
 

@@ -145,5 +145,5 @@ def _older(path: Path) -> Path:
 
 
 def _follow_no_link(path: str, flags: int) -> int:
-    """Open without following links: in a folder that others can write to, a link may lead to any file."""
+    """Open without following links: in a folder where others may write, a link may lead to any file."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)

@@ -60,11 +60,11 @@ class Missing(NamedTuple):
     reason: Reason
     detail: str
     was_tried: bool = True
-    """True if the load was applied. False if memory would not have sufficed; it may suffice later."""
+    """True if the load was applied. False if memory was short, which may change."""
 
 
 class _GivenUp(Exception):
-    """The measurement was abandoned, or another of its threads failed."""
+    """The measurement was abandoned, or another thread of the measurement failed."""
 
 
 class Measurement:
@@ -97,7 +97,7 @@ class Measurement:
             result = self._measure(copies)
         except BaseException as error:
             result = _missing(error)
-        # Release errors only now, because an error holds the model's memory at the time of the error.
+        # Release the errors now, because their frames hold memory of the model.
         self._failures.clear()
         self._turns.clear()
         for copy in copies:
@@ -106,14 +106,14 @@ class Measurement:
         return result
 
     def give_up(self) -> bool:
-        """End after the present requests. True if some of them still run in the server's pool."""
+        """End after the present requests. True if some requests still run in the server's pool."""
         self._given_up.set()
         running = [turn for turn in list(self._turns.values()) if not turn.cancel()]
         return not all(turn.done() for turn in running)
 
     def _measure(self, copies: list[Target]) -> Measured | Missing:
         if self._target.is_busy():
-            return Missing("busy", "the host keeps the device busy")
+            return Missing("busy", "the server keeps the device busy")
         self._target.reset_memory_peak()
         before = self._target.memory()
         for _ in self.latencies:
@@ -136,7 +136,7 @@ class Measurement:
         return Measured(median, rate, memory.peak, max(0, memory.peak - before.in_use))
 
     def _drive_together(self, copies: Sequence[Target]) -> None:
-        """Drive each copy in a thread. All threads begin to count together. Daemon threads do not delay the exit."""
+        """Drive each copy in a thread. They begin to count at the same time. Daemon threads do not delay the exit."""
         barrier = threading.Barrier(len(copies))
         started = []
         try:
@@ -145,7 +145,7 @@ class Measurement:
                 thread = threading.Thread(target=self._drive, args=arguments, name=name, daemon=True)
                 thread.start()
                 started.append(thread)
-        finally:  # also needed if the host is out of threads
+        finally:  # also needed if no more threads can be started
             for thread in started:
                 thread.join()
 

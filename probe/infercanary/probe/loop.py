@@ -61,7 +61,7 @@ class Probe:
         on_hang: Callable[[], Executor | None] | None = None,
         **changes: Any,
     ) -> None:
-        """Check the arguments. Nothing runs yet, and later nothing raises into the host.
+        """Check the arguments. Nothing runs yet, and later nothing raises into the server.
 
         Args:
             targets: Name → target to run and time. The names become the label ``canary``.
@@ -139,7 +139,7 @@ class Probe:
         return self._publisher.address
 
     def start(self) -> None:
-        """Serve and run in a daemon thread. Never raises into the host: failures are logged.
+        """Serve and run in a daemon thread. Never raises: failures are logged.
 
         Call this in the process that serves, because threads do not survive a fork (gunicorn: in ``post_fork``).
         """
@@ -201,7 +201,7 @@ class Probe:
         """Let this process restart itself if memory runs out. Call before :meth:`open`.
 
         Args:
-            ended: Canaries and points that the previous process ended; they stay closed.
+            ended: Canaries and sweep points that the previous process ended; these stay closed.
         """
         self._memory.own_process(ended)
 
@@ -257,7 +257,7 @@ class Probe:
             slot, missed = schedule.next(time.monotonic())
             self._tally.add(MISSED, missed)
             slot = max(slot, budget.ready_at(cost, time.monotonic()))
-            # Take the sample before the slot, so that the run begins in its slot.
+            # The sample comes before the slot, so that the run begins in its slot.
             if not self._wait_until(slot - self._rounds.lead):
                 return
             for canary in self._canaries:
@@ -274,8 +274,7 @@ class Probe:
     def once(self, rounds: int = 1) -> Report | None:
         """Run rounds now, without port and journal. Returns the report, or None if the probe was stopped.
 
-        Call this after :meth:`open`, without :meth:`serve` and :meth:`run`. ``rounds`` follow each other without a
-        pause.
+        Call this after :meth:`open`, without :meth:`serve` and :meth:`run`. Rounds follow each other without a pause.
         """
         self._between[:] = [work for work in self._between if isinstance(work, Profiling)]  # no sweep
         self._sampling.settle(self._stopping)
@@ -317,7 +316,7 @@ class Probe:
             try:
                 self.open()
             except UsageError:
-                # Canaries with mistakes stay `failing` and are tried again; the other canaries and the host continue.
+                # Canaries with mistakes stay `failing` and are tried again; the other canaries and the server continue.
                 for canary in self._canaries:
                     if canary.mistake is not None:
                         log.error("canaries.%s: %s", canary.name, canary.mistake)
@@ -325,7 +324,7 @@ class Probe:
         except UsageError as error:
             log.error("the probe cannot start: %s", error)
         except BaseException:
-            log.exception("the probe stopped: this is a defect of the probe, the host is not affected")
+            log.exception("the probe stopped: this is a defect of the probe; the server is not affected")
         finally:
             self.close()
 

@@ -2,7 +2,7 @@
 
 In a separate process of the probe, the kernel and the engine reset their memory peaks before each run. In a server's
 process there is no reset, because these peaks are the server's too (``ru_maxrss``, by which some servers restart
-their workers). There, the memory in use right after the repeats is taken instead.
+their workers). There, the memory in use right after the repeats is measured instead.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _TOLERANCE = 0.05
 
 
 def of_gpu(window: Window) -> dict[str, float]:
-    """Return the measures of a run's GPU, by the samples around the run.
+    """Return the measures of a run's GPU, from the samples around the run.
 
     The samples span more time than the repeats, and the driver's energy counter may be 0.1 s old. The energy is known
     only if these two times are small, compared with the run.
@@ -102,13 +102,13 @@ class Taking:
     """Reads the measures of one target's runs. Unknown measures are missing. Never raises.
 
     Args:
-        target: Gives its samples, its engine's memory, and the address of the server that it calls.
+        target: Source of its samples, its engine's memory, and the address of a called server.
         container: The container of this process.
     """
 
     def __init__(self, target: Target, container: ContainerCpu) -> None:
         self.is_guest = False
-        """True if the process is a server's: then its memory peaks are not reset."""
+        """True in a server's process, whose memory peaks are not reset."""
         self.seconds = 0.0
         """Seconds spent on reading, for one run."""
         self._target = target
@@ -135,8 +135,8 @@ class Taking:
 
         Args:
             timings: Timings of the repeats, at least one.
-            calls_a_server: True if another process does the work. If that process is in the same container, its
-                memory is taken as the container's.
+            calls_a_server: True if another process does the work. If that process is in the same container, the
+                container's memory is measured.
 
         Returns:
             Name (of :mod:`infercanary.contract.measures`) → value.

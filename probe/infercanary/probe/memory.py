@@ -26,7 +26,7 @@ Place = Literal["host", "device"]
 RESERVE, RESERVE_SHARE = 64 << 20, 0.05
 """Host memory that the probe leaves free: bytes, or a share of the limit, whichever is more."""
 DEVICE_RESERVE, DEVICE_RESERVE_SHARE = 256 << 20, 0.02
-"""Device memory that the probe leaves free: bytes, or a share of its size, whichever is more."""
+"""Device memory that the probe leaves free: bytes, or a share of all device memory, whichever is more."""
 CONTEXT = 768 << 20
 """Estimate for a CUDA context with an engine's kernels: on an H200 with driver 580, a bare context took 524 MiB, and
 torch's first matrix product 192 MiB more.
@@ -46,7 +46,7 @@ _WORDS = (
     "out of memory", "outofmemory", "not enough memory", "can't allocate memory", "cannot allocate memory",
     "failed to allocate memory", "alloc_failed", "resource_exhausted", "bad_alloc",
 )  # fmt: skip
-# except glibc's "cannot allocate memory in …", which is due to the order of libraries
+# glibc's "cannot allocate memory in static TLS block" is due to the order of libraries
 _OTHER_MEANING = "static tls block"
 _HOST_WORDS = ("defaultcpuallocator", "alloc_cpu", "cumemhostalloc", "cannot allocate memory", "bad_alloc")
 _DEVICE_WORDS = ("cuda", "cublas", "cudnn", "gpu", "device")
@@ -168,7 +168,7 @@ def _place_of_one(error: BaseException, device: str) -> Place | None:
         return "device"
     try:
         text = str(error)[:_LONG].lower()
-    except BaseException:  # the error's class may be the target's, and its text may fail
+    except BaseException:  # the target may define the error's class, whose text may raise
         return None
     if _OTHER_MEANING in text or not any(words in text for words in _WORDS):
         return None
@@ -194,7 +194,7 @@ def describe_shortage(error: BaseException, place: Place, device: str) -> str:
 def give_back() -> None:
     """Return free memory to the device and to the kernel. Never raises.
 
-    In a server's process, this includes torch's cache for the server's next request; torch then allocates it again.
+    In a server's process, this includes torch's cache; torch allocates it again for the server's next request.
     """
     gc.collect()
     with suppress(Exception):
@@ -232,16 +232,16 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 def take_ended() -> list[Ended]:
-    """Return the ended canaries that the previous process left in the environment; empty if this is no self-restart."""
+    """Return the ended work that the process noted in an environment variable before a self-restart; else empty."""
     with suppress(msgspec.MsgspecError):
         return msgspec.json.decode(os.environ.pop(_VARIABLE, "[]"), type=list[Ended])
     return []
 
 
 def start_anew(ended: Iterable[Ended]) -> NoReturn:
-    """Replace this process by a new one with the same command and pid, which frees all memory. Never returns.
+    """Restart this process with the same command and pid, which frees all memory. Never returns.
 
-    Callable from any thread: takes no lock except the interpreter's, and does not log. The new process logs the
+    Callable from any thread: takes no lock except the GIL, and does not log. The new process logs the
     restart.
     """
     with suppress(OSError):
@@ -257,6 +257,6 @@ def start_anew(ended: Iterable[Ended]) -> NoReturn:
 
 
 def be_ended_first() -> None:
-    """Make the kernel end this process before the server, by ``oom_score_adj``, which needs no privilege."""
+    """If memory runs out, let the kernel kill this process before the server: ``oom_score_adj`` needs no privilege."""
     with suppress(OSError):
         (_PROC / "self/oom_score_adj").write_text("1000")  # highest value of oom_score_adj

@@ -1,4 +1,4 @@
-"""``infercanary probe --once`` and ``--profile``: show a report and profiles as documents for people."""
+"""``infercanary probe --once`` and ``--profile``: run or profile each canary once, and print the results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LEAST_WIDTH, _MOST_WIDTH = 80, 120
 _OPERATORS = 5
 _UNCHECKED = "not checked: the target reads no numbers from the output, so a wrong answer goes unnoticed"
 _CUDA_MISSING = {
-    "cpu_only_build": "is a CPU-only build; install one with CUDA (of torch, or onnxruntime-gpu)",
+    "cpu_only_build": "is a CPU-only build; install torch with CUDA, or onnxruntime-gpu",
     "no_libraries": "cannot load its CUDA libraries; install the versions for which the engine was built",
     "version_mismatch": "does not fit CUDA's libraries or the driver; the log has the versions",
     "provider_missing": "lacks the requested provider; install a build with this provider",
@@ -65,8 +65,7 @@ def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
         The exit code: 3 if a canary has no good run, or no profile.
 
     Raises:
-        UsageError: A mistake of the user prevents the opening of a canary. Results of the other canaries are printed
-            before.
+        UsageError: A user's mistake prevents the opening of a canary. Results of other canaries are printed first.
     """
     log.info("loading and warming up all canaries; a large model takes minutes")
     mistake = None
@@ -97,7 +96,7 @@ def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
 
 
 def report_documents(report: Report) -> list[Document]:
-    """Return a report of one run of every canary for people: canaries, controls, environment, warnings."""
+    """Return a report's documents: canaries with their last runs, controls, environment, warnings."""
     points = _points(report)
     runs = last_runs(report)
     at = min((run.started_at for run in runs.values()), default=report.started_at)

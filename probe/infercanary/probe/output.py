@@ -1,4 +1,4 @@
-"""The fingerprint of an output. With it, the judge finds changed answers after an upgrade."""
+"""The fingerprint of an output, by which the judge finds changed answers after an upgrade."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's own pool of threads, which runs the server's model; the canary waits for a turn there."""
+"""The server's own pool of threads, which runs the server's model, and in which the canary waits for a turn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pool:
 
     Args:
         executor: The server's executor.
-        on_hang: Called in the probe's thread. The present pool stays if this is None or returns None.
+        on_hang: Called in the probe's thread. The pool stays if ``on_hang`` is None or returns None.
     """
 
     def __init__(self, executor: Executor, on_hang: Callable[[], Executor | None] | None) -> None:
@@ -36,10 +36,10 @@ class Pool:
         return self._executor.submit(work)
 
     def lost_a_thread(self) -> None:
-        """Report to the host that a canary hangs in a thread, and use the host's new pool, if any. Never raises."""
+        """Tell the server that a canary hangs in a thread, and use the server's new pool, if any. Never raises."""
         if self._on_hang is None:
             return
         try:
             self._executor = self._on_hang() or self._executor
-        except BaseException as error:  # the host's code, in the probe's thread
+        except BaseException as error:  # the server's code, in the probe's thread
             log.error("on_hang failed: %s", one_line(error))

@@ -1,7 +1,7 @@
 """Profiled repeats: a canary's time by operator, measured occasionally and separately from the timed repeats.
 
 Profiles are made when a canary becomes steady, again after ten minutes, and then hourly. A share of the duty cap is
-reserved for profiles (docs/adr/0023-profiled-repeats.md). No profile starts while the host's own work waits.
+reserved for profiles (docs/adr/0023-profiled-repeats.md). No profile starts while the server's own work waits.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Profiling(Background):
         """Profile the canary if a profile is due. Returns the seconds that the profile took; 0 for no profile."""
         if self._canary.state != "steady" or self._is_over or self.is_running or now < self.next_at:
             return 0.0
-        # True if the host's own work waits for the CPU or GPU of the canary.
+        # True if the server's own work waits for the CPU or GPU of the canary.
         is_crowded = self._canary.gives_way or not _OTHERS.isdisjoint(self._canary.last_tags)
         lack = self._memory.lack_for_round(PROFILER_BYTES) if self._memory is not None else ""
         if lack or is_crowded or self._canary.target.is_busy():
@@ -93,7 +93,7 @@ class Profiling(Background):
             # The call continues, and a profile that hung once may hang each time.
             self._is_over = True
             self._complain(f"no profile within {self._canary.timeout:g} s (timeout_seconds); not tried again")
-            # A later turn could overlap a run.
+            # A later turn could overlap a run, so cancel it.
             pool = self._canary.pool
             if pool is not None and self._turn is not None and not self._turn.cancel():
                 pool.lost_a_thread()
@@ -133,7 +133,7 @@ class Profiling(Background):
 
 
 def profile_each(canaries: Sequence[Canary], trace: Path | None) -> dict[str, Profile | str]:
-    """Profile canaries one after another in the calling thread, for a person who waits for the result.
+    """Profile canaries one after another in the calling thread, for a user who waits for the result.
 
     Args:
         canaries: Canaries after an attempt to open them.

@@ -181,8 +181,8 @@ def test_a_profile_is_a_table_and_its_operators_are_in_the_report():
             no run the canary was not open in time
             tag cgroup_throttled: the CPU quota throttled the run; raise the quota
             tag of_a_later_version: unknown
-            wheel the canary should run on CUDA, but its engine is a CPU-only build; install one with CUDA
-            (of torch, or onnxruntime-gpu). It ran on the CPU instead (cpu_fallback)\\n
+            wheel the canary should run on CUDA, but its engine is a CPU-only build; install torch with
+            CUDA, or onnxruntime-gpu. It ran on the CPU instead (cpu_fallback)\\n
             closed the canary should run on CUDA, but its engine sees no device
             """,
         ),
