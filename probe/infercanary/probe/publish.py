@@ -92,7 +92,7 @@ class Publisher:
         self._engines: dict[str, str] = {}
         self._environment: dict[str, str] = {}
         self._families: tuple[Family, ...] = ()
-        self._encoded: msgspec.Raw | None = None  # the families as JSON, encoded once for all callers
+        self._encoded: msgspec.Raw | None = None  # the families as JSON, encoded once for all requests
         self._outputs: dict[str, tuple[float, ...]] = {}
         self._snapshot = threading.Lock()
         self._server: ReportServer | None = None
@@ -100,7 +100,7 @@ class Publisher:
         tally.set(START, self._started_at)
 
     def starts_within(self, seconds: float) -> int:
-        """Return the number of earlier probes of this container with a run in the last ``seconds``, by the journal."""
+        """Count the earlier probes of this container with a run in the last ``seconds``, by the journal."""
         return sum(self._started_at - last <= seconds for last in self._last_of.values())
 
     def serve(self, listen: str, access: Access) -> None:
@@ -121,8 +121,7 @@ class Publisher:
     def observe_environment(self, *, final: bool = False) -> None:
         """Combine the canaries' environments. With ``final``, do so even if no target has reported an environment.
 
-        If canaries differ in a component (for example one on the CPU, one on a GPU), the component has all their
-        values.
+        If canaries differ in a component (for example a CPU and a GPU), the component has all their values.
         """
         values: dict[str, set[str]] = {}
         for canary in self._canaries:

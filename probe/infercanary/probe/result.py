@@ -24,7 +24,7 @@ class RunResult(NamedTuple):
     busy: float = 0.0
     """Time in the target's methods."""
     cost: float = 0.0
-    """Charge to the duty budget: ``busy``, and the waiting that the round causes for others."""
+    """Charge to the duty budget: ``busy``, or up to eight times as much if the round waited for its turn."""
     values: Sequence[float] = ()
     """Output of the last repeat."""
     output_error: float | None = None
@@ -32,17 +32,17 @@ class RunResult(NamedTuple):
     usage: ThreadUsage = ThreadUsage()
     """Use of the thread that ran the repeats."""
     waits: Sequence[float | None] = ()
-    """CPU wait of each repeat, caused outside the container; with unknown ``crowds``, caused anywhere. None if
+    """CPU wait of each repeat, caused outside the container; caused anywhere if ``crowds`` is unknown. None if
     unknown.
     """
     crowds: Sequence[float | None] = ()
     """CPU wait of each repeat, caused by others inside the container; None if unknown."""
     off_cpu: Sequence[Mapping[str, float]] = ()
-    """For each repeat: reason (of ``OFF_CPU``) → seconds in which its thread did not compute."""
+    """For each repeat: reason (of ``OFF_CPU``) → seconds in which the thread did not compute."""
     inside: Inside | None = None
     """CPU time of others inside the container during the repeats; None if unknown."""
     helpers: bool = False
-    """True if the engine uses more compute threads than the thread that runs the repeats."""
+    """True if the engine has compute threads besides the thread that runs the repeats."""
     controls: Mapping[str, float] = {}
     """Median seconds of each control that ran after the repeats."""
     reason: Reason | None = None

@@ -1,4 +1,4 @@
-"""Rounds: a sample, then for each canary a run, its controls and a sample. Sweeps and profiles are between rounds."""
+"""Rounds: a sample, then for each canary a run, its controls and a sample. Sweeps and profiles run between rounds."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Rounds:
 
     @property
     def lead(self) -> float:
-        """Seconds before its slot at which to start a round: about the duration of the first sample."""
+        """Seconds by which a round starts before its slot: the duration of a sample."""
         return self._sampling.seconds
 
     def run(self, planned: Sequence[tuple[Canary, int]], slot: float) -> tuple[list[Run], float]:
@@ -127,7 +127,7 @@ class Rounds:
                     spent = self._controls.took
                 self.worked_until = time.monotonic()
                 self._memory.note_run()
-                # The next sample compares the canary's place with its GPUs, so set them before.
+                # The next sample compares the canary's place with its GPUs, so set the GPUs now.
                 self._gpus[canary.name] = _gpus(canary.gpus, before)
                 after = self._sampling.take()
                 self.busy += done.busy + spent
@@ -152,7 +152,7 @@ class Rounds:
                     )
                 )  # fmt: skip
                 before, began, self._last, self._last_at = after, self._sampling.began, after, now
-            lateness = 0.0  # later canaries of a round wait for the first, so only the first can be late
+            lateness = 0.0  # only the first canary of a round can be late, because the others wait for it
         self._show_gpus(before)
         return runs, cost
 
@@ -174,7 +174,7 @@ class Rounds:
         return False
 
     def failed(self) -> list[Run]:
-        """Return a failed run for each canary that failed to open or whose run was postponed, each only once.
+        """Return a failed run for each failed opening and each postponed run, only once.
 
         Returns:
             Runs without latencies; empty if there are none.
@@ -184,7 +184,7 @@ class Rounds:
         return [self._record(canary, done, now, now, (), {}) for canary, done in failed if done is not None]
 
     def places(self) -> dict[str, Place]:
-        """Return canary → place and GPUs of its last run's thread, without canaries whose place is unknown."""
+        """Return canary → place and GPUs of its last run's thread; a canary with unknown place is left out."""
         return {
             canary.name: canary.place._replace(gpus=self._gpus.get(canary.name))
             for canary in self._canaries
@@ -192,7 +192,7 @@ class Rounds:
         }
 
     def _show_gpus(self, sample: Values) -> None:
-        """Set the number of canaries on each GPU. The last numbers stay if the sample does not show GPUs."""
+        """Set the number of canaries on each GPU. Without GPUs in the sample, keep the last numbers."""
         if not (shown := sample.get("infercanary_gpu_info")):
             return
         self._tally.forget(GPU_CANARIES)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from infercanary.contract.report import Run
 
 PAGE = 512
-"""Runs in one answer. A full buffer with an earlier probe's runs needs six answers, each well below the exporter's
+"""Most runs in one answer. A full buffer with an earlier probe's runs needs six answers, each well below the exporter's
 size limit.
 """
 

@@ -39,11 +39,11 @@ class Guard:
     """Runs one sampler beside the probe's loop, and keeps its last families.
 
     A failed sample leaves no families, because old numbers beside a healthy state would mislead. A late sample is
-    collected with the next one. A sampler that exceeds :data:`_DEADLINE_SECONDS` hangs, and its answer is discarded.
+    collected at the next call. A sampler that exceeds :data:`_DEADLINE_SECONDS` hangs, and its answer is discarded.
 
     Args:
         sampler: The sampler to run.
-        tally: Storage of its success metric.
+        tally: Storage of the success metric.
     """
 
     def __init__(self, sampler: Sampler, tally: Tally) -> None:
@@ -62,7 +62,7 @@ class Guard:
         self._begun = perf_counter()
         try:
             self._worker.begin(lambda: tuple(self._sampler.sample()))
-        except RuntimeError as error:  # the host is out of threads, or is exiting
+        except RuntimeError as error:  # no more threads can be started, or Python is exiting
             self._begun = None
             self._settle((), one_line(error))
         else:
@@ -117,11 +117,11 @@ class Guard:
 
 
 class Sampling:
-    """All samplers of a probe: samples around its runs, and the time that they take.
+    """All samplers of a probe: samples around its runs, and the time that samples take.
 
     Args:
         samplers: In the order of sampling.
-        tally: Storage of their success metrics.
+        tally: Storage of the success metrics.
     """
 
     def __init__(self, samplers: Iterable[Sampler], tally: Tally) -> None:
@@ -147,7 +147,7 @@ class Sampling:
         """Take a sample; return its plain numbers.
 
         Returns:
-            Metric → its points; metrics of a failed or late sampler are missing.
+            Metric → its points: missing for a failed or hanging sampler, old for a late sampler.
         """
         begin = time.monotonic()
         for guard in self._guards:

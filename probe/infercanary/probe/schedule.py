@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 JITTER = 0.2
 """Share of an interval. Jitter prevents synchrony with other replicas and with periodic work on the host."""
-_random = random.Random()  # noqa: S311 - spreading load, not secrets; the host's own generator is not touched
+_random = random.Random()  # noqa: S311 - spreading load, not secrets; the server's own generator is not touched
 
 
 class Schedule:
@@ -85,7 +85,7 @@ class Budget:
         self._level = max(self._level, -self.MAX_PAUSE * cap)
 
     def ready_at(self, cost: float, now: float) -> float:
-        """Return the earliest time at which ``cost`` busy seconds are affordable; ``now`` if they already are.
+        """Return the earliest time, not before ``now``, at which the budget allows ``cost`` busy seconds.
 
         Args:
             cost: Expected busy seconds of the next run, and the depth of the bucket from now on.

@@ -1,6 +1,6 @@
 """Settings of a probe, each with its type, range, default and meaning.
 
-The same types check the YAML file and the keywords, and docs/probe.md is generated from them.
+The same types check the YAML file and the keyword arguments. docs/probe.md is generated from these types.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def make_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """Return checked settings with changes; environment variables override both.
 
     Raises:
-        UsageError: A value is of another type or out of range.
+        UsageError: A value has the wrong type or is out of range.
     """
     given = {name: os.fspath(x) if isinstance(x, os.PathLike) else x for name, x in changes.items()}
     made = convert({**msgspec.structs.asdict(settings), **given}, Settings, "Probe")
@@ -80,7 +80,7 @@ def make_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def burst_wanted() -> bool | None:
-    """Return the value of the variable for the burst after a start. None leaves the decision to the probe.
+    """Return the value of ``INFERCANARY_BURST``. None leaves the decision to the probe.
 
     Raises:
         UsageError: The variable is neither true nor false.
@@ -129,6 +129,6 @@ def check_sweep(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep
 
 
 def _from_environment(variable: str, kind: Any) -> Any:
-    """Return a number, true or false; None if the variable is not set."""
+    """Return the value as ``kind``; None if the environment variable is not set."""
     text = os.environ.get(variable)
     return convert(text, kind, f"environment: {variable}={text[:60]}", strict=False) if text else None

@@ -69,7 +69,7 @@ TIMESTAMP = Metric(
     reading="`time() - infercanary_sweep_timestamp_seconds` is the age of the sweep's values.",
 )
 
-# after a failure for one of these reasons, all larger loads would fail, too
+# reasons for which all larger loads would fail, too
 _TOO_MUCH = ("out_of_memory", "too_slow", "timed_out")
 
 
@@ -112,7 +112,7 @@ class Sweeping(Background):
         self.start(time.monotonic())
         self._throughputs: dict[str, float] = {}  # waits for take_measures()
         self._measurement: Measurement | None = None  # the last measurement, possibly still running
-        self._given_up_at: float | None = None  # time at which a point was abandoned and kept its thread
+        self._given_up_at: float | None = None  # time at which a still running point was abandoned
         self._left: list[Load] | None = None  # remaining points of the present sweep
         self._share = self._began = self._cost = 0.0
         self._gave_numbers = False
@@ -158,7 +158,7 @@ class Sweeping(Background):
             self._measurement.give_up()
 
     def _plan_next(self, cost: float, began: float) -> None:
-        """Plan the next sweep, later in proportion if the last sweep cost more than its seconds."""
+        """Plan the next sweep; later, in proportion, if the last sweep cost more than its seconds."""
         pause = self._interval * max(1.0, cost / self._sweep.seconds)
         self.next_at = began + jittered(min(pause, max(self._interval, MAX_PAUSE)))
 
@@ -178,7 +178,7 @@ class Sweeping(Background):
         load = left.pop(0)
         for smaller, missing in self._too_much.items():
             if load.is_at_least(smaller):
-                detail = missing.detail if load == smaller else f"so was the smaller load {smaller.words}"
+                detail = missing.detail if load == smaller else f"as for the smaller load {smaller.words}"
                 self._show(load, missing._replace(detail=detail))
                 return 0.0
         begin = perf_counter()
@@ -203,7 +203,7 @@ class Sweeping(Background):
                 f"not finished within {self._share:.3g} s; until the point ends, runs are tagged beside_canary and are "
                 "not judged; give the sweep more seconds, or remove that point",
             )
-        except RuntimeError as error:  # the host is out of threads
+        except RuntimeError as error:  # no more threads can be started
             result = Missing("raised", one_line(error))
         self._worker.rest()
         if isinstance(result, Missing) and result.reason == "busy":

@@ -1,6 +1,6 @@
-"""Rules that give tags to a run, by the samples around the run. A new rule is an entry here and in the vocabulary.
+"""Rules that give tags to a run, from the samples around the run. A new rule is an entry here and in the vocabulary.
 
-A tagged run is kept, because dropping it would hide an image that causes its own throttling. Everything here is pure.
+Tagged runs are kept, because dropping them would hide an image that causes its own throttling. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class Window(NamedTuple):
     elapsed: float | None = None
     """Seconds from ``previous`` to ``after``; None before the second run."""
     seconds: float | None = None
-    """Seconds from the start of sample ``before`` to the end of sample ``after``; None if a sampler was late for
-    either.
+    """Seconds from the start of sample ``before`` to the end of sample ``after``; None if a sampler was late.
     """
     gpus: frozenset[str] | None = None
     """Indexes of the canary's GPUs; empty on a CPU. None if unknown: then every GPU of the container counts."""
@@ -91,7 +90,7 @@ class Window(NamedTuple):
 
     @property
     def sm_clock(self) -> float | None:
-        """SM clock (Hz) of the canary's GPUs right after the run; before the run, an idle GPU may have a lower one."""
+        """SM clock (Hz) of the canary's GPUs right after the run; before the run, an idle GPU may have a low clock."""
         clocks = self.of_gpus("infercanary_gpu_sm_clock_hertz", self.after).values()
         return sum(clocks) / len(clocks) if clocks else None
 
@@ -250,7 +249,7 @@ _RULES: dict[str, Callable[[Window], bool]] = {
     CPU_WAIT_OUTSIDE: lambda w: _counts(_queued(w) - _inside(w), w),
     CPU_WAIT_INSIDE: lambda w: _counts(min(_queued(w), _inside(w)), w),
     THROTTLED: lambda w: _throttled(w) > 0,
-    # A change to other CPUs counts even with the same number. The list is missing if it is too long for a label.
+    # A change to other CPUs counts even with the same number. A list too long for a label is missing.
     "cpuset_changed": _changed("infercanary_cgroup_cpuset_cpus", "infercanary_cgroup_cpuset_info"),
     MEMORY_LIMIT: lambda w: (
         w.grown("infercanary_cgroup_memory_limit_hits_total", since=w.previous) > 0

@@ -1,4 +1,4 @@
-"""Timed target: opens, warms up and times one target, in its thread and with a deadline."""
+"""Timed target: opens, warms up and times one target, in a thread and with a deadline."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TimedTarget:
     Args:
         timeout: Maximum seconds of a run.
         pool: The server's own pool; None to run in a separate thread.
-        sweep: Points that its sweep measures, a part of the canary's identity; None without a sweep.
+        sweep: Points of the canary's sweep, a part of its identity; None without a sweep.
         memory: Watches memory during the opening, and may refuse the opening; None for no watch.
     """
 
@@ -86,7 +86,7 @@ class TimedTarget:
         self._thread_id = 0  # thread of the last call
 
     def be_a_guest(self) -> None:
-        """Adapt to a server's process: do not reset counts that the server uses too."""
+        """Adapt to a server's process: do not reset memory peaks that the server may read."""
         self._taking.is_guest = True
 
     def interrupt(self) -> None:
@@ -107,7 +107,7 @@ class TimedTarget:
             return self._worker.call(lambda: self._name_shortage(lambda: self._repeat(repeats)), self.timeout)
         except DeadlineExceeded:
             if self._turn is not None:
-                self._turn.cancel()  # cancel, because a later turn would not be charged to the budget
+                self._turn.cancel()  # a later turn would not be charged to the budget
             if self.pool is not None and self._entered is None:
                 # Let the thread finish. Otherwise, on a busy machine, the next round might count it as hanging.
                 with suppress(CancelledError, DeadlineExceeded):
@@ -253,7 +253,7 @@ class TimedTarget:
         )  # fmt: skip
 
     def _make_fewer(self, failure: Failure, allowed: int) -> None:
-        """End the repeats if the server's rate limit refuses them, and make half as many from now on.
+        """End the repeats at the server's rate limit; later rounds make half as many repeats.
 
         Raises:
             Failure: The failure has another reason, or the server allowed no repeat.
@@ -280,7 +280,7 @@ class TimedTarget:
         return values, readings
 
     def _wait_until_free(self) -> None:
-        """Wait while the host's work is on the target's device; see :meth:`Target.is_busy`."""
+        """Wait while the server's work is on the target's device; see :meth:`Target.is_busy`."""
         begin = perf_counter()
         while self.target.is_busy():
             if perf_counter() - begin > _GIVE_WAY_SECONDS:

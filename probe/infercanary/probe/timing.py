@@ -24,7 +24,7 @@ Phase = Callable[[str], AbstractContextManager[None]]
 
 
 class Timing(NamedTuple):
-    """Seconds of one repeat: ``wall`` by the host's monotonic clock, and seconds of each phase."""
+    """Seconds per inference of one repeat: ``wall`` by the host's monotonic clock, and each phase."""
 
     wall: float
     phases: dict[str, float]
@@ -101,7 +101,7 @@ class _HostSpan:
 
 
 class _DeviceSpan(_HostSpan):
-    """A phase on the device: an event at its start and at its end, and the host's time to enqueue its work."""
+    """A phase on the device: an event at its start, an event at its end, and the host's time to enqueue the work."""
 
     __slots__ = ("start", "stop", "stream")
 
@@ -121,7 +121,7 @@ class _DeviceSpan(_HostSpan):
 class CudaClock:
     """Clock by CUDA events, on a separate stream of the lowest priority (0 in PyTorch; negative is higher).
 
-    PyTorch hands out 32 streams of a priority in turn, so a host that makes that many side streams may share this
+    PyTorch hands out 32 streams of a priority in turn, so a server that makes as many side streams may share this
     stream.
 
     Events are made once and reused. The host waits only for the last event, never for the whole device, because other
@@ -139,8 +139,7 @@ class CudaClock:
         """Make the stream and its events.
 
         Args:
-            cuda: ``torch.cuda``, or an object with the same names. It is passed in, because nothing here imports
-                torch.
+            cuda: ``torch.cuda``, or an object with the same names. This module does not import torch.
             device: A ``torch.device``.
         """
         self._cuda = cuda
@@ -173,7 +172,7 @@ class CudaClock:
             return _timing(wall / 1e9, self._phases(spans), self.batch), result
 
     def _drop_anchor(self) -> int:
-        """Return the host's time at a new anchor: the event lies between two readings, and the narrowest try counts."""
+        """Return the host's time at a new anchor: the middle between two clock readings, in the narrowest try."""
         narrowest = at = 0
         self._end.record(self.stream)
         self._end.synchronize()

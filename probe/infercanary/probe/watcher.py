@@ -35,7 +35,7 @@ _LEAST = 8 << 20  # smallest memory that is worth closing a canary
 # Fastest growth (bytes per second) that is noticed before memory runs out, and seconds between two looks.
 _OPENING_RATE, _OPENING_PAUSE = 4 << 30, 0.01
 _OPEN_RATE, _LEAST_PAUSE, _LONGEST_PAUSE = 400 << 20, 0.1, 1.0
-_RUN_SECONDS = 1.0  # a look does not affect longer runs
+_RUN_SECONDS = 1.0  # a look takes too little time to matter for longer runs
 _UNKNOWN_SECONDS = 60.0
 _FEWER_LOADS = "give fewer or smaller loads"
 
@@ -73,7 +73,7 @@ class Growth:
                     _raise_in(self._thread, MemoryError)
 
     def finish(self) -> None:
-        """Make :meth:`end` raise nothing from now on. An earlier error of :meth:`end` can come until the next call."""
+        """Make :meth:`end` raise nothing from now on. A raised error may still arrive until the next Python call."""
         with self._lock:
             self._finished.set()
 
@@ -95,7 +95,7 @@ class Memory:
         """True in the probe's own process, which may restart itself, and whose engines get a memory limit.
         """
         self.run_began: float | None = None
-        """Monotonic start of the present run, whose first second is not disturbed by a look; None between runs."""
+        """Monotonic start of the present run; there is no look in its first second. None between runs."""
         self.closing: list[Ended] = []
         """Canaries that the probe's thread has to close because the server needs memory."""
         self.alarm = threading.Event()
@@ -145,7 +145,7 @@ class Memory:
         )
 
     def note_run(self) -> None:
-        """Store how much memory the last run used for a short time: the peak minus the present memory.
+        """Store the memory that the last run used for a short time: the peak minus the present memory.
 
         In a server's process this is 0, because the peak includes the server's own work.
         """
@@ -153,7 +153,7 @@ class Memory:
             self._passing = peak() - resident() if self.owns_process else 0
 
     def open(self, canary: str, work: Callable[[], T]) -> T:
-        """Do the work that opens a canary under watch, in the thread that opens the canary.
+        """Do the work that opens a canary, and watch its memory. Call this in the thread that opens the canary.
 
         Raises:
             Failure: `out_of_memory`: the opening was ended, now or less than an hour ago.
@@ -192,7 +192,7 @@ class Memory:
         if canary in self._points:
             before, on_host, on_device = self._points[canary]
             ratio = load.batch * load.concurrency / (before.batch * before.concurrency)
-            what = f"{load.words}, by what {before.words} took,"
+            what = f"{load.words}, estimated from {before.words},"
             need = Need("sweep", int(ratio * on_host), what, _FEWER_LOADS)
             more = [need._replace(size=int(ratio * on_device), where="device")] if on_device else []
             self.ask(canary, target.device, [need, *more])
@@ -249,7 +249,7 @@ class Memory:
                 self._thread = threading.Thread(target=self._look_on, name="infercanary-memory", daemon=True)
                 try:
                     self._thread.start()
-                except RuntimeError as error:  # the container is out of threads
+                except RuntimeError as error:  # no more threads can be started
                     self._thread = None
                     log.warning("the remaining memory is not watched: %s", error)
         self._growing.append(growth)

@@ -323,7 +323,7 @@ def test_out_of_memory_is_reported_once_and_not_tried_again(swept, caplog):
     assert tried == [4], "larger points are not tried, because each attempt uses the server's memory"
     assert [r.getMessage() for r in caplog.records if "sweep" in r.getMessage()] == [
         "canary a: sweep of batch 4: out_of_memory: MemoryError",
-        "canary a: sweep of batch 8: out_of_memory: so was the smaller load batch 4",
+        "canary a: sweep of batch 8: out_of_memory: as for the smaller load batch 4",
     ]
 
 

@@ -199,7 +199,7 @@ def test_a_points_device_memory_is_estimated_by_the_point_before(container, monk
             assert sweeping._measurement is not None
             assert isinstance(getattr(sweeping._measurement.look, "__self__", None), Growth)
     needs = "needs 12.00 GiB, 12.89 GiB with the others"
-    assert details == [[], [f"canaries.a.sweep: batch 4, by what batch 1 took, {needs}"]]
+    assert details == [[], [f"canaries.a.sweep: batch 4, estimated from batch 1, {needs}"]]
 
 
 def test_memory_that_a_round_needs(container, tmp_path):
@@ -468,7 +468,7 @@ def test_a_sweep_stops_before_the_point_that_does_not_fit(tmp_path, caplog, monk
     host.stop()
     assert set(points(tally, LATENCY)) == {("a", "1", "1"), ("a", "2", "1")}
     [line, *_] = (record.getMessage() for record in caplog.records if "sweep of" in record.getMessage())
-    assert "sweep of batch 64: out_of_memory: canaries.a.sweep: batch 64, by what batch 2 took, needs" in line
+    assert "out_of_memory: canaries.a.sweep: batch 64, estimated from batch 2, needs" in line
     assert set(sweeping._too_much) == {Load(64, 1), Load(128, 1)}
     assert trims == ["trimmed"] * 2, "after the point that found no memory, and after the sweep"
     sweeping._begin(0.0)
