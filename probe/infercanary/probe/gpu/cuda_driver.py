@@ -20,7 +20,7 @@ from infercanary.probe.timing import CudaClock
 
 _LIBRARY = "libcuda.so.1"
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: do not wait for the default stream, which the host may use
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: do not wait for the default stream, which the server may use
 _TEXT_BYTES = 256  # longest name of a GPU; a PCI address is shorter
 _HANDLE = c_void_p
 _OUT = c_void_p  # address of a result, by `byref`
@@ -213,7 +213,7 @@ class Device:
         self._closed = True
         self._in_use.release()
         if self.driver.end("cuCtxPushCurrent_v2", self._context):
-            # Copies may still be pending after a failure. A missing stream (0) would mean the host's default stream.
+            # Copies may still be pending after a failure. A missing stream (0) would mean the server's default stream.
             if self.stream:
                 self.driver.end("cuStreamSynchronize", self.stream)
             self._held.close()

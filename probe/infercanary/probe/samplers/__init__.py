@@ -9,8 +9,8 @@ A sampler is one module of this package, which registers its class by name::
         def sample(self) -> Iterable[Family]:
             yield LOAD.family(os.getloadavg()[0])
 
-The sampler then has a switch in ``probe.yaml`` (``samplers: {load: false}``), a metric of success and a deadline, and
-its failures affect no other sampler (:mod:`infercanary.probe.sampling`).
+The sampler then has a switch in ``probe.yaml`` (``samplers: {load: false}``), a success metric and a deadline, and its
+failures affect no other sampler (:mod:`infercanary.probe.sampling`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Unavailable(Exception):
 
 
 class SampleFailed(Exception):
-    """The sample failed for a known reason, which its ``families`` show.
+    """The sample failed for a known reason, shown by ``families``.
 
     Args:
         why: One line for the log.
@@ -96,7 +96,7 @@ def make_samplers(
         places: Function that returns the known place of each canary's thread in its last run.
 
     Raises:
-        UsageError: No sampler has such a name.
+        UsageError: A name in ``switches`` is unknown.
     """
     from infercanary.probe.samplers.nvml import NvmlSampler
     from infercanary.probe.samplers.threads import ThreadSampler

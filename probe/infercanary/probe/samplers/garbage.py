@@ -19,7 +19,7 @@ PAUSE = Metric(
 
 
 class _Pauses:
-    """Sums the pauses by ``gc.callbacks``. One entry serves the whole process, for any number of probes."""
+    """Entry of ``gc.callbacks`` that sums the pauses. One entry serves all probes of the process."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

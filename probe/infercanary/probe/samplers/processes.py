@@ -1,7 +1,7 @@
-"""Processes: memory of the host process, and other processes in its container, by psutil.
+"""Processes: memory of the probe's process; CPU time and memory of other processes in its container, by psutil.
 
 psutil is used for values that are read a few times in a round. docs/adr/0015-psutil.md gives its cost, and says why
-threads are read without psutil. Memory is summed by command name, because a process id means nothing later. Reading
+threads are read without psutil. Memory is summed by command name, because process ids are meaningless later. Reading
 one process takes about 40 µs, so a sample reads at most :data:`MOST` of them, lowest ids first.
 """
 

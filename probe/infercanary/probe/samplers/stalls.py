@@ -22,7 +22,7 @@ STALLED = Metric(
 )
 
 _TICK_SECONDS = 0.25
-_STALL_SECONDS = 0.5  # far longer than the delay by a CPU quota (100 ms periods) or by a full run queue
+_STALL_SECONDS = 0.5  # far above delays from a CPU quota (100 ms periods) or from a full run queue
 
 
 @register

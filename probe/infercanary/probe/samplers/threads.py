@@ -1,4 +1,4 @@
-"""Threads of the host process: number, allowed CPUs, migrations and preemptions.
+"""Threads of the probe's process: number, allowed CPUs, migrations and preemptions.
 
 The metrics are counts, because a series for each thread would mean a new series with every new thread. The files are
 read without psutil, which takes five times as long and does not read CPU wait (docs/adr/0015-psutil.md). Reading a
@@ -118,7 +118,7 @@ def thread_usage(*, before: bool = False) -> ThreadUsage:
 
 
 class OnCpu(NamedTuple):
-    """Compute and CPU wait of a thread, in seconds."""
+    """Computing time and CPU wait of a thread, in seconds."""
 
     computed: float
     queued: float
@@ -126,7 +126,7 @@ class OnCpu(NamedTuple):
 
 
 def threads_beside() -> dict[str, OnCpu]:
-    """Return the compute and CPU wait of the other threads of this process; never raises. Takes about 7 µs a thread.
+    """Return computing time and CPU wait of this process's other threads; never raises. Takes about 7 µs a thread.
 
     Returns:
         Thread number → times, for at most :data:`DETAILED` threads; threads without counts are left out.
@@ -174,7 +174,7 @@ class _Seen(NamedTuple):
 
 @register
 class ThreadSampler(Sampler):
-    """Reads /proc of this process."""
+    """Reads the threads of this process from /proc."""
 
     name = "threads"
 
@@ -187,7 +187,7 @@ class ThreadSampler(Sampler):
     ) -> None:
         """Args:
         local_cpus: Function that returns the CPUs on each GPU's NUMA node, as far as known.
-        compute_threads: Function that returns the compute threads of the canary's engine; None while unknown.
+        compute_threads: Function that returns the compute threads of the canaries' engines; None while unknown.
         places: Function that returns the known place of each canary's thread in its last run.
         """
         self._local_cpus = local_cpus

@@ -1,4 +1,4 @@
-"""Cgroup: limits of the container, and how often it reached the limits (cgroup v2 and v1), read without a library.
+"""Cgroup: limits of the container, and counts of reached limits (cgroup v2 and v1), read without a library.
 
 Files: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the kernel. A container sees its own cgroup at the
 mount point (a private cgroup namespace, Docker's default on v2) or at the path in /proc/self/cgroup. Limits of
@@ -43,7 +43,7 @@ class CgroupSampler(Sampler):
 
 
 class ContainerCpu:
-    """CPU time and memory of this process's cgroup. The cgroup is found once."""
+    """CPU time and memory of this process's cgroup, which is looked up only once."""
 
     def __init__(self) -> None:
         try:

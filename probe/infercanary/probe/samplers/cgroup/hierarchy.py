@@ -38,7 +38,7 @@ Lineage = list[Path]
 
 
 class MemoryLimit(NamedTuple):
-    """Memory limit of a cgroup that this process is in, in bytes."""
+    """Memory limit of this process's cgroup or of an ancestor, in bytes."""
 
     above: str
     """Path of the cgroup below the mount point; empty for the process's own cgroup."""
@@ -145,7 +145,7 @@ class Cgroup(NamedTuple):
         )
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU seconds of the own cgroup and the cgroups below; None for the root, which is the host's."""
+        """Return the CPU seconds of the own cgroup and the cgroups below; None for the root, which is the host."""
         own = self.cpuacct[0]
         if self._is_root(own):
             return None
@@ -185,7 +185,7 @@ class Cgroup(NamedTuple):
         return "", 0
 
     def pressure(self) -> Mapping[Metric, Mapping[tuple[str, ...], float]]:
-        """Return how long tasks waited for each resource (PSI), from lines such as ``some avg10=0.00 … total=123``
+        """Return the time that tasks waited for each resource (PSI), from lines such as ``some avg10=0.00 … total=123``
         (µs).
 
         Returns:
@@ -241,7 +241,7 @@ def _v1_mount(root: Path, controller: str) -> Path:
 
 
 def _own_paths(file: Path) -> dict[str, str]:
-    """Map controllers to paths from /proc/self/cgroup; v2's single line has the controller ""."""
+    """Return controller → path from /proc/self/cgroup; the single line of v2 has the controller ""."""
     try:
         lines = file.read_text(errors="replace").splitlines()
     except OSError as error:
@@ -265,7 +265,7 @@ def _lineage(mount: Path, path: str) -> Lineage:
 
 
 def _controlled(lineage: Lineage, file: str) -> Lineage:
-    """Return the lineage from the first cgroup with the file. A cgroup without the file has its controller disabled."""
+    """Return the lineage from the first cgroup with the file. Without the file, the cgroup's controller is disabled."""
     if len(lineage) == 1:  # no choice, so do not access the file
         return lineage
     return next((lineage[i:] for i, folder in enumerate(lineage) if os.path.exists(folder / file)), lineage)

@@ -1,7 +1,7 @@
 """The container's GPUs by NVML: clocks and their limits, temperature, energy, errors, place.
 
 Only cheap calls are made: the list of processes (milliseconds, under a lock of the whole driver) only once a minute,
-and never ``GetPcieThroughput`` (20 ms for each direction). A call may fail on one GPU or driver and work on the next,
+and never ``GetPcieThroughput`` (20 ms for each direction). A call may fail on one GPU or driver and work on another,
 so each value is read separately: changing values in :mod:`.fast`, constant values once a minute in :mod:`.slow`.
 """
 
@@ -93,7 +93,7 @@ class NvmlSampler(Sampler):
             raise
 
     def close(self) -> None:
-        """Shut NVML down. A later sample initialises NVML again."""
+        """Shut down NVML; a later sample initialises NVML again."""
         self._xids.close(self._nvml)
         self._known_until = 0.0
         if self._open:
@@ -170,7 +170,7 @@ class NvmlSampler(Sampler):
                             near[gpu.label] = cpus
                     self._xids.watch(self._nvml, gpu.handle, gpu.label)
             self._known[index] = known
-            # replace the mapping, never change it: another thread reads it
+            # replace the mapping, because another thread reads the old mapping
             self.local_cpus = {**self.local_cpus, **near}
         return self._known[index]
 

@@ -105,7 +105,7 @@ class Nvml:
 
 
 Reading: TypeAlias = "Callable[[Nvml, Gpu], Found]"
-"""Reads one or several metrics of a GPU."""
+"""Function that reads one or several metrics of a GPU."""
 
 
 def value(metric: Metric, function: Callable[[Nvml, Any], float]) -> Reading:

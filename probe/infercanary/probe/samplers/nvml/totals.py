@@ -22,7 +22,7 @@ A GPU with more errors does not work any more, and most wrong values are far abo
 events since the host booted, is below the limit, too.
 """
 
-_SLACK_SECONDS = 1.0  # the driver updates its totals every 100 ms, each at another time
+_SLACK_SECONDS = 1.0  # the driver updates each total every 100 ms, at different times
 
 
 class _Known(NamedTuple):

@@ -1,8 +1,8 @@
-"""Users of a GPU: the number of all processes on the GPU, and of the container's own processes.
+"""Users of a GPU: the number of processes on the GPU, and the number of the container's own processes on it.
 
 Processes are only counted, because NVML's PIDs may be of the host or of the container, depending on the driver. The
-container's own processes are found by their open CUDA device files. A list takes milliseconds under a lock of the
-driver, so it is read once a minute.
+container's own processes are found by their open CUDA device files. Listing takes milliseconds under a lock of
+the driver, so NVML is asked once a minute.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OF_CUDA = "/dev/nvidia-uvm"
 
 
 def sample(nvml: Nvml, gpu: Gpu, proc: Path) -> Found:
-    """Return both numbers; an unknown number is left out.
+    """Return the number of all processes and of the container's own processes, if known.
 
     Raises:
         pynvml.NVMLError: NVML does not list processes, or the GPU is gone.

@@ -28,13 +28,13 @@ EVENTS = Metric(
     reading="Any increase is an alert; `infercanary_gpu_xid_errors_total` has the number.",
 )
 
-# largest number of events read in a sample, so that an error storm does not delay it; the next sample reads the others
+# maximum number of events in a sample, so that an error storm does not delay the sample; the next sample reads the rest
 _MOST_EVENTS = 100
 _NUMBERS = 1000  # each label value is a time series, so numbers far above any XID share one value
 
 
 class Xids:
-    """Listens for the XIDs of GPUs. The counts survive when NVML is lost and returns."""
+    """Listens for the XIDs of GPUs. The counts continue after a loss of NVML."""
 
     def __init__(self) -> None:
         self._set: Any = None
