@@ -224,7 +224,7 @@ class KserveTarget(ServerTarget):
         return {"inputs": options.inputs, "seed": options.seed, "binary": options.binary}
 
     def _serving(self) -> dict[str, str]:
-        """Return the number of instances and the batching; empty if the server (unlike Triton) does not report them."""
+        """Return the server's instances and batching; empty if the server (unlike Triton) does not report instances."""
         config, batching = self._config, self._config.dynamic_batching
         if not config.instance_group:
             return {}

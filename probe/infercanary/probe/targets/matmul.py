@@ -207,7 +207,7 @@ class MatmulTarget(TorchDeviceTarget):
         drawn = Need(
             "size", 2 * 4 * elements, f"matrices of {self.size} × {self.size}", "give a smaller size"
         )
-        if not self._on_cuda:  # the CPU multiplies the drawn float32 matrices themselves
+        if not self._on_cuda:  # on the CPU, the drawn float32 matrices are the operands
             return [drawn._replace(size=multiplied)]
         return [drawn, drawn._replace(size=multiplied, where="device")]
 
@@ -226,7 +226,7 @@ class MatmulTarget(TorchDeviceTarget):
         return *single, "bfloat16" if is_native else "float16"
 
     def _measure_precisions(self) -> None:
-        """Measure each precision once; the caller takes the median, which one contended measurement does not move."""
+        """Measure each precision once. The caller takes the median, so one contended measurement does no harm."""
         for name, recent in self._seconds.items():
             timing, _ = self.clock.measure(partial(self._product, name))
             recent.append(timing.phases["compute"])
@@ -288,7 +288,7 @@ def _uses_tf32(torch: Any) -> bool:
 
 @contextmanager
 def _tf32(torch: Any, on: bool) -> Iterator[None]:
-    """Change torch's TF32 setting within ``with``. torch 2.9 has two interfaces: if the newer exists, use only it."""
+    """Change torch's TF32 setting within ``with``. torch 2.9 has two interfaces: use only the newer, if present."""
     switch = torch.backends.cuda.matmul
     is_newer = hasattr(switch, "fp32_precision")
     name = "fp32_precision" if is_newer else "allow_tf32"

@@ -168,7 +168,7 @@ class OnnxTarget(BatchedTarget):
         gpu: Any = loaded.gpu
         build = re.findall(r"(?:git-commit-id|build type)=(\w+)", ort.get_build_info())
         options = loaded.session.get_session_options()
-        cores = psutil.cpu_count(logical=False)  # ONNX Runtime's default; it ignores the container's limits
+        cores = psutil.cpu_count(logical=False)  # ONNX Runtime's default, without the container's limits
         inter_op = 1 if self._execution_mode == "sequential" else options.inter_op_num_threads
         return reported(
             {

@@ -141,7 +141,7 @@ class OpenaiTarget(ServerTarget):
     def values(self, result: Completion) -> list[float]:
         """Return numbers that change with the text and its token count.
 
-        With salted prompts, use the plain prompt's completion.
+        With salted prompts, the plain prompt's completion is used.
         """
         result = self._plain or result
         return list(map(float, sha256(f"{result.tokens} {result.text}".encode()).digest()))

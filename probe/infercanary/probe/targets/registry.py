@@ -30,7 +30,7 @@ def register(name: str) -> Callable[[F], F]:
         class TensorRtTarget: ...
 
     Args:
-        name: Value of ``target:`` in probe.yaml. If the file has the same name, no other file is imported to find it.
+        name: Value of ``target:`` in probe.yaml. If the file has the same name, no other file is imported.
 
     Returns:
         A decorator that returns its argument.
@@ -74,7 +74,7 @@ def attribute(reference: str) -> Any:
         reference: ``package.module:attribute``.
 
     Raises:
-        UsageError: The reference has another form, or names nothing.
+        UsageError: The reference has another form, or its object does not exist.
     """
     module_name, _, path = reference.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")]):

@@ -64,12 +64,12 @@ class Target(ABC):
     profiler: Literal["none", "same_model", "second_model"] = "none"
     """``none`` if :meth:`profile` is not supported; ``second_model`` if profiling loads the model a second time."""
     ask_for_memory: Callable[[Sequence[Need]], None] = staticmethod(lambda needs: None)
-    """Function that the target calls before it takes much memory. It raises :class:`Failure` (`out_of_memory`) if too
-    little is left for all needs together. The probe sets it before :meth:`open`.
+    """Function that the target calls before it takes much memory. The call raises :class:`Failure` (`out_of_memory`) if
+    too little is left for all needs together. Set by the probe before :meth:`open`.
     """
     device_memory_left: Callable[[], int | None] = staticmethod(lambda: None)
     """Function that returns the bytes of device memory that the engine may take; None for no limit, as in a server's
-    process. The probe sets it before :meth:`open`.
+    process. Set by the probe before :meth:`open`.
     """
 
     @abstractmethod
@@ -143,7 +143,7 @@ class Target(ABC):
         """Choose the number of inferences in a repeat; called once, after the first run."""
 
     def is_busy(self) -> bool:
-        """True if other work of the host process occupies the device: a run then waits or is skipped."""
+        """True if other work of this process occupies the device: a run then waits or is skipped."""
         return False
 
     def prepare(self) -> None:

@@ -110,7 +110,7 @@ class TensorRtTarget(BatchedTarget):
         return outputs.values([tensor.numbers() for tensor in self._outputs])
 
     def environment(self) -> dict[str, str]:
-        """Report the TensorRT versions that run and that built the engine, the engine's file, the GPU and its CUDA."""
+        """Report the installed TensorRT, the version that built the engine, the engine's file, the GPU and its CUDA."""
         gpu: Any = self._gpu
         return reported(
             {

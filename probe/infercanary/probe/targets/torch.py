@@ -235,7 +235,7 @@ class TorchTarget(TorchDeviceTarget):
         self._device_inputs, self._host_inputs, self._host_outputs = [], [], []
 
     def _needs(self, drawn: bool = True) -> list[Need]:
-        """Return the memory of drawn inputs and of the model's file; with ``drawn=False`` that of given tensors."""
+        """Return the memory of drawn inputs and of the model's file; with ``drawn=False``, of given tensors."""
         asked = [
             needs.of_input(f"inputs[{i}]", tuple(entry.shape or ()), str(entry.dtype or "float32"))
             for i, entry in enumerate(self._inputs)
@@ -252,8 +252,8 @@ class TorchTarget(TorchDeviceTarget):
             self._device_inputs = host_inputs
             return
         self._host_inputs = [t.cpu().pin_memory() for t in host_inputs]
-        # Use the probe's stream, because the host's work may still use memory of the host's own stream. Fill the
-        # inputs now, because a graph is captured by runs before the first copy.
+        # Use the probe's stream, because the server's work may still use memory of the server's stream. Fill the inputs
+        # now, because a graph is captured before the first copy.
         with self._stream():
             self._device_inputs = [t.to(self._device, non_blocking=True) for t in self._host_inputs]
         self._host_outputs = []

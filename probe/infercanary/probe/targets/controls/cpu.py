@@ -58,7 +58,7 @@ def cpu_controls(code: Code) -> dict[str, Control]:
 
 
 def _timed(call: Callable[[], object]) -> Seconds:
-    """Time a call that has no clock of its own; the time includes waiting for the GIL."""
+    """Time a call by Python's clock; the time includes waiting for the GIL."""
 
     def seconds() -> float:
         begin = perf_counter()
@@ -197,8 +197,8 @@ class Pipes(NamedTuple):
 def _echoing(echo: Callable[[Pipes], None]) -> Iterator[Pipes]:
     """Make pipes, and a thread that answers on them.
 
-    A short message ends the thread. Closing the pipe would not be enough: if the host process has forked, its child
-    still has that end open.
+    A short message ends the thread. Closing the pipe would not be enough: a forked child may still have that end
+    open.
     """
     pipes = Pipes(*os.pipe(), *os.pipe())
     thread = threading.Thread(target=echo, args=(pipes,), name="infercanary-control", daemon=True)

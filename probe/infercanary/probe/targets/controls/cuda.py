@@ -1,9 +1,9 @@
 """Controls of one GPU, using only the driver API: arithmetic, memory, transfers between host and device, launches.
 
 Kernels are PTX, which the driver compiles when it loads them. They are launched on a stream of the lowest priority,
-in the context that the host's frameworks use; that context is the thread's current context only during a call.
+in the context that the server's frameworks use; this context is the thread's current context only during a call.
 Nothing of the image is used: no CUDA runtime, no cuBLAS, no cuDNN. Two influences remain: an image with
-``cuda-compat`` brings its own driver library and compiler; and the host's own work may use the GPU at the same time.
+``cuda-compat`` brings its own driver library and compiler; and the server may use the GPU at the same time.
 
 Events time batches of at least 100 µs; the result is the time of one execution.
 """
@@ -125,7 +125,7 @@ def cuda_controls(ordinal: int, code: Code) -> dict[str, Control]:
 
     Args:
         ordinal: CUDA's number of the GPU.
-        code: Routines of this machine; None lets Python launch the kernels, which only slows empty kernels.
+        code: Routines of this machine; None lets Python launch the kernels, which makes only empty kernels slower.
 
     Returns:
         Name → control.
@@ -140,7 +140,7 @@ def _batches(
     code: Code,
     prepare: Callable[[Device, Code], Enqueue],
 ) -> Iterator[Seconds]:
-    """Allocate what ``prepare`` needs on a GPU, and yield a function that times batches of its work."""
+    """Open a GPU, let ``prepare`` allocate its memory, and yield a function that times batches of its work."""
     device = Device(ordinal)
     try:
         with device.current():

@@ -218,7 +218,7 @@ Code: TypeAlias = MachineCode | None
 
 
 class TimedCall:
-    """Calls a routine and returns its seconds; both readings of the clock are made with the GIL released.
+    """Calls a routine and returns its seconds; both clock readings are made with the GIL released.
 
     Args:
         timed: Routine that reads the clock before and after it calls another routine.

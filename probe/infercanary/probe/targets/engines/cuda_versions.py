@@ -1,4 +1,4 @@
-"""Compatibility of an engine with the driver, by NVIDIA's published rules. Opens a GPU, or explains why this fails.
+"""Compatibility of an engine with the driver, by NVIDIA's rules. Opens a GPU, or explains why it cannot be opened.
 
 https://docs.nvidia.com/deploy/cuda-compatibility/: a newer driver runs engines that were built for an older CUDA.
 From CUDA 11 on, a driver also runs engines that were built for a newer minor release with the same major number
@@ -41,7 +41,7 @@ def driver_version(file: Path = _KERNEL_MODULE) -> str:
 
 
 def driver_cuda() -> str:
-    """Return the newest CUDA that the container's ``libcuda.so.1`` runs, such as ``12.4``; empty if unknown."""
+    """Return the newest CUDA version for the container's ``libcuda.so.1``, such as ``12.4``; empty if unknown."""
     version = ctypes.c_int()
     with suppress(Unavailable, CudaError):
         if (library := cuda_library()) is not None:
@@ -50,7 +50,7 @@ def driver_cuda() -> str:
 
 
 def unfit_driver(engine: str, built_for: str) -> str:
-    """Explain why the driver does not run an engine, and how to fix that.
+    """Explain why the driver does not run an engine, with the fix.
 
     Args:
         engine: Name and version of the engine, for the message.

@@ -1,4 +1,4 @@
-"""Digests of models in files. If the files are large, a sample of their content is digested."""
+"""Digests of model files; of large files, only a sample is digested."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def piece_begins(size: int, pieces: int) -> Iterator[int]:
 def onnx_files(path: Path) -> list[Path]:
     """Return an ONNX model and the files with its weights, which are in its folder or below.
 
-    The model's bytes are searched, not parsed: a false match costs only a check whether that file exists.
+    The model's bytes are searched, not parsed: a false match costs only a check if that file exists.
 
     Raises:
         OSError: The model cannot be read.

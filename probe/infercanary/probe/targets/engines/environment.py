@@ -9,7 +9,7 @@ from contextlib import suppress
 def reported(components: Mapping[str, object]) -> dict[str, str]:
     """Return components as texts, without empty values and without functions that raise.
 
-    Older versions of an engine lack some functions. torch also raises for some settings if the host set them through
+    Older versions of an engine lack some functions. torch also raises for some settings if the server set them through
     both old and new names.
     """
     texts = {}

@@ -12,7 +12,7 @@ from typing import Any
 from infercanary.probe.targets import Need, Unsized
 from infercanary.probe.targets.engines.tensors import common_size
 
-_MOST = 1 << 62  # bound for absurd shapes, so that the size stays a 64-bit number
+_MOST = 1 << 62  # bound for absurd shapes: the size stays a 64-bit number
 
 
 def on_device(needs: Iterable[Need]) -> list[Need]:
@@ -21,7 +21,7 @@ def on_device(needs: Iterable[Need]) -> list[Need]:
 
 
 def of_input(place: str, shape: Sequence[int], dtype: str, fix: str = "give a smaller shape") -> Need:
-    """Return the need of a tensor on the host.
+    """Return the memory need of a tensor on the host.
 
     Args:
         place: Key in the settings: ``inputs[0]``.
@@ -36,17 +36,17 @@ def of_input(place: str, shape: Sequence[int], dtype: str, fix: str = "give a sm
 
 
 def of_output(shape: Sequence[int], dtype: str, on_device: bool = False) -> list[Need]:
-    """Return the need of an output's copy on the host and, if asked, of the output itself on the device."""
+    """Return the memory needs of an output: its copy on the host and, if ``on_device``, the original."""
     need = of_input("model", shape, dtype, "give a smaller input")
     need = need._replace(what=f"an output, {need.what},")
     return [need, need._replace(where="device")] if on_device else [need]
 
 
 def of_batch(tensors: Collection[Any], batch: int, samples: int) -> list[Need]:
-    """Return the need of inputs that are repeated to ``batch`` samples for one sweep point.
+    """Return the memory needs of inputs that a sweep point repeats to ``batch`` samples.
 
     Raises:
-        Unsized: The inputs have no common first dimension, and another size is asked for.
+        Unsized: The inputs have no common first dimension, so their size cannot change.
     """
     if batch != samples and common_size(tensor.shape for tensor in tensors) is None:
         raise Unsized("the inputs have no common first dimension")
@@ -55,7 +55,7 @@ def of_batch(tensors: Collection[Any], batch: int, samples: int) -> list[Need]:
 
 
 def of_files(place: str, paths: Iterable[Path]) -> Need:
-    """Return the need of a model's files when they are loaded; a missing file counts as empty."""
+    """Return the memory need of loading a model's files; a missing file counts as empty."""
     size = 0
     for path in paths:
         with suppress(OSError):

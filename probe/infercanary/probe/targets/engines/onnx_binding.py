@@ -86,7 +86,7 @@ class DeviceBinding:
             loaded: Session that runs on the stream of its device.
             inputs: Shape, dtype and range of each input.
             seed: Seed of the inputs.
-            ask_for_memory: Called with the needs of an output and of its copy on the host, before both are allocated.
+            ask_for_memory: Called with the memory needs of an output and its host copy, before both are allocated.
         """
         self._session = session = loaded.session
         gpu: Any = loaded.gpu

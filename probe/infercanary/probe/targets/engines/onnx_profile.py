@@ -1,7 +1,7 @@
 """Profiles repeats with ONNX Runtime's own profiler: nodes by operator type and provider.
 
-The profiler is on for the whole life of a session and makes all its runs slower. So a separate session is profiled,
-with the same file and options, and closed afterwards.
+The profiler is on for the whole life of a session, and slows all its runs. So a second session of the same file, with
+the same options, is profiled and then closed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes, 
 from infercanary.probe.targets.failures import Unprofiled
 
 _WARM_UPS = 3  # the session is new: its arena grows in the first run
-_FOLDERS = (None, "/dev/shm")  # the default; a folder that a read-only root leaves writable  # noqa: S108
+_FOLDERS = (None, "/dev/shm")  # the default folder; a folder that stays writable with a read-only root  # noqa: S108
 _SHARED_MEMORY_BYTES = 32 << 20
 
 

@@ -87,7 +87,7 @@ def library_fault(onnxruntime: Any, provider: str) -> str:
 
 
 def why_not(error: Exception, path: str, version: str) -> str:
-    """Explain why ONNX Runtime does not load a model, and how to fix that.
+    """Explain why ONNX Runtime does not load a model, with the fix.
 
     Args:
         error: Error from ONNX Runtime; file names and signatures in its message are left out.

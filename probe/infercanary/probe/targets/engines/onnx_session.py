@@ -50,7 +50,7 @@ class OnnxSession:
         self.gpu: Device | None = None
         """Device of the session; None on the CPU, and while the session is closed."""
         self.session: Any = None
-        """The ``onnxruntime.InferenceSession``; None while it is closed."""
+        """The ``onnxruntime.InferenceSession``; None while closed."""
         self.cuda_missing = ""
         self._path = path
         self._asked = providers
@@ -110,7 +110,7 @@ class OnnxSession:
                 )
 
     def load_again(self, options: Any) -> Any:
-        """Load the model a second time, on the CPU only, with other ``onnxruntime.SessionOptions``."""
+        """Load the model a second time, with other ``onnxruntime.SessionOptions``. Not for a session on CUDA."""
         return self._make_session(self.session.get_providers(), options)
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class OnnxSession:
         return ", ".join(f"{kind} ({n} nodes)" if n > 1 else kind for kind, n in sorted(counts.items()))
 
     def first_used(self) -> str:
-        """Return the first provider with nodes to run; the first of all providers if the nodes are unknown."""
+        """Return the first provider that runs nodes; the first provider if the nodes are unknown."""
         nodes = self.nodes()
         registered: list[str] = self.session.get_providers()
         return next((provider for provider in registered if nodes[provider]), registered[0])
@@ -201,7 +201,7 @@ class OnnxSession:
         return reason, f"ONNX Runtime cannot start {provider}: {words}; {fix}"
 
     def _miss(self, provider: str, reason: str, why: str) -> None:
-        """Raise an error for a requested provider that is missing; with ``cpu_fallback`` only keep the reason."""
+        """Raise an error for a missing provider; with ``cpu_fallback``, only keep the reason."""
         if provider in ON_CUDA:
             self.cuda_missing = reason
         if self._cpu_fallback:

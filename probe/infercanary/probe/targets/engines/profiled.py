@@ -1,4 +1,4 @@
-"""Makes a profile from the operators that an engine's profiler listed."""
+"""Makes a profile from the operator times that an engine's profiler reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OperatorTimes:
 
     Args:
         repeats: At least 1.
-        inferences: Number in each repeat.
+        inferences: Number of inferences in each repeat.
     """
 
     def __init__(self, repeats: int, inferences: int = 1) -> None:
@@ -49,7 +49,7 @@ class OperatorTimes:
             operator: Key of the row.
             name: Kernel, or inner operator, that took the time.
             seconds: Time in this repeat.
-            calls: Calls of the operator, or kernels.
+            calls: Calls of the operator, or launched kernels.
         """
         row = self._rows.setdefault(operator, _Row(len(self._rows), self._repeats))
         row.seconds[repeat] += seconds / self._inferences
@@ -57,7 +57,7 @@ class OperatorTimes:
         row.calls += calls / self._inferences / self._repeats
 
     def profile(self, walls: Sequence[float], engine: str, taken_at: float, state: str = OK) -> Profile:
-        """Make the profile: a row for each of the longest operators, and the sum of all others.
+        """Make the profile: a row for each of the longest operators, and the sum of the other operators.
 
         Args:
             walls: Wall seconds of each repeat.

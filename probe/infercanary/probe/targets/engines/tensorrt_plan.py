@@ -60,7 +60,7 @@ def complaints_log(trt: Any) -> Any:
 
 
 def why_not(said: str, built: str | None, runtime: str) -> tuple[str, bool]:
-    """Explain why an engine does not load, and how to fix that.
+    """Explain why an engine does not load, with the fix.
 
     An engine fits one version of TensorRT and one type of GPU.
 
@@ -70,7 +70,7 @@ def why_not(said: str, built: str | None, runtime: str) -> tuple[str, bool]:
         runtime: Version that is installed.
 
     Returns:
-        One line; and True if another TensorRT version built the engine, so that only the image or only the engine was
+        One line; and True if another TensorRT version built the engine: only the image, or only the engine, was
         replaced.
     """
     fix = "rebuild it with trtexec of this version, on this GPU"

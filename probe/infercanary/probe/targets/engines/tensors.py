@@ -132,10 +132,10 @@ def drawn(wanted: Input, seed: int, index: int, into: NDArray[Any] | None = None
         wanted: Shape, dtype and range.
         seed: Seed of the whole target.
         index: Position of the input: each input has its own stream of numbers.
-        into: Contiguous array to fill, with the input's shape and the dtype in which numpy keeps it (``STORAGE``).
+        into: Contiguous array to fill, with the input's shape and numpy's dtype for it (``STORAGE``).
 
     Returns:
-        ``into``, or a new array of this kind.
+        ``into``, or a new array of that shape and dtype.
 
     Raises:
         UsageError: The dtype cannot hold the numbers, or memory is insufficient.
@@ -183,7 +183,7 @@ def pieces(count: int) -> Iterator[tuple[int, int]]:
 
 
 def common_size(shapes: Iterable[Sequence[int]]) -> int | None:
-    """Return the common first dimension of all shapes that have dimensions; None if the shapes differ or it is 0."""
+    """Return the common first dimension of all shapes that have dimensions; None if they differ or are 0."""
     sizes = {int(shape[0]) for shape in shapes if len(shape)}
     return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
 

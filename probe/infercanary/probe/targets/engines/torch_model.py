@@ -52,7 +52,7 @@ def load(torch: Any, source: str | Callable[..., Any], device: Any, seed: int) -
             f"model: `{source}` is neither package.module:factory nor a {', '.join(_FILES)} file"
         )
     factory = factory_at("model", source)
-    with torch.random.fork_rng(devices=[]):  # keep the random state of the host and of its GPUs unchanged
+    with torch.random.fork_rng(devices=[]):  # keep the random state of the process and its GPUs unchanged
         torch.default_generator.manual_seed(seed)
         model = factory()
     if not callable(model):
@@ -83,7 +83,7 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool =
         torch: The module.
         spec: Specification with a shape; the default dtype is float32.
         index: Position of the input: each input has its own stream of numbers.
-        seed: Seed of the target; the host's random state stays unchanged.
+        seed: Seed of the target; the process's random state stays unchanged.
         is_pinned: True if the tensor will be copied to a GPU.
 
     Returns:
@@ -114,7 +114,7 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool =
 
 
 def limit_memory(torch: Any, device: Any, left: Callable[[], int | None]) -> None:
-    """Limit torch's allocator to the device memory that is left; beyond it torch raises its out-of-memory error."""
+    """Limit torch's allocator to the device memory that is left, beyond which torch raises its out-of-memory error."""
     # mem_get_info makes the CUDA context first, so that left() no longer includes the context's memory.
     _, total = torch.cuda.mem_get_info(device)
     if (size := left()) is not None:
@@ -125,7 +125,7 @@ def limit_memory(torch: Any, device: Any, left: Callable[[], int | None]) -> Non
 def autocasting(
     torch: Any, model: Callable[..., Any], device: Any, dtype: str, caches: bool
 ) -> Callable[..., Any]:
-    """Make a model that computes in a lower precision in operations where that is safe: ``torch.autocast``.
+    """Return the model under ``torch.autocast``: a lower precision in operations where that is safe.
 
     Args:
         torch: The module.

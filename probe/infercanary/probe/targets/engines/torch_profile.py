@@ -127,7 +127,7 @@ def _silence() -> None:
 
 
 def make_profiler(torch: Any, on_device: bool) -> Any:
-    """Make torch's profiler, not entered yet. For a device, turn on the list of kernels, which is off by default."""
+    """Make torch's profiler, not started yet. For a device, it also lists kernels, which is off by default."""
     return torch.autograd.profiler.profile(
         record_shapes=True, use_device="cuda" if on_device else None, use_kineto=True
     )
@@ -208,7 +208,7 @@ def _add_operators(spans: list[_Span], add: _Add, on_device: bool) -> None:
 def _add_operator(span: _Span, add: _Add) -> None:
     """Add an operator by the time of its kernels; without kernels, by the host's time.
 
-    Both would count time twice, because kernels run while the host continues.
+    Adding both would count time twice, because kernels run while the host continues.
     """
     kind = _kind(span.name)
     kernels = [kernel for part in span.parts() for kernel in part.kernels]

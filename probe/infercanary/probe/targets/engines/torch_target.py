@@ -23,7 +23,7 @@ class TorchDeviceTarget(BatchedTarget):
             return outputs.values(result)
 
     def is_busy(self) -> bool:
-        """True if the host's work is waiting or running on the device's default stream."""
+        """True if work of this process waits or runs on the device's default stream."""
         return self._on_cuda and not self._torch.cuda.default_stream(self._device).query()
 
     @property
@@ -52,6 +52,6 @@ class TorchDeviceTarget(BatchedTarget):
         self.clock = CudaClock(self._torch.cuda, self._device) if self._on_cuda else HostClock()
 
     def _stream(self) -> AbstractContextManager[Any]:
-        """Return a context in which the clock's stream is torch's current stream. Other streams do not wait for it."""
+        """Return a context with the clock's stream as torch's current stream, for which other streams do not wait."""
         clock = self.clock
         return self._torch.cuda.stream(clock.stream) if isinstance(clock, CudaClock) else nullcontext()

@@ -61,7 +61,7 @@ class Completion(NamedTuple):
     text: str
     tokens: int
     between: float | None
-    """Seconds between two tokens; None unless at least two arrived separately."""
+    """Seconds between two tokens; None if fewer than two arrived separately."""
     first: float
     """Seconds from the request to the first text."""
 

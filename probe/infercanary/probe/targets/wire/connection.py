@@ -21,7 +21,7 @@ _MAX_HEAD_BYTES = 65536
 
 
 def untimed(_: str) -> nullcontext[None]:
-    """Return a phase marker that does not time."""
+    """Phase marker that times nothing."""
     return nullcontext()
 
 
@@ -151,7 +151,7 @@ class Connection:
             if self._tls is not None:
                 connected.settimeout(self._seconds_left())
                 connected = self._tls.wrap_socket(connected, server_hostname=self.host)
-        except (OSError, ValueError) as error:  # a ValueError for a name that no host can have
+        except (OSError, ValueError) as error:  # a ValueError for an impossible host name
             raise Failure("unreachable", f"no connection to {self._address}: {explain(error)}") from None
         self._socket, self._is_free = connected, True
 

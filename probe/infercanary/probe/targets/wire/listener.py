@@ -1,4 +1,4 @@
-"""Detects a server in this process's own container, where the container's memory is also the server's memory."""
+"""Detects a server in this process's own container: the container's memory then includes the server's memory."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def new_salt() -> bytes:
 
 
 def with_new_salt(request: bytes) -> bytes:
-    """Return a request, whose body is from :func:`salted`, with a new salt. The length does not change."""
+    """Put a new salt into a request whose body is from :func:`salted`. The length does not change."""
     return request.replace(_PLACE.encode(), new_salt(), 1)
 
 

@@ -1,4 +1,4 @@
-"""A server that targets ask: its address, the headers of each request, and limits."""
+"""A server to which targets send requests: address, headers of each request, and limits."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ S = TypeVar("S", bound="ServerTarget")
 REASONS: tuple[Reason, ...] = (
     "wrong_shape", "unreachable", "not_ready", "error_answer", "incomplete", "malformed", "too_large", "rate_limited",
 )  # fmt: skip
-"""Reasons with which a target for a server may fail itself."""
+"""Failure reasons that a target for a server may give."""
 
 _MAX_ANSWERS = 64  # answers whose headers are kept; targets of a sweep never read them
 
