@@ -1,1 +1,1 @@
-"""Command line, exit codes, and settings files with their check. All other packages may import this package."""
+"""Command line, exit codes, and settings files: reading and checking. All other packages may import this package."""

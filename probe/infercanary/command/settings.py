@@ -88,7 +88,7 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses YAML that is valid but never intended: duplicate keys (the last one would count), infinity and NaN."""
+    """Refuses YAML that is valid but never intended: duplicate keys (only the last would count), infinity and NaN."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()

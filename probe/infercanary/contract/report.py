@@ -179,8 +179,8 @@ class Report(msgspec.Struct, frozen=True):
       the answer begins with the oldest kept run. An answer has at most 512 runs.
     - ``lost_runs``: number of runs after the cursor that the probe has dropped.
     - ``environment``: version or setting by component.
-    - ``outputs``: values of each canary's first steady output at fixed positions. If an upgrade changes these values,
-      it changed the output.
+    - ``outputs``: values of each canary's first steady output at fixed positions. If these values change with an
+      upgrade, the upgrade changed the output.
     """
 
     schema_version: int

@@ -1,4 +1,4 @@
-"""Start time of a process. It is part of the identity of the process, and the beginning of a cold start."""
+"""Start time of a process: a part of the process's identity, and the beginning of a cold start."""
 
 from __future__ import annotations
 

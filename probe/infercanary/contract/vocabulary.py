@@ -182,7 +182,7 @@ NOT_JUDGED: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if not 
 """Tags of runs that the judge leaves out."""
 
 BY_ITSELF: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if tag.by_itself)
-"""Tags of runs that their own container slowed."""
+"""Tags of runs slowed by their own container."""
 
 BY_OTHERS: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if tag.by_others)
 """Tags of runs contended by other processes on the host. A container's own limits and heat are not included."""

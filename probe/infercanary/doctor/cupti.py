@@ -1,4 +1,4 @@
-"""Check of CUPTI: can this process get the times of its kernels? Profiles of torch canaries need them."""
+"""Check of CUPTI: can this process get the times of its kernels? Profiles of torch canaries need these times."""
 
 from __future__ import annotations
 

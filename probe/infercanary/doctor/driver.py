@@ -1,4 +1,4 @@
-"""Checks of NVIDIA's driver: kernel module, the container's device files, and the two libraries."""
+"""Checks of NVIDIA's driver: kernel module, NVML, libcuda, and the container's device files."""
 
 from __future__ import annotations
 

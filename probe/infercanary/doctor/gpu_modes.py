@@ -99,8 +99,8 @@ def _numa(machine: Machine) -> Ability:
 
 @check("GPU", "tenants now", seconds=10.0, needs="GPUs")
 def _tenants(machine: Machine) -> Ability:
-    """List the processes on the GPUs once. The probe does not list them around runs, because that takes milliseconds
-    under the driver's lock.
+    """List the processes on the GPUs once. The probe lists no processes around runs, because a list takes
+    milliseconds under the driver's lock.
     """
     nvml, found = opened()
     tenants = [

@@ -44,7 +44,7 @@ class FunctionTarget(Target):
             return self._function(*self._arguments)
 
     def values(self, result: Any) -> Sequence[float]:
-        """Return numbers at evenly spread positions of the result, and NaN if any of its numbers is not finite."""
+        """Return numbers at evenly spaced positions of the result; the last is NaN if any number is not finite."""
         return outputs.values(result)
 
     def environment(self) -> Mapping[str, str]:

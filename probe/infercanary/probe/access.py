@@ -45,7 +45,7 @@ class Access:
         return self._context
 
     def allows(self, authorization: bytes) -> bool:
-        """True if the value of the ``Authorization`` header has the token, or if no token is required."""
+        """True if the ``Authorization`` header has the token, or if no token is required."""
         if self._token_file is None:
             return True
         token = _read_token(self._token_file)

@@ -25,7 +25,7 @@ from infercanary.command.settings import UsageError
 log = logging.getLogger("infercanary.beside")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
-_WELL_SECONDS = 60.0  # a probe that ran for longer than this is restarted after the first pause
+_WELL_SECONDS = 60.0  # after a longer run, the next pause is the first pause again
 _END_SECONDS = 1.0  # docker stop waits 10 s for server and probe together
 _USAGE = 2
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, prctl(2)
@@ -106,7 +106,7 @@ def _supervise(path: str, server: int) -> NoReturn:
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    """End the probe and its children. If some do not end in time, kill the whole group with this process."""
+    """End the probe and its children. If any process stays, kill the whole group, including this process."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
     deadline = time.monotonic() + _END_SECONDS

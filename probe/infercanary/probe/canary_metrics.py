@@ -1,4 +1,4 @@
-"""Metrics of a canary and of its runs; only this module sets them."""
+"""Metrics of a canary and of its runs, set only by this module."""
 
 from __future__ import annotations
 

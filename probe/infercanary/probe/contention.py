@@ -94,7 +94,7 @@ def divide_wait(usage: ThreadUsage, wall: float, inside: Inside | None) -> tuple
 
 
 class Helped(NamedTuple):
-    """Activity of the threads that an engine computes with, as ratios of the elapsed time."""
+    """Activity of an engine's compute threads, as ratios of the elapsed time."""
 
     computed: float
     """Computing time of the thread that computed longest."""
@@ -105,7 +105,7 @@ class Helped(NamedTuple):
 
 
 class Helpers:
-    """Activity of the other threads of the process, which include the engine's, from the creation of this object."""
+    """Activity of the process's other threads, including the engine's, since the creation of this object."""
 
     def __init__(self) -> None:
         self._began, self._before = perf_counter(), threads_beside()
@@ -129,9 +129,9 @@ def off_cpu(used: ThreadUsage, wall: float, helped: Helped | None = None) -> dic
     """Explain why a thread did not compute, as far as the kernel counts the reasons.
 
     An engine divides its work among its threads in advance, and continues when the last thread has finished. Until
-    then, the calling thread sleeps or spins. If a helper thread computes longer, the calling thread sleeps for that
-    long in any case. Sleep beyond that, while helper threads wait for a CPU, counts as CPU wait. Neither kind of
-    sleep counts as a wait for a lock.
+    then, the calling thread sleeps or spins. If a helper thread computes longer, the calling thread sleeps for the
+    difference in any case. More sleep, while helper threads wait for a CPU, counts as CPU wait. Neither sleep counts
+    as a wait for a lock.
 
     Args:
         used: Use of the thread in that time.

@@ -15,7 +15,7 @@ _EMPTY = HistogramValue((0,) * (len(LADDER) + 1), 0.0)
 
 
 class Tally:
-    """Labelled values of metrics. The same thread writes them and takes the snapshots."""
+    """Labelled values of metrics. One thread writes the values and takes snapshots."""
 
     def __init__(self) -> None:
         self._values: dict[Metric, dict[tuple[str, ...], float | HistogramValue]] = {}

@@ -1,4 +1,4 @@
-"""Load of one point of a sweep: a number of concurrent requests to a target for a number of seconds."""
+"""Load of one point of a sweep: concurrent requests to a target for some seconds."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Measured(NamedTuple):
     rate: float
     """Samples per second, of all requests together."""
     peak_bytes: int | None
-    """Peak of the device memory in use during the load; None if the target does not know."""
+    """Peak of the device memory in use during the load; None if unknown."""
     device_bytes: int = 0
-    """Part of the peak that was not in use before; 0 if the target does not know."""
+    """Part of the peak that was not in use before; 0 if unknown."""
 
 
 class Missing(NamedTuple):
@@ -136,7 +136,7 @@ class Measurement:
         return Measured(median, rate, memory.peak, max(0, memory.peak - before.in_use))
 
     def _drive_together(self, copies: Sequence[Target]) -> None:
-        """Drive each copy in a thread. They begin to count at the same time. Daemon threads do not delay the exit."""
+        """Drive each copy in a thread; all threads begin to count together. Daemon threads do not delay the exit."""
         barrier = threading.Barrier(len(copies))
         started = []
         try:

@@ -67,7 +67,7 @@ class Probe:
             targets: Name → target to run and time. The names become the label ``canary``.
             sweeps: Name → sweep of that canary, within the duty cap.
             executor: The server's own pool, if the server runs its model in a pool: each repeat then waits for a turn
-                there, and runs on the threads that serve. Otherwise canaries run in a thread of the probe.
+                in the pool, and runs on the threads that serve. Otherwise canaries run in a thread of the probe.
             on_hang: Function called in the probe's thread if a canary holds a thread of that pool past its deadline.
                 The function may return a new pool for later runs, so that a server with few threads can continue to
                 serve.

@@ -102,7 +102,7 @@ class Taking:
     """Reads the measures of one target's runs. Unknown measures are missing. Never raises.
 
     Args:
-        target: Source of its samples, its engine's memory, and the address of a called server.
+        target: Source of samples, tokens, the engine's memory and a called server's address.
         container: The container of this process.
     """
 

@@ -90,7 +90,7 @@ def tightest(bounds: Iterable[Bound], reserve: int | None, least: int, share: fl
 
 
 class HostMemory:
-    """Memory that this process may take from its container and from the host, apart from a reserve (bytes)."""
+    """Memory that this process may take from its container and from the host, without a reserve (bytes)."""
 
     _root, _proc = _ROOT, _PROC
 
@@ -194,7 +194,7 @@ def describe_shortage(error: BaseException, place: Place, device: str) -> str:
 def give_back() -> None:
     """Return free memory to the device and to the kernel. Never raises.
 
-    In a server's process, this includes torch's cache; torch allocates it again for the server's next request.
+    In a server's process, this includes torch's cache, which torch allocates again for the server's next request.
     """
     gc.collect()
     with suppress(Exception):

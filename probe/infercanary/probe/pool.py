@@ -19,7 +19,7 @@ class NoTurn(Exception):
 class Pool:
     """The server's own pool: its threads run the repeats, between requests.
 
-    ``on_hang`` is called if a canary holds one of those threads past its deadline. The function may return a new pool
+    ``on_hang`` is called if a canary holds a thread of the pool past its deadline. The function may return a new pool
     for later work, so that a server with few threads can continue to serve.
 
     Args:

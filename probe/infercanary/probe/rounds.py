@@ -67,7 +67,7 @@ class Rounds:
         self.busy = 0.0
         """Seconds in runs, their controls, sweeps and profiles."""
         self.worked_until = -math.inf
-        """Monotonic time at which the probe's last own work ended: warm-up, a run, controls, a sweep or a profile."""
+        """Monotonic time at which the probe's own work last ended: warm-up, a run, controls, a sweep or a profile."""
         self._canaries = canaries
         self._between = between
         self._controls = controls

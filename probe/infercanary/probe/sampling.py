@@ -163,7 +163,7 @@ class Sampling:
         """Sample until no sampler is late and GPU utilization no longer includes the warm-up.
 
         Args:
-            stopping: Event that ends this early.
+            stopping: Event that ends the sampling early.
         """
         begin = time.monotonic()
         while True:

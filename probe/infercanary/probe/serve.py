@@ -55,7 +55,7 @@ answer.
 """
 
 _libc = ctypes.PyDLL(None)
-"""The C library, called without releasing the GIL. Python's own ``accept`` would release it for each connection."""
+"""The C library, called without releasing the GIL. Python's own ``accept`` releases the GIL for each connection."""
 
 Steps = Generator[int, None, Any]  # yields the event of ``poll`` to wait for, or 0 to wait for the next check
 

@@ -1,6 +1,6 @@
 """End of warm-up: a test of the latencies, instead of a fixed number of runs.
 
-At most 43.5 % of benchmark processes reach a steady peak in the way that a fixed number assumes (Barrett et al.,
+A fixed number suits only processes that reach a steady peak: at most 43.5 % in benchmarks (Barrett et al.,
 "Virtual Machine Warmup Blows Hot and Cold", OOPSLA 2017). So the data decide, within limits of number and time.
 benchmarks/steady.py measures the quality of this test.
 """
@@ -20,8 +20,8 @@ _SECONDS = 0.5
 def is_steady(latencies: Sequence[float]) -> bool:
     """True if the last two windows agree: medians within 2 %, or within their scatter.
 
-    A window is half a second of repeats, but at least 8 and at most 24 repeats. Wider windows far less often
-    take a slow warm-up for steady, and cost little if a repeat is short.
+    A window is half a second of repeats, but at least 8 and at most 24 repeats. Wider windows mistake a slow warm-up
+    for a steady state far less often, and cost little if a repeat is short.
 
     The scatter is the median absolute deviation (MAD) of both windows, each about its own median. The difference of
     two medians of n values has a standard error of about 2.63 MAD / √n for normal noise (1.4826 · 1.2533 · √2).

@@ -46,7 +46,7 @@ class Window(NamedTuple):
     previous: Values
     """The sample at the end of the previous run, because events since then may still have an effect."""
     quiet: Values
-    """The sample before the first run of the round: if a GPU is busy then, other work than the probe's uses the GPU."""
+    """The sample before the first run of the round: a GPU that is busy in this sample has other users."""
     before: Values
     after: Values
     elapsed: float | None = None

@@ -67,7 +67,7 @@ class TimedTarget:
         self.timeout = timeout
         self.pool = pool
         self.compute_threads = 0
-        """Threads with which the engine computes on the CPU; 0 if unknown."""
+        """Number of the engine's compute threads on the CPU; 0 if unknown."""
         self._sweep = sweep
         self._memory = memory
         self._container = ContainerCpu()
@@ -109,7 +109,7 @@ class TimedTarget:
             if self._turn is not None:
                 self._turn.cancel()  # a later turn would not be charged to the budget
             if self.pool is not None and self._entered is None:
-                # Let the thread finish. Otherwise, on a busy machine, the next round might count it as hanging.
+                # Let the thread finish. Otherwise, on a busy machine, the next round might count the thread as hanging.
                 with suppress(CancelledError, DeadlineExceeded):
                     self._worker.result(_LET_GO_SECONDS)
                 raise NoTurn(f"no turn in the server's pool within {self.timeout:g} s") from None
@@ -288,7 +288,7 @@ class TimedTarget:
             sleep(0.001)
 
     def _measure(self) -> tuple[Timing, Any]:
-        """Run one repeat. Its times are checked, because a target's own clock may give NaN, which spoils the report."""
+        """Run one repeat, and check its times, because a target's own clock may give NaN, which spoils the report."""
         timing, result = self._call(self.target.clock.measure, self.target.run)
         if kind := pending(result):
             if isinstance(result, Coroutine):

@@ -54,7 +54,7 @@ def inferences_of_100_us(clock: Clock, run: Callable[[Phase], Any]) -> int:
     """Return the number of inferences that compute for 100 µs on the device, because events resolve about 0.5 µs.
 
     Args:
-        clock: Clock with the phase ``compute``; it is read several times.
+        clock: Clock with the phase ``compute``, which times ``run`` several times.
         run: Function that makes one inference.
 
     Returns:

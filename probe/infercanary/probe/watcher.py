@@ -31,7 +31,7 @@ log = logging.getLogger("infercanary.probe")
 ROUND = 32 << 20
 """Estimate of a round's short-term memory: outputs and heaps of threads; the controls' buffers take 18 MiB."""
 
-_LEAST = 8 << 20  # smallest memory that is worth closing a canary
+_LEAST = 8 << 20  # closing a canary with less memory is not worth it
 # Fastest growth (bytes per second) that is noticed before memory runs out, and seconds between two looks.
 _OPENING_RATE, _OPENING_PAUSE = 4 << 30, 0.01
 _OPEN_RATE, _LEAST_PAUSE, _LONGEST_PAUSE = 400 << 20, 0.1, 1.0
@@ -84,7 +84,7 @@ class Growth:
 
 
 class Memory:
-    """Guards the memory of all canaries of a probe. A target calls :meth:`ask` before it allocates: do its needs fit?
+    """Guards the memory of all canaries of a probe. A target calls :meth:`ask` before it allocates, to check its needs.
     If memory runs out, the guard ends openings and sweep points, or closes canaries.
     """
 
@@ -266,7 +266,7 @@ class Memory:
             self._changed.clear()
 
     def _end(self, growing: Sequence[Growth], left: Left) -> None:
-        """End the growing work; the probe's own process restarts for this."""
+        """End the growing work; in the probe's own process, by a restart."""
         for growth in growing:
             why = _too_much(growth, left)
             if self.owns_process:
@@ -276,7 +276,7 @@ class Memory:
         self._start_anew()
 
     def _close(self, canary: str, size: int, left: Left) -> None:
-        """Close an open canary; the probe's own process restarts for this."""
+        """Close an open canary; in the probe's own process, by a restart."""
         if size < _LEAST:
             return
         ended = self._note_ended(
@@ -316,7 +316,7 @@ def _require(canary: str, needs: Sequence[Need], left: Left | None, more: str) -
 
 
 def _of_context(device: str) -> Need:
-    """Return the need of this process's CUDA context on a device (if it has none yet) and of the controls."""
+    """Return the memory need of this process's CUDA context on a device (if it has none yet) and of the controls."""
     size, what = memory.CONTEXT + memory.CONTROLS, "a CUDA context, with the controls,"
     with suppress(Unavailable, CudaError):
         if has_context(memory.ordinal(device)):

@@ -127,13 +127,13 @@ class Driver:
             raise CudaError(*self._failed)
 
     def number(self, function: str, *arguments: Any) -> int:
-        """Call a function whose first argument is the address of its integer result."""
+        """Return the integer that a function writes to the address in its first argument."""
         found = c_int()
         self.call(function, ctypes.byref(found), *arguments)
         return found.value
 
     def text(self, function: str, device: int) -> str:
-        """Call a function that writes a text about a GPU."""
+        """Return the text that a function writes about a GPU."""
         found = ctypes.create_string_buffer(_TEXT_BYTES)
         self.call(function, found, len(found), device)
         return found.value.decode(errors="replace")
@@ -258,11 +258,11 @@ class Device:
         self._held.callback(function)
 
     def event(self) -> Event:
-        """Make an event with timing that lives until :meth:`close`."""
+        """Make a timing event that lives until :meth:`close`."""
         return Event(self.driver, self._made("cuEventCreate", "cuEventDestroy_v2", 0))
 
     def clock(self, is_inside: bool = True) -> CudaClock:
-        """Make the clock of PyTorch targets with this device's events and stream.
+        """Make the clock that PyTorch targets use, with this device's events and stream.
 
         Args:
             is_inside: True if the clock is used inside ``with current()``; otherwise the clock enters the block

@@ -76,7 +76,7 @@ def register(kind: K) -> K:
 
 
 def registered() -> dict[str, type[Sampler]]:
-    """Return the built-in samplers by name, in order of sampling: slow ones last."""
+    """Return the built-in samplers by name, in order of sampling: slow samplers last."""
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(module.name)
     return dict(sorted(_registered.items(), key=lambda pair: (pair[1].is_slow, pair[0])))

@@ -37,7 +37,7 @@ _pauses = _Pauses()
 
 @register
 class GarbageSampler(Sampler):
-    """Reads the collector's pauses since the first sample. It does not change the collector."""
+    """Reads the collector's pauses since the first sample, without changes to the collector."""
 
     name = "garbage"
 

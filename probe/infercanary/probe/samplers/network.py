@@ -1,5 +1,5 @@
-"""Network: counts the TCP segments that the container receives, as a measure of its requests. The server need not
-report anything.
+"""Network: counts the TCP segments that the container receives, as a measure of its requests, without reports
+from the server.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 psutil is used for values that are read a few times in a round. docs/adr/0015-psutil.md gives its cost, and says why
 threads are read without psutil. Memory is summed by command name, because process ids are meaningless later. Reading
-one process takes about 40 µs, so a sample reads at most :data:`MOST` of them, lowest ids first.
+one process takes about 40 µs, so a sample reads at most :data:`MOST` processes, lowest ids first.
 """
 
 from __future__ import annotations

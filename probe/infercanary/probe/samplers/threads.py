@@ -2,8 +2,8 @@
 
 The metrics are counts, because a series for each thread would mean a new series with every new thread. The files are
 read without psutil, which takes five times as long and does not read CPU wait (docs/adr/0015-psutil.md). Reading a
-thread takes about 20 µs. So a sample reads at most :data:`DETAILED` threads: first new threads, then those with the
-oldest reading; all others keep their last values. In a process with more threads, some gauges are a few samples old,
+thread takes about 20 µs. So a sample reads at most :data:`DETAILED` threads: first new threads, then threads with the
+oldest reading; the rest keep their last values. In a process with more threads, some gauges are a few samples old,
 counters catch up later, and the last increase of an ended thread is lost.
 """
 
@@ -51,7 +51,7 @@ _TASK = "/proc/self/task"
 
 _MOVES = re.compile(rb"\n\S*nr_migrations\s*:\s*(\d+)")  # skips the first line, which has the thread's name
 _LAST_CPU = 36  # field 39 of stat (proc_pid_stat(5)), counted from the field after the name
-# Compute and CPU wait in nanoseconds, and number of time slices (Documentation/scheduler/sched-stats.rst). Without
+# Computing time and CPU wait in nanoseconds, and number of slices (Documentation/scheduler/sched-stats.rst). Without
 # CONFIG_SCHED_INFO, the file is missing. If counting is off (delayacct), all numbers are zero, although every thread
 # that ran has a time slice.
 _SCHEDSTAT = re.compile(rb"(\d+) (\d+) [1-9]\d*\s*")

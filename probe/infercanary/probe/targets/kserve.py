@@ -113,7 +113,7 @@ class KserveOptions(ServerOptions, frozen=True, kw_only=True):
     version: Name | int | None = None
     """Version of the model; by default the server chooses."""
     inputs: list[KserveInput] | None = None
-    """Missing keys are taken from the model's metadata. ``shape`` is required if the metadata has an open size (-1)
+    """Missing keys are taken from the model's metadata. ``shape`` is required if the metadata has a variable size (-1)
     or lacks the input.
     """
     seed: Seed = 0

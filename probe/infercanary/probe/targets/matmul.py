@@ -101,7 +101,7 @@ class MatmulTarget(TorchDeviceTarget):
             seed: Seed of the operands.
             own_process: True if torch's switch between float32 and TF32 may be changed during a product. The switch
                 holds for the whole process: in a server, concurrent requests could be computed in the wrong
-                precision. If False, only the process's current choice of the two is measured.
+                precision. If False, only the process's current setting is measured.
 
         Raises:
             UsageError: An option is invalid.

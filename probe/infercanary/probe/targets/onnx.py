@@ -154,7 +154,7 @@ class OnnxTarget(BatchedTarget):
         self.clock = self._bound.clock
 
     def run(self, phase: Phase) -> None:
-        """Make one inference; on CUDA a batch of them, with the copies to the device and back."""
+        """Make one inference; on CUDA a batch of inferences, with the copies to the device and back."""
         self._bound.run(phase)
 
     def values(self, result: None) -> list[float]:

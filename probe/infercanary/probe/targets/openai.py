@@ -74,7 +74,7 @@ class OpenaiOptions(ServerOptions, frozen=True, kw_only=True):
     body: dict[str, Any] = msgspec.field(default_factory=dict)
     """Additional keys of the request, such as ``ignore_eos: true``; they replace the default keys."""
     salt: bool = True
-    """True to begin each prompt with new digits, so that the server's prefix cache does not contain it. Before the
+    """True to begin each prompt with new digits, so that the prompt is not in the server's prefix cache. Before the
     repeats of a run, the plain prompt is completed once, for the output check and for the time to its first token.
     """
     timeout_seconds: Timeout = 20.0
@@ -170,7 +170,7 @@ class OpenaiTarget(ServerTarget):
     def identity(self) -> str:
         """Return the server's description of the model; empty if the server has no list of models.
 
-        The field `created` is left out because vLLM, SGLang and llama.cpp put the time of the request there.
+        The field `created` is left out because vLLM, SGLang and llama.cpp put the request's time in this field.
         """
         listed = self._server.get_document(self._models, _Models, "the list of models")
         for model in listed.data:

@@ -1,4 +1,4 @@
-"""Registry of targets: each file in ``targets/`` registers its target. Others are ``package.module:attribute``."""
+"""Registry of targets: each file in ``targets/`` registers its target. Other targets: ``package.module:attribute``."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class TorchTarget(TorchDeviceTarget):
             self._model = self._captured(self._model, self.clock.stream)
 
     def run(self, phase: Phase) -> Any:
-        """Make one forward pass; on CUDA a batch of them, with the copies to the device and back."""
+        """Make one forward pass; on CUDA a batch of passes, with the copies to the device and back."""
         with self._torch.inference_mode():
             if isinstance(self.clock, CudaClock):
                 return self._run_cuda(phase, range(self.clock.batch))
@@ -156,7 +156,7 @@ class TorchTarget(TorchDeviceTarget):
             return digest_of(self._torch, self._loaded)
 
     def settings(self) -> dict[str, object]:
-        """Return the inputs and the options that decide how they are computed."""
+        """Return the inputs and the options that change the computation."""
         return {
             "inputs": [
                 e if isinstance(e, TensorSpec) else (list(getattr(e, "shape", ())), str(e.dtype))
@@ -219,7 +219,7 @@ class TorchTarget(TorchDeviceTarget):
         return torch_profile.profile_repeats(self._torch, self.clock, self.run, repeats, device, trace)
 
     def reset_memory_peak(self) -> None:
-        """Reset the memory peak, also for other readers in this process."""
+        """Reset the memory peak of the whole process."""
         if self._on_cuda:
             self._torch.cuda.reset_peak_memory_stats(self._device)
 

@@ -233,7 +233,7 @@ def own_cgroup(root: Path, proc: Path) -> Cgroup:
 
 
 def _v1_mount(root: Path, controller: str) -> Path:
-    """Return the folder (or link) of a controller, or a folder shared by several, such as ``cpu,cpuacct``."""
+    """Return the folder (or link) of a controller, or a folder of several controllers, such as ``cpu,cpuacct``."""
     named = root / controller
     if os.path.isdir(named):
         return named

@@ -48,7 +48,7 @@ class NvmlSampler(Sampler):
     """Initialises NVML at the first sample, and again after a failure (a driver may be reloaded).
 
     A missing driver is not a failure; the state metric shows ``no_driver``. If there is a driver but no GPU answers,
-    the sample fails. Its families are the state, the GPUs that are down, and the XIDs, which often show the cause.
+    the sample fails. Then its families are the state, the GPUs that are down, and the XIDs, which often show the cause.
     """
 
     name = "nvml"

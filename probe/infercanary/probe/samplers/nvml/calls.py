@@ -1,4 +1,4 @@
-"""Calls of pynvml, and the meaning of errors: not supported, not available, GPU gone."""
+"""Calls to pynvml, and the meaning of errors: not supported, not available, GPU gone."""
 
 from __future__ import annotations
 

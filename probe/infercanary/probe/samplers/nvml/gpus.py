@@ -16,7 +16,7 @@ from infercanary.probe.samplers.nvml.calls import Gpu, Nvml
 def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
     """Yield the GPU with this index, then its MIG devices (labelled ``GPU:place``).
 
-    Callers cache the result, because NVML may take milliseconds for it.
+    Callers cache the result, because NVML may take milliseconds.
 
     Raises:
         pynvml.NVMLError: The GPU is gone.

@@ -8,7 +8,7 @@ it.
 
 The code lies in a memory file, written through its descriptor and then mapped as executable, never as writable. The
 loader maps a library in the same way. So protection against memory that is both writable and executable (PR_SET_MDWE,
-systemd's MemoryDenyWriteExecute) allows it, and the kernel itself updates the instruction cache of an ARM CPU.
+systemd's MemoryDenyWriteExecute) allows this, and the kernel itself updates the instruction cache of an ARM CPU.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ _Function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 
 
 class Refused(Exception):
-    """Machine code cannot run: this CPU has no routines here, or the container does not allow them."""
+    """Machine code cannot run: no routines exist for this CPU, or the container forbids them."""
 
 
 class MachineCode:

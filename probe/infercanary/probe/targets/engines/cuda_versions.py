@@ -85,7 +85,7 @@ def unfit_driver(engine: str, built_for: str) -> str:
 
 
 def no_cuda(asked: str, why: str, reason: str) -> NoCuda:
-    """Make the error for a target that is set to CUDA and cannot use it.
+    """Make the error for a target that should use CUDA, but cannot.
 
     Args:
         asked: The option, such as ``device: `cuda:1```.
@@ -115,7 +115,7 @@ def open_gpu(asked: str, ordinal: int, engine: str, built_for: str) -> Device:
 
 
 def wheel_cuda(name: str, version: str) -> str:
-    """Return the CUDA of an installed wheel by the wheel's name: ``tensorrt_cu12`` is for 12.0; empty if unknown."""
+    """Return the CUDA version of an installed wheel, by its name: ``tensorrt_cu12`` is for 12.0; empty if unknown."""
     for major in range(11, 20):
         with suppress(metadata.PackageNotFoundError):
             if metadata.version(f"{name}-cu{major}").startswith(version):

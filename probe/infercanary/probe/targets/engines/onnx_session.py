@@ -60,7 +60,7 @@ class OnnxSession:
     def open(
         self, ort: Any, make_options: Callable[[], Any], device_memory_left: Callable[[], int | None]
     ) -> None:
-        """Load the model on the requested providers; with ``cpu_fallback``, on those that are available.
+        """Load the model on the requested providers; with ``cpu_fallback``, on the available providers.
 
         Args:
             ort: The module ``onnxruntime``.
@@ -180,8 +180,8 @@ class OnnxSession:
             self._miss(provider, error.reason, str(error))
             return False
         self.gpu.before_close(self._drop)  # the session uses the device's stream
-        # If CUDA is installed as wheels, only ONNX Runtime finds CUDA's libraries. Send its output to standard error,
-        # like logs.
+        # If CUDA is installed as wheels, only ONNX Runtime finds the libraries. Send ONNX Runtime's output to standard
+        # error, like logs.
         preload = getattr(self._ort, "preload_dlls", None)
         if preload is not None and find_spec("nvidia") is not None:
             with redirect_stdout(sys.stderr):

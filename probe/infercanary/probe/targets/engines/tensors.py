@@ -142,7 +142,7 @@ def drawn(wanted: Input, seed: int, index: int, into: NDArray[Any] | None = None
     """
     import numpy as np
 
-    # Use RandomState because its numbers are frozen; those of a Generator may change with numpy's version:
+    # Use RandomState because its numbers are frozen; a Generator's numbers may change with numpy's version:
     # https://numpy.org/neps/nep-0019
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, index])))
     storage = np.dtype(STORAGE[wanted.dtype])
@@ -183,7 +183,7 @@ def pieces(count: int) -> Iterator[tuple[int, int]]:
 
 
 def common_size(shapes: Iterable[Sequence[int]]) -> int | None:
-    """Return the common first dimension of all shapes that have dimensions; None if they differ or are 0."""
+    """Return the common first dimension of all shapes that have dimensions; None if these differ or are 0."""
     sizes = {int(shape[0]) for shape in shapes if len(shape)}
     return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
 

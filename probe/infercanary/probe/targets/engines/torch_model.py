@@ -1,6 +1,6 @@
 """Functions of the PyTorch target that use torch: they load models, make inputs and read torch's settings.
 
-``torch`` is an argument: this module does not import it.
+``torch`` is an argument: this module does not import torch.
 """
 
 from __future__ import annotations

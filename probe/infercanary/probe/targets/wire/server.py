@@ -59,7 +59,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive: bool = True
     """True to keep the connection between requests; if False, each repeat connects anew."""
     ca_file: str | None = None
-    """File of certificates (PEM) to trust in place of the system's."""
+    """File of certificates (PEM) to trust instead of the system's certificates."""
     max_response_bytes: Annotated[int, Meta(ge=1024, lt=2**62)] = 64 << 20
     """Size limit of an answer; a larger answer is a failure (``too_large``)."""
 
@@ -183,7 +183,7 @@ class Server(Connection):
             what: Description of the request and of the problem.
             answer: Its status is put into the message.
             body: Its first words are put into the message.
-            reason: Reason of the failure, replaced by ``rate_limited`` if the answer is about the rate of requests.
+            reason: Reason of the failure, replaced by ``rate_limited`` if the answer reports a rate limit.
         """
         wait = retry_after(answer.headers)
         if answer.status == 429 or (answer.status == 503 and wait is not None and reason != "not_ready"):

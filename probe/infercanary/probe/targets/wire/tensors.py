@@ -180,7 +180,7 @@ def sampled(tensors: Sequence[Tensor]) -> list[float]:
 
 
 def spread(numbers: Iterable[float], count: int) -> list[float]:
-    """Return at most 1,024 evenly spaced of ``count`` numbers; the last is NaN if any number is not finite."""
+    """Return at most 1,024 of ``count`` numbers, evenly spaced; the last is NaN if any number is not finite."""
     step, chosen, finite = max(1, -(-count // _MAX_VALUES)), [], True
     for position, number in enumerate(numbers):
         finite &= math.isfinite(number)
