@@ -1,4 +1,4 @@
-"""TLS and users: the command with a web config, and clients with and without permission."""
+"""TLS and basic auth: the command with a web config, and clients with and without permission."""
 
 import base64
 import http.client
