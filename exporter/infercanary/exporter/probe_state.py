@@ -68,7 +68,7 @@ RUNS_COLLECTED = Metric(
     "infercanary_runs_collected_total",
     "counter",
     "Runs that the exporter collected from the probe. Each run counts once.",
-    reading="Its rate is the rate of `infercanary_runs_total`.",
+    reading="Should grow as fast as `infercanary_runs_total`.",
 )
 RUNS_LOST = Metric(
     "infercanary_runs_lost_total",

@@ -240,7 +240,7 @@ class Policy:
         """Return the policy for memory, or for throughput and energy if ``loads`` is true.
 
         The restart SD learned from latencies does not apply to measures. Memory has no concurrent baseline: the host
-        does not change memory, and the processes of the other replicas are older.
+        does not affect memory use, and an older process of another replica uses more.
         """
         pool = self.pool
         known = Pool.restart_sd if pool.prior else pool.restart_sd

@@ -41,7 +41,7 @@ MODULES = {
 
 
 class Ability(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of one check: an ability of a probe on this machine. It is one line of the report."""
+    """Result of one check, a line of the report: an ability of a probe on this machine."""
 
     section: str = ""
     name: str = ""

@@ -78,9 +78,9 @@ class Left(NamedTuple):
 
 
 def tightest(bounds: Iterable[Bound], reserve: int | None, least: int, share: float) -> Left | None:
-    """Return the bound with the fewest remaining bytes; None without bounds.
+    """Return the :class:`Left` of the tightest bound; None without bounds.
 
-    The reserve is in bytes; None means the larger of ``least`` (bytes) and ``share`` of the limit (0 to 1).
+    ``reserve`` is in bytes; None means the larger of ``least`` (bytes) and ``share`` of the limit (0 to 1).
     """
     lefts = []
     for bound in bounds:

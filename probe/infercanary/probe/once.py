@@ -164,7 +164,7 @@ def _facts(name: str, state: str, report: Report, points: Values) -> Iterator[Fa
         why = (
             "the canary was not open in time (open_timeout_seconds)"
             if state == "failing"
-            else "the canary was not run"
+            else "unknown; the log says why"
         )
         yield Fact("no run", why)
         return

@@ -141,7 +141,7 @@ def plan(
 
 
 def spaced(busy: float, share: float) -> float:
-    """Return the time between rounds that together take a ``share`` of the time, with some allowance for jitter.
+    """Return the period at which rounds take a ``share`` of the time, plus an allowance for jitter.
 
     Args:
         busy: Seconds of a round.

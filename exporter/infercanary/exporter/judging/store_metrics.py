@@ -33,7 +33,7 @@ STORED = Metric(
     "infercanary_stored_runs_total",
     "counter",
     "Runs that the judge's store accepted. Each run counts once.",
-    reading="Its rate is the rate of `infercanary_runs_total` over all containers.",
+    reading="Should grow as fast as the sum of `infercanary_runs_total` over all containers.",
 )
 DROPPED = Metric(
     "infercanary_unjudged_runs_total",

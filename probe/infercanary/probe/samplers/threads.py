@@ -103,7 +103,7 @@ def thread_usage(*, before: bool = False) -> ThreadUsage:
         computed, of_process = time.thread_time(), time.process_time()
     usage = resource.getrusage(resource.RUSAGE_THREAD)
     moves, queued = _moves("/proc/thread-self/sched"), _queued("/proc/thread-self/schedstat")
-    # rusage is up to 4 ms old (the scheduler's last tick).
+    # Not rusage's CPU time, which is up to 4 ms old (the scheduler's last tick).
     if not before:
         of_process, computed = time.process_time(), time.thread_time()
     return ThreadUsage(

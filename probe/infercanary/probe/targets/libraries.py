@@ -30,8 +30,8 @@ _UNLOADABLE = re.compile(
     r"cannot open shared object file|failed to map segment from shared object|\.so\S* not found in the system path"
 )
 # Sources: https://docs.nvidia.com/deeplearning/cudnn/backend/latest/api/cudnn-graph-library.html#cudnnstatus-t and
-# cuda.h. CUDA_ERROR_UNSUPPORTED_PTX_VERSION: minor-version compatibility does not cover code that the driver must
-# compile.
+# cuda.h. UNSUPPORTED_PTX_VERSION also means another version: minor-version compatibility excludes code that the driver
+# must compile.
 _OTHER_VERSION = re.compile(
     r"undefined symbol|version [`'][^']+' not found|cuDNN version (?:incompatibility|mismatch)|VERSION_MISMATCH"
     r"|UNSUPPORTED_PTX_VERSION|unsupported toolchain|driver version is insufficient|driver on your system is too old"

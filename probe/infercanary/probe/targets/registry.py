@@ -157,7 +157,7 @@ _OLD_NAMES = {name: name for name in vars(Target) if not name.startswith("_") an
 
 
 class _PlainTarget(Target):
-    """A target in the style of release 0.1.0: no base class, and two methods with their old names."""
+    """Adapter for a target as in release 0.1.0: without the base class, and with two methods under their old names."""
 
     def __init__(self, plain: Any) -> None:
         self._plain = plain

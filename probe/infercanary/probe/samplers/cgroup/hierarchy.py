@@ -63,7 +63,7 @@ class _Names(NamedTuple):
     memory_limit: str
     kills: str
     below: str
-    """Prefix of the keys in memory.stat that include the cgroups below."""
+    """Prefix of the keys in memory.stat that include descendant cgroups."""
     anonymous: str
     mapped: str
 

@@ -124,7 +124,7 @@ def _fields(nvml: Nvml, gpu: Gpu, *, events: dict[int, str]) -> Found:
     """Read all fields in one call. The counters are cumulative, so no event between samples is lost."""
     values = nvml.field_values(gpu.handle, [*events, *_PCIE_FIELDS, _MEMORY_TEMPERATURE])
     found: Found = {
-        # If a driver has both counters of a reason, the later counter in the table counts.
+        # If a driver has two counters for a reason, the later one in ``events`` wins.
         EVENT_SECONDS: {(gpu.label, reason): values[i] / 1e9 for i, reason in events.items() if i in values},
         PCIE_BYTES: {(gpu.label, way): values[i] for i, way in _PCIE_FIELDS.items() if i in values},
         # Some drivers report 0 °C for memory without a sensor.

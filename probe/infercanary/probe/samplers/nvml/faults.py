@@ -28,7 +28,7 @@ _STATES = {
 _ADVICE = {
     "no_driver": "no NVIDIA driver here ({})",
     "no_permission": (
-        "NVML may not open the GPU ({}): the container has lost its device files, as after `systemctl "
+        "NVML is not allowed to open the GPU ({}): the container lost its device files, as after `systemctl "
         "daemon-reload` on the host, or never had them; recreate the container "
         "(https://github.com/NVIDIA/nvidia-container-toolkit/issues/48)"
     ),

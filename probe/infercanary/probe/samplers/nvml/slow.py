@@ -53,8 +53,8 @@ ECC_ERRORS = Metric(
     "counter",
     "ECC errors since the driver was loaded.",
     ("gpu", "severity"),
-    reading="Any `uncorrected` error is an alert: work on the GPU was lost. Many corrected errors announce row "
-    "remapping.",
+    reading="Any `uncorrected` error is an alert: work on the GPU was lost. Many corrected errors often precede "
+    "row remapping.",
 )
 REMAPPED_ROWS = Metric(
     "infercanary_gpu_remapped_rows_total",

@@ -127,7 +127,7 @@ def _silence() -> None:
 
 
 def make_profiler(torch: Any, on_device: bool) -> Any:
-    """Make torch's profiler, not started yet. For a device, it also lists kernels, which is off by default."""
+    """Make torch's profiler, not started yet. With ``on_device`` the profiler also lists the device's kernels."""
     return torch.autograd.profiler.profile(
         record_shapes=True, use_device="cuda" if on_device else None, use_kineto=True
     )
