@@ -61,8 +61,8 @@ class Alignment:
 
         Returns:
             One pair for each container that ran both images, and at most one pair for all other containers. Empty if
-            no start of an image counts, or while running replicas on the old image have too few runs during the new
-            starts.
+            either image has no counted start, or while running replicas on the old image have too few runs during the
+            new starts.
         """
         fewest, fewest_new, history = self._pool.fewest_runs, self._pool.fewest_new_runs, self._pool.history
         container = attrgetter("generation.container")

@@ -2,7 +2,7 @@
 
 The latency of each run is divided into parts (:mod:`infercanary.contract.bottleneck`). The growth of a part, relative
 to the growth of the latency, is this part's share of the change. Growth of processor time is due to memory or compute.
-The controls of the same runs tell memory from compute, because a control depends on one resource.
+The controls of the same runs show which of the two, because a control depends on one resource.
 """
 
 from __future__ import annotations

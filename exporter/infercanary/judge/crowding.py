@@ -67,7 +67,7 @@ def crowding(before: Sequence[Sample], after: Sequence[Sample], fewest: int) -> 
 
 
 def _row(sample: Sample) -> dict[str, float] | None:
-    """Return a run's values on other processes, by name; None if any value except ``received`` is unknown.
+    """Return a run's values about other processes, by name; None if any value except ``received`` is unknown.
 
     Returns:
         - ``inside``: slowdown of the run by other processes in the container, as a logarithm;

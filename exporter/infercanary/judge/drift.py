@@ -1,6 +1,6 @@
 """Drift without an upgrade: detects whether, and since when, a container has left the level of its image's first day.
 
-Medians of blocks are compared, which removes disturbances of a minute. The baseline is frozen, because a rolling
+Medians of blocks are compared, so a disturbance of one minute has no effect. The baseline is frozen, because a rolling
 baseline would absorb a slow drift. The starts of one image are one series. Since a restart alone can change the level,
 a drift must exceed restart variance.
 """

@@ -127,7 +127,7 @@ class Evidence:
         Controls do not show CPU wait, because a control ends before its time slice does.
         """
         rest = self.shift_of(self.compared, computing)
-        # Both shifts are from the same runs with the same weights. Runs with unknown wait are in neither.
+        # Both shifts use the same runs and weights. Runs with unknown wait are left out of both.
         whole = self.shift_of(self.compared, lambda s: s.median if computing(s) else None)
         # The error excludes the scatter caused by the wait, but includes restart variance.
         rest = rest.widened(max(0.0, self.shift.se**2 - whole.se**2), self.shift.df)

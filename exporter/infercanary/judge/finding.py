@@ -49,7 +49,7 @@ class Finding(NamedTuple):
     look: Look | None = None
     """The last look; None if nothing can be compared yet."""
     unwaited: Look | None = None
-    """The last look after subtracting CPU wait. None unless a change is called only after this subtraction."""
+    """The last look after subtracting CPU wait, if a change is called only after this subtraction; otherwise None."""
     own: Shift | None = None
     """After a rollback: the shift from earlier runs of the same image; None otherwise."""
 
@@ -137,7 +137,7 @@ class Finder:
         """Return a look at all runs or at runs of the same period, whichever has the smaller standard error.
 
         All runs include more starts, but also earlier changes of the host. Runs of the same period are used only if
-        each pair has some. The choice does not depend on the shift, so it does not bias the verdict.
+        each pair has such runs. The choice does not depend on the shift, so it does not bias the verdict.
         """
         same = [pair.meanwhile for pair in reached if pair.meanwhile is not None]
         found = [

@@ -22,8 +22,8 @@ def identified(starts: Sequence[Start]) -> Sequence[Start]:
     """Fill in unknown models and settings of a start from neighbouring starts.
 
     An older probe reports no digests, and a request to a server may fail. So a missing value is no change. The value is
-    copied from the previous start that has one, otherwise from the next. So a start keeps its identity when later
-    starts follow. A model is copied only between starts of the same image, settings between any starts.
+    copied from the nearest earlier start with a known value, otherwise from the nearest later start. So later starts do
+    not change a start's identity. A model is copied only between starts of the same image, settings between any starts.
 
     Args:
         starts: Starts of one service with the runs of one canary, in order of time.
@@ -79,7 +79,7 @@ def reference_of(image: str) -> str:
 
 
 def image_name(generation: Generation) -> str:
-    """Return the name of an image for people: its reference and the first 12 digits of its id.
+    """Return the displayed name of an image: its reference and the first 12 digits of its id.
 
     The digits distinguish two images with the same tag.
     """
@@ -89,7 +89,7 @@ def image_name(generation: Generation) -> str:
 
 
 def _of_one_image(starts: Sequence[Start]) -> list[Start]:
-    """Give all starts of one image the same image id, also if their digests have different forms.
+    """Give all starts of one image the same image id, even if their digests have different forms.
 
     ``image_form`` is kept. Starts reported by Docker are not changed, because they have both id and digest.
     """

@@ -7,7 +7,7 @@ is better, the value is inverted, so `regressed` always means worse. Spread is j
 - **Memory is compared at the same age.** The memory of a process grows for hours, or for ever with a leak. If the
   last runs of an old start were compared with the first runs of a new start, each restart would look like an
   improvement.
-- **The host's part is not subtracted.** The host does not change memory. If controls or siblings moved as well, a
+- **The host's part is not subtracted.** The host does not affect memory use. If controls or siblings moved as well, a
   change of throughput or energy is `inconclusive`.
 - **The prior of the restart variance is assumed.** The prior learned from the latencies of services is not used.
 """
@@ -101,7 +101,7 @@ class Measures:
         return found
 
     def spread(self, upgrade: Upgrade, siblings: Sequence[Start]) -> MeasureVerdict:
-        """Judge only whether an upgrade changed the spread of runs, which takes less CPU time than all measures."""
+        """Judge only whether an upgrade changed the spread of runs. This takes less CPU time than :meth:`judge`."""
         looks = (48, *(runs for runs in self._policy.decide.looks if runs > 48))  # a stretch has 48 runs
         alignment = Alignment(self._policy.pool, looks)
         _, pairs = next(alignment.looks(upgrade), (0, []))

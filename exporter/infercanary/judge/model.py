@@ -35,7 +35,7 @@ from infercanary.judge.statistics import Series
 
 
 class ServiceKey(NamedTuple):
-    """Key of a service. The namespace is part of it, because two namespaces may have services of the same name."""
+    """Key of a service. It includes the namespace, because two namespaces may have services of the same name."""
 
     namespace: str
     """Namespace in Kubernetes; empty for Docker and for probes listed in the config."""
@@ -76,7 +76,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     outputs: dict[str, tuple[Finite, ...]] = {}
     cold_start: dict[str, dict[str, Seconds]] = {}
     origin: Origin = NOWHERE
-    """Origin from the image's labels, for people only: labels influence no verdict."""
+    """Origin from the image's labels, only for display: labels influence no verdict."""
     profiles: Packed = {}
     """First and last profiles by canary, packed by :func:`~infercanary.judge.profiles.pack`."""
     memory_kills: tuple[Moment, ...] = ()
@@ -141,7 +141,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def labelled_tags(self) -> tuple[str, ...]:
-        """Tags as people see them, with the reason for a low clock."""
+        """Tags as displayed, with the reason for a low clock."""
         return labelled_tags(self.tags, self.clock_reason)
 
     @property
@@ -175,9 +175,9 @@ def kept(run: Run) -> Sample:
 def merge(samples: Sequence[Sample]) -> Sample:
     """Merge successful samples of one canary into one sample.
 
-    If some samples count for verdicts, only these are merged, so that the result counts, too. The result has a tag if
-    at least half of these samples have it. Its output error is the largest one, because such errors are rare and a
-    median would hide them. ``runs`` is the sum. Other fields without a median are those of the last sample.
+    If some samples count for verdicts, only these are merged, so that the result counts, too. The result has each tag
+    that at least half of these samples have. Its output error is the largest, because such errors are rare and a median
+    would hide them. ``runs`` is the sum. Other fields without a median are those of the last sample.
 
     Args:
         samples: At least one sample, in order of time.
@@ -306,7 +306,7 @@ class Start:
 
     @cached_property
     def pace(self) -> float:
-        """Mean seconds between the last 12 runs. Earlier runs do not count, because a new start runs more often."""
+        """Mean seconds between the last 12 runs. Earlier runs do not count: after a start, runs are more frequent."""
         last = self.samples[-12:]
         return (last[-1].started_at - last[0].started_at) / (len(last) - 1) if len(last) > 1 else 0.0
 
@@ -354,11 +354,11 @@ class Pair(NamedTuple):
     concurrent: Sequence[Concurrent] = ()
     """Replicas that stayed on the old image."""
     meanwhile: Pair | None = None
-    """Alternative pair with runs of both images from the same period. None if no baseline start continued to run. This
-    pair has fewer starts, but excludes earlier changes of the host.
+    """Alternative pair with runs of both images from the same period; None if too few such runs exist. This pair has
+    fewer starts, but excludes earlier changes of the host.
     """
     is_same_period: bool = False
-    """True if ``before`` has the runs of ``concurrent`` in the same period. Otherwise the shift of ``concurrent`` is
+    """True if ``before`` and ``after`` have runs of the same period. Otherwise the shift of ``concurrent`` is
     subtracted.
     """
 

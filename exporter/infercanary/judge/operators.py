@@ -137,7 +137,7 @@ def _shift(was: str, now: str, old: Profile, new: Profile, whole: float) -> Oper
 
 
 def _seconds(rows: Sequence[ProfileRow]) -> tuple[float, float]:
-    """Return the median of an operator's seconds, and its standard error.
+    """Return the median time of an operator in seconds, and its standard error.
 
     The error is 1.86 median absolute deviations divided by the square root of (number of repeats - 2). The factor and
     the 2 allow for few repeats, which may be equal by chance.

@@ -1,4 +1,4 @@
-"""Origin of an image from its labels: version, revision and a link, for people.
+"""Origin of an image from its labels, only for display: version, revision and a link.
 
 Labels are untrusted: anyone who built the image or its base image may have written them. So a label never identifies
 an image, its text is cut and made printable, and only http and https addresses become links.

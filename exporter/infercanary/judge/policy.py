@@ -77,9 +77,9 @@ class Pool:
     """
 
     full_baseline_runs: int = 24
-    """Number of runs after which the status page and the demo call a baseline complete. A shorter baseline is
-    compared, too, but its noise is a guess. With 12 runs, a slow image was still not called slower after 11
-    minutes. With 24 runs, it was called slower after 5 minutes (``benchmarks/results/2026-11-22-stack.md``).
+    """Number of runs after which the status page and the demo call a baseline complete. A shorter baseline is compared,
+    too, but its noise is a guess. With 12 baseline runs, a slow image was not yet called slower after 11 minutes; with
+    24 runs, it was called after 5 minutes (``benchmarks/results/2026-11-22-stack.md``).
     """
 
     concurrent_runs: int = 4
@@ -95,7 +95,7 @@ class Pool:
 
     noise_df: float = 5.0
     """Weight of the baseline's noise in the noise estimate of a new start, in degrees of freedom. With a larger weight,
-    a new image that is noisier than the baseline is trusted too early. With a smaller weight, a doubled latency is
+    a new image that is noisier than the baseline is judged too early. With a smaller weight, a doubled latency is
     called only after more than a minute.
     """
 
@@ -122,9 +122,9 @@ class Pool:
     """
 
     load_restart_sd: float = 0.025
-    """SD of logarithms. :attr:`restart_sd` for throughput and energy. Both are measured in loads of one second, which
-    depend on the clock rate of a start. This prior has eight degrees of freedom. With fewer, its tail is so heavy that
-    a verdict would need more starts than happen in a week (``benchmarks/results/2026-11-24-measures.md``).
+    """SD of logarithms. :attr:`restart_sd` for throughput and energy. Both are measured in loads of one second, whose
+    speed depends on the clock rate of a start. This prior has eight degrees of freedom. With fewer, its tail is so
+    heavy that a verdict would need more starts than happen in a week (``benchmarks/results/2026-11-24-measures.md``).
     """
 
     spread_restart_sd: float = 0.15
@@ -155,8 +155,8 @@ class Attribute:
     """Confidence of the interval of one cause's part of a shift."""
 
     history_confidence: float = 0.9995
-    """Confidence of two intervals: after a rollback, of an image's shift from its earlier runs; in a scan, of the shift
-    at a change point.
+    """Confidence of the intervals of two shifts: after a rollback, from earlier runs of the same image; in a scan, at a
+    change point.
     """
 
     moved_sigmas: float = 2.6
@@ -197,7 +197,7 @@ class Drift:
     """Limits from which a container has drifted without an upgrade."""
 
     block_runs: int = 12
-    """Number of runs in a block. Medians of blocks are compared, which removes disturbances of a minute."""
+    """Number of runs in a block. Medians of blocks are compared, so a disturbance of one minute has no effect."""
 
     first_seconds: float = 86_400.0
     """Length of the frozen baseline, from an image's first run. The baseline is longer if it has too few blocks."""

@@ -175,7 +175,7 @@ class Pooling:
         Args:
             start: Runs of the start.
             usual: Baseline starts. Their noise is a prior with ``noise_df`` degrees of freedom. The estimated noise is
-                not below this prior, because all runs of a start may be in one of two modes.
+                at least this prior, because all runs of a start may be in one of two modes.
             lasting: Longer series whose autocorrelation is the lower limit; ``usual`` if empty.
         """
         noise_df = self._pool.noise_df

@@ -57,7 +57,7 @@ def merged(known: Packed, new: Packed) -> Packed:
     """Merge the known profiles of one start with new profiles, without duplicates.
 
     Returns:
-        First and last profiles by canary. Canaries beyond 128 KiB in total are left out.
+        First and last profiles by canary. Canaries after the first 128 KiB are left out.
     """
     found = dict(known)
     for canary, profiles in new.items():

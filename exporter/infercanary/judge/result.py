@@ -99,7 +99,7 @@ class Causes(msgspec.Struct, frozen=True):
     unknown_siblings: bool = False
     """True if siblings or replicas on the old image do not have enough runs yet."""
     unknown_waiting: bool = False
-    """True if the canary waited for CPUs, and the wait may have been caused inside or outside its container."""
+    """True if the canary waited for CPUs, and it is unknown whether its container or the host caused the wait."""
     unknown_load: bool = False
     """True if other processes in the container used more CPU, perhaps because of requests."""
 

@@ -8,8 +8,8 @@ The error of a shift has two parts:
   the degrees of freedom of the restart variance.
 
 Both parts are independent, so the squares of their half-widths are added. If single runs of the baseline give an upper
-bound of the error by runs, this bound is not random. So the restart part is added to this bound without squares, and
-the smaller of the two half-widths is used.
+bound of the error by runs, this bound is not random. So the restart part is added to this bound directly, and the
+smaller of the two half-widths is used.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def verdict_after(looks: Iterable[Comparison]) -> Verdict | None:
     flap.
 
     Args:
-        looks: Looks in order of time. Looks before the last one that is not `unconfirmed` have no effect.
+        looks: Looks in order of time. Only the last look that is not `unconfirmed`, and later looks, have an effect.
     """
     verdict: Verdict | None = None
     for seen in looks:

@@ -238,9 +238,9 @@ def learn(images: Iterable[Sequence[Points]], pool: Pool = LIVE.pool) -> Restart
     The variance of the levels of k starts has k - 1 degrees of freedom. The variance that scatter within starts
     explains is subtracted, because a shift's standard error already includes it. This is the analysis-of-variance
     estimate of a variance component, but not below zero (Searle, Casella and McCulloch, "Variance Components", 1992,
-    chapter 3). The median variance within starts is used, because that of a contended start is large. The prior is the
-    conjugate prior of a normal variance (Gelman et al., "Bayesian Data Analysis", 2013, section 2.6). All images of a
-    service are assumed to have the same restart SD.
+    chapter 3). The median variance within starts is used, because a contended start has a large variance. The prior is
+    the conjugate prior of a normal variance (Gelman et al., "Bayesian Data Analysis", 2013, section 2.6). All images of
+    a service are assumed to have the same restart SD.
 
     Args:
         images: Latencies of each start of each image.

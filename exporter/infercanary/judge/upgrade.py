@@ -78,8 +78,8 @@ def select(starts: Sequence[Start]) -> Selection:
 def live_starts(starts: Sequence[Start]) -> list[Start]:
     """Return the newest start of each container that still runs, in order of time.
 
-    The judge has no clock, so a container counts as running if its runs continue as long as those of the others. A
-    start that is known to have ended counts only if all starts have ended.
+    The judge has no clock, so a container counts as running if its last run is recent compared with those of other
+    containers. A start that is known to have ended counts only if all starts have ended.
 
     Args:
         starts: Starts of one service, in order of time.

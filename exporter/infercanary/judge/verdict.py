@@ -1,4 +1,4 @@
-"""Verdict on one canary of one service: the upgrade, the runs it is based on, and the looks.
+"""Verdict on one canary of one service: the upgrade, the compared runs, and the looks.
 
 The verdict is a pure function of the stored records, so no state can be lost. Each judgement replays the looks with
 all records. A start that began later adds its first runs to each look, and later restarts refine the restart
