@@ -1,4 +1,4 @@
-"""Answer of an experiment: the verdict on each canary, its evidence and causes, and the cost of a start.
+"""Answer of an experiment: the verdict on each canary, its evidence and causes, and the duration of a start's steps.
 
 All functions are pure.
 """
@@ -97,7 +97,7 @@ class ExperimentJudge:
     Args:
         most: Number of planned pairs.
         policy: Thresholds of the decision.
-        claimed: Shift of `--expect`, as a ratio; the experiment continues until the claim holds or is refuted.
+        claimed: Shift of `--expect`, as a ratio; the experiment continues until the claim is confirmed or refuted.
         gate: With "all", the experiment also continues while the regression of another measure is unconfirmed. A
             regression of the latency ends the experiment, because the answer is then known.
     """

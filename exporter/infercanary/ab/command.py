@@ -33,7 +33,7 @@ _NUMBERS = [
         show_default=True, metavar=unit.split()[-1].upper(), help=text,
     )
     for name, low, high, default, unit, text in (
-        ("--restarts", 3, FILES.pool.history, 12, "a number", "Starts of each side, or one more after a late change."),
+        ("--restarts", 3, FILES.pool.history, 12, "a number", "Starts of each side; 1 more to confirm a late change."),
         ("--runs", EXPERIMENT.pool.fewest_runs, 200, 12, "a number", "Runs of each start."),
         ("--budget", 10, 86_400, 1800.0, "seconds", "Time limit of the experiment."),
         ("--start-timeout", 1, 86_400, 300.0, "seconds", "Time limit for the first steady run of a start."),
@@ -53,7 +53,7 @@ _NUMBERS = [
 @click.argument("images", nargs=-1, metavar="IMAGE_A IMAGE_B")
 @options.together(*_NUMBERS)
 @click.option("--canary", default="", metavar="NAME", help="Compare this canary only.")
-@click.option("--experiment", default="", metavar="FILE", help="YAML with the keys below: both, a, b.")
+@click.option("--experiment", default="", metavar="FILE", help="YAML file: both, a and b, with the keys below.")
 @click.option("--both", multiple=True, metavar="KEY=VALUE", help="A setting of both sides; may be repeated.")
 @click.option("--a", multiple=True, metavar="KEY=VALUE", help="A setting of A only; overrides --both.")
 @click.option("--b", multiple=True, metavar="KEY=VALUE", help="A setting of B only; overrides --both.")

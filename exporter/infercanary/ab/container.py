@@ -1,6 +1,6 @@
 """An arm that runs an image: each start is a new container.
 
-Containers do not remove themselves (`--rm`), because the log of a failed container contains the reason.
+Containers are started without `--rm`, because the log of a failed container contains the reason.
 """
 
 from __future__ import annotations

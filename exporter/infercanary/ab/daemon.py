@@ -139,7 +139,7 @@ def is_overdue(labels: Mapping[str, str]) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error in one line, in Docker's own words if the error has them."""
+    """Return an error as one line: Docker's explanation, if the error has one."""
     text = getattr(error, "explanation", None) or str(error) or type(error).__name__
     text = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
     return printable(" ".join(text.split()), _LINE)

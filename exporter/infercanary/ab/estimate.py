@@ -102,7 +102,7 @@ class PairJudge(NamedTuple):
         return PairDecision(verdict, looks, is_clear or is_last, is_clear)
 
     def pairs_needed(self, pairs: Sequence[Shift], most: int = 99) -> int | None:
-        """Return the number of pairs that would give a verdict, if the next pairs are like these.
+        """Return the number of pairs that would give a verdict, if later pairs are like ``pairs``.
 
         Args:
             pairs: Shift of each pair (logarithms).

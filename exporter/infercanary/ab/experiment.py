@@ -1,4 +1,4 @@
-"""The experiment: two arms take turns, A B B A A B B A …, until the answer is clear or the budget is used.
+"""The experiment: two arms take turns, A B B A A B B A …, until the answer is clear or a limit is reached.
 
 Only one start runs at a time.
 """

@@ -1,4 +1,4 @@
-"""Selects the counted runs if other work on the host came and went during an experiment. Pure functions.
+"""Selects the runs that count if other work on the host began or ended during an experiment. Pure functions.
 
 A neighbour that uses the CPU for half a minute slows one start but not the next, whatever the image is. Contended
 runs carry a tag. They are excluded only if both images have about the same share of contended runs, because the

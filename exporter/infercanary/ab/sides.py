@@ -25,7 +25,7 @@ _VARIABLE = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
 _DEVICES = re.compile(r"device=([\w:/.-]+(?:,[\w:/.-]+)*)")
 _MOUNT = re.compile(r"([^:]+):(/[^:]*(?::r[ow])?)")
 _ALTERNATIVES = {"image": "python", "python": "image", "config": "command", "command": "config"}
-"""Pairs of keys that exclude each other: if a side gives the second key, the first key of `both` is dropped."""
+"""Pairs of keys that exclude each other: if a side gives the second key, the first key in `both` is ignored."""
 _CONFLICTS = (
     *_ALTERNATIVES.items(),
     *(("python", key) for key in ("cpus", "memory", "volume")),
@@ -40,7 +40,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     python: str = ""
     probe: dict[str, Any] = {}
-    """Content of a ``probe.yaml``; empty if the image has its own."""
+    """Content of a ``probe.yaml``; empty to use the image's own probe."""
     command: tuple[str, ...] = ()
     variables: dict[str, str] = {}
     """Environment variables, including those for the pace of an experiment. The user's values have priority."""

@@ -28,7 +28,7 @@ _FIRST_PAUSE, _PAUSE = 0.2, 2.0
 _MOST_RUNS = 3  # multiple of the needed runs to wait for, if some runs are contended
 _DETAIL = 300  # characters
 _SWEEP_SOON = 120.0  # seconds; a sweep with a longer interval is not awaited
-_SWEEP_PATIENCE = 4.0  # multiple of the sweep's interval to wait for it, from the first run
+_SWEEP_PATIENCE = 4.0  # number of its intervals for which a sweep is awaited, from the first run
 
 _STATE, _FAILURE = "infercanary_canary_state", "infercanary_canary_failure_info"
 _LOADING = "unreachable", "not_ready"  # reasons of a canary whose server may still load its model
@@ -156,7 +156,7 @@ class TurnReader:
         self._good = 0
 
     def take(self) -> Turn:
-        """Return the runs of the turn. The started arm is ended in every case.
+        """Run the turn, and return its result. The arm is always ended.
 
         Raises:
             StartFailed: The start gave no runs.

@@ -9,7 +9,7 @@ from typing import TypeGuard
 from infercanary.command.settings import UsageError
 from infercanary.compare.recording import shown
 
-_LEAST, _MOST = 1e-15, 1e15  # in any unit: about 0.1 ns in days, and 11 days in nanoseconds
+_LEAST, _MOST = 1e-15, 1e15  # for any unit: 1e-15 days are 0.1 ns, and 1e15 ns are 11 days
 
 PER_SECOND = {
     "ns": 1e9, "us": 1e6, "µs": 1e6, "μs": 1e6, "usec": 1e6, "ms": 1e3, "msec": 1e3, "s": 1.0, "sec": 1.0, "secs": 1.0,

@@ -155,7 +155,7 @@ def recording(
 
 
 def is_possible(where: str, run: Run, unsound: list[str]) -> bool:
-    """True if a run is possible; otherwise, a remark is added to ``unsound``."""
+    """True if a run's values are possible; otherwise, a remark is added to ``unsound``."""
     is_zero = min(run.latencies, default=1.0) < bounds.LEAST_SECONDS
     if wrong := bounds.fault(run) or "a latency of 0 s" * is_zero:
         unsound.append(f"{where}: an impossible run is left out ({wrong})")

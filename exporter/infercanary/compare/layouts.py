@@ -47,7 +47,7 @@ class Layout(msgspec.Struct, frozen=True):
     first_row: str = ""
     """Pattern of the first row (cells joined by tabs), which identifies a table without a header line."""
     is_labelled: bool = False
-    """True if all columns without latencies are the user's own labels. Then each column names a series, and a column
+    """True if all columns without latencies are the user's own labels. Then each label names a series, and a column
     `status` may have any meaning.
     """
     path: str = ""
@@ -57,7 +57,7 @@ class Layout(msgspec.Struct, frozen=True):
     lists: dict[str, str] = {}
     """Path of the list of cells in an object, by column. Without lists, an object is one row."""
     text: str = "(?!)"
-    """Pattern of the tool's output for people; the default never matches."""
+    """Pattern of the tool's printed summary; the default never matches."""
     advice: str = "give another file"
     """Next action for a summary, or for a document without a run."""
 
@@ -199,7 +199,7 @@ def refuse_summary(place: str, names: Iterable[str] = (), text: str = "") -> Non
     Args:
         place: Name of the file, for messages.
         names: Columns of a table, or keys of a JSON document such as `outer.inner`.
-        text: Beginning of the file, which may be the tool's output for people.
+        text: Beginning of the file, which may be the tool's printed summary.
 
     Raises:
         UsageError: The file is a summary. The message names the tool's option for single runs.

@@ -123,7 +123,7 @@ def output(*forms: str) -> Callable[[F], F]:
     options = [
         click.option("--json", "form", flag_value="json", help="Print JSON instead of text."),
         _written("--html", "an HTML report"),
-        click.option("--format", "form", type=choices, default="text", help="How the answer is printed."),
+        click.option("--format", "form", type=choices, default="text", help="Format of the printed answer."),
         _written("--junit", "JUnit XML for a CI system"),
     ]
     return together(*options[: 4 if "github" in forms else 3 if forms else 2])

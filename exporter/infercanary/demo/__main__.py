@@ -23,8 +23,7 @@ from infercanary.demo.processes import Processes, example
 from infercanary.demo.screen import is_final, outcome, progress, screen
 
 _SLOW = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
-"""Environment variables of the slow server: torch and oneDNN do without AVX, as in the Compose file's slow image.
-"""
+"""Environment variables of the slow server: torch and oneDNN run without AVX, as in the Compose file's slow image."""
 _EXPORTER = """
 listen: 127.0.0.1:{exporter}
 poll_seconds: 1

@@ -13,7 +13,7 @@ from infercanary.command.settings import UsageError
 
 
 class Processes:
-    """Child processes by name. Leaving the context ends all of them, newest first, and removes the folder."""
+    """Child processes by name. Leaving the context ends all children, newest first, and removes the folder."""
 
     def __enter__(self) -> Processes:
         self._temporary = tempfile.TemporaryDirectory(prefix="infercanary-demo-")

@@ -251,7 +251,7 @@ class Exporter:
                 await self.reload()
 
     def _file_stamp(self) -> tuple[int, ...]:
-        """Return a value that changes with the config's file, also if a symlink is swapped (Kubernetes)."""
+        """Return a value that changes with the config's file, even if only a symlink changes (Kubernetes)."""
         try:
             stat = os.stat(self.path or "")
         except OSError:

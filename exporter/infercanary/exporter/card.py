@@ -123,7 +123,7 @@ def _canary(name: str, probe: PolledProbe) -> dict[str, Any]:
 
 
 def _side(finding: Finding, probe: PolledProbe) -> Literal["old", "new", "other"]:
-    """Tell whether a container is on the old or the new side of a canary's last upgrade.
+    """Return the side of a canary's last upgrade that a container is on.
 
     ``new``: the verdict is about the container's image, also without an upgrade. ``old``: the container runs the image
     before the upgrade. ``other``: neither, for example if the judge has no run of the image yet.

@@ -48,7 +48,7 @@ CONNECTIONS_OF_ADDRESS = 16
 HEADER_SECONDS = 10.0
 ANSWER_SECONDS = 30.0  # three times Prometheus' default scrape_timeout
 IDLE_SECONDS = 330.0  # Prometheus closes an idle connection after five minutes
-BACKLOG = 4096  # with a full queue, the kernel refuses a client, which retries only after a second
+BACKLOG = 4096  # with a full queue, the kernel drops a connection, and the client retries only after a second
 SEND_BYTES = 128 << 10  # kernel's send buffer; the kernel doubles it and counts it in the container's memory
 # Buffer of one TLS record, shared by all connections: each piece is copied before the next piece is read.
 _PIECE = memoryview(bytearray(16 << 10))

@@ -76,7 +76,7 @@ UNLIMITED: Final = 1 << 50
 SHOWN_BYTES = 80_000_000
 # A series counts as at least this size. So at most 400,000 series fit, fewer than Prometheus' sample_limit.
 _SERIES_BYTES = 200
-_FAMILY_BYTES = 512 << 10  # size of one family; each slow reader may keep an old copy of a family
+_FAMILY_BYTES = 512 << 10  # maximum size of a family, because each slow reader may keep an old copy
 _LONGEST_WAIT = 60.0
 _DEBT = -1e-6  # a smaller debt is due to rounding
 _LOGGED = 20  # largest number of refused containers that one log line names

@@ -39,7 +39,7 @@ INFO = Metric(
     "gauge",
     "Always 1; facts that Docker or the kubelet reports about the container.",
     ("image", "image_id", "image_digest", "container_id"),
-    reading="Join it on instance, namespace, service, pod and container. Labels are empty for a container from the "
+    reading="Join on instance, namespace, service, pod and container. Labels are empty for a container from the "
     "config's list.",
 )
 POLL_DURATION = Metric(
@@ -73,8 +73,8 @@ RUNS_COLLECTED = Metric(
 RUNS_LOST = Metric(
     "infercanary_runs_lost_total",
     "counter",
-    "Runs that left the probe's ring before the exporter collected them.",
-    reading="Healthy is no increase: the ring holds 2,048 runs, which last for hours.",
+    "Runs that left the probe's ring buffer before the exporter collected them.",
+    reading="Healthy is no increase: the buffer holds 2,048 runs, which last for hours.",
 )
 WAITING = Metric(
     "infercanary_canary_waiting_ratio",

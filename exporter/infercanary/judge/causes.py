@@ -76,7 +76,7 @@ class Attribution:
         known: Causes | None = None,
         awaits: bool = False,
     ) -> Causes:
-        """Return the causes of a shift, for example of a drift, of two files or of an experiment.
+        """Return the causes of a shift, for example in a drift, between two files or in an experiment.
 
         Args:
             shift: Shift of the canary between the starts of ``compared``.

@@ -17,7 +17,7 @@ from infercanary.judge.policy import Pool
 
 
 def left_waiting(starts: Sequence[Start]) -> list[Start]:
-    """Return the starts after subtracting the CPU wait caused by other processes on the host from each run.
+    """Subtract the CPU wait caused by other processes on the host from each run, and return the changed starts.
 
     Wait caused inside the container is not subtracted, because the image causes it. The effect of cold caches after a
     wait is unknown and not subtracted either.
@@ -57,7 +57,7 @@ def uncontended(starts: Sequence[Start], new: Sequence[Start], pool: Pool) -> li
     Args:
         starts: Starts of one service, in order of time.
         new: Starts of the new image, with the judged runs.
-        pool: Limit from which a start is contended.
+        pool: Threshold of a contended start.
 
     Returns:
         At least one start of each container and image. Starts with unknown wait are kept.

@@ -39,7 +39,7 @@ def differences(
         after: Starts of the new image, in order of time.
         live: New starts that still run, in order of time.
         canary: Name of the canary.
-        rules: Limits from which a cold start is slower.
+        rules: Thresholds of a slower cold start.
 
     Returns:
         Causes with only these fields set: changed components, the largest output error, output tokens, CPU fallback,

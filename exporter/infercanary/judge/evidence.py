@@ -37,7 +37,7 @@ class Evidence:
         shift: Shift of the canary.
         compared: Starts of each replica, before and after.
         beside: Starts of each sibling, before and after. A sibling's image did not change.
-        policy: Thresholds from which a value has moved.
+        policy: Thresholds of a moved value.
     """
 
     def __init__(

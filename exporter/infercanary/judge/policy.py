@@ -149,7 +149,7 @@ class Pool:
 
 @dataclass(frozen=True, kw_only=True)
 class Attribute:
-    """Limits from which a cause is named."""
+    """Thresholds for naming a cause."""
 
     cause_confidence: float = 0.95
     """Confidence of the interval of one cause's part of a shift."""
@@ -194,7 +194,7 @@ class Attribute:
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """Limits from which a container has drifted without an upgrade."""
+    """Thresholds of a container's drift without an upgrade."""
 
     block_runs: int = 12
     """Number of runs in a block. Medians of blocks are compared, so a disturbance of one minute has no effect."""

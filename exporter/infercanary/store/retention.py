@@ -29,7 +29,7 @@ BLOCK = LIVE.drift.block_runs
 """Number of runs in a block median."""
 
 HOUR = 30
-"""Number of block medians in an hourly median, if there is a run every 10 s."""
+"""Number of block medians in an hourly median, which spans an hour with a run every 10 s."""
 
 DAY_SECONDS = 86_400.0
 
@@ -38,7 +38,8 @@ TIERS = ("opening", "raw", "failed", "first", "blocks", "hours")
 """Names of the tiers. A series has a column of each name with its number of rows in that tier."""
 
 _SEEN_SECONDS = 7_200.0  # `seen` is written once an hour, so smaller differences do not count
-# A container seen within this time still runs. One day would be too short, because the store's age may jump by one day.
+# A container seen within this time counts as running. One day would be too short, because the store's age may jump by
+# one day.
 _RUNS_SECONDS = 2 * DAY_SECONDS
 
 

@@ -133,7 +133,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryKill(msgspec.Struct, frozen=True):
-    """One container that the kernel killed for memory."""
+    """One container that the kernel killed for lack of memory."""
 
     container: Container
     """Container with the probe, even if the killed container is the server that a sidecar watches."""

@@ -140,7 +140,7 @@ class DockerSource:
             changed.set()
 
     def _open_events(self, client: docker.APIClient) -> docker.types.CancellableStream[bytes]:
-        """Open a stream of the events after the last event, by a plain GET: ``client.events()`` has no time-out."""
+        """Open a stream of new events with a plain GET, because ``client.events()`` has no time-out."""
         response = client.get(
             f"{client.base_url}/v{client.api_version}/events",
             params={

@@ -243,7 +243,7 @@ class Listing:
     def _writers(self, path: str, listed: ListedContainer) -> set[str]:
         """Return the other containers that may create a socket at this path.
 
-        The first container to create the socket could pretend to be this container. Mounts of folders above the shared
+        A container that creates the socket first could pretend to be this container. Mounts of folders above the shared
         folder are ignored: a container with access to Docker's own folders controls the host anyway.
         """
         if self._own is _HOST:  # the exporter runs on the host, and sees the source folders of mounts

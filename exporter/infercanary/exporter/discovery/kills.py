@@ -1,4 +1,4 @@
-"""Number of times that the kernel killed a container for memory.
+"""Number of times that the kernel killed a container for lack of memory.
 
 A probe cannot report these kills, because the probe ends with its server. Docker reports them as events, and Kubernetes
 in ``lastState.terminated`` with the reason ``OOMKilled``.

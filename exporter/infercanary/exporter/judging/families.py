@@ -53,7 +53,7 @@ _OF_FINDING: _Table[Finding] = {
         "Always 1; the judge's sentence on the last upgrade, at most 300 bytes. Measures other than the latency have a "
         "sentence only if they changed.",
         ("canary", "measure", "sentence"),
-        reading="Query it in an alert's annotation, not in a label: each new wording of a label would be a new alert.",
+        reading="Query it in an alert's annotation. In a label, each new wording would be a new alert.",
     ): lambda f: {
         (LATENCY, f.sentence): 1.0,
         **{(name, measure_words(name, v)): 1.0 for name, v in f.measures.items() if v.state in CHANGED},
@@ -140,15 +140,14 @@ _OF_RESULT: _Table[Result] = {
     Metric(
         "infercanary_baseline_seconds",
         "gauge",
-        "Median latency of the old image's runs that the verdict rests on.",
+        "Median latency of the old image's runs that the verdict uses.",
         _CANARY,
         reading="The level before the upgrade. Missing without an upgrade.",
     ): lambda r: r.baseline,
     Metric(
         "infercanary_current_seconds",
         "gauge",
-        "Median latency of the new image's runs that the verdict rests on; without an upgrade, of the only image's "
-        "runs.",
+        "Median latency of the new image's runs that the verdict uses; without an upgrade, of the only image's runs.",
         _CANARY,
         reading="Updated at each look of the judge. `infercanary_run_median_seconds` is the last run.",
     ): lambda r: r.current,
@@ -171,7 +170,7 @@ _OF_RESULT: _Table[Result] = {
     Metric(
         "infercanary_judged_runs",
         "gauge",
-        "Runs of the new image that the verdict rests on.",
+        "Runs of the new image that the verdict uses.",
         _CANARY,
         reading="A change is called as early as the evidence allows, "
         f"from {LIVE.decide.looks[0]} to {LIVE.decide.looks[-1]} runs of a start.",
@@ -179,7 +178,7 @@ _OF_RESULT: _Table[Result] = {
     Metric(
         "infercanary_judged_generations",
         "gauge",
-        "Container starts, of both images, that the verdict rests on.",
+        "Container starts, of both images, that the verdict uses.",
         _CANARY,
         reading="Two replicas are more evidence than twice the runs of one.",
     ): lambda r: r.starts,
@@ -273,7 +272,7 @@ _OF_DRIFT: _Table[Drift] = {
         "gauge",
         "Latency now divided by the latency of the image's first day in this container, minus 1; 0 without a drift.",
         _CANARY,
-        reading=f"A change without an upgrade, such as by heat, a neighbour or a leak. Missing before {_DRIFT_RUNS} "
+        reading=f"A change without an upgrade: heat, a neighbour or a leak. Missing before {_DRIFT_RUNS} "
         "steady runs.",
     ): lambda d: d.shift,
     Metric(

@@ -30,7 +30,7 @@ def record(store: Store, service: ServiceKey, canary: str, before: Finding | Non
         store: The store.
         service: Service of the canary.
         canary: Name of the canary.
-        before: Previous finding, about the same upgrade or about the upgrade before.
+        before: Last finding, about the same upgrade or the previous upgrade.
         after: Current finding.
 
     Returns:

@@ -20,7 +20,7 @@ STORE_BYTES = Metric(
     "infercanary_store_bytes",
     "gauge",
     "Size of the judge's store.",
-    reading="The size is limited: runs older than a day are thinned out.",
+    reading="The size is limited: older runs are merged.",
 )
 STORE_SET_ASIDE = Metric(
     "infercanary_store_set_aside_timestamp_seconds",
