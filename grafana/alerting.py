@@ -1,4 +1,4 @@
-"""Converts Prometheus' alert rules to Grafana's own rules, for users who page with Grafana.
+"""Converts Prometheus' alert rules to Grafana's own rules, for users who send alerts from Grafana.
 
 Grafana then sends the alerts to the stack's Alertmanager. A converted rule has the same form as in Grafana's own
 converter: a query, then an expression that is 1 for any value. The reason is that Prometheus fires for every series
@@ -36,7 +36,7 @@ a folder must be unique.
 CONTACT = "InferCanary's Alertmanager"
 _RECEIVER = "infercanary-alertmanager"
 _RESEND = "1m"
-"""Interval at which Grafana sends an alert again. Alertmanager takes an alert as resolved if it is not sent again
+"""Interval at which Grafana sends an alert again. Alertmanager treats an alert as resolved if it is not sent again
 within ``resolve_timeout`` (5 minutes). Sending again causes no new notification.
 """
 _ORGANISATION = 1

@@ -36,7 +36,7 @@ class Refused(Exception):
 
 
 class Prometheus:
-    """A Prometheus server. If it does not answer, or not in Prometheus' format, a method raises :class:`UsageError`.
+    """A Prometheus server. Without an answer in Prometheus' format, a method raises :class:`UsageError`.
 
     Args:
         url: ``http://…`` or ``https://…``.

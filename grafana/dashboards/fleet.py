@@ -123,9 +123,8 @@ def _services() -> Panel:
     return rows(
         About(
             "Services: last upgrade",
-            "Change is the new latency divided by the old latency, minus 1: +5 % is slower. Services that need a "
-            "look are "
-            "first. If several exporters judge a service, each for its hosts, the worst of their verdicts is shown.",
+            "Change is the new latency divided by the old latency, minus 1: +5 % is slower. The most urgent verdicts "
+            "come first. If several exporters judge a service, each for its hosts, the worst verdict is shown.",
             "Click the service: *Service* has the judge's sentence, the evidence, and what to do.",
             "none",
             width=24,
@@ -206,7 +205,7 @@ def _latency() -> Panel:
     return lines(
         About(
             "Latency change since the upgrade",
-            "Change from the level before the last upgrade: 0 is as before. A service with one image is compared with "
+            "Change from the level before the last upgrade: 0 is no change. A service with one image is compared with "
             "the judged level of that image. Shown are the ten services that are furthest from 0 at each moment.",
             "If several services changed at the same time, see *Host*. If one service changed, see *Service*.",
             "percentunit",

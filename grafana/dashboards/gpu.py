@@ -70,7 +70,7 @@ def panels() -> list[Panel]:
         ),
         plot(
             "GPU use and memory",
-            "Use: share of the time in which a kernel ran, in the driver's last window, read around a run. Memory: "
+            "Use: share of the driver's last window in which a kernel ran, read around a run. Memory: "
             "share of the GPU memory in use by all processes together.",
             "High use while the canary is slow: see *Neighbours on the GPU*. Memory near 100 %: use a smaller "
             "batch or cache. Memory that grows at constant load: look for a leak.",

@@ -59,10 +59,10 @@ def _first_screen() -> list[Panel]:
     return [
         plot(
             "Canaries",
-            "Change of each replica's latency from the level before the last upgrade: 0 is as before. Of several "
-            "canaries the slowest counts.",
-            "If the reference work is slower too, it is the host: look below. If only canaries are slower, it is the "
-            "image: see *Service*.",
+            "Change of each replica's latency from the level before the last upgrade: 0 is no change. With "
+            "several canaries, the slowest counts.",
+            "If the reference work is slower too, the host is the cause: look below. If only canaries are slower, the "
+            "image is: see *Service*.",
             "percentunit",
             (f"max by (CONTAINER) ({canaries})", _REPLICA),
             centred=True,
@@ -70,11 +70,10 @@ def _first_screen() -> list[Panel]:
         ),
         plot(
             "Reference work",
-            "Change of the reference work's time since before the last upgrade (mean of the replicas): 0 is as "
-            "before. Reference work is the same in every image.",
-            "cpu_spin and gpu_fma follow the clock. memory_copy, gpu_copy, gpu_transfer and page_io follow "
-            "memory, bus "
-            "and kernel, which a neighbour may use too.",
+            "Change of the reference work's time since before the last upgrade (mean of the replicas): 0 is no "
+            "change. Reference work is the same in every image.",
+            "cpu_spin and gpu_fma depend on the clock. memory_copy, gpu_copy, gpu_transfer and page_io depend on "
+            "memory, bus and kernel, which a neighbour may use too.",
             "percentunit",
             (f"avg by (control) ({work})", "{{control}}"),
             centred=True,
@@ -113,7 +112,7 @@ def _cpu_and_memory() -> list[Panel]:
         plot(
             "Waiting for a CPU",
             "Share of the canary's latency that is CPU wait caused by other processes on the host, over ten minutes. "
-            "Of several canaries the highest counts.",
+            "With several canaries, the highest share counts.",
             "Above 20 %: give the container its own cpuset, or move a neighbour, which may have no probe.",
             "percentunit",
             (f"max by (CONTAINER) ({waiting})", _REPLICA),
@@ -145,8 +144,8 @@ def _cpu_and_memory() -> list[Panel]:
             "Major faults, limit hits, OOM kills",
             "Page faults that waited for a disk, hits of the memory limit, and processes that the kernel killed, in "
             "all containers. There should be none while the server answers requests.",
-            "Raise the limit, or look for a leak. Faults alone: the model is read from disk again, so lock or "
-            "warm it.",
+            "Raise the limit, or look for a leak. Only faults: the model's files are read from disk "
+            "again, so lock them in memory.",
             "/min",
             (events.format("major_page_faults"), "major faults", colours.BLUE),
             (events.format("memory_limit_hits"), "limit hits", colours.ORANGE),

@@ -24,7 +24,7 @@ def board() -> Board:
     return Board(
         "self",
         "InferCanary itself",
-        "Is InferCanary well: its exporters and probes, its errors, its cost, and its false alarms.",
+        "Is InferCanary healthy: its exporters and probes, its errors, its cost, and its false alarms.",
         [variables.datasource(), variables.instance()],
         [],
         [
@@ -187,8 +187,8 @@ def _events() -> list[Panel]:
             "Runs collected from probes, and runs stored by the judge. Lost: a probe dropped the runs before an "
             "exporter collected them. Left out: the exporter did not see their start, so their image is unknown. "
             "Dropped: the store failed.",
-            "Lost or left out: the exporter was down. Dropped: the exporter's log has the reason. Verdicts rest "
-            "on fewer runs.",
+            "Lost or left out: the exporter was down. Dropped: the exporter's log has the reason. Verdicts "
+            "then use fewer runs.",
             "runs/min",
             (f"({_kinds(runs)}) > 0", "{{kind}}"),
             minimum=0,

@@ -36,7 +36,7 @@ TABLE = prometheus_model.PromQueryFormat.TABLE
 
 
 class Query(NamedTuple):
-    """An expression, the name of its series, and their look if it does not depend on the name.
+    """An expression, with the name and the fixed look of its series.
 
     ``colour`` is for all series of the query; ``dash`` has the lengths of strokes and gaps in pixels.
     """
@@ -152,7 +152,7 @@ def colour(hue: str) -> dashboard.DynamicConfigValue:
 
 
 def missing_values(panel: Any, text: str) -> None:
-    """Set the text for single missing values. Otherwise Grafana writes the text for an empty panel there.
+    """Set the text of a cell without a value. Otherwise Grafana shows the text of an empty panel there.
 
     Args:
         panel: A panel builder.

@@ -217,7 +217,7 @@ _VERDICT = [
             "Latency by image",
             "The last run's median, for each image the median of its containers. Dashed: the old and the new level "
             "that the verdict compares.",
-            "A rise at the upgrade that stays came with the image. A rise that comes and goes: see *Host*.",
+            "A lasting rise at the upgrade came with the image. For a temporary rise, see *Host*.",
             "s",
             width=14,
             height=13,
@@ -301,8 +301,8 @@ _VERDICT = [
             "Change since before the upgrade: 0 % is the level before, whatever time range is shown. The canary; "
             "reference work, which is the same in every image; and the canaries of other services on the same "
             "hosts, against their own level.",
-            "If reference work or other services rise with the canary, it is the host: see *Host*. If the canary "
-            "rises alone, it is the image or the load.",
+            "If reference work or other services rise with the canary, the host is the cause: see *Host*. If the "
+            "canary rises alone, the image or the load is.",
             "percentunit",
             height=12,
         ),
@@ -461,7 +461,7 @@ _LATENCY_IN_DETAIL = [
         About(
             "Jitter within a run",
             "Interquartile range of a run's repeats divided by their median.",
-            "If it rises, something slows some of the repeats: throttling, preemption, garbage collection, other "
+            "If jitter rises, something slows some of the repeats: throttling, preemption, garbage collection, other "
             "work on the GPU. The contended runs show the reason.",
             "percentunit",
             height=13,
@@ -476,8 +476,8 @@ _LATENCY_IN_DETAIL = [
     lines(
         About(
             "Output drift",
-            "Relative error of the last run's output against the first steady output of the container. Below 1 % it "
-            "is rounding.",
+            "Relative error of the last run's output against the first steady output of the container. Below 1 %, "
+            "the error is rounding.",
             "A larger error means that the same input gets another answer: look for a change of weights or code in "
             "the running container.",
             "percentunit",
@@ -603,9 +603,9 @@ _STREAMED = [
         About(
             "Time to the first token",
             "From a request to the first text, in the last run. salted: a prompt that is new to the server. plain: "
-            "the prompt from the settings, of which the prefix cache may have a part.",
-            "salted rises: the queue, or prefill. Both are the same: the prefix cache is off, or other prompts push "
-            "it out.",
+            "the prompt from the settings, part of which may be in the prefix cache.",
+            "salted rises: the queue, or prefill. Both are equal: the prefix cache is off, or other prompts "
+            "displace its entries.",
             "s",
             height=13,
         ),
@@ -618,8 +618,7 @@ _STREAMED = [
         About(
             "Time between tokens",
             "Time from the first token to the last, divided by the number of tokens after the first.",
-            "It grows with the requests that the server decodes in one batch, and with slower memory or clocks: see "
-            "*Host*.",
+            "The time grows with the number of requests in a batch, and with slower memory or clocks: see *Host*.",
             "s",
             height=13,
         ),
@@ -634,7 +633,7 @@ _SWEEP = rows(
         "For each batch size and number of requests at a time the medians of the replicas, the peak memory in the "
         "canary's process (on a GPU: of the device), and the age of the oldest values.",
         "If the latency grows and the throughput does not, the device is full: keep the load below that point. A "
-        "missing point did not fit, was too slow or raised: the probe's log says which.",
+        "missing point did not fit, was too slow or raised an error: see the probe's log.",
         "none",
         width=24,
         height=12,

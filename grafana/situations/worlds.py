@@ -29,7 +29,7 @@ class Image(NamedTuple):
     """Relative increase of all latencies with this image."""
     environment: Mapping[str, str] = _CHANGED
     wrong: float = 0.0
-    """Relative error of the output, compared with the image before."""
+    """Relative error of the output, compared with the previous image."""
 
     @property
     def digits(self) -> str:

@@ -53,7 +53,7 @@ _NUMBERS = [
 @click.argument("images", nargs=-1, metavar="IMAGE_A IMAGE_B")
 @options.together(*_NUMBERS)
 @click.option("--canary", default="", metavar="NAME", help="Compare this canary only.")
-@click.option("--experiment", default="", metavar="FILE", help="YAML file: both, a and b, with the keys below.")
+@click.option("--experiment", default="", metavar="FILE", help="YAML file: both, a, b, with the keys below.")
 @click.option("--both", multiple=True, metavar="KEY=VALUE", help="A setting of both sides; may be repeated.")
 @click.option("--a", multiple=True, metavar="KEY=VALUE", help="A setting of A only; overrides --both.")
 @click.option("--b", multiple=True, metavar="KEY=VALUE", help="A setting of B only; overrides --both.")
