@@ -37,7 +37,7 @@ from infercanary.judge.statistics import assess
 FEWEST_PAIRS = 3
 """Fewest pairs for an estimate of the variance between pairs."""
 
-_DOUBTLESS_PAIRS = 2  # fewest pairs for a large change, which the assumed restart variance does not explain
+_DOUBTLESS_PAIRS = 2  # fewest pairs for calling a change that is too large for the assumed restart variance
 _PAIRS_PER_TRIMMED = 8  # one pair is trimmed at each end for every 8 pairs
 
 

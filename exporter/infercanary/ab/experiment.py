@@ -23,7 +23,7 @@ Ended = Literal["clear", "restarts", "budget", "interrupted"]
 
 
 class TurnPair(NamedTuple):
-    """One turn of each arm, one directly after the other."""
+    """Two consecutive turns, one of each arm."""
 
     a: Turn
     b: Turn
@@ -93,7 +93,7 @@ class Experiment:
         left, expected = self._deadline - time.monotonic(), fmean(self._seconds or [0.0])
         if left < expected:  # do not start a turn that cannot end within the budget
             raise OutOfTime
-        most = max(2 * self.plan.restarts, done + 1)  # the plan has one more pair if a pair was excluded
+        most = max(2 * self.plan.restarts, done + 1)  # one more after an excluded pair or a late change
         rest = f", at most {duration(min(expected * (most - done), left))} left" if done else ""
         show_progress(f"start {done + 1} of up to {most}: {side}{rest}")
         try:

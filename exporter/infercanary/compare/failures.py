@@ -8,7 +8,7 @@ from infercanary.compare.recording import Attempts
 # without earlier failures. The test assumes that runs fail independently, but a hang often makes the next runs fail,
 # too. In a simulation with bursts of three failures and a failure rate of 5 % on both sides, the false positive rate is
 # 2 to 6 % at level 0.001 (5 to 11 % at 0.01; below 0.1 % at 0.001 without bursts). The other two limits exclude
-# differences that are significant but small. Without them, a single hang among many runs would be reported.
+# differences that are significant but small. Without these limits, a single hang among many runs would be reported.
 _LEVEL = 0.001
 _LEAST = 3
 _LEAST_SHARE = 0.05

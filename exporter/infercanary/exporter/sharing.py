@@ -1,8 +1,8 @@
 """CPUs and GPUs that several containers of a host may use.
 
-The container's probe reports its cpuset and GPUs, and the probe is untrusted: a false report can only make the
-neighbours look contended. A set of CPUs is an integer with one bit for each CPU, so that a thousand sets are compared
-quickly.
+A container's probe reports the container's cpuset and GPUs. The probe is untrusted, but a false report can only make
+the neighbours look contended. A set of CPUs is an integer with one bit for each CPU, so that a thousand sets are
+compared quickly.
 """
 
 from __future__ import annotations

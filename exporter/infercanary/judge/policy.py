@@ -42,8 +42,8 @@ class Decide:
     """
 
     looks: tuple[int, ...] = (5, 8, 12, 16, 24, 36, 48, 96, 192)
-    """Run counts of a new start at which the judge looks. The interval holds for all looks together, so more looks
-    cause no more false calls. Most looks are at small run counts, so that a large change is called early.
+    """Run counts of a new start at which the judge looks. The interval holds for all looks together, so additional
+    looks add no false calls. Most looks are at small run counts, so that a large change is called early.
     """
 
     @cached_property
@@ -152,7 +152,7 @@ class Attribute:
     """Thresholds for naming a cause."""
 
     cause_confidence: float = 0.95
-    """Confidence of the interval of one cause's part of a shift."""
+    """Confidence for the interval of a part (host, image or load)."""
 
     history_confidence: float = 0.9995
     """Confidence of the intervals of two shifts: after a rollback, from earlier runs of the same image; in a scan, at a

@@ -1,4 +1,4 @@
-"""Profiles as stored with a start: compressed, because there are several for each container and few are ever read."""
+"""Profiles stored with a start: compressed, because each container has several profiles and few are read."""
 
 from __future__ import annotations
 

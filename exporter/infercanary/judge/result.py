@@ -56,7 +56,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Causes(msgspec.Struct, frozen=True):
-    """Causes of a shift, as far as they are known."""
+    """Known causes of a shift."""
 
     host: Part | None = None
     """Host's part of the shift; None without controls and siblings."""

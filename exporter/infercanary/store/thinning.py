@@ -77,10 +77,10 @@ def _surplus(series: Iterable[Any], tier: int, window: int, whole: int = 1) -> I
     """Yield the rows to merge or drop as (series, tier, number of rows).
 
     Args:
-        series: Series, those whose rows stay longest first.
+        series: Series; those whose rows stay longest come first.
         tier: Tier of the rows.
         window: Number of rows that stay, over all series.
-        whole: If some rows of a series stay, the number of its other rows is rounded down to a multiple of this.
+        whole: If some rows of a series stay, the number of its other rows is rounded down to a multiple of ``whole``.
     """
     for one in series:
         there = getattr(one, TIERS[tier])

@@ -228,7 +228,7 @@ class Discovery:
             failures += 1
 
     def _tell(self) -> None:
-        """Call ``changed`` soon: a burst of events then causes only one comparison of all containers."""
+        """Call ``changed`` after a delay, so that a burst of events causes only one comparison."""
         if self._told is None or self._told.when() < asyncio.get_running_loop().time():
             self._told = asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._changed)
 

@@ -133,7 +133,7 @@ class DockerSource:
                         if self._take(line):
                             changed.set()
                 finally:
-                    with suppress(OSError, AttributeError):  # the stream may be ending anyway
+                    with suppress(OSError, AttributeError):  # the stream may already have ended
                         events.close()
                 await asyncio.sleep(_SETTLE_SECONDS)
         finally:

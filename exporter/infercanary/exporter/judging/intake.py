@@ -1,4 +1,4 @@
-"""Intake: stores reports in one transaction. If a report cannot be stored, the others are stored nevertheless."""
+"""Intake: stores reports in one transaction. A report that cannot be stored does not affect the other reports."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class RestartPrior:
         self._learned_at = math.inf
 
     def read_again(self) -> None:
-        """Read the priors from the store at the next use, because another exporter may have learned one."""
+        """Read the priors from the store at the next use, because another exporter may have learned a prior."""
         self._kept = None
 
     def at(self, store: Store, time: float | None) -> Prior:

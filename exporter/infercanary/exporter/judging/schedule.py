@@ -35,7 +35,7 @@ judgement is at a complete baseline.
 REMOVED_SECONDS = 7200.0
 """Seconds without a run after which a canary counts as removed, if other canaries of its service ran."""
 CANARIES = 64
-"""Largest number of canaries of a service, so that a probe with ever new canary names cannot fill the memory."""
+"""Largest number of canaries of a service, so that a probe with ever-changing canary names cannot fill the memory."""
 
 
 class SeenStart(NamedTuple):

@@ -251,7 +251,7 @@ class Judging:
             self._services[service].newest = newest
 
     def _act(self, store: Store) -> None:
-        """Judge the canaries that are due, for at most one turn. The remaining canaries come first in the next turn."""
+        """Judge the due canaries, for about one turn. The remaining canaries come first in the next turn."""
         end = time.thread_time() + _TURN_SECONDS
         for service, canary in [*self._due]:
             if self._must_exchange(store):
