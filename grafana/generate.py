@@ -14,7 +14,7 @@ from grafana.dashboards.board import Board
 HERE = Path(__file__).parent
 JSON = HERE / "dashboards/json"
 BOARDS: tuple[Board, ...] = tuple(module.board() for module in (fleet, service, host, itself))
-"""All dashboards. A new dashboard is a new module, added here."""
+"""All dashboards. To add a dashboard, add its module here."""
 
 
 def files() -> dict[Path, str]:

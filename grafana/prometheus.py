@@ -25,7 +25,7 @@ class Result(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Results of a query, and Prometheus' warnings and infos, such as on a rate of a metric that is no counter."""
+    """Results of a query, and Prometheus' warnings and infos, such as on the rate of a gauge."""
 
     results: Sequence[Result]
     remarks: Sequence[str]

@@ -206,7 +206,7 @@ def _latency() -> Panel:
         About(
             "Latency change since the upgrade",
             "Change from the level before the last upgrade: 0 is no change. A service with one image is compared with "
-            "the judged level of that image. Shown are the ten services that are furthest from 0 at each moment.",
+            "the judged level of that image. The ten services furthest from 0 at each moment are shown.",
             "If several services changed at the same time, see *Host*. If one service changed, see *Service*.",
             "percentunit",
             width=24,

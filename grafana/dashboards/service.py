@@ -238,8 +238,8 @@ _VERDICT = [
             "Components that changed",
             "Components of the environment that differ between the two images that the judge compares: libraries, "
             "variables, limits, the driver.",
-            "Begin with torch, CUDA, cuDNN and the variables of threads. Change one back, and check whether the "
-            "latency follows.",
+            "Begin with torch, CUDA, cuDNN and the variables of threads. Revert one, and check whether the "
+            "latency recovers.",
             "none",
             width=10,
             height=13,

@@ -106,7 +106,7 @@ def _with_namespace(columns: Iterable[Column]) -> Iterator[Column]:
 
 
 def rows(about: About, columns: Sequence[Column], *queries: Query, sort: Sequence[str] = ()) -> Panel:
-    """Return a table without pages. Rows of different queries are merged if their labels agree.
+    """Return a table without pagination. Rows of different queries are merged if their labels agree.
 
     Fields without a column are left out, and so are columns without any value.
 

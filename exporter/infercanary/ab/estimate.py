@@ -161,7 +161,7 @@ def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
 
 
 def _pooled(pairs: Sequence[Shift], log: float, between: float, df: float) -> Shift:
-    """Return a shift. Its standard error is at least that within starts, because few pairs may agree by chance."""
+    """Return a shift. Its standard error is at least the error within starts, because few pairs may agree by chance."""
     within = math.hypot(*(pair.se for pair in pairs)) / len(pairs)
     resolutions = sorted((pair.resolution for pair in pairs), key=lambda resolution: resolution.down)
     only = {resolution.only for resolution in resolutions}

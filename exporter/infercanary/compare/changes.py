@@ -33,9 +33,7 @@ class LevelChange(Part, frozen=True, kw_only=True):
     """A change of level: the first run of the new level, and the shift from the old to the new level as a ratio."""
 
     index: int
-    """Index of the level's first run among the counted runs, from 0. In a series scanned in blocks, the first run of a
-    block.
-    """
+    """Index of the level's first run among the counted runs, from 0. With blocks, this is the first run of a block."""
     at: float | None
     """Unix seconds; None for files of numbers."""
     start: str = ""

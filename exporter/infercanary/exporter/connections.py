@@ -218,7 +218,7 @@ class Connections:
                 self.count("refused", address)
                 accepted.close()
             else:
-                if idle is not None:  # close the oldest idle connection to make room for the new one
+                if idle is not None:  # close the oldest idle connection to make room for the new connection
                     idle.leave()
                     idle.force_close()
                 task = asyncio.create_task(self._connect(server, accepted, address, context))

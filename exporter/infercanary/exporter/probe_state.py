@@ -106,7 +106,7 @@ _SETTLED_SECONDS = 300.0
 """A neighbour that comes and goes within this time does not become a component of the environment, because each
 change of a component is judged.
 """
-_GENERATIONS = 2  # this start and the start before, whose runs may come from the journal
+_GENERATIONS = 2  # this start and the previous start, whose runs may come from the journal
 _BOOTS = 512  # a probe in a crash loop may find runs of this many starts in its journal
 
 

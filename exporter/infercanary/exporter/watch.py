@@ -33,7 +33,7 @@ _ENDINGS = ("the worker is started again", "the exporter ends")
 
 
 class Watch:
-    """Restarts a thread or task that ended by a bug; calls ``gave_up`` after its second failure."""
+    """Restarts a thread or task that a bug ended; calls ``gave_up`` after the second failure."""
 
     def __init__(self) -> None:
         self.gave_up: Callable[[], object] = lambda: None

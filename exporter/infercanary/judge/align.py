@@ -85,7 +85,7 @@ class Alignment:
         """Pair baseline starts with new starts, and add the concurrent baseline.
 
         Returns:
-            None while starts of the old image still run, but none of them has enough runs during the new starts yet.
+            None while starts of the old image still run, but have too few runs during the new starts.
         """
         ran_on = [ran for start in before if (ran := self._concurrent(start, after)) is not None]
         # Take the starts with the most runs during the new starts. Later runs do not count, so the result of a look

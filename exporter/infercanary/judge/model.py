@@ -106,7 +106,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work_key(self) -> str:
-        """Identity of the image and of the canaries' models and settings. The store has limits for each key."""
+        """Identity of the image and of the canaries' models and settings. The store limits each key separately."""
         work = {name: value for name, value in self.environment.items() if is_of_canary(name)}
         return f"{self.image_key} {_digest(work)}" if work else self.image_key
 

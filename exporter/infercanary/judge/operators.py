@@ -1,9 +1,9 @@
 """Operators: attributes a shift to operators of the model, by comparing profiled repeats of both images.
 
-An operator is a call of the model (``aten::conv2d``, ``Conv``) with all calls made by it. The changes of all operators
-and of the time outside operators sum to the change of the profiled wall time. Operators are reported as the
-explanation only if the profiled wall time changed about as much as the timed latency, and if operators make up at
-least half of the change (docs/adr/0023-profiled-repeats.md).
+An operator is a call of the model (``aten::conv2d``, ``Conv``), including all nested calls. The changes of all
+operators and of the time outside operators sum to the change of the profiled wall time. Operators are reported as the
+explanation only if the profiled wall time changed about as much as the timed latency, and if operators make up at least
+half of the change (docs/adr/0023-profiled-repeats.md).
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def _nearest(profiles: Sequence[Profile], timed: float) -> Profile | None:
 def _shift(was: str, now: str, old: Profile, new: Profile, whole: float) -> OperatorShift | None:
     """Return an operator's part of the change of the wall time; None if the operator did not clearly change.
 
-    A clear change exceeds 3.5 standard errors, because many operators are tested. A profile with too many operators
-    has only a sum for the short ones. So an operator without a row may have taken as long as this sum.
+    A clear change exceeds 3.5 standard errors, because many operators are tested. A profile with too many operators has
+    only a sum for the short operators. So an operator without a row may have taken as long as this sum.
 
     Args:
         was: Name of the operator with the old image.

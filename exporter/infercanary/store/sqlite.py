@@ -213,5 +213,5 @@ def _drop_unreadable(connection: Connection) -> None:
 
 
 def _is_corrupt(error: object) -> bool:
-    """Return True if the error means a corrupt file. All other errors have a subclass of ``DatabaseError``."""
+    """Return True if the error means a corrupt file. All other errors are subclasses of ``DatabaseError``."""
     return type(error) is sqlite3.DatabaseError

@@ -132,7 +132,7 @@ def containers(pod: Pod) -> tuple[Container, ...]:
     """Select the running containers of a pod that have a probe.
 
     Returns:
-        Every container with a port named :data:`PORT_NAME`, or else one container, by the annotation's or the default
+        Every container with a port named :data:`PORT_NAME`, or else one container, found by the annotated or default
         port. Empty if the pod does not ask to be polled, or has no IP address. After a wrong request, ``url_missing``
         has the mistake.
     """
