@@ -182,8 +182,8 @@ _VERDICT = [
     rows(
         About(
             "Answers, device, and size of the evidence",
-            "Answers: the new image gives the old image's output for the same input, up to rounding. Device: a "
-            "canary that ran on a GPU still does. Then the new image's runs, the container starts of both images, "
+            "Answers: for the same input, both images give the same output, except for rounding. Device: a "
+            "canary still runs on the GPU. Then the new image's runs, the container starts of both images, "
             "and the spread between starts of one image.",
             "Answers changed: compare weights and preprocessing first. Fell back to CPU: the image has a CPU-only "
             "wheel, or the container has no GPU. A wide spread: find what differs between starts.",
@@ -369,7 +369,7 @@ _REPLICAS = [
         About(
             "Latency of each replica",
             "The last run's median.",
-            "If replicas of one image keep different latencies, their place (cores, NUMA node, GPU) or their load "
+            "If replicas of one image stay different, their placement (cores, NUMA node, GPU) or their load "
             "differs: see the table above and *Host*.",
             "s",
             height=13,
