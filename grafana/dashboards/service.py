@@ -182,8 +182,8 @@ _VERDICT = [
     rows(
         About(
             "Answers, device, and size of the evidence",
-            "Answers: for the same input, both images give the same output, except for rounding. Device: a "
-            "canary still runs on the GPU. Then the new image's runs, the container starts of both images, "
+            "Answers: for the same input, both images give the same output, except for rounding. Device: no "
+            "canary fell back from GPU to CPU. Then the new image's runs, the container starts of both images, "
             "and the spread between starts of one image.",
             "Answers changed: compare weights and preprocessing first. Fell back to CPU: the image has a CPU-only "
             "wheel, or the container has no GPU. A wide spread: find what differs between starts.",
