@@ -3,7 +3,7 @@
 This package has two source trees: ``probe/infercanary`` (for images of inference servers) and
 ``exporter/infercanary``. A wheel joins them; an editable install and a checkout on ``PYTHONPATH`` have both on
 ``sys.path``, where ``extend_path`` finds the second. Names are imported at first use (PEP 562), so ``import
-infercanary`` is cheap and works with either tree alone::
+infercanary`` is cheap and works with either tree alone.
 """
 
 from __future__ import annotations

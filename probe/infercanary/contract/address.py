@@ -98,7 +98,7 @@ def _listen(
 def counted_as(host: str) -> str:
     """Return the name under which a caller's connections are counted: the IPv4 address, or the IPv6 network.
 
-    The network has a prefix of 64 bits, because one host may own all its addresses.
+    The network has a prefix of 64 bits, because one host may own all addresses of the network.
 
     Args:
         host: Address as a socket reports it. A mapped address (``::ffff:192.0.2.1``) counts as its IPv4 address.

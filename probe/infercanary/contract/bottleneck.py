@@ -25,7 +25,7 @@ ASLEEP: Final = "asleep"
 OFF_CPU = (QUEUED, BLOCKED, READING, ASLEEP)
 """Reasons why a canary's thread did not compute. ``queued``: runnable but without a CPU, because of CPU wait, the CPU
 quota, or other threads of its engine. ``blocked``: asleep without I/O, for example waiting for a lock. ``reading``:
-asleep during a read from a block device. ``asleep``: any of these reasons, if the kernel does not measure CPU wait.
+asleep during a read from a block device. ``asleep``: queued or blocked, if the kernel does not measure CPU wait.
 """
 
 _LAUNCH, _COMPUTE = "launch", "compute"

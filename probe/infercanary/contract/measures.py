@@ -49,7 +49,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
             # Peak host memory of the canary's process during the run. If the probe is in the server's process, or the
             # server is in the probe's container: memory in use after the run.
             Measure(HOST_MEMORY, "host memory", "bytes", is_judged=True),
-            # Peak device memory that the engine had allocated during the run.
+            # Peak device memory that the engine allocated during the run.
             Measure(DEVICE_MEMORY, "device memory", "bytes", is_judged=True),
             # Share of the time in which the device worked, for any process.
             Measure(DEVICE_USE, "use of the device", ""),

@@ -50,7 +50,7 @@ class PhaseKind:
 
     name: str
     is_waiting: bool = False
-    """True if no work is done in the phase: the host enqueues work, or another user has the device."""
+    """True if no work is done in the phase: the host enqueues work, or another process uses the device."""
     of_server: bool = False
     """True for a phase of a request to a server, measured by the client."""
     is_transfer: bool = False
@@ -90,7 +90,7 @@ class Tag:
     condition.
     """
     by_others: bool = False
-    """True if other processes on the host cause this tag. ``ab`` may exclude runs with such a tag."""
+    """True if other processes on the host cause the condition. ``ab`` may exclude runs with such a tag."""
     by_itself: bool = False
     """True if the container itself causes the condition, by its limits or its processes. Other containers are not
     affected.
@@ -118,7 +118,7 @@ TAGS: Mapping[str, Tag] = _table(
         ),
         Tag(
             FAILING,
-            "the run failed, or the device had no free memory; fix the error above first",
+            "the run failed, ran out of memory, or found the device busy; fix the error above first",
             is_judged=False,
         ),
         Tag(
@@ -140,7 +140,7 @@ TAGS: Mapping[str, Tag] = _table(
         ),
         Tag(
             CPU_WAIT_INSIDE,
-            "the run waited for a CPU used by another process of its container; look for processes beside "
+            "the run waited for a CPU used by another process or thread of its container; look for work beside "
             "the server",
             by_itself=True,
         ),

@@ -84,7 +84,7 @@ def _perf(machine: Machine) -> Ability:
     level = f"perf_event_paranoid is {text(machine.proc / 'sys/kernel/perf_event_paranoid') or 'unknown'}"
     error = _perf_error()
     if not error:
-        return ok(f"{level}; this process may count its own instructions")
+        return ok(f"{level}; this process is allowed to count its own instructions")
     if error not in _PERF_REFUSALS:
         return limited(
             level, f"hardware counters do not work ({os.strerror(error)}), as on most virtual machines"
@@ -113,7 +113,7 @@ def _memory_peak(machine: Machine) -> Ability:
         return ok("the peak of this process can be reset before each run")
     return limited(
         "peak since the start of the process only",
-        "this process may not write /proc/self/clear_refs",
+        "this process is not allowed to write /proc/self/clear_refs",
         "use a kernel with CONFIG_PROC_PAGE_MONITOR, and do not mount /proc read-only",
     )
 
@@ -121,9 +121,9 @@ def _memory_peak(machine: Machine) -> Ability:
 @check("container", "who ends first")
 def _ends_first(machine: Machine) -> Ability:
     if os.access(machine.proc / "self/oom_score_adj", os.W_OK):
-        return ok("a probe may raise its oom_score_adj, so that the kernel kills it before the server")
+        return ok("a probe can raise its oom_score_adj, so that the kernel kills it before the server")
     return limited(
         "",
-        "a probe may not raise its oom_score_adj: if memory runs out, the kernel may kill the server first",
+        "a probe cannot raise its oom_score_adj: if memory runs out, the kernel may kill the server first",
         "do not mount /proc read-only: the probe writes /proc/self/oom_score_adj",
     )

@@ -23,7 +23,7 @@ def _imported(name: str, needed: str) -> Any:
 
 
 def _fitting(engine: str, built: str, found: str) -> Ability:
-    """Return OK, unless the driver is too old for the CUDA version of the engine.
+    """Return OK, unless the driver is too old for the engine's CUDA version.
 
     Args:
         built: CUDA version for which the engine was built; empty for none.

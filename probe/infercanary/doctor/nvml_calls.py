@@ -21,7 +21,7 @@ CALLS = {
     "nvmlDeviceGetName": "the GPU's name",
     "nvmlDeviceGetUUID": "the GPU's UUID",
     "nvmlDeviceGetPciInfo": "the GPU's PCI address, to find CUDA's number of the GPU",
-    "nvmlDeviceGetVbiosVersion": "the VBIOS, as a component",
+    "nvmlDeviceGetVbiosVersion": "the VBIOS version",
     "nvmlDeviceGetMinorNumber": "number of the device file, to find the container's own processes",
     "nvmlDeviceGetMemoryInfo": "memory in use and free",
     "nvmlDeviceGetClockInfo": "SM and memory clock",

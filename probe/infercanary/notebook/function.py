@@ -15,8 +15,8 @@ _COMPONENTS = ("torch", "tensorflow")  # the probe itself reports other librarie
 
 
 class FunctionTarget(Target):
-    """Times a function with fixed arguments. On CUDA, the times come from events on the current stream before and after
-    the call.
+    """Times a function with fixed arguments. On CUDA, events before and after the call give the times, and the clock's
+    stream is the current stream during the call.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.

@@ -25,7 +25,7 @@ def read(path: str | os.PathLike[str], *, canary: str = "") -> TimingResult:
         All runs of the canary, including failed runs, with the last environment.
 
     Raises:
-        UsageError: The file cannot be read, is not a journal, has no runs, or has several canaries without ``canary``.
+        UsageError: The file cannot be read, has no runs, or has several canaries and no ``canary``.
     """
     runs: defaultdict[str, list[Run]] = defaultdict(list)
     environment: dict[str, str] = {}

@@ -14,7 +14,7 @@ from infercanary.command.settings import UsageError
 
 
 class ServerTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The section ``tls:``."""
+    """Settings in the section ``tls:``."""
 
     cert_file: str
     key_file: str

@@ -19,8 +19,8 @@ class Background:
     """Work between the runs of one canary.
 
     Args:
-        canary: A canary that is ready for this work. Its target does the work, in the canary's pool. Work that takes
-            longer than the canary's timeout counts as hanging.
+        canary: Canary whose target does the work, in the canary's pool. Work that exceeds its deadline counts as
+            hanging.
         work: Name for threads and the log: ``sweep``.
     """
 
@@ -37,7 +37,7 @@ class Background:
 
     @property
     def is_running(self) -> bool:
-        """True if the work holds its thread. Between steps, this means abandoned work, which still slows other work."""
+        """True while the work runs in its thread. Between steps, this is abandoned work, which still slows runs."""
         return self._worker.is_busy
 
     def start(self, now: float) -> None:

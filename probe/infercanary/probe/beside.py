@@ -52,11 +52,11 @@ def command(path: str, server: tuple[str, ...]) -> NoReturn:
     ENTRYPOINT ["infercanary", "beside", "--config", "/app/probe.yaml", "--"]
     CMD ["python", "server.py"]
 
-    SERVER replaces this process: it gets every signal, and its exit code is the command's own. A probe that fails is
+    SERVER replaces this process: it gets every signal, and gives the exit code. A probe that fails is
     started again, at first after a second, and never ends the server. The probe ends when SERVER has ended.
     """
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    own = os.getpid()  # exec keeps this id; the child may first run after the server has ended
+    own = os.getpid()  # exec keeps this id; in the child, getppid() is wrong if the server has ended
     child = os.fork()
     if child == 0:
         _supervise(path, own)

@@ -21,7 +21,7 @@ class Callers:
         self._spent: Counter[str] = Counter()  # address → CPU seconds in this window
 
     def may_go_on(self, address: str, cpu_seconds: float, now: float) -> bool:
-        """Charge a connection of this address. True if the connection may begin or go on."""
+        """Charge CPU time to an address. True if its connection may begin or go on."""
         if now >= self._until or len(self._spent) > _ADDRESSES:
             self._spent.clear()
             self._until = now + WINDOW_SECONDS

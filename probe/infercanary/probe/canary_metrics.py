@@ -29,8 +29,8 @@ TAGGED = Metric(
     "counter",
     "Runs with this tag, a condition that may have slowed the runs.",
     ("canary", "tag"),
-    reading="A tag that begins with an image points to the image; a tag on all containers of a host points to the "
-    "host.",
+    reading="A tag that first appears with an image points to the image; a tag on all containers of a host points to "
+    "the host.",
 )
 ELIGIBLE = Metric(
     "infercanary_eligible_ratio",
@@ -92,8 +92,8 @@ FAILURES = Metric(
     "counter",
     "Failed runs, and failed attempts to open the canary, by reason.",
     ("canary", "reason"),
-    reading="0 is healthy. `infercanary_canary_failure_info` has the message. `out_of_memory` is an alert: "
-    "retried after 1 to 10 minutes.",
+    reading="0 is healthy. `infercanary_canary_failure_info` has the message. `out_of_memory` is an alert; "
+    "the probe retries after 1 to 10 minutes.",
 )
 DETAIL = Metric(
     "infercanary_canary_failure_info",

@@ -13,17 +13,17 @@ from infercanary.probe.samplers.threads import OnCpu, ThreadUsage, threads_besid
 
 
 class Inside(NamedTuple):
-    """CPU time of others in the container during a canary's repeats: other threads and other processes."""
+    """CPU time of other threads and processes in the container during a canary's repeats."""
 
     cpu_seconds: float
-    """CPU seconds of all others, including threads that help the canary's engine."""
+    """CPU seconds of these threads and processes, including the engine's helper threads."""
     processes_seconds: float
     """CPU seconds of other processes."""
     wall_seconds: float
     """Length of the measured time."""
     away_seconds: float
-    """Part of ``wall_seconds`` in which the canary did not compute. The time between repeats is included, because the
-    scheduler often gives the canary's CPU to others then.
+    """Part of ``wall_seconds`` in which the canary did not compute, including the time between repeats: the scheduler
+    then often gives the canary's CPU to others.
     """
 
     @property
@@ -35,7 +35,7 @@ class Inside(NamedTuple):
         """Return the share of the others' CPU time that falls into a part of the measured time.
 
         Args:
-            away: Seconds of that part in which the canary did not compute, because only then others can use its CPU.
+            away: Seconds of that part in which the canary did not compute, so that others could use its CPU.
 
         Returns:
             A ratio, 0 to 1.
@@ -71,15 +71,15 @@ class ContainerLoad:
 
 
 def divide_wait(usage: ThreadUsage, wall: float, inside: Inside | None) -> tuple[float | None, float | None]:
-    """Divide a thread's CPU wait within ``wall`` by cause: others outside the container, others inside the container.
+    """Divide a thread's CPU wait by cause: processes outside the container, or threads and processes inside.
 
-    The kernel does not record which process had the CPU. Others inside caused at most as much wait as they computed;
-    others outside caused the rest.
+    The kernel does not record which process had the CPU. Wait up to the CPU time used inside counts as caused inside;
+    the rest, as caused outside.
 
     Args:
-        usage: Use of the thread in that time.
-        wall: Seconds.
-        inside: CPU time of others inside, measured over a longer time that includes this time.
+        usage: Use of the thread within ``wall``.
+        wall: Wall seconds.
+        inside: CPU time of others inside, measured over a longer time that includes ``wall``.
 
     Returns:
         Seconds of wait caused outside and inside. If ``inside`` is unknown: wait caused by all other processes, and
@@ -126,12 +126,12 @@ class Helpers:
 
 
 def off_cpu(used: ThreadUsage, wall: float, helped: Helped | None = None) -> dict[str, float]:
-    """Explain why a thread did not compute, as far as the kernel counts the reasons.
+    """Divide the time in which a thread did not compute by reason, as far as the kernel counts the reasons.
 
     An engine divides its work among its threads in advance, and continues when the last thread has finished. Until
     then, the calling thread sleeps or spins. If a helper thread computes longer, the calling thread sleeps for the
-    difference in any case. More sleep, while helper threads wait for a CPU, counts as CPU wait. Neither sleep counts
-    as a wait for a lock.
+    difference. Sleep beyond the difference counts as CPU wait, up to the CPU wait of the helper threads. Neither
+    counts as a wait for a lock.
 
     Args:
         used: Use of the thread in that time.
@@ -165,7 +165,7 @@ def explain_repeats(
     inside: Inside | None,
     helped: Helped | None,
 ) -> tuple[list[float | None], list[float | None], list[dict[str, float]]]:
-    """Return the CPU wait and the other sleep of each repeat, per inference.
+    """Return CPU wait by cause, and time without compute by reason, for each repeat, per inference.
 
     Args:
         ends: Use of the thread from the start of the first repeat to the end of each repeat.

@@ -33,7 +33,7 @@ _REOPEN_SECONDS = 300.0
 
 
 class Controls:
-    """Opens and measures the controls of the CPU and of each device, with one thread for each, which ends afterwards.
+    """Opens and measures the controls of the CPU and of each device, in separate threads that end afterwards.
 
     If a GPU hangs, the CPU's controls still show the state of the host.
 

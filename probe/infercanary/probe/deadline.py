@@ -151,7 +151,7 @@ class Worker:
             except BaseException as error:  # a model may raise any exception; the caller handles it
                 outcome = (False, error)
             self.cpu_seconds += time.thread_time() - before
-            # Idle before the answer, because the receiver of the answer may call again immediately.
+            # Set idle before answering, because the receiver of the answer may call again immediately.
             self.is_busy = False
             answer.put(outcome)
             del call, function, answer, outcome

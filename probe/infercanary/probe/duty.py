@@ -28,7 +28,7 @@ BUSY = Metric(
     "infercanary_busy_seconds_total",
     "counter",
     "Wall time of scheduled runs, controls, sweeps and profiles; warm-up is not included.",
-    reading="`rate(…[15m])` is a share: about `infercanary_duty_cap_ratio`; up to four times that after a start.",
+    reading="`rate(…[15m])` is the duty: about `infercanary_duty_cap_ratio`, up to four times as much after a start.",
 )
 DUTY_CAP = Metric(
     "infercanary_duty_cap_ratio",
@@ -61,7 +61,7 @@ restarts again and again would burst permanently. The journal gives the earlier 
 
 
 class Burst:
-    """Share of the time that runs may take: more in the burst, less until its debt is repaid, then the cap.
+    """Share of the time that runs may take: above the cap in the burst, below until its debt is repaid, then the cap.
 
     Duty above the cap is a debt. The burst ends after :data:`SECONDS`, or earlier, if :data:`PAID_BACK` of the cap
     could not repay a larger debt within :data:`PAID_WITHIN`.

@@ -17,9 +17,9 @@ from infercanary.probe.targets import Target
 log = logging.getLogger("infercanary.probe")
 
 _DIGITS = 16
-# Components are cut to 200 bytes, and the difference between two models may be at the end of their paths.
+# Hash longer identities: components are cut to 200 bytes, and two models may differ only at the end of their paths.
 _MOST_BYTES = 160
-_BEGINNING = 30  # characters
+_BEGINNING = 30  # characters kept of a longer identity
 
 
 def components(canary: str, target: Target, sweep: object = None) -> dict[str, str]:
@@ -43,7 +43,7 @@ def components(canary: str, target: Target, sweep: object = None) -> dict[str, s
 
 
 def digest(settings: Mapping[str, Any]) -> str:
-    """Return a digest of settings (plain values and structs), whatever their order, without empty and zero values."""
+    """Return a digest of settings (plain values and structs) that ignores order, empty values and zeros."""
     plain = msgspec.to_builtins(settings, str_keys=True)
     return _digest(json.dumps(_without_empty(plain), sort_keys=True).encode())
 

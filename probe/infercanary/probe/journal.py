@@ -27,8 +27,8 @@ ERRORS = Metric(
     "infercanary_journal_errors_total",
     "counter",
     "Runs that could not be written to the journal, because the disk is full, missing or hanging.",
-    reading="No increase is healthy. Without a journal, the metric is missing. The exporter still collects the runs, "
-    "but a crash loses them.",
+    reading="Healthy is no increase. Without a journal, the metric is missing. A crash loses such runs, "
+    "unless the exporter has collected them.",
 )
 
 MAX_BYTES = 16 << 20
@@ -132,7 +132,7 @@ def read(path: Path) -> Iterator[JournalEntry]:
 
 
 def last_runs(path: Path, limit: int) -> list[Run]:
-    """Return at most ``limit`` last runs of a journal, each with the ``boot_id`` of the probe that wrote the run.
+    """Return the last runs of a journal, at most ``limit``, each with the ``boot_id`` of the probe that wrote the run.
 
     A crash removes runs from the probe's memory; with the journal, an exporter can still collect them.
     """

@@ -60,7 +60,7 @@ class Missing(NamedTuple):
     reason: Reason
     detail: str
     was_tried: bool = True
-    """True if the load was applied. False if memory was short, which may change."""
+    """False if memory was too short to apply the load, which may change."""
 
 
 class _GivenUp(Exception):

@@ -61,7 +61,7 @@ class Probe:
         on_hang: Callable[[], Executor | None] | None = None,
         **changes: Any,
     ) -> None:
-        """Check the arguments. Nothing runs yet, and later nothing raises into the server.
+        """Check the arguments. Nothing runs yet; later, the probe raises no errors in the server.
 
         Args:
             targets: Name → target to run and time. The names become the label ``canary``.
@@ -307,7 +307,7 @@ class Probe:
         return close_all([part.close for part in parts if part is not None], _CLOSE_SECONDS)
 
     def report(self, since: str) -> bytes:
-        """Return the report after the caller's cursor, as JSON; "" begins with the oldest kept run."""
+        """Return the report as JSON, with the runs after the cursor ``since``; "" begins with the oldest kept run."""
         return self._publisher.report(since)
 
     def _run_guarded(self) -> None:
@@ -352,7 +352,7 @@ class Probe:
             log.log(level, "a run every %.3g s, because the duty cap is %.3g %%", interval, cap)
 
     def _may_burst(self) -> bool:
-        """True if a burst after the start is allowed: it is wanted, and the container has just started."""
+        """True if a burst is allowed: wanted, at the start of the container, and not after many recent starts."""
         wanted = all(canary.gpus == () for canary in self._canaries) if self._burst is None else self._burst
         return wanted and since_start() is not None and self._publisher.starts_within(PAID_WITHIN) < RESTARTS
 

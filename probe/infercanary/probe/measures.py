@@ -43,7 +43,7 @@ RATE = Metric(
 JOULES = Metric(
     "infercanary_run_energy_joules",
     "gauge",
-    "Energy of the GPU for one inference of the last run, others' work included; missing for runs below 2 s.",
+    "Energy of the GPU for one inference of the last run, including work of others; missing for runs below 2 s.",
     ("canary",),
     reading="A rise with an image: more work, or a less efficient kernel. A rise on all containers of a GPU: a "
     "neighbour.",
@@ -70,7 +70,7 @@ def of_gpu(window: Window) -> dict[str, float]:
     """Return the measures of a run's GPU, from the samples around the run.
 
     The samples span more time than the repeats, and the driver's energy counter may be 0.1 s old. The energy is known
-    only if these two times are small, compared with the run.
+    only if both errors together are at most 5 % of the repeats' time.
 
     Args:
         window: The run, and the samples.

@@ -46,7 +46,7 @@ _WORDS = (
     "out of memory", "outofmemory", "not enough memory", "can't allocate memory", "cannot allocate memory",
     "failed to allocate memory", "alloc_failed", "resource_exhausted", "bad_alloc",
 )  # fmt: skip
-# glibc's "cannot allocate memory in static TLS block" is due to the order of libraries
+# glibc's "cannot allocate memory in static TLS block" means a wrong load order of libraries
 _OTHER_MEANING = "static tls block"
 _HOST_WORDS = ("defaultcpuallocator", "alloc_cpu", "cumemhostalloc", "cannot allocate memory", "bad_alloc")
 _DEVICE_WORDS = ("cuda", "cublas", "cudnn", "gpu", "device")
@@ -64,9 +64,9 @@ class Bound(NamedTuple):
     """Description of the limit: ``the container's limit of 300 MiB``."""
     limit: int
     used: int
-    """Memory of all processes under the limit, without page cache that was not used lately."""
+    """Memory of all processes under the limit, without inactive page cache."""
     cached: int = 0
-    """Page cache in recent use, part of ``used``. The kernel reclaims page cache before it ends a process."""
+    """Active page cache, part of ``used``. The kernel reclaims page cache before it kills a process."""
 
 
 class Left(NamedTuple):
@@ -90,7 +90,7 @@ def tightest(bounds: Iterable[Bound], reserve: int | None, least: int, share: fl
 
 
 class HostMemory:
-    """Memory that this process may take from its container and from the host, without a reserve (bytes)."""
+    """Memory that this process may take from its container and from the host, less a reserve (bytes)."""
 
     _root, _proc = _ROOT, _PROC
 
@@ -147,7 +147,7 @@ def ordinal(device: str) -> int:
 
 
 def place_of(error: BaseException, device: str = "cpu") -> Place | None:
-    """Return the place whose memory ran out, by an error or its causes; None if the error means something else."""
+    """Return the place whose memory ran out, according to an error or its causes; None for any other error."""
     cause: BaseException | None = error
     for _ in range(_CHAIN):
         if cause is None:
@@ -168,7 +168,7 @@ def _place_of_one(error: BaseException, device: str) -> Place | None:
         return "device"
     try:
         text = str(error)[:_LONG].lower()
-    except BaseException:  # the target may define the error's class, whose text may raise
+    except BaseException:  # str() may raise, because the target may define the error's class
         return None
     if _OTHER_MEANING in text or not any(words in text for words in _WORDS):
         return None

@@ -115,7 +115,7 @@ class Profiling(Background):
         self._worker.rest()
 
     def _profile_in_turns(self) -> Profile:
-        """Profile in this thread; or in the server's pool, in one turn with only as many repeats as a profile needs."""
+        """Profile in this thread; with a server's pool, in one turn of the pool, with fewer repeats."""
         target, pool = self._canary.target, self._canary.pool
         if pool is None:
             return target.profile(REPEATS)

@@ -1,4 +1,4 @@
-"""Publishing for the exporter: numbers, environment and runs in one consistent answer, and in the journal."""
+"""Publishes numbers, environment and runs to the exporter, in one consistent answer; writes runs to the journal."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Publisher:
             self._families, self._encoded, self._outputs = families, None, outputs
 
     def report(self, since: str) -> bytes:
-        """Return the report after the caller's cursor, as JSON. An unknown cursor begins with the oldest kept run."""
+        """Return the report as JSON, with runs after ``since``; an unknown cursor begins with the oldest kept run."""
         with self._snapshot:
             self._encoded = self._encoded or msgspec.Raw(msgspec.json.encode(self._families))
             runs, cursor, lost = self._ring.since(since)

@@ -32,7 +32,7 @@ class RunResult(NamedTuple):
     usage: ThreadUsage = ThreadUsage()
     """Use of the thread that ran the repeats."""
     waits: Sequence[float | None] = ()
-    """CPU wait of each repeat, caused outside the container; caused anywhere if ``crowds`` is unknown. None if
+    """CPU wait of each repeat caused outside the container or, if ``crowds`` is unknown, by any other process. None if
     unknown.
     """
     crowds: Sequence[float | None] = ()

@@ -29,7 +29,7 @@ LATENESS = Metric(
     "infercanary_lateness_seconds",
     "gauge",
     "Delay of the last round: its actual start minus its intended start.",
-    reading="Healthy is a few milliseconds. Above 0.25 s, the probe's thread got no CPU, or waited for the GIL.",
+    reading="A few milliseconds are healthy. Above 0.25 s, the probe's thread got no CPU, or waited for the GIL.",
 )
 
 GPU_CANARIES = Metric(
@@ -37,7 +37,7 @@ GPU_CANARIES = Metric(
     "gauge",
     "Canaries of this probe that run on the GPU; with MIG, on the whole GPU.",
     ("gpu",),
-    reading="0: no canary uses the GPU. Missing for canaries that call a server: the GPU used is unknown.",
+    reading="0: no canary uses the GPU. Missing if the GPU of any canary is unknown, as for calls to a server.",
 )
 
 
@@ -94,7 +94,7 @@ class Rounds:
             slot: Intended start (monotonic seconds).
 
         Returns:
-            The runs, and their cost in seconds of the duty cap.
+            The runs, and their cost in seconds of the duty budget.
         """
         if planned and (why := self._memory.lack_for_round()):
             for canary, _ in planned:

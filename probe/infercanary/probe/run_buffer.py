@@ -47,7 +47,7 @@ class RunBuffer:
         sequence = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
         is_own = boot_id == self._boot_id and sequence >= 0
         known = [i for i, run in enumerate(self._earlier) if run.boot_id == boot_id]
-        # Runs are sent in order, so the caller has the runs of all probes before the cursor's.
+        # Runs are sent in order, so the caller has the runs of all probes before the cursor's probe.
         start = len(self._earlier) if is_own else min(known, default=0)
         runs = [
             run

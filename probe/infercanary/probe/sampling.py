@@ -21,7 +21,7 @@ SUCCESS = Metric(
     "gauge",
     "1 if the sampler's last sample succeeded, else 0.",
     ("sampler",),
-    reading="0: the sampler's metrics are missing, and the probe's log says why. Without a driver, `nvml` is 1.",
+    reading="0: the sampler's metrics are missing; the probe's log says why. For `nvml`, no driver is not a failure.",
 )
 # A round waits this long for all samples together, and then begins without late samples. The wait is shorter than the
 # jitter of a slot, even with two rounds a second.

@@ -124,7 +124,7 @@ def plan(
         repeat_costs: Busy seconds per repeat of each canary.
         interval: Seconds between rounds, as configured.
         cap: The duty cap, a share of the time.
-        fixed: Additional seconds of each round.
+        fixed: Busy seconds of each round besides the repeats: the controls.
 
     Returns:
         The repeats of each canary, and the interval that the cap then needs: longer if 5 repeats do not fit.

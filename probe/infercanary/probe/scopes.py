@@ -31,8 +31,8 @@ SWITCHES = Metric(
     "Context switches: voluntary (the thread waited) and involuntary (the thread lost its CPU). For a canary: "
     "during repeats.",
     (*_LABELS, "kind"),
-    reading="If `involuntary` rises, other threads want the CPU. If `voluntary` rises, locks, helper threads or the "
-    "device are slower.",
+    reading="If `involuntary` rises, other threads want the CPU. If `voluntary` rises, threads wait more often for "
+    "locks, helper threads or the device.",
 )
 MIGRATIONS = Metric(
     "infercanary_migrations_total",
@@ -52,7 +52,7 @@ RUN_QUEUE = Metric(
 ALLOWED = Metric(
     "infercanary_allowed_cpus",
     "gauge",
-    "CPUs on which the process, or the thread of the canary's last run, may run, by affinity masks.",
+    "CPUs that affinity masks allow to the process, and to the thread of each canary's last run.",
     _LABELS,
     reading="A canary with fewer CPUs than `process` is pinned. A process with fewer CPUs than its cpuset is "
     "pinned by the image (`taskset`, `OMP_PROC_BIND`).",

@@ -1,7 +1,7 @@
 """The probe's HTTP server: only GET /report, on a TCP port or a UNIX socket. The server makes no outgoing calls.
 
 A separate thread answers, not the process's event loop. Connections have limits: number, time, header size and CPU
-time (``callers.py``, decision 34).
+time (``callers.py``, docs/adr/0034-the-probes-port.md).
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _REQUEST = re.compile(rb"GET %b(?:\?(?:since=([\w.]*))?\S*)? HTTP/1\.\d\r?\n" % 
 _TOKEN = re.compile(rb"^authorization:[ \t]*(.*?)\s*$", re.IGNORECASE | re.MULTILINE)
 _HEAD_SECONDS, _ANSWER_SECONDS = 2.0, 5.0  # time for TLS handshake and request head; time for the answer
 _BACKLOG = 1024
-"""Length of the queue of connections to accept or close. With this length, an exporter succeeds even among 1,000
-callers that reconnect immediately.
+"""Length of the queue of waiting connections. With this length, an exporter succeeds even among 1,000 callers that
+reconnect immediately.
 """
 _ACCEPTED_AT_ONCE, _REFUSED_SECONDS = 128, 0.4
 """Connections accepted together, and the pause after a refusal. Among 1,000 callers that reconnect, an exporter waits
-3 s at most. An inference server that computes in Python pays for each switch between its threads and this thread.
+3 s at most. Batches save switches between this thread and the threads of an inference server that runs Python code.
 """
 _EXCESS_SECONDS = 0.001
-"""CPU time charged to an address for each connection above the limits. An attacker soon uses up its CPU time."""
+"""CPU time charged to an address for each connection above the limits, so that an attacker soon has none left."""
 _RECEIVE_BYTES, _SEND_BYTES = 8 << 10, 128 << 10  # memory of the container; the kernel doubles these sizes
 _LOOK_MILLISECONDS = 100
 """Time between two checks of open connections: for exceeded deadlines, and for callers that have received the whole

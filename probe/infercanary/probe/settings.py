@@ -48,7 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     controls: bool = True
     """after each run, do tiny work that is the same in every image, to detect a slower host"""
     samplers: dict[str, bool] = {}
-    """`{nvml: false}` switches a sampler off; all samplers listed below are on"""
+    """`{nvml: false}` switches a sampler off; by default, all samplers listed below are on"""
     profile: bool | None = None
     """sometimes measure the time of each operator ([profiles](profiles.md)); by default only in a separate process"""
     journal: str | None = None
@@ -57,7 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_reserve: Bytes | None = None
     """bytes of host memory to keep free; by default 64 MiB, or 5 % of the limit if that is more"""
     device_memory_reserve: Bytes | None = None
-    """the same for a GPU's memory; by default 256 MiB, or 2 % of its size if that is more"""
+    """bytes of each GPU's memory to keep free; by default 256 MiB, or 2 % of that memory if that is more"""
 
 
 def make_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:

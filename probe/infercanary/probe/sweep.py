@@ -44,14 +44,14 @@ RATE = Metric(
     "gauge",
     "Samples per second in the last sweep, of all concurrent requests together.",
     _POINT,
-    reading="Judged as measure `throughput@BATCHxCONCURRENCY`. If it falls with the concurrency, threads compete.",
+    reading="Judged as measure `throughput@BATCHxCONCURRENCY`. If it falls as concurrency grows, threads compete.",
 )
 PEAK = Metric(
     "infercanary_sweep_peak_memory_bytes",
     "gauge",
-    "Peak of the device memory that the engine had allocated during the point of the sweep.",
+    "Peak device memory that the engine allocated during this point of the sweep.",
     _POINT,
-    reading="Only on a GPU whose engine counts it (torch). In a server's process, the server's memory is included.",
+    reading="Only for engines that count GPU memory (torch). In a server's process, the server's memory is included.",
 )
 INTERVAL = Metric(
     "infercanary_sweep_interval_seconds",
@@ -64,7 +64,7 @@ INTERVAL = Metric(
 TIMESTAMP = Metric(
     "infercanary_sweep_timestamp_seconds",
     "gauge",
-    "Unix time at which the last sweep ended; missing until a point gave numbers.",
+    "Unix time at which the last sweep ended; missing until a point was measured.",
     ("canary",),
     reading="`time() - infercanary_sweep_timestamp_seconds` is the age of the sweep's values.",
 )
@@ -79,7 +79,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     batches: Annotated[tuple[Annotated[int, Meta(ge=1, le=4096)], ...], Meta(max_length=8)] = ()
     """Batch sizes, each with a single request at a time."""
     concurrency: Annotated[tuple[Annotated[int, Meta(ge=1, le=64)], ...], Meta(max_length=8)] = ()
-    """Numbers of concurrent requests, each with the canary's own inputs."""
+    """Numbers of concurrent requests; each request has the canary's own inputs."""
     seconds: Annotated[float, Meta(ge=0.1, le=600)] = 10.0
     """Maximum seconds of a sweep; each point has an equal share."""
     every_seconds: Annotated[float, Meta(ge=1, le=604_800)] = 3600.0
@@ -137,7 +137,7 @@ class Sweeping(Background):
                 self._begin(now)
             if self._left:
                 took += self._measure_next(self._left)
-        # If requests wait in the server's pool now, or waited during the last run, a sweep costs more than its time.
+        # If the last run waited in the server's pool, requests wait for the sweep as well: it costs more than its time.
         self._cost += took * self._canary.crowding
         if self._left == [] and not self.is_running:
             self._left = None
@@ -158,7 +158,7 @@ class Sweeping(Background):
             self._measurement.give_up()
 
     def _plan_next(self, cost: float, began: float) -> None:
-        """Plan the next sweep; later, in proportion, if the last sweep cost more than its seconds."""
+        """Plan the next sweep; proportionally later if the last sweep cost more than ``sweep.seconds``."""
         pause = self._interval * max(1.0, cost / self._sweep.seconds)
         self.next_at = began + jittered(min(pause, max(self._interval, MAX_PAUSE)))
 

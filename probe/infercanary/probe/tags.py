@@ -46,7 +46,7 @@ class Window(NamedTuple):
     previous: Values
     """The sample at the end of the previous run, because events since then may still have an effect."""
     quiet: Values
-    """The sample before the first run of the round: a GPU that is busy in this sample has other users."""
+    """The sample before the round, empty right after the probe's own work: a GPU that is busy in it has other users."""
     before: Values
     after: Values
     elapsed: float | None = None
@@ -58,7 +58,7 @@ class Window(NamedTuple):
     """Indexes of the canary's GPUs; empty on a CPU. None if unknown: then every GPU of the container counts."""
 
     def grown(self, metric: str, *labels: str, since: Values | None = None) -> float:
-        """Return the increase of a counter in the window, or ``since`` another sample, summed over points.
+        """Return the increase of a counter from sample ``since`` to the sample after the run, summed over points.
 
         Args:
             metric: Name of the counter; a counter missing in a sample did not increase.
@@ -179,7 +179,7 @@ def state_tags(state: CanaryState, *, is_beside: bool) -> tuple[str, ...]:
 
 
 def clock_reason(window: Window) -> str:
-    """Return the reason that limited the clock of the canary's GPUs for longest.
+    """Return the reason that limited the clock of the canary's GPUs for the longest time.
 
     Returns:
         The driver's name of the reason; ``low_clock`` if the clock was low and the driver counted no reason; empty
@@ -192,7 +192,7 @@ def clock_reason(window: Window) -> str:
 
 
 _LATE_SECONDS = 0.25
-_SHARE = 0.05  # least share of the run for CPU wait, I/O pressure or garbage collection to count
+_SHARE = 0.05  # CPU wait, I/O pressure and garbage collection count above this share of the run
 _LEAST_SECONDS = 0.002
 _LITTLE = 0.03  # share of the latency: the smallest effect that the judge considers
 _GPU_BUSY = 0.1
@@ -249,7 +249,7 @@ _RULES: dict[str, Callable[[Window], bool]] = {
     CPU_WAIT_OUTSIDE: lambda w: _counts(_queued(w) - _inside(w), w),
     CPU_WAIT_INSIDE: lambda w: _counts(min(_queued(w), _inside(w)), w),
     THROTTLED: lambda w: _throttled(w) > 0,
-    # A change to other CPUs counts even with the same number. A list too long for a label is missing.
+    # Compare lists, too: other CPUs may have the same number. A list that is too long for a label is missing.
     "cpuset_changed": _changed("infercanary_cgroup_cpuset_cpus", "infercanary_cgroup_cpuset_info"),
     MEMORY_LIMIT: lambda w: (
         w.grown("infercanary_cgroup_memory_limit_hits_total", since=w.previous) > 0

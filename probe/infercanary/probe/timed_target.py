@@ -153,7 +153,7 @@ class TimedTarget:
         try:
             return work()
         except Failure:
-            raise  # keep the target's reason, because a server's answer may have similar words
+            raise  # keep the target's reason: a server's answer may contain words for a memory shortage
         except (
             KeyboardInterrupt,
             SystemExit,
@@ -269,7 +269,7 @@ class TimedTarget:
         self._usage = usage
 
     def _read(self, result: Any) -> tuple[list[float], list[Reading]]:
-        """Read the result's values and the target's own readings. Raises for readings that would spoil the report."""
+        """Read the result's values and the target's own readings. Raises for invalid readings."""
         values = [float(value) for value in islice(self.target.values(result), _MAX_VALUES)]
         readings = list(islice(self.target.readings(), _MAX_READINGS))
         for metric, value, labels in readings:
@@ -288,7 +288,7 @@ class TimedTarget:
             sleep(0.001)
 
     def _measure(self) -> tuple[Timing, Any]:
-        """Run one repeat, and check its times, because a target's own clock may give NaN, which spoils the report."""
+        """Run one repeat, and check its times, because a target's own clock may give NaN, which reports cannot hold."""
         timing, result = self._call(self.target.clock.measure, self.target.run)
         if kind := pending(result):
             if isinstance(result, Coroutine):

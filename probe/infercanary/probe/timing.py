@@ -51,7 +51,7 @@ def inferences(clock: Clock) -> int:
 
 
 def inferences_of_100_us(clock: Clock, run: Callable[[Phase], Any]) -> int:
-    """Return the number of inferences that compute for 100 µs on the device, because events resolve about 0.5 µs.
+    """Return the number of inferences that together compute for 100 µs, because events resolve about 0.5 µs.
 
     Args:
         clock: Clock with the phase ``compute``, which times ``run`` several times.
@@ -121,7 +121,7 @@ class _DeviceSpan(_HostSpan):
 class CudaClock:
     """Clock by CUDA events, on a separate stream of the lowest priority (0 in PyTorch; negative is higher).
 
-    PyTorch hands out 32 streams of a priority in turn, so a server that makes as many side streams may share this
+    PyTorch hands out 32 streams of a priority in turn, so a server that makes 32 side streams may share this
     stream.
 
     Events are made once and reused. The host waits only for the last event, never for the whole device, because other

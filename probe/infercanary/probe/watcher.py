@@ -31,11 +31,11 @@ log = logging.getLogger("infercanary.probe")
 ROUND = 32 << 20
 """Estimate of a round's short-term memory: outputs and heaps of threads; the controls' buffers take 18 MiB."""
 
-_LEAST = 8 << 20  # closing a canary with less memory is not worth it
+_LEAST = 8 << 20  # ending work or closing a canary to free less is not worth it
 # Fastest growth (bytes per second) that is noticed before memory runs out, and seconds between two looks.
 _OPENING_RATE, _OPENING_PAUSE = 4 << 30, 0.01
 _OPEN_RATE, _LEAST_PAUSE, _LONGEST_PAUSE = 400 << 20, 0.1, 1.0
-_RUN_SECONDS = 1.0  # a look takes too little time to matter for longer runs
+_RUN_SECONDS = 1.0  # no look so early in a run: a look would lengthen a short run
 _UNKNOWN_SECONDS = 60.0
 _FEWER_LOADS = "give fewer or smaller loads"
 
@@ -43,8 +43,8 @@ _FEWER_LOADS = "give fewer or smaller loads"
 class Growth:
     """Growth of the process while a canary is opened, or while a point of its sweep runs.
 
-    If a thread is given, :meth:`end` raises `MemoryError` in that thread, at any Python call: once, and never after
-    :meth:`finish`.
+    If a thread is given, :meth:`end` raises `MemoryError` in that thread at its next Python call: only once, and
+    never after :meth:`finish`.
     """
 
     def __init__(self, canary: str, load: Load | None = None, thread: int | None = None) -> None:
@@ -104,7 +104,7 @@ class Memory:
         self._device_reserve = device_reserve
         self._ended: dict[tuple[str, tuple[int, int] | None], Ended] = {}
         self._sizes: dict[str, int] = {}  # open canary → bytes that its opening took
-        # Canaries may open concurrently in their own threads, so lists and dicts change in place, by a single
+        # Canaries may open concurrently in their own threads, so each change of a list or dict is one atomic
         # operation.
         self._growing: list[Growth] = []
         self._points: dict[str, tuple[Load, int, int]] = {}  # canary → last load, host bytes, device bytes
@@ -117,7 +117,7 @@ class Memory:
             target.device_memory_left = partial(self.device_bound, target.device)
 
     def ask(self, canary: str, device: str, needs: Sequence[Need]) -> None:
-        """Refuse needs that do not fit together. The `Failure` has the place in the settings, the size and the fix."""
+        """Raise :class:`Failure` if the needs do not fit together, with the place in the settings, size and fix."""
         on_host = [need for need in needs if need.where == "host"]
         _require(canary, on_host, self._host.left(), "grant more memory")
         on_device = [need for need in needs if need.where == "device"]
@@ -167,7 +167,7 @@ class Memory:
         try:
             self._watch(growth)
             try:
-                # This must be a call: in Python 3.13, an interruption could miss a loop at this place.
+                # Keep this a call: in a loop here, Python 3.13 might not raise the asynchronous error.
                 result = work()
             finally:
                 growth.finish()
@@ -182,7 +182,7 @@ class Memory:
 
     @contextmanager
     def point(self, canary: str, target: Target, load: Load) -> Iterator[Growth]:
-        """Watch a point of a sweep, if the memory of the previous point shows that this point fits.
+        """Watch a point of a sweep, after a check that it fits, by the memory of the previous point.
 
         Raises:
             Failure: `out_of_memory`: the point does not fit, or was ended earlier because it grew too large.
@@ -208,7 +208,7 @@ class Memory:
         self._points[canary] = load, on_host, on_device
 
     def own_process(self, ended: Iterable[Ended]) -> None:
-        """Let this process restart itself at the reserve. Work that the previous process ended stays closed."""
+        """Let this process restart itself if memory falls to the reserve; ``ended`` is work of the previous process."""
         self.owns_process = True
         self._ended = {(work.canary, work.load): work for work in ended}
 
@@ -219,10 +219,10 @@ class Memory:
         self.alarm.set()
 
     def look(self) -> float | None:
-        """Look once. Returns seconds until the next look; None if nothing is open or being opened.
+        """Check the memory once. Returns seconds until the next look; None if nothing is open or being opened.
 
         The probe's own growth must leave the whole reserve free. Later growth of others may use the reserve down to
-        64 MiB, so that a server close to its limit at peak hours does not close canaries that fit.
+        64 MiB, so that canaries that fit stay open in a server that is close to its limit at peak hours.
         """
         growing, sizes, began = list(self._growing), dict(self._sizes), self.run_began
         if not growing and not sizes:
@@ -234,7 +234,7 @@ class Memory:
             return _UNKNOWN_SECONDS
         large = [growth for growth in growing if max(growth.look(), growth.largest) >= _LEAST]
         if left is not None and left.size == 0 and large:
-            self._end(large, left)  # the memory is released a little later
+            self._end(large, left)  # frees memory a little later, so close no canary now
         elif last.size == 0 and sizes and not self.closing:
             canary = max(sizes, key=lambda name: sizes[name])
             self._close(canary, sizes[canary], last)
@@ -243,7 +243,7 @@ class Memory:
         return min(_LONGEST_PAUSE, max(_LEAST_PAUSE, last.size / _OPEN_RATE))
 
     def _watch(self, growth: Growth) -> None:
-        # Start the thread first: an interruption, possible once the growth is listed, could leave the lock locked.
+        # Start the thread first: once the growth is listed, an asynchronous error could leave the lock locked.
         with self._start:
             if self._thread is None and not self._stopping.is_set():
                 self._thread = threading.Thread(target=self._look_on, name="infercanary-memory", daemon=True)
@@ -316,7 +316,7 @@ def _require(canary: str, needs: Sequence[Need], left: Left | None, more: str) -
 
 
 def _of_context(device: str) -> Need:
-    """Return the memory need of this process's CUDA context on a device (if it has none yet) and of the controls."""
+    """Return the device memory for the controls and for a CUDA context (for the driver, if there is a context)."""
     size, what = memory.CONTEXT + memory.CONTROLS, "a CUDA context, with the controls,"
     with suppress(Unavailable, CudaError):
         if has_context(memory.ordinal(device)):

@@ -95,11 +95,11 @@ container | cgroup | v2 whole | OK | cpuset_cpus 4; ; $
 container | pressure (PSI) | v2 | refused | psi=1
 container | pressure (PSI) | v2, host's PSI | limited | pressure of the host only
 container | pressure (PSI) | v2, own PSI | OK | pressure of the container: cpu
-container | memory peak | nothing | limited | may not write /proc/self/clear_refs
+container | memory peak | nothing | limited | is not allowed to write /proc/self/clear_refs
 container | who ends first | nothing | limited | the kernel may kill the server first
 driver | device files | nothing | limited | lacks nvidia0, nvidiactl, nvidia-uvm
 driver | device files | devices | OK | nvidia0, nvidia1, nvidiactl
-driver | device files | closed device | refused | may not open nvidia0.*recreate the container
+driver | device files | closed device | refused | cannot open nvidia0.*recreate the container
 """  # noqa: E501
 
 

@@ -1,4 +1,4 @@
-"""The part of CUDA's driver API that controls and targets without torch need, called through ctypes.
+"""The functions of CUDA's driver API for controls and for targets without torch, called through ctypes.
 
 ``libcuda.so.1`` and its PTX compiler come with the host's driver, not with the image (except in images with
 ``cuda-compat``). Names and types: https://docs.nvidia.com/cuda/cuda-driver-api/.

@@ -48,7 +48,7 @@ class Sampler:
 
 
 class Unavailable(Exception):
-    """The subject does not exist here (no GPU, no driver). This is normal on some hosts, so it is logged only once."""
+    """The subject does not exist here (no GPU, no driver). This is normal on some hosts, so the log level is INFO."""
 
 
 class SampleFailed(Exception):
@@ -70,7 +70,7 @@ _registered: dict[str, type[Sampler]] = {}
 
 
 def register(kind: K) -> K:
-    """Register a class of samplers under its ``name``."""
+    """Register a sampler class under its ``name``."""
     _registered[kind.name] = kind
     return kind
 

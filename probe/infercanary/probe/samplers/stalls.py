@@ -1,4 +1,4 @@
-"""Stalls: time in which the whole process did not run (stopped, frozen, a paused machine, or one thread with the GIL).
+"""Stalls: time in which the whole process did not run (stopped, frozen, machine paused, or GIL held by one thread).
 
 The kernel does not count this time. If a sleep of a quarter of a second lasts two seconds, the process was stopped for
 the rest. The part of the sleep before the stop is unknown, so each stall is measured up to a quarter of a second too
@@ -18,7 +18,7 @@ STALLED = Metric(
     "infercanary_stalled_seconds_total",
     "counter",
     "Time in which the process did not run: stopped, frozen, or one thread held the interpreter for 0.5 s or more.",
-    reading="Healthy is no increase. Growth: a paused container or machine, or a library that holds the GIL.",
+    reading="Healthy is no increase. Growth means a paused container or machine, or a library that holds the GIL.",
 )
 
 _TICK_SECONDS = 0.25

@@ -36,8 +36,8 @@ PINNED = Metric(
 GRANTED = Metric(
     "infercanary_process_granted_cpus",
     "gauge",
-    "Most cores that the process can use: the lowest of CPU quota, cpuset and affinity masks.",
-    reading="An engine should not have more threads. If it changed, the limits changed, not the image.",
+    "Maximum cores for the process: the lowest of CPU quota, cpuset and affinity masks.",
+    reading="An engine should not have more threads. If this value changed, the limits changed, not the image.",
 )
 OVERSUBSCRIPTION = Metric(
     "infercanary_thread_oversubscription_ratio",
@@ -143,7 +143,7 @@ def threads_beside() -> dict[str, OnCpu]:
 
 
 class Place(NamedTuple):
-    """Allowed CPUs of a thread, and the CPU of its last run; None if unknown."""
+    """Allowed CPUs of a thread, and the CPU on which the thread last ran; None if unknown."""
 
     cpus: frozenset[int] | None = None
     last_cpu: int | None = None

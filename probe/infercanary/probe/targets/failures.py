@@ -43,7 +43,7 @@ class Failure(Exception):
         Args:
             reason: One of :data:`REASONS`; failed runs are counted by reason.
             text: Description of the error for the log; cut at 400 characters.
-            retry_after: Seconds without requests that a server asks for; None if it does not ask.
+            retry_after: Seconds to wait before the next request, if a server asks for a pause; otherwise None.
 
         Raises:
             ValueError: The reason is unknown.

@@ -38,7 +38,7 @@ UNUSED = Metric(
     "gauge",
     "1 if half precision is less than 1.2 times as fast as float32 on a GPU with Tensor Cores, else 0.",
     ("canary",),
-    reading="1 is an alert: the image's torch or cuBLAS has no kernel for this GPU. Install a build for it.",
+    reading="1 is an alert: the image's torch or cuBLAS has no kernel for this GPU. Install a build for this GPU.",
 )
 
 ADVICE = "half precision is no faster than float32: Tensor Cores are not in use; install a torch built for this GPU"
@@ -246,7 +246,7 @@ def has_native_bfloat16(torch: Any) -> bool:
     """True if the CPU has bfloat16 instructions and torch uses them. Emulation is slower by orders of magnitude.
 
     An image can disable the instructions, by an environment variable or by a torch without oneDNN. Timing a product
-    would not show emulation reliably: in a container with less CPU than threads, float32 may take as long.
+    would not show emulation reliably: with more threads than CPUs, float32 may take as long.
 
     Args:
         torch: The module.

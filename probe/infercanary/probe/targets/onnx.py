@@ -48,7 +48,7 @@ _MOST_THREADS = 4096
 class OnnxTarget(BatchedTarget):
     """Runs an ONNX model with ONNX Runtime on fixed inputs.
 
-    If ``cuda`` or ``tensorrt`` comes first, inputs and outputs are bound to memory on the device. ONNX Runtime then
+    On ``cuda`` or ``tensorrt``, inputs and outputs are bound to memory on the device, and ONNX Runtime
     runs on the probe's stream with the lowest priority. CUDA events on that stream delimit ``h2d``, ``compute`` and
     ``d2h``; ``compute`` includes time in which the device waits, for example for nodes on the CPU. A repeat has
     enough inferences to last 100 µs. With any other provider the host's clock times the whole run as ``compute``: the
@@ -168,7 +168,7 @@ class OnnxTarget(BatchedTarget):
         gpu: Any = loaded.gpu
         build = re.findall(r"(?:git-commit-id|build type)=(\w+)", ort.get_build_info())
         options = loaded.session.get_session_options()
-        cores = psutil.cpu_count(logical=False)  # ONNX Runtime's default, without the container's limits
+        cores = psutil.cpu_count(logical=False)  # the default, which ignores the container's limits
         inter_op = 1 if self._execution_mode == "sequential" else options.inter_op_num_threads
         return reported(
             {

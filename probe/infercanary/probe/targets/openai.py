@@ -37,7 +37,7 @@ BETWEEN_TOKENS = Metric(
 FIRST_TOKEN = Metric(
     "infercanary_first_token_seconds",
     "gauge",
-    "Time to the first token of the last run: `salted` with a new prompt, `plain` with the prompt of the settings.",
+    "Time to the first token in the last run: `salted` with a new prompt, `plain` with the prompt of the settings.",
     ("canary", "prompt"),
     reading="`salted`: queue and prefill. `plain`: queue, and the part of prefill that the prefix cache does not "
     "save.",

@@ -145,7 +145,7 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
 
 
 def adapt(target: Any) -> Target:
-    """Wrap a target in the style of release 0.1.0, whose class has no base class, in the current interface."""
+    """Wrap a target as in release 0.1.0 (without the base class) in the current interface."""
     return target if isinstance(target, Target) else _PlainTarget(target)
 
 

@@ -78,7 +78,7 @@ def limits(root: Path = _ROOT, proc: Path = _PROC) -> dict[str, str]:
         proc: The process's folder in ``/proc``.
 
     Returns:
-        Component → number with its unit; ``none`` without a limit, ``unknown`` if no limit is visible.
+        Component → its limit; ``none`` without a limit, ``unknown`` if no cgroup is visible.
     """
     try:
         cgroup = own_cgroup(root, proc)

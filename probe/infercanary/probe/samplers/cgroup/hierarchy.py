@@ -45,9 +45,9 @@ class MemoryLimit(NamedTuple):
     limit: int
     used: int
     inactive: int
-    """Page cache without recent use, which the kernel reclaims first."""
+    """Inactive page cache, which the kernel reclaims first."""
     active: int = 0
-    """Page cache in recent use, which the kernel reclaims next."""
+    """Active page cache, which the kernel reclaims next."""
 
 
 class _Names(NamedTuple):
@@ -123,8 +123,8 @@ class Cgroup(NamedTuple):
         used, inactive = number(own / names.memory_used), pages.get(f"{names.below}inactive_file")
         hits = events.get("max") if self.version == 2 else number(own / "memory.failcnt")
         if hits is not None:
-            # The own file includes the cgroups below. Ancestors are read from memory.events.local, because their
-            # memory.events includes this cgroup (a second time) and its siblings.
+            # The own file includes descendant cgroups. Read memory.events.local of ancestors, because their
+            # memory.events counts this cgroup a second time, and also its siblings.
             hits += sum(table(folder / "memory.events.local").get("max", 0) for folder in above)
         return {
             PERIODS: time.get("nr_periods"),
@@ -145,7 +145,7 @@ class Cgroup(NamedTuple):
         )
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU seconds of the own cgroup and the cgroups below; None for the root, which is the host."""
+        """Return the CPU seconds of the own cgroup and its descendants; None for the root, which is the host."""
         own = self.cpuacct[0]
         if self._is_root(own):
             return None
@@ -154,7 +154,7 @@ class Cgroup(NamedTuple):
         return _over(number(own / "cpuacct.usage"), 1e9)
 
     def resident(self) -> int | None:
-        """Return the bytes that processes of the own cgroup and the cgroups below have mapped; None for the root."""
+        """Return the bytes mapped by processes of the own cgroup and its descendants; None for the root."""
         own = self.memory[0]
         pages = {} if self._is_root(own) else table(own / "memory.stat")
         anonymous = pages.get(self.names.anonymous)

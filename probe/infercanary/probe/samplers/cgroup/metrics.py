@@ -18,7 +18,7 @@ THROTTLED = Metric(
     "infercanary_cgroup_cpu_throttled_periods_total",
     "counter",
     "Periods in which the CPU quota of the container or of a visible ancestor was used up.",
-    reading="Above a few percent of the periods, latencies jump by up to 100 ms: use fewer threads, or more "
+    reading="Above a few percent of the periods, latencies jump by up to 100 ms: use fewer threads, or a higher "
     "quota.",
 )
 THROTTLED_SECONDS = Metric(
@@ -45,8 +45,8 @@ WORKING_SET = Metric(
     "infercanary_cgroup_memory_working_set_bytes",
     "gauge",
     "Memory of the container that is hard to reclaim: usage minus inactive page cache.",
-    reading="Divide it by `infercanary_cgroup_memory_limit_bytes`. Above about 0.9 allocations slow down; "
-    "near 1 processes are killed.",
+    reading="Divide it by `infercanary_cgroup_memory_limit_bytes`. Above about 0.9, allocations slow down; "
+    "near 1, processes are killed.",
 )
 MEMORY_LIMIT = Metric(
     "infercanary_cgroup_memory_limit_bytes",
@@ -64,14 +64,14 @@ LIMIT_HITS = Metric(
 OOM_KILLS = Metric(
     "infercanary_cgroup_oom_kills_total",
     "counter",
-    "Processes of the container that the kernel killed because of memory.",
+    "Processes of the container that the kernel killed for lack of memory.",
     reading="Any increase is an alert, even if the server looks healthy: a worker or a child was killed.",
 )
 MAJOR_FAULTS = Metric(
     "infercanary_cgroup_major_page_faults_total",
     "counter",
     "Page faults of the container that waited for a disk.",
-    reading="Normal while loading. While serving, pages of the model are read again: memory is short.",
+    reading="Normal while loading. While serving, an increase means that memory is short: the model is read again.",
 )
 WAITING = Metric(
     "infercanary_cgroup_pressure_waiting_seconds_total",

@@ -1,8 +1,9 @@
 """The container's GPUs by NVML: clocks and their limits, temperature, energy, errors, place.
 
-Only cheap calls are made: the list of processes (milliseconds, under a lock of the whole driver) only once a minute,
-and never ``GetPcieThroughput`` (20 ms for each direction). A call may fail on one GPU or driver and work on another,
-so each value is read separately: changing values in :mod:`.fast`, constant values once a minute in :mod:`.slow`.
+Expensive calls are avoided: processes are listed once a minute (milliseconds, under a lock of the whole driver), and
+``GetPcieThroughput`` is never called (20 ms for each direction). A call may fail on one GPU or driver and work on
+another, so each value is read separately: changing values in :mod:`.fast`, constant values once a minute in
+:mod:`.slow`.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class NvmlSampler(Sampler):
         for gpu, constant in known:
             with self._alone(index, gpu.label):
                 current = fast.sample(self._nvml, gpu, self._events)
-                if fresh:  # keep each reading only once: the constant values are read once a minute
+                if fresh:  # call keep() only once a reading: constant values are read once a minute
                     self._totals.keep(constant)
                 for metric, points in (constant | self._totals.keep(current)).items():
                     self._values.setdefault(metric, {}).update(points)
@@ -196,7 +197,7 @@ def memory_of(bus_id: str) -> tuple[int, int] | None:
 
 
 def _asked(function: Callable[[], T]) -> T | None:
-    """Return NVML's answer from a separate thread, because ``nvmlInit`` can hang."""
+    """Call NVML in a separate thread, because ``nvmlInit`` can hang; None if the call fails."""
 
     def ask() -> T:
         pynvml.nvmlInit()

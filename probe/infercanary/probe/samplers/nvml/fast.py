@@ -17,7 +17,7 @@ EVENT_SECONDS = Metric(
     "Time in which this reason limited the clocks, as counted by the driver.",
     ("gpu", "reason"),
     reading="`rate(…[5m])` is a share of the time. `sw_power_cap` is common under load; `hw_…` and "
-    "`sw_thermal` mean cooling or power.",
+    "`sw_thermal` point to cooling or power.",
 )
 PCIE_BYTES = Metric(
     "infercanary_gpu_pcie_bytes_total",
@@ -61,7 +61,7 @@ UTILIZATION = Metric(
     "gauge",
     "Share of time with a running kernel, in the driver's last window (1/6 to 1 s); missing in MIG mode.",
     _GPU,
-    reading="Above 0.1 before a run, another user has the GPU: the run is tagged `gpu_busy`.",
+    reading="Above 0.1 before a run, another process uses the GPU: the run is tagged `gpu_busy`.",
 )
 MEMORY_USED = Metric(
     "infercanary_gpu_memory_used_bytes",

@@ -31,7 +31,7 @@ SM_CLOCK_MAX = Metric(
     "gauge",
     "Highest SM clock.",
     _GPU,
-    reading="The denominator for `infercanary_gpu_sm_clock_hertz`. GPUs with another maximum are another model.",
+    reading="The denominator for `infercanary_gpu_sm_clock_hertz`. A GPU with another maximum is another model.",
 )
 MEMORY_SIZE = Metric(
     "infercanary_gpu_memory_size_bytes",

@@ -19,7 +19,7 @@ from infercanary.probe.samplers.nvml.calls import Found, Gpu, Nvml
 PROCESSES = Metric(
     "infercanary_gpu_processes",
     "gauge",
-    "Processes with a CUDA context on the GPU, as NVML lists them to the container once a minute.",
+    "Processes with a CUDA context on the GPU that NVML lists in the container; read once a minute.",
     ("gpu",),
     reading="Too low if the driver hides other containers' processes. See "
     "`infercanary_gpu_unknown_processes`.",
@@ -29,7 +29,7 @@ OWN = Metric(
     "gauge",
     "Processes of the container that have the device files of the GPU and of CUDA open.",
     ("gpu",),
-    reading="Missing if the probe may not read the files of a process that runs as another user.",
+    reading="Missing if the probe is not allowed to list the open files of another user's process.",
 )
 
 _MOST_FILES = 4096  # maximum for all processes together, because the search holds the GIL for milliseconds

@@ -1,4 +1,4 @@
-"""Negative controls: small work that is the same in every image, run beside the canaries.
+"""Negative controls: small work that is the same in every image, done after each run of a canary.
 
 If a canary and its control slow down together, the cause is the host (clock, heat, other processes); if only the
 canary slows down, the cause is in the image. A control is one function in ``cpu.py`` or ``cuda.py``, its line in the

@@ -1,6 +1,6 @@
 """The probe's own machine code, for controls that consist of the same bytes in every image.
 
-Everything that Python can call to load a CPU, its memory or the kernel belongs to the image: CPython, libc, zlib,
+Everything that Python can call to exercise a CPU, its memory or the kernel belongs to the image: CPython, libc, zlib,
 OpenSSL. The routines here depend on none of these. They use only instructions that every x86-64 and every AArch64 CPU
 has, and run with the GIL released. They also read the clock, so that waiting for the GIL after the work is not
 measured: in a busy server that wait is up to the interpreter's switch interval of 5 ms, and the host does not cause
@@ -178,7 +178,7 @@ class MachineCode:
         architecture: Architecture of this machine.
 
     Raises:
-        OSError: The container may not make memory executable.
+        OSError: The container forbids executable memory.
     """
 
     def __init__(self, architecture: Architecture) -> None:
@@ -246,7 +246,7 @@ def mapped_code() -> MachineCode:
         The same object at each call.
 
     Raises:
-        Refused: This machine has no routines, or the container may not run them.
+        Refused: No routines exist for this machine, or the container forbids them.
     """
     architecture = ARCHITECTURES.get(platform.machine())
     if architecture is None or sys.platform != "linux" or sys.maxsize < 2**32:

@@ -41,7 +41,7 @@ def driver_version(file: Path = _KERNEL_MODULE) -> str:
 
 
 def driver_cuda() -> str:
-    """Return the newest CUDA version for the container's ``libcuda.so.1``, such as ``12.4``; empty if unknown."""
+    """Return the newest CUDA that the container's ``libcuda.so.1`` runs, such as ``12.4``; empty if unknown."""
     version = ctypes.c_int()
     with suppress(Unavailable, CudaError):
         if (library := cuda_library()) is not None:

@@ -72,8 +72,8 @@ def read_texts(place: str, options: object) -> dict[str, str]:
 def library_fault(onnxruntime: Any, provider: str) -> str:
     """Return the loader's error for a provider's library, usually a missing dependency; empty if the library loads.
 
-    Call this only after ONNX Runtime has tried to load the provider: a library that is loaded before ONNX Runtime does
-    not find it.
+    Call this only after ONNX Runtime has tried to load the provider: ONNX Runtime does not find a library that is
+    already loaded.
     """
     folder = Path(onnxruntime.__file__).parent / "capi"
     library = folder / f"libonnxruntime_providers_{provider.removesuffix('ExecutionProvider').lower()}.so"

@@ -20,7 +20,7 @@ class Operator(NamedTuple):
 
 
 class _Row:
-    """Sums for one operator; seconds of one inference, for each repeat."""
+    """Sums for one operator: calls and, for each repeat, seconds of one inference."""
 
     def __init__(self, order: int, repeats: int) -> None:
         self.order = order

@@ -183,7 +183,7 @@ def pieces(count: int) -> Iterator[tuple[int, int]]:
 
 
 def common_size(shapes: Iterable[Sequence[int]]) -> int | None:
-    """Return the common first dimension of all shapes that have dimensions; None if these differ or are 0."""
+    """Return the common first dimension of all shapes with dimensions; None if there is none, or if it is 0."""
     sizes = {int(shape[0]) for shape in shapes if len(shape)}
     return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
 

@@ -52,6 +52,6 @@ class TorchDeviceTarget(BatchedTarget):
         self.clock = CudaClock(self._torch.cuda, self._device) if self._on_cuda else HostClock()
 
     def _stream(self) -> AbstractContextManager[Any]:
-        """Return a context with the clock's stream as torch's current stream, for which other streams do not wait."""
+        """Return a context that makes the clock's stream torch's current stream; other streams do not wait for it."""
         clock = self.clock
         return self._torch.cuda.stream(clock.stream) if isinstance(clock, CudaClock) else nullcontext()

@@ -14,7 +14,7 @@ _PROC = Path("/proc")
 
 
 def listens_here(host: str, port: int) -> bool:
-    """True if a process in this process's container listens at this host and port, a loopback address.
+    """True if the host is a loopback address, and a process in this process's container listens on the port.
 
     The containers of a pod share addresses but not memory, so the listening process must be visible and in the same
     cgroup. The search reads all open files, which takes milliseconds: call this once.

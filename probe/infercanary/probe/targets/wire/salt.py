@@ -1,6 +1,6 @@
 """Makes each prompt new to a server, so that the server's work is timed instead of its prefix cache.
 
-A server of language models caches its results for the beginning of a prompt, so a known prompt costs next to nothing
+A server of language models caches its results for the beginning of a prompt, so a known prompt costs almost no time
 (https://docs.vllm.ai/en/latest/features/automatic_prefix_caching.html). The salt is the first text of the request,
 because prompts share cached results only up to their first difference.
 """

@@ -129,7 +129,7 @@ class Server(Connection):
         self._hidden = sorted((text for text in hidden if len(text) >= _LEAST_HIDDEN), key=len, reverse=True)
 
     def wait_until_ready(self, check: Callable[[], None]) -> None:
-        """Call ``check`` until it raises nothing, at most for ``ready_seconds``.
+        """Call ``check`` until it succeeds, at most for ``ready_seconds``.
 
         Raises:
             Failure: The last failure of ``check``, which is called again only after ``unreachable`` and ``not_ready``.
@@ -251,7 +251,7 @@ def document(body: object, kind: type[T], what: str) -> T:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds without requests that a server asks for, at most an hour; None if it does not ask."""
+    """Return the pause in seconds that ``Retry-After`` asks for, at most an hour; None if it has no number."""
     seconds = re.fullmatch(r"[0-9]{1,40}(\.[0-9]{0,9})?", headers.get("retry-after", ""))
     return min(float(seconds[0]), _LONGEST_RETRY_SECONDS) if seconds else None
 
