@@ -14,7 +14,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     INCONCLUSIVE = 3
     FAULT = 70
-    """EX_SOFTWARE of sysexits(3). Python's own exit code for an exception is 1, but that means "regressed" here."""
+    """EX_SOFTWARE of sysexits(3). Python exits with 1 after an exception, but here 1 means "regressed"."""
     INTERRUPTED = 130
     """128 + SIGINT: exit code for Ctrl-C, before the command has its own signal handlers."""
 

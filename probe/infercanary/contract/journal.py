@@ -49,7 +49,7 @@ def decode(line: bytes) -> JournalEntry:
         entry = _decoder.decode(line)
     except RecursionError:
         raise msgspec.DecodeError("nested too deeply") from None
-    except UnicodeDecodeError:  # msgspec checks UTF-8 only when it makes the text
+    except UnicodeDecodeError:  # msgspec does not turn this error into a DecodeError
         raise msgspec.DecodeError("a text is not UTF-8") from None
     return entry if entry.run is None else msgspec.structs.replace(entry, run=with_current_tags(entry.run))
 

@@ -236,6 +236,6 @@ def decode(body: bytes) -> Report:
         report = _decoder.decode(body)
     except RecursionError:
         raise msgspec.DecodeError("nested too deeply") from None
-    except UnicodeDecodeError:  # msgspec checks UTF-8 only when it makes the text
+    except UnicodeDecodeError:  # msgspec does not turn this error into a DecodeError
         raise msgspec.DecodeError("a text is not UTF-8") from None
     return msgspec.structs.replace(report, runs=tuple(map(with_current_tags, report.runs)))

@@ -8,7 +8,7 @@ import psutil
 def started(pid: int) -> float:
     """Return the start time of a process, in seconds since the machine's boot.
 
-    psutil returns wall-clock times, which change if the clock is set. The difference of two such times does not change:
+    psutil returns wall-clock times, which change if the clock is set. Start time minus boot time does not change:
     it is the kernel's counter, with a resolution of 10 ms (proc_pid_stat(5), field 22).
 
     Args:

@@ -106,17 +106,17 @@ class Refusal(Exception):
 
 
 def ok(found: str) -> Ability:
-    """Return the answer that the ability works."""
+    """Return the answer for an ability that works."""
     return Ability(state="OK", found=found)
 
 
 def limited(found: str, why: str, fix: str = "") -> Ability:
-    """Return the answer that only a part of the ability works."""
+    """Return the answer for an ability that works only in part."""
     return Ability(state="limited", found=found, why=why, fix=fix)
 
 
 def refused(why: str, fix: str = "", found: str = "") -> Ability:
-    """Return the answer that the ability does not work, although the machine has the checked part."""
+    """Return the answer for an ability that does not work, although the machine has the checked part."""
     return Ability(state="refused", found=found, why=why, fix=fix)
 
 

@@ -99,7 +99,7 @@ def _numa(machine: Machine) -> Ability:
 
 @check("GPU", "tenants now", seconds=10.0, needs="GPUs")
 def _tenants(machine: Machine) -> Ability:
-    """List the processes on the GPUs once. The probe lists no processes around runs, because a list takes
+    """List the processes on the GPUs once. The probe lists no processes around runs, because this takes
     milliseconds under the driver's lock.
     """
     nvml, found = opened()

@@ -42,7 +42,7 @@ CALLS = {
     "nvmlDeviceGetMigMode": "state of MIG (is the GPU split?)",
     "nvmlDeviceRegisterEvents": "XID errors",
 }
-"""Use in the probe, by NVML function. Functions for MIG devices and processes are in :mod:`.gpu_modes`."""
+"""Purpose in the probe, by NVML function. Functions for MIG devices and processes are in :mod:`.gpu_modes`."""
 
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "nvmlDeviceGetClockInfo": (pynvml.NVML_CLOCK_SM,),

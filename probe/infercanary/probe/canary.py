@@ -39,7 +39,7 @@ _REOPEN_SECONDS = 60.0, 3600.0
 _SHORT_SECONDS = (
     60.0,
     600.0,
-)  # pause after runs that ran out of memory; longer, because each attempt takes memory
+)  # pause after runs that ran out of memory; long, because each attempt takes memory
 _PUT_OFF_SECONDS = 5.0, 600.0  # pause after postponed runs, which take no memory
 _RATE_SECONDS = 1.0, 60.0  # pause after a server's rate limit refused requests
 # maximum share of the time for retries of open(), because each retry may load a model
@@ -88,7 +88,7 @@ class Canary(TimedTarget):
         self._opening_since: float | None = None
         self._retry_at = 0.0
         self._rest = 0.0  # seconds until the next run; grows with each failure that needs a pause
-        self._unfit = ""  # reason why the engine's libraries do not fit, if the target gives none
+        self._unfit = ""  # reason why the engine's libraries do not fit, if the target gives no reason
         self._costs: deque[float] = deque(maxlen=5)  # cost per repeat (seconds) of the last runs
         self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)  # wall seconds; None once steady
         self._reference: list[float] | None = None
@@ -114,7 +114,7 @@ class Canary(TimedTarget):
 
     @property
     def gpus(self) -> tuple[int, ...] | None:
-        """CUDA's numbers of the canary's GPUs; empty on a CPU, None if unknown (for example a server's)."""
+        """CUDA's numbers of the canary's GPUs; empty on a CPU, None if unknown (as for a server's GPUs)."""
         if not self.target.device:
             return None
         if self.device == "cpu" or self.cuda_missing:  # the engine fell back to the CPU

@@ -28,7 +28,7 @@ class Inside(NamedTuple):
 
     @property
     def cores(self) -> float:
-        """Cores that others used on average."""
+        """Average number of cores that others used."""
         return self.cpu_seconds / self.wall_seconds
 
     def share(self, away: float) -> float:

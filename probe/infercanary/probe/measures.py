@@ -1,8 +1,8 @@
 """Measures of a run besides its time, read before the first repeat and after the last repeat, never between repeats.
 
 In a separate process of the probe, the kernel and the engine reset their memory peaks before each run. In a server's
-process there is no reset, because these peaks are the server's too (``ru_maxrss``, by which some servers restart
-their workers). There, the memory in use right after the repeats is measured instead.
+process there is no reset, because these peaks are the server's too (some servers restart workers by their
+``ru_maxrss``). There, the memory in use right after the repeats is measured instead.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class Rounds:
             if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
                 return False
             if took := work.step(time.monotonic()):
-                # Take a new sample, so that the next run does not include effects of this work on the host.
+                # Take a new sample, so that the next run's tags do not include effects of this work.
                 self.busy += took
                 self.worked_until = self._last_at = time.monotonic()
                 self._last = self._sampling.take()

@@ -48,7 +48,7 @@ _ACCEPTED_AT_ONCE, _REFUSED_SECONDS = 128, 0.4
 """
 _EXCESS_SECONDS = 0.001
 """CPU time charged to an address for each connection above the limits, so that an attacker soon has none left."""
-_RECEIVE_BYTES, _SEND_BYTES = 8 << 10, 128 << 10  # memory of the container; the kernel doubles these sizes
+_RECEIVE_BYTES, _SEND_BYTES = 8 << 10, 128 << 10  # container memory; the kernel doubles these sizes
 _LOOK_MILLISECONDS = 100
 """Time between two checks of open connections: for exceeded deadlines, and for callers that have received the whole
 answer.

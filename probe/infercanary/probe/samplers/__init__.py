@@ -92,7 +92,7 @@ def make_samplers(
 
     Args:
         switches: Name → False to switch the sampler off.
-        compute_threads: Function that returns the compute threads of the canaries' engines; None while unknown.
+        compute_threads: Function that returns the largest number of an engine's compute threads; None while unknown.
         places: Function that returns the known place of each canary's thread in its last run.
 
     Raises:

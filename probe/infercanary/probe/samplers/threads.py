@@ -187,7 +187,7 @@ class ThreadSampler(Sampler):
     ) -> None:
         """Args:
         local_cpus: Function that returns the CPUs on each GPU's NUMA node, as far as known.
-        compute_threads: Function that returns the compute threads of the canaries' engines; None while unknown.
+        compute_threads: Function that returns the largest number of an engine's compute threads; None while unknown.
         places: Function that returns the known place of each canary's thread in its last run.
         """
         self._local_cpus = local_cpus

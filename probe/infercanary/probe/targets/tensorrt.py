@@ -278,7 +278,7 @@ class TensorRtTarget(BatchedTarget):
         return Slot(name, shape, dtype, usual)
 
     def _dtype(self, kind: str, name: str) -> str:
-        """Return a tensor's dtype; refuse a tensor that is not linear memory on the device."""
+        """Return a tensor's dtype; refuse a tensor that is not in linear device memory."""
         engine, trt = self._engine, self._trt
         theirs = str(engine.get_tensor_dtype(name).name)
         layout = engine.get_tensor_format(name)

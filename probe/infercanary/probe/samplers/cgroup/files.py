@@ -22,7 +22,7 @@ def integer(digits: str) -> int | None:
 
 
 def number(file: Path) -> int | None:
-    """Return the whole number that is a file's only content; None if there is none."""
+    """Return the whole number that is a file's only content; None for other content."""
     return integer(text(file))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from infercanary.contract.report import Metric
 
 RESOURCES = ("cpu", "io", "memory")
-"""Resources with pressure in the kernel."""
+"""Resources whose pressure (PSI) the kernel measures."""
 
 PERIODS = Metric(
     "infercanary_cgroup_cpu_periods_total",

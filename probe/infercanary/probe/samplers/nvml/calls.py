@@ -10,7 +10,7 @@ import pynvml
 from infercanary.contract.report import Metric
 
 Found: TypeAlias = "dict[Metric, dict[tuple[str, ...], float]]"
-"""Read values: metric → label values → value."""
+"""Values read from NVML: metric → label values → value."""
 
 
 class Gpu(NamedTuple):
@@ -58,7 +58,7 @@ _MEMBERS = {  # nvmlValueType_t → member of the union nvmlValue_t
 
 
 class Nvml:
-    """Functions of pynvml under their own names.
+    """All functions of pynvml, with the same names.
 
     A missing function, or the answer "value not available", counts as not supported.
     """

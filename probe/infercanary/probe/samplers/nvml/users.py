@@ -53,7 +53,7 @@ def sample(nvml: Nvml, gpu: Gpu, proc: Path) -> Found:
 
 
 def own_processes(device: str, proc: Path = Path("/proc")) -> int | None:
-    """Count the container's processes that have opened a GPU for CUDA; None if a process cannot be inspected.
+    """Count the container's processes that have opened a GPU for CUDA; None if not all can be inspected.
 
     Args:
         device: The GPU's device file.

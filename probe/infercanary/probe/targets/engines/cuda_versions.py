@@ -102,7 +102,7 @@ def open_gpu(asked: str, ordinal: int, engine: str, built_for: str) -> Device:
 
     Raises:
         UsageError: There are GPUs, but none with this number.
-        NoCuda: The driver is too old, or there is no GPU; pass text and reason to :func:`no_cuda`.
+        NoCuda: The driver is too old, or there is no GPU. The caller passes both arguments to :func:`no_cuda`.
     """
     if why := unfit_driver(engine, built_for):
         raise NoCuda(why, "version_mismatch")

@@ -52,8 +52,8 @@ def profile_repeats(
 
     Args:
         load: Function that makes the session; its argument is the prefix of the profile's path.
-        make_work: Function that returns, for that session, a function that makes one inference and returns its wall
-            seconds.
+        make_work: Function that takes that session, and returns a function that makes one inference and returns its
+            wall seconds.
         repeats: At least 1.
         trace: File for the trace, which Perfetto can open.
 

@@ -48,7 +48,7 @@ class Slot(NamedTuple):
     """None for any number of dimensions."""
     dtype: str
     usual: tuple[int, ...] | None = None
-    """Shape if the settings give none."""
+    """Shape if the settings give no shape."""
 
 
 class Input(NamedTuple):

@@ -83,7 +83,7 @@ class Stream:
         self._is_done = False
 
     def take(self, event: Event | None, received_at: float) -> bool:
-        """Process an event (None at the end of the stream) that arrived at this time; return False at the end."""
+        """Process an event (None at the end of the stream) that arrived at ``received_at``; return False at the end."""
         if event is None:
             return False
         if self._is_done:

@@ -64,7 +64,7 @@ class ServerTarget(Target):
         Raises:
             UsageError: An option is invalid.
         """
-        self._options = convert(msgspec.to_builtins(options), type(options), "")  # may be made in code
+        self._options = convert(msgspec.to_builtins(options), type(options), "")  # unchecked if made in code
         self._server = Server(self._options)
         self.clock = ByteClock(self._server)
         self._method, self._path = "POST", self._server.path
