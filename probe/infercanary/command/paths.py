@@ -19,7 +19,7 @@ def unreadable(path: str | os.PathLike[str]) -> str:
             return f"no file `{path}`"
         return f"`{path}` cannot be read ({error.strerror})"
     except ValueError as error:  # the name contains a NUL
-        return f"`{path}` is no path ({error})"
+        return f"`{path}` is not a path ({error})"
 
 
 def unwritable(path: str | os.PathLike[str]) -> str:

@@ -38,7 +38,7 @@ def _timed(shell: Any, line: str, cell: str | None) -> TimingResult:
         options[option[1]] = option[2]
         line = line[option.end() :]
     if not options["runs"].isdecimal():
-        raise UsageError(f"%canary: --runs {options['runs']} is no number; write {_USAGE}")
+        raise UsageError(f"%canary: --runs {options['runs']} is not a number; write {_USAGE}")
     source = line if cell is None else f"{line}\n{cell}"
     if not source.strip():
         raise UsageError(f"%canary: no statement to time; write {_USAGE}")

@@ -65,7 +65,7 @@ def test_a_cell_is_timed_with_the_names_of_the_notebook(shell):
 
 # The magic's line | the printed message.
 MISTAKES = """
---runs many x | %canary: --runs many is no number; write %canary
+--runs many x | %canary: --runs many is not a number; write %canary
  | %canary: no statement to time
 --runs 0 1 + 1 | runs: `0` is not a whole number from 1 to 512
 sum(numbers | %canary: '(' was never closed in `sum(numbers`

@@ -52,10 +52,10 @@ kserve http: deep_json malformed RecursionError
 kserve: other_json malformed protocol
 kserve: not_ready not_ready `double` is not ready: 503 Status
 kserve: says_not_ready not_ready the server reports this
-kserve: wrong_shape wrong_shape `y` is FP32 [1, 3], and FP32 [1, 4]
-kserve: wrong_rank wrong_shape `y` is FP32 [1, 4, 1], and FP32 [1, 4]
+kserve: wrong_shape wrong_shape `y` is FP32 [1, 3], but FP32 [1, 4]
+kserve: wrong_rank wrong_shape `y` is FP32 [1, 4, 1], but FP32 [1, 4]
 kserve: wrong_length wrong_shape `y`
-kserve: wrong_dtype wrong_shape `y` is FP64 [1, 4], and FP32 [1, 4]
+kserve: wrong_dtype wrong_shape `y` is FP64 [1, 4], but FP32 [1, 4]
 kserve: missing_output wrong_shape `y` is missing
 kserve: other_output wrong_shape `z`
 kserve: error_body error_answer the model fell over

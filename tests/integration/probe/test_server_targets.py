@@ -262,7 +262,7 @@ def test_inputs_that_the_user_gives(server):
     assert values_of(target) == [3.0, 4.0, 6.0, 8.0]
     assert asked(server)[-1]["inputs"][0]["parameters"] == {"content_type": "np"}
     server.fault = "wrong_shape"  # the metadata leaves the shape open, and the first answer defines it
-    with pytest.raises(Failure, match=r"FP32 \[1, 3\], and FP32 \[1, 4\]"):
+    with pytest.raises(Failure, match=r"FP32 \[1, 3\], but FP32 \[1, 4\]"):
         values_of(target)
 
 

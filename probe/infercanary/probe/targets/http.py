@@ -69,7 +69,7 @@ class HttpTarget(ServerTarget):
         options = self._options
         bodies = [body for body in (options.body, options.body_file, options.json) if body is not None]
         if len(bodies) > 1:
-            raise UsageError("body: give one of body, body_file and json")
+            raise UsageError("body: give only one of body, body_file and json")
         self._method = options.method or ("POST" if bodies else "GET")
         if options.json is None:
             self._headers = {}

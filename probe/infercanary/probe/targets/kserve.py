@@ -323,7 +323,7 @@ class KserveTarget(ServerTarget):
             known = f"{expected.datatype} {expected.shape}" if expected else "missing"
             raise Failure(
                 "wrong_shape",
-                f"the output `{output.name}` is {output.datatype} {output.shape}, and {known} in the metadata or the "
+                f"the output `{output.name}` is {output.datatype} {output.shape}, but {known} in the metadata or the "
                 "first answer",
             )
 

@@ -227,7 +227,7 @@ class OpenaiTarget(ServerTarget):
 
 def _prompt(options: OpenaiOptions) -> dict[str, Any]:
     if (options.prompt is None) == (options.messages is None):
-        raise UsageError("prompt: give one of prompt and messages")
+        raise UsageError("prompt: give either prompt or messages")
     if options.api == "chat":
         return {"messages": options.messages or [{"role": "user", "content": options.prompt}]}
     if options.messages is not None:

@@ -238,7 +238,7 @@ class TensorRtTarget(BatchedTarget):
                     "in the engine's profile, or build the engine with --minShapes and --maxShapes"
                 )
         if missing := context.infer_shapes():
-            raise RuntimeError(f"TensorRT misses {', '.join(missing)}")
+            raise RuntimeError(f"TensorRT cannot infer shapes without {', '.join(missing)}")
         asked = [needs.of_input(wanted.place, wanted.shape, wanted.dtype) for wanted in inputs]
         self.ask_for_memory([*asked, *needs.on_device(asked)])
         for i, wanted in enumerate(inputs):

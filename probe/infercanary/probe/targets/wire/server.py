@@ -272,7 +272,7 @@ def _parse_url(url: str) -> tuple[str, int, bool, str]:
     if not is_known or not parts.hostname or port == 0 or not re.fullmatch(r"[\x21-\x7e]+", url):
         shown = url.rpartition("@")[2]
         raise UsageError(
-            f"url: `{shown}` is no address; give http://HOST:PORT or https://HOST:PORT, maybe with a path"
+            f"url: `{shown}` is not an address; give http://HOST:PORT or https://HOST:PORT, with a path if needed"
         )
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return parts.hostname, port or (443 if is_tls else 80), is_tls, path
