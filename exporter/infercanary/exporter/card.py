@@ -123,9 +123,9 @@ def _canary(name: str, probe: PolledProbe) -> dict[str, Any]:
 
 
 def _side(finding: Finding, probe: PolledProbe) -> Literal["old", "new", "other"]:
-    """Return the side of a canary's last upgrade that a container is on.
+    """Return a container's side in a canary's last upgrade.
 
-    ``new``: the verdict is about the container's image, also without an upgrade. ``old``: the container runs the image
+    ``new``: the verdict is about the container's image, even without an upgrade. ``old``: the container runs the image
     before the upgrade. ``other``: neither, for example if the judge has no run of the image yet.
     """
     if probe.start is None:

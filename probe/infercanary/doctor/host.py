@@ -120,7 +120,7 @@ def _launches(machine: Machine) -> Ability:
     except Refused as error:
         return limited(
             "by Python",
-            f"not by machine code: {error}; controls of different Python or libc versions are not compared",
+            f"{error}; controls of different Python or libc versions are not compared",
             "allow executable memory in the security policy (SELinux: execmem)",
         )
     return ok("by machine code, so the controls contain no Python time")

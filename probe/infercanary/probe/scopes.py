@@ -22,8 +22,8 @@ CPU = Metric(
     "counter",
     "CPU time of the probe's process, of a canary's thread during repeats, and of the container's other commands.",
     (*_LABELS, "command"),
-    reading="`rate(…[5m])` is in cores. If `beside` or `process` rises with an image, the image does more work beside "
-    "the canary.",
+    reading="`rate(…[5m])` is in cores. If `beside` or `process` rose after an upgrade, the image does more work "
+    "besides the canary.",
 )
 SWITCHES = Metric(
     "infercanary_context_switches_total",
@@ -70,6 +70,6 @@ RESIDENT = Metric(
     "gauge",
     "Resident memory of the probe's process and, by command, of the container's other processes.",
     ("scope", "command"),
-    reading="Endless growth is a leak. A new level since an upgrade is due to the image. The largest `command` "
-    "uses most of the container's memory.",
+    reading="Endless growth is a leak. A new level after an upgrade is due to the image. Look first at the largest "
+    "`command`.",
 )

@@ -227,7 +227,7 @@ _OF_CHANGE: _Table[Result] = {
         "Cause of the latency change, as a state set; `image` is the upgraded image or model, `load` is more or fewer "
         "requests.",
         ("canary", "cause", "changed"),
-        reading="`unknown`: too little evidence; the sentence says why. Missing if nothing changed.",
+        reading="`unknown`: too little evidence; see the verdict's sentence. Missing if unchanged.",
     ): lambda r: {(cause, r.changed): float(cause == r.causes.cause) for cause in CAUSES},
     Metric(
         "infercanary_shift_phase_ratio",

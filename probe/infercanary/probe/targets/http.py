@@ -102,9 +102,9 @@ class HttpTarget(ServerTarget):
         self.values(result)
 
     def values(self, result: bytes) -> list[float]:
-        """Return the numbers at the pointers in ``expect.values``; without pointers only the status.
+        """Return the numbers at the pointers in ``expect.values``.
 
-        The list is empty if ``expect`` has neither ``values``, ``json`` nor ``body``.
+        Without pointers: the expected status; nothing if ``expect`` sets neither ``json`` nor ``body``.
         """
         expect = self._options.expect
         needs_json = expect.json is not None or self._pointers

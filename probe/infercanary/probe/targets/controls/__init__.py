@@ -28,7 +28,7 @@ def available_controls(device: str) -> tuple[dict[str, Control], str]:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
 
     Returns:
-        Controls by name, empty for CUDA without a driver; and the software that does their work, empty for machine
+        Controls by name, empty for CUDA without a driver; and the versions of Python and libc, empty for machine
         code.
     """
     code = None
