@@ -244,6 +244,23 @@ def test_a_value_does_what_it_says(values, path, expected):
 
 
 @helm
+@pytest.mark.parametrize(
+    ("value", "is_lost"),
+    [("rbac.create=true", True), ("store.hostPath=/x", False), (SHORT["POSTGRES"], False)],
+)
+def test_the_notes_warn_of_history_that_ends_with_the_pod(value, is_lost, tmp_path):
+    """`helm template` leaves out the notes, so a copy of the chart includes them in an object."""
+    chart = Path(shutil.copytree(CHART, tmp_path / "chart"))
+    notes = '{{ include (print .Template.BasePath "/NOTES.txt") . | toJson }}'
+    (chart / "templates/notes.yaml").write_text(f"kind: Notes\nnotes: {notes}\n")
+    command = ["helm", "template", chart, "--show-only=templates/notes.yaml", "--set=image.repository=a/b"]
+    done = subprocess.run(
+        [*command, f"--set={value}"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ("History is in an emptyDir" in yaml.safe_load(done.stdout)["notes"]) == is_lost
+
+
+@helm
 def test_probes_have_time_on_a_busy_node_and_a_secret_restarts_pods():
     values = ("podAnnotations.a=b", SHORT["POSTGRES"], "webConfigSecret=web", "networkPolicy.enabled=true")
     objects = rendered(*(f"--set={value}" for value in values))
