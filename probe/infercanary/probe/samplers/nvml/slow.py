@@ -66,10 +66,9 @@ REMAPPED_ROWS = Metric(
 RECOVERY_ACTION = Metric(
     "infercanary_gpu_recovery_action",
     "gauge",
-    "Action that the driver recommends: 0 nothing, 1 reset the GPU, 2 reboot the node, 4 drain and reset.",
+    "Action that the driver recommends: 0 nothing, 1 reset the GPU, 2 and 7 reboot the node, 4 drain and reset.",
     _GPU,
-    reading="A value above 0 is an alert, and names the action to take (3, 5 to 7: see NVML's "
-    "documentation).",
+    reading="A value above 0 is an alert, and names the action to take (3, 5, 6: see NVML's documentation).",
 )
 NUMA_NODE = Metric(
     "infercanary_gpu_numa_node",
