@@ -260,6 +260,8 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "the new image is gone ({gone_minutes} to 30 minutes",
         "started {cold_starts} or more times, and each start took longer than every old start, by at least "
         "{cold_start} % and {cold_start_seconds} s",
+        "the last {drift_runs} runs, also from before a restart",
+        "is judged after {first_drift_runs} runs",
     ),
     "docs/verdicts.md": (
         "from {first_look} to {last_look} runs of a start",
@@ -292,6 +294,8 @@ def numbers(policy: Policy) -> dict[str, str]:
         "gone_minutes": f"{policy.pool.gone_seconds / 60:g}",
         "block_runs": str(policy.drift.block_runs),
         "drift_blocks": str(policy.drift.blocks),
+        "drift_runs": str(policy.drift.blocks * policy.drift.block_runs),
+        "first_drift_runs": str(2 * policy.drift.blocks * policy.drift.block_runs),
     }
 
 
