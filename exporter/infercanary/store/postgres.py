@@ -23,7 +23,8 @@ _RETRY = "another exporter changed the same rows; the transaction is tried again
 _ADVICE: Mapping[str, str] = {  # by SQLSTATE, or by a part of the error's text if there is no SQLSTATE
     "53100": "the database's disk is full; stored data is not lost, and storing continues as soon as there is space",
     "53300": "the database has no free connection; raise max_connections, or use a pooler in session mode",
-    "42501": "the role lacks a privilege; docs/fleet.md lists the grants",
+    "42501": "the role lacks a privilege, or the owner has not created the tables "
+    "(`python -m infercanary.store.migrate LOCATION`); docs/fleet.md has the command and the grants",
     "read-only": "the database is read-only, perhaps a standby; add the primary to `store:`, such as host=a,b",
     "3D000": "the database does not exist; create it, or correct `store:`",
     "42P07": "the database has tables of another program or of version 0.1.0; use an empty database",

@@ -134,11 +134,11 @@ def test_an_exporter_loads_no_library_that_its_store_does_not_need(tmp_path):
 
 
 def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(postgres, tmp_path):
-    url = postgres.database()
+    url, empty = postgres.database(), postgres.database()
     assert migrate.main([url]) == 0
     page = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text()
     grants = page.partition("```sql\n")[2].partition("```")[0].replace("'…'", f"'{PASSWORD}'")
-    name = url.partition("@/")[2].partition("?")[0]
+    name, other = (each.partition("@/")[2].partition("?")[0] for each in (url, empty))
     postgres.sql("DROP ROLE IF EXISTS infercanary")
     postgres.sql(grants.replace("DATABASE infercanary", f"DATABASE {name}"), url)
     password = tmp_path / "password"
@@ -152,9 +152,11 @@ def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(postgres, 
         store.save(SEARCH, CANARY, "verdict", T, b"{}")
         store.fleet.put_finding(SEARCH, CANARY, T, b"f", b"")
         for statement in ("DROP TABLE sample", "CREATE TABLE mine ()"):
-            with pytest.raises(StoreError, match=r"lacks a privilege; docs/fleet\.md lists the grants"):
+            with pytest.raises(StoreError, match=r"lacks a privilege, .+; docs/fleet\.md has .+ the grants"):
                 query(store, statement)
     assert "permission denied" in refusal(by_role.replace(name, "postgres"))
+    postgres.sql("REVOKE CREATE ON SCHEMA public FROM PUBLIC", empty)
+    assert "`python -m infercanary.store.migrate LOCATION`" in refusal(by_role.replace(name, other))
 
 
 @pytest.mark.parametrize(
