@@ -100,7 +100,7 @@ KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "python": ("the path of an interpreter on this host, instead of an image", _python),
     "config": ("a probe.yaml: runs `infercanary probe` with it", load_settings),
     "command": ("a command, quoted as for a shell, as CMD (ENTRYPOINT stays)", lambda text: tuple(shlex.split(text))),
-    "env.NAME": ("a variable; without =VALUE, its value in this environment", str),
+    "env.NAME": ("an environment variable; without =VALUE, its value here", str),
     "cpus": ("a number of CPUs, such as 2 or 0.5", _cpus),
     "cpuset": ("numbers of CPUs, such as 0-3 or 0,2", lambda text: numbers(parse_cpus(text))),
     "memory": ("a size, such as 512m or 2g", docker.utils.parse_bytes),
