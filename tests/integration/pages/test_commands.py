@@ -31,7 +31,7 @@ def commands():
         found += re.findall(r"`(infercanary [^`]+)`", text)
         found += [f"infercanary exporter {option}" for option in re.findall(r"`(--store [^`]+)`", text)]
         for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
-            settings = yaml.safe_load(block)
+            settings = yaml.safe_load(block.replace("!override ", ""))
             if "store" in settings:
                 found.append(f"infercanary exporter --store '{settings['store']}'")
     return [re.sub(r"\s+#.*", "", command) for command in found]

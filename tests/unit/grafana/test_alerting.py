@@ -175,7 +175,7 @@ def test_queries_of_texts_do_not_affect_the_alert():
 )
 def test_text_that_grafana_would_expand_is_refused(given):
     rule = {"alert": "A", "expr": "up", "labels": {"severity": "warning"}, "annotations": {}}
-    with pytest.raises(ValueError, match="reads \\$\\{"):
+    with pytest.raises(ValueError, match="expands \\$\\{"):
         alerting._rule({**rule, **given}, shared=False)
 
 
