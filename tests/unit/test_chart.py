@@ -253,7 +253,13 @@ def test_the_notes_warn_of_history_that_ends_with_the_pod(value, is_lost, tmp_pa
     chart = Path(shutil.copytree(CHART, tmp_path / "chart"))
     notes = '{{ include (print .Template.BasePath "/NOTES.txt") . | toJson }}'
     (chart / "templates/notes.yaml").write_text(f"kind: Notes\nnotes: {notes}\n")
-    command = ["helm", "template", chart, "--show-only=templates/notes.yaml", "--set=image.repository=a/b"]
+    command = [
+        "helm",
+        "template",
+        str(chart),
+        "--show-only=templates/notes.yaml",
+        "--set=image.repository=a/b",
+    ]
     done = subprocess.run(
         [*command, f"--set={value}"], capture_output=True, text=True, check=True, timeout=60
     )

@@ -26,7 +26,7 @@ A_READERS = "search"
 
 
 def output(*command):
-    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    run = subprocess.run(command, input="", capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
     assert run.returncode == 0, f"{' '.join(command)}: {run.stderr}"
     return run.stdout
 
