@@ -1,8 +1,12 @@
 """Tables of scenarios as text: each row is one line."""
 
 import re
+from contextlib import contextmanager
 
+import pytest
 import yaml
+
+from infercanary.command.settings import UsageError
 
 
 def scenarios(text):
@@ -20,6 +24,16 @@ def typed(text):
 def mistakes(text):
     """Return the rows of a table: settings in YAML, and words that the error message must contain."""
     return [(yaml.safe_load(settings), words) for settings, *words in scenarios(text)]
+
+
+@contextmanager
+def refused(words):
+    """Expect a mistake of the user, whose message is one line with these words."""
+    with pytest.raises(UsageError) as caught:
+        yield caught
+    line = str(caught.value)
+    assert "\n" not in line
+    assert [word for word in words if word not in line] == [], line
 
 
 def _unescaped(cell):

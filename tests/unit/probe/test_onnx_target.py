@@ -21,7 +21,7 @@ np = pytest.importorskip("numpy")
 from onnx import TensorProto as Type  # noqa: E402 - after the skips
 from onnx import helper  # noqa: E402
 
-from tests.scenarios import mistakes  # noqa: E402
+from tests.scenarios import mistakes, refused  # noqa: E402
 
 ONE = [{"shape": [2, 4]}]
 
@@ -232,11 +232,9 @@ def test_a_mistake_is_one_line(options, words):
     Path("empty.onnx").touch()
     save("unknown.onnx", "NoSuchOp", (Type.FLOAT, [1]), (Type.FLOAT, [1]))
     save("text.onnx", "Identity", (Type.STRING, [1]), (Type.STRING, [1]))
-    with pytest.raises(UsageError) as caught:
+    with refused(words) as caught:
         opened(**options)
     text = str(caught.value)
-    assert [word for word in words if word not in text] == []
-    assert "\n" not in text
     assert "/onnxruntime_src/" not in text
     assert len(text) < 400
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
+import pytest
+
 from infercanary.probe import HostClock
+from infercanary.probe.targets import Failure
 from infercanary.probe.targets.http import HttpOptions, HttpTarget
 from infercanary.probe.targets.kserve import KserveOptions, KserveTarget
 from infercanary.probe.targets.openai import OpenaiOptions, OpenaiTarget
@@ -18,6 +23,15 @@ def kserve_target(url, model, **options):
 
 def openai_target(url, model, **options):
     return OpenaiTarget(OpenaiOptions(url=url, model=model, **options))
+
+
+@contextmanager
+def fails(reason, *words):
+    """Expect a failure with this reason, whose message is one line with these words."""
+    with pytest.raises(Failure, match=r"^[^\n]*$") as failure:
+        yield
+    assert failure.value.reason == reason
+    assert [word for word in words if word not in str(failure.value)] == [], failure.value
 
 
 def opened(target):
