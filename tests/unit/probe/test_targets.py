@@ -1,15 +1,18 @@
 """The registry of targets, and optional abilities of a target: results, and cost of a look-up."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import infercanary.probe.targets
 from infercanary.command.settings import UsageError
 from infercanary.probe import HostClock, Target
-from infercanary.probe.targets import adapt, make, names, registered, registry
+from infercanary.probe.targets import adapt, make, names, parameters, registered, registry
 from infercanary.probe.targets.engines.environment import reported
 
 ONE_FILE = """  # by the recipe of 0.1.0: a class without a base
@@ -70,10 +73,12 @@ def test_a_name_is_registered_once(folder):
 
 IMPORTS = """
 import sys
+import infercanary.probe.__main__, infercanary.probe.config
 from infercanary.probe.targets import names, registered
 print(registered("http").__name__, "infercanary.probe.targets.kserve" in sys.modules)
 print({"http", "kserve", "matmul", "onnx", "openai", "tensorrt", "torch"} <= {*names()})
-print({"torch", "numpy", "onnxruntime", "tensorrt"} & sys.modules.keys())
+heavy = {"torch", "numpy", "onnxruntime", "tensorrt", "aiohttp", "docker", "prometheus_client", "infercanary.exporter"}
+print(heavy & sys.modules.keys())
 """
 
 
@@ -81,6 +86,20 @@ def test_one_target_does_not_pay_for_the_others_and_names_are_known_without_any_
     command = [sys.executable, "-W", "error", "-c", IMPORTS]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == ("HttpTarget False\nTrue\nset()\n", "")
+
+
+PAGES = Path(__file__).parents[3] / "docs/targets"
+
+
+@pytest.mark.parametrize("name", sorted(page.stem for page in PAGES.glob("*.md") if page.stem in names()))
+def test_the_page_of_a_target_has_its_options_and_its_settings_are_right(name):
+    text = (PAGES / f"{name}.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \|", text.partition("| option |")[2].partition("\n\n")[0], re.MULTILINE)
+    options = parameters(registered(name))
+    assert set(re.findall(r"`(\w+)`", "\n".join(rows))) == {*options}
+    settings = yaml.safe_load(re.findall(r"^```yaml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0])
+    for canary in settings["canaries"].values():
+        assert canary["target"] != name or canary["options"].keys() <= {*options}
 
 
 class Least(Target):
