@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -33,8 +32,6 @@ while True:
     time.sleep(0.05)
 """
 NOT_CAUGHT = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
-
-Beside = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture

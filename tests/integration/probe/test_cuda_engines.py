@@ -4,9 +4,7 @@ import importlib.util
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cuda_stand_in import build, build_nvml, needs_cc
@@ -80,9 +78,6 @@ found["dropped"] = dropped
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     return build(tmp_path_factory.mktemp("cuda"))
-
-
-Run = Callable[..., dict[str, Any]]
 
 
 def session(folder, body, **names):
@@ -449,9 +444,6 @@ def test_memory_that_does_not_suffice_is_waited_out(run, function, place, engine
     assert found == {"reason": "out_of_memory", "alive": {}, "waits": True, "opens": True}
 
 
-Nvml = Callable[..., Path]
-
-
 @pytest.fixture(scope="module")
 def nvml(tmp_path_factory):
     """Yield a function that sets the GPU's memory in use (NVML's second GPU) and returns the libraries' folder."""
@@ -575,6 +567,8 @@ def test_the_memory_of_a_part_of_a_gpu(nvml, places, memory):
 
 NO_DRIVER = """
 from infercanary.probe.gpu.cuda_driver import cuda_library
+from infercanary.probe.targets.controls import available_controls
+from infercanary.probe.targets.controls.cuda import cuda_controls
 from infercanary.probe.targets.tensorrt import TensorRtTarget
 from types import ModuleType
 import sys
@@ -587,6 +581,11 @@ try:
 except Exception as error:
     found["error"] = str(error)
 found["missing"] = target.cuda_missing
+found["names"] = list(available_controls("cuda")[0])
+try:
+    cuda_controls(0, None)["gpu_fma"]().__enter__()
+except Exception as error:
+    found["control"] = str(error)
 """
 
 
@@ -597,4 +596,5 @@ def test_no_driver_at_all(tmp_path):
     if found["driver"]:
         pytest.skip("this machine has an NVIDIA driver")
     assert found["error"].startswith("device: `cuda` was asked for, but no libcuda.so.1 here; check")
-    assert found["missing"] == "no_device"
+    assert (found["missing"], found["names"]) == ("no_device", [])
+    assert found["control"] == "no libcuda.so.1 here"

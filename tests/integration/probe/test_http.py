@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from watching import until
 
-from infercanary.command.settings import UsageError
 from infercanary.probe import callers, serve
 from infercanary.probe.serve import ReportServer
 
@@ -270,14 +269,6 @@ def test_the_addresses_that_answer(listen, hosts):
                 answered.append(host)
         assert answered == hosts.split()
         assert get(server) == SMALL, "its address must answer"
-
-
-def test_the_port_is_free_again_after_close(server):
-    get(server)
-    with pytest.raises(UsageError):
-        ReportServer(server.address.removeprefix("http://"), report)
-    server.close()
-    ReportServer(server.address.removeprefix("http://"), report).close()
 
 
 HEADERS = GET[:-2] + b"".join(b"X%d: %s\r\n" % (n, b"y" * 65_000) for n in range(98))

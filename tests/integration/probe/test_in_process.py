@@ -32,7 +32,6 @@ def test_runs_are_reported_and_it_stops_cleanly(started, caplog):
     assert all(thread.daemon for thread in probe_threads())
     runs = seen.report.runs
     assert [run.sequence for run in runs] == list(range(1, len(runs) + 1))
-    assert len(runs) == seen.runs("a", "ok")
     for run in runs:
         assert (run.canary, run.outcome, run.detail) == ("a", "ok", "")
         assert 5 <= len(run.latencies) <= 50
@@ -40,7 +39,6 @@ def test_runs_are_reported_and_it_stops_cleanly(started, caplog):
         assert min(*run.latencies, run.phases["compute"]) >= 0.001
     # The histogram has the repeats of all runs, and the gauges have the last run.
     repeats = sum(len(run.latencies) for run in runs)
-    assert seen.value("infercanary_latency_seconds", "a") == repeats
     assert seen.value("infercanary_phase_seconds", "a", "compute") == repeats
     assert seen.value("infercanary_run_median_seconds", "a") == statistics.median(runs[-1].latencies)
     assert seen.report.environment["engine"] == "scripted"
@@ -79,15 +77,23 @@ def test_as_a_context_manager():
 
 
 def test_in_the_servers_own_pool_repeats_take_turns_with_requests(started):
-    target = Scripted()
+    target, go_on = Scripted(), threading.Event()
     pool = ThreadPoolExecutor(1)
     serving = pool.submit(threading.get_ident).result()
-    probe = started({"a": target}, executor=pool)
+    probe = started({"a": target}, executor=pool, timeout_seconds=0.5)
     ran(probe.address, 2)
     # A request waits for at most one repeat, not for a run.
     assert pool.submit(lambda: "answer").result(30) == "answer"
     assert {ident for name, ident in target.calls if name in ("run", "values")} == {serving}
     assert serving not in {ident for name, ident in target.calls if name in ("open", "close")}
+    # A busy pool is no fault of the canary.
+    pool.submit(go_on.wait, 60)
+    seen = ran(probe.address, outcome="busy")
+    assert (seen.state("a"), seen.runs("a", "timed_out")) == ("busy", 0)
+    assert seen.value("infercanary_run_median_seconds", "a") is None
+    assert "no turn in the server's pool within 0.5 s" in seen.report.runs[-1].detail
+    go_on.set()
+    in_state(probe.address, "a", "warming", "steady")
     pool.shutdown()
     assert "shutdown" in ran(probe.address, outcome="raised").report.runs[-1].detail
 
@@ -149,12 +155,13 @@ def test_a_canary_that_misbehaves_costs_only_itself(started, caplog, row):
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     [message] = [error for error in errors if reason in error and "bad" in error]
     assert "\n" not in message
-    if opens:
-        # After the repair the canary recovers by itself.
+    if opens or deed == "hang":
+        # After the repair the canary recovers by itself. A load past its deadline is taken when it ends.
         bad.clock, bad.script = good.clock, {}
         bad.go_on.set()
         in_state(probe.address, "bad", "warming", "steady")
         until(lambda: "answers again" in caplog.text)
+        assert bad.count("open") == 1
 
 
 def test_environments_are_made_text_and_one_that_differs_has_both_values(started):
@@ -181,15 +188,6 @@ def test_a_canary_that_opens_for_long_is_reported_as_opening_and_stop_does_not_w
     )
     probe.stop(30.0)
     assert not slow.go_on.is_set(), "the start waited for the model"
-
-
-def test_a_load_past_its_deadline_is_taken_when_it_ends(started):
-    slow = Scripted(open="hang")
-    probe = started({"slow": slow}, open_timeout_seconds=0.1)
-    in_state(probe.address, "slow", "failing")
-    slow.go_on.set()
-    ran(probe.address, canary="slow")
-    assert slow.count("open") == 1
 
 
 def test_a_canary_that_cannot_be_opened_is_tried_again_and_others_are_tagged_while_it_loads(
@@ -227,8 +225,9 @@ def test_ever_new_phases_are_refused(started):
             with phase(f"part{len(self.calls)}"):
                 return super().run(phase)
 
-    probe = started({"a": Inventive()})
+    probe = started({"a": Inventive()}, samplers={})
     in_state(probe.address, "a", "failing")
+    shown(probe.address, "infercanary_process_granted_cpus")  # beside a canary that fails, it still samples
     family = fetch(probe.address).families.get("infercanary_phase_seconds")
     assert family is None or len(family.points) <= 16
 
@@ -241,11 +240,6 @@ def test_the_loop_dies_alone(started, caplog, monkeypatch):
     started({"a": Scripted()})
     until(lambda: "a defect of the probe" in caplog.text)
     until(lambda: not probe_threads())
-
-
-def test_beside_a_canary_that_fails_it_still_samples(started):
-    probe = started({"a": Scripted(open="raise")}, samplers={})
-    shown(probe.address, "infercanary_process_granted_cpus")
 
 
 def test_a_unix_socket_is_taken_where_nobody_listens_and_no_file_is(started, tmp_path):

@@ -4,17 +4,14 @@ import signal
 import statistics
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 from probe_process import ProbeProcess, scripted
 from scripted import OnDevice, Scripted
-from watching import fetch, in_state, ran, shown, until
+from watching import fetch, ran, shown, until
 
 from infercanary.contract.report import decode
 from infercanary.notebook.function import FunctionTarget
-from infercanary.probe import HostClock
 from infercanary.probe.journal import last_runs
 from infercanary.probe.samplers import Sampler
 from infercanary.probe.samplers.cgroup.metrics import CPUSET
@@ -64,19 +61,6 @@ def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(starte
     assert sum(phases[name].sum for name in waits) == pytest.approx(whole.sum, rel=0.01)
 
 
-def test_a_batch_is_timed_per_inference():
-    clock = HostClock()
-    clock.batch = 10
-
-    def run(phase):
-        with phase("compute"):
-            for _ in range(clock.batch):
-                time.sleep(0.002)
-
-    timing = min((clock.measure(run)[0] for _ in range(5)), key=lambda timing: timing.wall)
-    assert 0.002 <= timing.phases["compute"] <= timing.wall < 0.02
-
-
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_controls_follow_each_run_and_the_environment_says_where_they_are_no_machine_code(
     started, monkeypatch, is_refused
@@ -101,23 +85,6 @@ def test_controls_follow_each_run_and_the_environment_says_where_they_are_no_mac
     assert seen.report.environment.get("controls_made_of") == made_of
     probe.stop()
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("infercanary")])
-
-
-def test_a_control_that_fails_costs_only_itself(started, monkeypatch, caplog):
-    from infercanary.probe import controls
-
-    @contextmanager
-    def broken():
-        raise ValueError("broken on purpose")
-        yield time.perf_counter
-
-    made = {"broken": broken, **controls.available_controls("cpu")[0]}  # type: ignore[attr-defined]
-    monkeypatch.setattr(controls, "available_controls", lambda device: (made if device == "cpu" else {}, ""))
-    seen = ran(started({"a": Scripted()}, controls=True).address, 3)
-    assert seen.value("infercanary_control_seconds", "cpu", "broken") is None
-    assert {*ok(seen)[-1].controls} == CPU_CONTROLS
-    [record] = caplog.records
-    assert record.getMessage() == "control broken on cpu: ValueError: broken on purpose"
 
 
 def test_another_output_is_tagged_and_its_fingerprint_is_in_the_report(started):
@@ -159,21 +126,6 @@ def test_an_output_that_holds_no_numbers_has_no_error_and_is_named_once(started,
     assert {run.output_error for run in ok(seen)} == {None}
     assert seen.report.outputs == {"a": ()}
     assert caplog.text.count("canary a: output not checked: the target reads no numbers from") == 1
-
-
-def test_a_pool_that_is_busy_is_busy_not_broken(started):
-    go_on = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        probe = started({"a": Scripted()}, executor=pool, timeout_seconds=0.5)
-        ran(probe.address)
-        pool.submit(go_on.wait, 60)
-        seen = ran(probe.address, outcome="busy")
-        assert (seen.state("a"), seen.runs("a", "timed_out")) == ("busy", 0)
-        assert seen.value("infercanary_run_median_seconds", "a") is None
-        assert "no turn in the server's pool within 0.5 s" in seen.report.runs[-1].detail
-        go_on.set()
-        in_state(probe.address, "a", "warming", "steady")
-        probe.stop()
 
 
 class Slow(Sampler):

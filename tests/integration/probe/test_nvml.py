@@ -11,10 +11,8 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -41,8 +39,6 @@ CODES = {
 """Return codes of NVML by their names in a script."""
 
 STATES = ("ok", "no_driver", "no_permission", "version_mismatch", "lost", "failing", "hanging")
-
-Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -511,12 +507,9 @@ def test_a_cpu_only_wheel_on_a_machine_with_gpus_beside_a_canary_on_the_cpu(usua
         probe.until(lambda s: s.value("infercanary_gpu_up", "1"))
         assert probe.end() == 0
     assert seen.value("infercanary_cuda_missing", "gpu", "cpu_only_build") == 1
-    assert (seen.state("gpu"), "torch" in seen.report.environment) == ("failing", True)
-    assert (seen.value("infercanary_cpu_seconds_total", "process", "", "") or 0) > 0
     [why] = [line for line in probe.output().splitlines() if "cannot be opened" in line]
     assert "`cuda` was asked for" in why
     assert "NVML sees Fake-0, Fake-1, but torch" in why
-    assert f"the report is at {probe.address}/report" in probe.output()
 
 
 @pytest.mark.campaign  # its runs take seconds

@@ -11,27 +11,6 @@ from probe_process import PROBE, ProbeProcess, run_probe, scripted
 from watching import until
 
 
-def test_a_torch_canary_and_the_machine_that_it_ran_on(tmp_path):
-    torch = pytest.importorskip("torch")
-    (tmp_path / "tiny.py").write_text(
-        "import torch\nprint('loaded')\ntorch.set_num_threads(64)\ndef model(): return torch.nn.Linear(4, 4)\n"
-    )
-    canary = "{tiny: {target: torch, options: {model: 'tiny:model', inputs: [{shape: [1, 4]}]}}}"
-    code, out, said = run_probe(tmp_path, canary, "--once", modules=tmp_path)
-    assert code == 0, said
-    seconds = r"[\d.]+ [µm]?s"
-    for pattern in (
-        r"InferCanary: one run, \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\n\ncanary tiny: (steady|warming)\n\n",
-        rf"  latency +median {seconds}, min {seconds}, IQR {seconds}, \d+\s+repeats\n  phases +compute {seconds}",
-        rf"  cold start +load {seconds}, first run {seconds}, warm up {seconds}",
-        rf"  cpu_spin\S* +cpu +{seconds}$",
-        rf"  torch +{re.escape(torch.__version__)}\n  CUDA ",
-        r"  intra-op threads +64$",
-    ):
-        assert re.search(f"^{pattern}", out, re.MULTILINE), out
-    assert max(map(len, out.splitlines())) <= 80
-
-
 def test_it_needs_neither_the_port_nor_the_journal_of_the_probe_beside_it(tmp_path):
     journal = tmp_path / "journal.jsonl"
     run = '{"sequence":1,"canary":"gone","scheduled_at":1,"started_at":1,"outcome":"ok"}'

@@ -1,13 +1,10 @@
 """``infercanary probe`` as a separate process: alone, beside a server, and its end."""
 
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
-from probe_process import PROBE, ProbeProcess, scripted
-from watching import MODULES, until
+from probe_process import ProbeProcess, scripted
 
 
 @pytest.mark.quiet
@@ -49,28 +46,3 @@ def test_a_mistake_found_when_opening_ends_it(tmp_path):
     with ProbeProcess(tmp_path, f"{{good: {scripted()}, bad: {scripted(open='usage')}}}") as probe:
         assert probe.process.wait(60) == 2
     assert probe.output() == f"infercanary: {probe.config}: canaries.bad: open: fix this\n"
-
-
-def test_the_socket_is_gone_after_the_end(tmp_path):
-    path, config = tmp_path / "probe.sock", tmp_path / "probe.yaml"
-    config.write_text(f"listen: unix://{path}\ncanaries: {{c: {scripted()}}}\n")
-    command = [*PROBE, "--config", str(config), "--log-level", "error"]
-    with subprocess.Popen(command, cwd=MODULES, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            until(path.exists)
-        finally:
-            process.terminate()
-        _, said = process.communicate(timeout=60)
-    assert (process.returncode, said, path.exists()) == (0, "", False)
-
-
-def test_importing_the_probe_imports_no_torch_and_little_else():
-    script = (
-        "import sys, infercanary.probe, infercanary.probe.__main__, infercanary.probe.config\n"
-        "heavy = {'torch', 'numpy', 'aiohttp', 'docker', 'prometheus_client', 'infercanary.exporter'}\n"
-        "print(sorted(heavy & sys.modules.keys()))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60
-    )
-    assert (done.stdout, done.stderr) == ("[]\n", "")

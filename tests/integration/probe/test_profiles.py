@@ -96,6 +96,8 @@ def test_no_memory_stays_with_each_profile(profiles):
 
 TINY = """
 import torch
+print("loaded")
+torch.set_num_threads(64)
 
 class Tiny(torch.nn.Module):
     def __init__(self):
@@ -140,6 +142,16 @@ def test_once_has_the_largest_operators(tmp_path):
     assert len(shares) >= 2
     assert sum(shares) <= 101
     assert "External init callback" not in said, "torch's profiler warns about the thread"
+    seconds = r"[\d.]+ [µm]?s"
+    for pattern in (
+        r"InferCanary: one run, \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\n\ncanary tiny: (steady|warming)\n\n",
+        rf"  latency +median {seconds}, min {seconds}, IQR {seconds}, \d+\s+repeats\n  phases +compute {seconds}",
+        rf"  cpu_spin\S* +cpu +{seconds}$",
+        rf"  torch +{re.escape(torch.__version__)}\n  CUDA ",
+        r"  intra-op threads +64$",
+    ):
+        assert re.search(f"^{pattern}", out, re.MULTILINE), out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_a_probe_beside_a_server_profiles_by_itself_and_its_journal_has_it(tmp_path):

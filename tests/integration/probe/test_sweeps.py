@@ -9,7 +9,6 @@ from watching import fetch, until
 
 from infercanary.contract.measures import HOST_MEMORY, THROUGHPUT, throughput_of
 from infercanary.probe import Sweep, TorchTarget
-from infercanary.probe.targets import make
 
 pytestmark = pytest.mark.takes(90)
 
@@ -92,25 +91,6 @@ def test_a_point_that_hangs_holds_up_neither_runs_nor_the_end(tmp_path):
     assert "canary c: the sweep still hangs" in probe.output()
 
 
-@pytest.mark.campaign  # waits a minute for sweeps; tests/unit tests the arithmetic of the budget
-def test_the_cap_is_held_with_sweeps_and_runs_go_on(tmp_path):
-    """The cap is 20 %, and the sweep needs all of it. It gets half, so it runs every 4 s instead of every 2 s."""
-    canaries = canary("batches: [1, 16], seconds: 0.4, every_seconds: 2")
-    with sweeping(tmp_path, canaries, duty_cap=0.2) as probe:
-        begin = time.monotonic()
-        first = probe.until(has_swept)
-        assert time.monotonic() - begin >= 4.0, "the sweep's cost is saved first"
-        assert first.value("infercanary_sweep_interval_seconds", "c") == pytest.approx(4.0)
-
-        def is_paid_back(seen):
-            """Runs or sweeps that take too long because of other load are compensated later, and runs continue."""
-            busy = seen.value("infercanary_busy_seconds_total") or 0.0
-            is_within = busy <= 0.2 * (time.monotonic() - begin)
-            return has_swept(seen) != has_swept(first) and seen.runs("c", "ok") >= 20 and is_within
-
-        probe.until(is_paid_back)
-
-
 def test_no_sweep_beside_a_canary_that_opens(started):
     slow = Scripted(open="hang")
     probe = started(
@@ -132,18 +112,3 @@ def test_once_does_not_sweep(tmp_path):
         tmp_path, canary("batches: [1, 4], every_seconds: 1", "swept:raises", 8), "--once"
     )
     assert code == 0 and "sweep" not in out + said, said
-
-
-def test_requests_to_a_server_at_a_time(started, server):
-    target = make("kserve", {"url": server.url, "model": "double", "timeout_seconds": 5})
-    sweep = Sweep(batches=(2,), concurrency=(1, 3), seconds=1.2, every_seconds=1)
-    probe = started({"c": target}, sweeps={"c": sweep})
-    before = server.connections
-    seen = swept(probe)
-    probe.stop()
-    assert point(seen, 1)[1] > 0
-    assert point(seen, 1, 3)[1] > 0
-    no_batches = seen.value("infercanary_sweep_latency_seconds", "c", "2", "1")
-    assert no_batches is None, "a request's size is fixed"
-    assert server.connections >= before + 4, "each concurrent request has a separate connection"
-    assert seen.runs("c", "ok") >= 1

@@ -4,7 +4,6 @@ import gc
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -115,14 +114,3 @@ def test_files_that_cannot_be_read(command, capsys, monkeypatch, tmp_path):
         line = said(capsys, monkeypatch, *command.split(), path)
         assert line.startswith(f"infercanary: {path}: ")
         assert words in line
-
-
-def test_in_a_process_of_its_own():
-    """In a separate process, standard error and standard output have nothing else, not even a log line."""
-    path = FOLDER / "listen_foreign.yaml"
-    done = subprocess.run(
-        [sys.executable, "-m", "infercanary", "probe", "--config", str(path)],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith(f"infercanary: {path}: ")

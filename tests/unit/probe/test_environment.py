@@ -2,13 +2,11 @@
 
 import platform
 from importlib import metadata
-from types import SimpleNamespace
 
 import pytest
 
 from infercanary.probe import environment
 from infercanary.probe.environment import fingerprint
-from infercanary.probe.targets import matmul
 
 
 def test_the_components():
@@ -67,10 +65,3 @@ def test_the_cpu_has_a_name_on_each_architecture(tmp_path, monkeypatch, cpuinfo,
     (tmp_path / "cpuinfo").write_text(cpuinfo)
     monkeypatch.setattr(environment, "_CPUS", tmp_path / "cpuinfo")
     assert environment._cpu_model() == model
-
-
-def test_the_cpus_of_a_grace_compute_in_bfloat16(tmp_path, monkeypatch):
-    (tmp_path / "cpuinfo").write_text(GRACE)
-    torch = SimpleNamespace(backends=SimpleNamespace(mkldnn=SimpleNamespace(is_available=lambda: True)))
-    monkeypatch.setattr(matmul, "_CPUS", tmp_path / "cpuinfo")
-    assert matmul.has_native_bfloat16(torch)

@@ -1,20 +1,19 @@
 """The guard of a sampler."""
 
 import logging
-import sys
 import threading
 
 import pytest
 from watching import until
 
-from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.probe import samplers, sampling, tags
+from infercanary.probe import sampling, tags
 from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers import SampleFailed, Sampler, Unavailable, make_samplers, registered
 from infercanary.probe.samplers.nvml import NvmlSampler
 from infercanary.probe.samplers.threads import ThreadSampler
 from infercanary.probe.sampling import SUCCESS, Guard
+from tests.scenarios import refused
 
 VALUE = Metric("infercanary_value", "gauge", "V.")
 
@@ -147,36 +146,9 @@ def test_each_can_be_switched_off_and_an_unknown_one_is_a_line_with_those_that_e
         assert names({name: False}) == [other for other in every if other != name]
         assert names({name: True}) == every
     assert names(dict.fromkeys(every, False)) == []
-    with pytest.raises(UsageError) as caught:
-        make_samplers({"nvmll": False})
-    assert str(caught.value).startswith("samplers: no sampler `nvmll`; there are ")
     assert {*every} <= registered().keys()
-    assert ", ".join(sorted(registered())) in str(caught.value)
-
-
-NEW = """
-from infercanary.contract.report import Metric
-from infercanary.probe.samplers import Sampler, register
-
-LOAD = Metric("infercanary_load_average", "gauge", "L.")
-
-
-@register
-class LoadSampler(Sampler):
-    name = "load"
-
-    def sample(self):
-        yield LOAD.family(1.0)
-"""
-
-
-def test_a_new_file_is_a_new_sampler(tmp_path, monkeypatch):
-    monkeypatch.setattr(samplers, "_registered", dict(samplers._registered))
-    monkeypatch.setattr(samplers, "__path__", [*samplers.__path__, str(tmp_path)])
-    (tmp_path / "load.py").write_text(NEW)
-    assert "load" in names({})
-    assert "load" not in names({"load": False})
-    del sys.modules["infercanary.probe.samplers.load"], samplers.load  # type: ignore[attr-defined]
+    with refused(["samplers: no sampler `nvmll`; there are ", ", ".join(sorted(registered()))]):
+        make_samplers({"nvmll": False})
 
 
 def test_threads_know_the_gpus_cpus_by_nvml_as_long_as_that_is_on():

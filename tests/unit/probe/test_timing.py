@@ -33,6 +33,9 @@ def test_host_clock_measures_wall_and_phases():
     assert measured.phases["load"] >= 0.04, "entered twice, counted twice"
     assert measured.wall >= sum(measured.phases.values()) + 0.02
     assert clock.measure(lambda _: None)[0].phases == {}
+    clock.batch = 10
+    batched, _ = clock.measure(run)
+    assert 0.004 <= batched.phases["load"] <= batched.wall < 0.04, "the time of one inference"
 
 
 class Timeline:
