@@ -30,15 +30,8 @@ def test_it_needs_neither_the_port_nor_the_journal_of_the_probe_beside_it(tmp_pa
 CANARIES = {
     "good": ({}, "steady", r"latency      median [1-9][\d.]* m?s"),  # the canary sleeps for at least 1 ms
     "raises": ({"values": "raise"}, "failing", "raised       ValueError: values broken on purpose"),
-    "closed": (
-        {"open": "raise"},
-        "failing",
-        "raised       cannot be opened: ValueError: open broken on purpose\n",
-    ),
-    "nan": ({"values": "nan"}, "failing", "not finite   "),
     "hangs": ({"values": "hang"}, "failing", r"timed out    .* 1 s \(timeout_seconds\)"),
     "never": ({"open": "hang"}, "failing", "no run       "),
-    "silent": ({"values": "nothing"}, "steady", "output       not checked: "),
 }
 
 
@@ -73,6 +66,7 @@ def test_a_container_without_utf_8(tmp_path, encoding, micro):
     assert re.search(rf"[\d.]+ {re.escape(micro)}s", out)
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize(
     ("number", "method", "text", "seconds"),
     [
@@ -87,5 +81,6 @@ def test_a_signal_ends_it_promptly_and_it_prints_no_report(tmp_path, number, met
     with ProbeProcess(tmp_path, f"{{c: {scripted(**{method: 'hang'})}}}", command=command) as probe:
         until(lambda: text in probe.output(), "the output does not show the step")
         time.sleep(seconds)
-        assert probe.end(number) == 128 + number
+        # The deadline of a run that hangs is 30 s, but `docker stop` kills after 10 s.
+        assert probe.end(number, seconds=9) == 128 + number
     assert "InferCanary: one run" not in probe.output()
