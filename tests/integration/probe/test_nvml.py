@@ -8,9 +8,6 @@ UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/integration/probe/test_nvml.py 
 import json
 import os
 import re
-import subprocess
-import sys
-import urllib.request
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -19,12 +16,12 @@ import pytest
 from cuda_stand_in import build, build_nvml, needs_cc
 from forked import begin
 from nvml_session import serve
-from ports import free_port
 from probe_process import ProbeProcess, scripted
 from watching import until
 
 from infercanary.contract.report import Family
 from infercanary.exporter.expose import Exposition, write
+from tests.integration.exporter.processes import Process
 
 FAKE = Path(__file__).parents[2] / "fake_nvml"
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -553,21 +550,15 @@ def test_containers_on_one_gpu_by_its_uuid(usual, tmp_path):
             canaries = f"{{a: {scripted('OnDevice', device=device)}}}"
             probe = stack.enter_context(scripted_probe(tmp_path / name, canaries, usual, cuda))
             probes.append({"url": probe.address, "service": "s", "container": name})
-        config, port = tmp_path / "exporter.yaml", free_port()
-        settings = {"listen": f"127.0.0.1:{port}", "poll_seconds": 0.1, "discovery": "none", "probes": probes}
-        config.write_text(json.dumps(settings))
-        command = [sys.executable, "-m", "infercanary", "exporter", "--config", str(config)]
-        exporter = stack.enter_context(subprocess.Popen(command))
+        exporter = Process(tmp_path / "exporter", "exporter")
+        listen = f"127.0.0.1:{exporter.port}"
+        settings = {"listen": listen, "poll_seconds": 0.1, "discovery": "none", "probes": probes}
+        (exporter.folder / "exporter.yaml").write_text(json.dumps(settings))
         stack.callback(exporter.kill)
-
-        def shown():
-            """Return container, UUID and number of other containers."""
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
-                    text = response.read().decode()
-            except OSError:  # not serving yet
-                return set()
-            return {*re.findall(SHARED, text, re.MULTILINE)}
-
+        exporter.start()
+        # Container, UUID and number of other containers.
         wanted = {("first", "GPU-0", "1.0"), ("second", "GPU-0", "1.0"), ("far", "GPU-9", "0.0")}
-        until(lambda: shown() == wanted, "the exporter shows something else")
+        until(
+            lambda: {*re.findall(SHARED, exporter.get("/metrics").decode(), re.MULTILINE)} == wanted,
+            "the exporter shows something else",
+        )

@@ -184,7 +184,8 @@ ARENA = RuntimeError("bfc_arena.cc:376 Failed to allocate memory for requested b
     [
         (MemoryError(), "cuda", "host"),
         (OSError(12, "Cannot allocate memory"), "cuda", "host"),
-        (OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), "cpu", "device"),
+        (OutOfMemoryError("CUDA has none left"), "cpu", "device"),
+        (RuntimeError("CUDA error: out of memory"), "cpu", "device"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "cuda", "host"),
         (ARENA, "cpu", "host"),
         (ARENA, "cuda:1", "device"),

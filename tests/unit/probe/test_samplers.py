@@ -72,7 +72,6 @@ def values(families):
     [
         (ValueError("bad\nsecond line"), None, logging.WARNING, "ValueError: bad"),
         (SystemExit(1), None, logging.WARNING, "SystemExit: 1"),
-        (KeyboardInterrupt(), None, logging.WARNING, "KeyboardInterrupt"),
         (Unavailable("no such thing here"), None, logging.INFO, "no such thing here"),
         (SampleFailed("the cable is out", [VALUE.family(-2)]), -2, logging.WARNING, "the cable is out"),
     ],
