@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 
 import pytest
@@ -29,3 +30,16 @@ def in_a_pid_namespace(shell, code):
         pytest.skip("PID namespaces need more rights here")
     command = [*unshare, "sh", "-c", shell, sys.executable, code]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@contextmanager
+def running(*command):
+    """Run a process that prints a line when it is ready; yield the process and the line. The end kills it."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line
+            yield process, line
+        finally:
+            process.kill()

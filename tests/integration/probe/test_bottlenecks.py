@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cache
 from typing import NamedTuple
 
 import pytest
+from fresh import running
 from probe_process import PROBE, ProbeProcess
 
 from infercanary.compare.comparison import compare_runs
@@ -191,14 +192,6 @@ def settled(journal, canary):
     return found.runs if found is not None else 0
 
 
-@contextmanager
 def beside(code, cpu):
     """Run a process that disturbs the canary."""
-    command = ["taskset", "--cpu-list", str(cpu), sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline()
-            yield
-        finally:
-            process.kill()
+    return running("taskset", "--cpu-list", str(cpu), sys.executable, "-c", code)

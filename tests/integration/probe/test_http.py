@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from fresh import running
 from watching import until
 
 from infercanary.probe import callers, serve
@@ -284,10 +284,8 @@ signal.pause()
 @pytest.fixture
 def process():
     """Run a server in a separate process; yield the process and its address."""
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as started:
-        assert started.stdout is not None
-        yield started, started.stdout.readline().strip()
-        started.kill()
+    with running(sys.executable, "-c", SERVER) as (started, line):
+        yield started, line.strip()
 
 
 def test_headers_take_no_memory(process):

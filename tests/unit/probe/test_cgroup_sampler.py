@@ -8,18 +8,7 @@ import pytest
 
 from infercanary.probe.samplers import Unavailable, cgroup
 from infercanary.probe.samplers.cgroup import CgroupSampler, ContainerCpu, granted_cpus, limits
-
-
-def tree(root, files):
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-
-
-def parsed(text):
-    """Parse lines ``path = content`` to path → content; ``;`` ends a line of the content."""
-    pairs = (line.partition(" =") for line in text.splitlines() if line)
-    return {path: content.strip().replace("; ", "\n") + "\n" for path, _, content in pairs}
+from tests.kernel_files import parsed, tree
 
 
 def moved(text, folder, to=""):

@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import os
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from time import process_time
 from unittest.mock import patch
 
 import pytest
+from fresh import running
 
 from infercanary.probe.contention import Helped, explain_repeats, off_cpu
 from infercanary.probe.samplers import Unavailable, cgroup, network
@@ -50,17 +50,10 @@ def _ran(pid):
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
-@contextmanager
 def busy_process():
     """Run a process that computes on the canary's CPU."""
     code = f"import os\nos.sched_setaffinity(0, {{{CPU}}})\nprint(1, flush=True)\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline()
-            yield process.pid
-        finally:
-            process.kill()
+    return running(sys.executable, "-c", code)
 
 
 @contextmanager
@@ -105,8 +98,8 @@ def summed(each):
 
 
 def test_a_busy_process_in_the_container_crowds_it_and_one_outside_preempts_it():
-    with busy_process() as other:
-        done, outside = round_of(Container(other)), round_of(Container())
+    with busy_process() as (other, _):
+        done, outside = round_of(Container(other.pid)), round_of(Container())
     assert "cpu_wait_inside" in tagged(done)
     assert tagged(outside) == {"cpu_wait_outside"}
     assert done.inside is not None

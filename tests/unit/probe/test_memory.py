@@ -33,6 +33,7 @@ from infercanary.probe.memory import (
 from infercanary.probe.targets import make
 from infercanary.probe.targets.controls import cuda
 from infercanary.probe.targets.engines.needs import of_batch, of_files, of_input
+from tests.kernel_files import parsed, tree
 from tests.scenarios import scenarios
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -100,14 +101,8 @@ def at(root, proc, reserve=None):
 
 def made(folder, cgroup, files):
     """Make a host with these files: ``path = content``; ``M`` is MiB, and ``;`` ends a line of the content."""
-    texts = {"proc/self/cgroup": cgroup + "\n", "proc/meminfo": HOST}
-    for line in files.strip().splitlines():
-        name, _, text = line.partition(" =")
-        in_bytes = re.sub(r"(\d+)M", lambda size: str(int(size[1]) * MIB), text.strip())
-        texts[f"cgroup/{name}"] = in_bytes.replace("; ", "\n") + "\n"
-    for name, text in texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+    tree(folder / "proc", {"self/cgroup": cgroup + "\n", "meminfo": HOST})
+    tree(folder / "cgroup", parsed(re.sub(r"(\d+)M\b", lambda size: str(int(size[1]) * MIB), files)))
     return at(folder / "cgroup", folder / "proc")
 
 

@@ -1,20 +1,19 @@
 """The sampler of processes, with real processes."""
 
 import os
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
 
 import psutil
 import pytest
-from fresh import in_a_pid_namespace
+from fresh import in_a_pid_namespace, running
 
 from infercanary.probe.samplers import processes
 from infercanary.probe.samplers.processes import ProcessSampler
 
 CPU, MEMORY = "infercanary_cpu_seconds_total", "infercanary_resident_memory_bytes"
-WORK = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
+WORK = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ntime.sleep(60)"
 
 
 def sampled(of):
@@ -30,12 +29,8 @@ def worker(folder, name):
     program = folder / name
     if not program.exists():
         program.symlink_to(sys.executable)
-    with subprocess.Popen([program, "-c", WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdout.readline()
+    with running(program, "-c", WORK) as (child, _):
         yield psutil.Process(child.pid)
-        child.stdin.close()
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import time
 
 import psutil
 import pytest
-from fresh import in_a_pid_namespace
+from fresh import in_a_pid_namespace, running
 
 from infercanary.contract.started import started
 from infercanary.probe.start import of_container, since_start
@@ -24,10 +24,8 @@ def test_a_cold_start_is_the_containers(own, first, seconds):
 
 def test_of_a_process_that_has_just_started():
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+    with running(sys.executable, "-c", "import time\nprint(flush=True)\ntime.sleep(60)") as (child, _):
         assert before - 0.02 <= started(child.pid) <= time.clock_gettime(time.CLOCK_BOOTTIME)
-        assert child.stdin is not None
-        child.stdin.close()
     with pytest.raises(psutil.NoSuchProcess):
         started(child.pid)
 

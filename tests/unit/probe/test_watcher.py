@@ -21,6 +21,7 @@ from infercanary.probe.sampling import Sampling
 from infercanary.probe.sweep import LATENCY, Sweep, Sweeping
 from infercanary.probe.targets import DeviceMemory, Failure, Need
 from infercanary.probe.watcher import Growth, Memory
+from tests.kernel_files import tree
 from tests.targets import Scripted, opened, points
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -32,12 +33,9 @@ class Container:
 
     def __init__(self, folder):
         self.root, self.proc = folder / "cgroup", folder / "proc"
-        (self.proc / "self").mkdir(parents=True)
-        self.root.mkdir()
         host = f"MemTotal: {64 << 20} kB\nMemAvailable: {64 << 20} kB\n"
-        (self.root / "cgroup.controllers").touch()
-        (self.proc / "meminfo").write_text(host)
-        (self.proc / "self/cgroup").write_text("0::/\n")
+        tree(self.proc, {"meminfo": host, "self/cgroup": "0::/\n"})
+        tree(self.root, {"cgroup.controllers": ""})
         self.set(100, 400)
 
     def set(self, resident, used, limit=1000, cached=0, peak=100):
