@@ -28,12 +28,10 @@ def model(tmp_path):
     """Write an ONNX model: a ReLU of a tensor of any four dimensions."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    kind, helper = onnx.TensorProto.FLOAT, onnx.helper
-    x, y = (helper.make_tensor_value_info(name, kind, ["n", "c", "h", "w"]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", [x], [y])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    onnx.save(made, str(tmp_path / "relu.onnx"))
-    return tmp_path / "relu.onnx"
+    from tests.onnx_models import save
+
+    tensor = onnx.TensorProto.FLOAT, ["n", "c", "h", "w"]
+    return save(tmp_path / "relu.onnx", "Relu", tensor, tensor)
 
 
 SERVER = """

@@ -20,6 +20,7 @@ from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.network import RECEIVED, NetworkSampler
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.tags import Window, tags, values
+from tests.kernel_files import tree
 from tests.targets import Scripted, opened
 
 CPU = max(os.sched_getaffinity(0))
@@ -142,9 +143,7 @@ SNMP = "Ip: A B\nIp: 1 2\nTcp: ActiveOpens InSegs OutSegs\nTcp: 3 6468811 7\nUdp
     ("interfaces", "known"), [(["lo", "eth0"], True), (["lo", "eth0/device"], False), ([], False)]
 )
 def test_received_segments_are_known_with_a_separate_network(tmp_path, monkeypatch, interfaces, known):
-    (tmp_path / "snmp").write_text(SNMP)
-    for name in interfaces:
-        (tmp_path / "net" / name).mkdir(parents=True)
+    tree(tmp_path, {"snmp": SNMP} | {f"net/{name}/mtu": "" for name in interfaces})
     monkeypatch.setattr(network, "_SNMP", tmp_path / "snmp")
     monkeypatch.setattr(network, "_INTERFACES", tmp_path / "net")
     sampler = NetworkSampler()

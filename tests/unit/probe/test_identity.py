@@ -116,17 +116,14 @@ def test_options_that_change_the_measured_work(case):
 
 @pytest.mark.parametrize("beside", ["m.weights", "m" * 200 + ".weights"])
 def test_an_onnx_models_weights_may_lie_beside_it(tmp_path, beside):
-    onnx, np = pytest.importorskip("onnx"), pytest.importorskip("numpy")
-    helper, kind, models = onnx.helper, onnx.TensorProto.FLOAT, []
-    given, made = (helper.make_tensor_value_info(name, kind, ["N", 64]) for name in "xy")
-    for name in "ab":
-        inside = onnx.numpy_helper.from_array(np.full((64, 64), ord(name), np.float32), "w")
-        node = helper.make_node("MatMul", ["x", "w"], ["y"])
-        model = helper.make_model(helper.make_graph([node], "g", [given], [made], [inside]))
-        models.append(tmp_path / name / "m.onnx")
-        models[-1].parent.mkdir()
-        onnx.save_model(model, models[-1], save_as_external_data=True, size_threshold=0, location=beside)
-    one, other = models
+    onnx = pytest.importorskip("onnx")
+    from tests.onnx_models import linear
+
+    one, other = models = [tmp_path / name / "m.onnx" for name in "ab"]
+    for number, path in enumerate(models):
+        path.parent.mkdir()
+        model = onnx.load(linear(path, weight=number))
+        onnx.save_model(model, path, save_as_external_data=True, size_threshold=0, location=beside)
     assert onnx_files(one) == [one, one.with_name(beside)]
     assert one.read_bytes() == other.read_bytes()
     assert of_files(onnx_files(one)) != of_files(onnx_files(other))

@@ -25,6 +25,7 @@ from infercanary.probe.tags import Values, Window
 from infercanary.probe.targets import DeviceMemory
 from infercanary.probe.targets.wire import listener
 from infercanary.probe.timing import Timing
+from tests.kernel_files import tree
 from tests.scenarios import typed
 from tests.targets import Scripted, points
 
@@ -34,11 +35,8 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @pytest.fixture
 def proc(tmp_path):
-    (tmp_path / "status").write_text(
-        "Name:\tpython\nVmPeak:\t  99 kB\nVmHWM:\t    2048 kB\nVmRSS:\t 1024 kB\n"
-    )
-    (tmp_path / "statm").write_text("900 300 200 1 0 500 0\n")
-    (tmp_path / "clear_refs").write_text("")
+    status = "Name:\tpython\nVmPeak:\t  99 kB\nVmHWM:\t    2048 kB\nVmRSS:\t 1024 kB\n"
+    tree(tmp_path, {"status": status, "statm": "900 300 200 1 0 500 0\n", "clear_refs": ""})
     return tmp_path
 
 
@@ -123,9 +121,7 @@ no such name.invalid | true  | /           | false
 def test_a_server_in_the_same_container(tmp_path, monkeypatch, host, in_container, cgroup, is_here):
     monkeypatch.setattr(listener, "in_container", lambda: in_container)
     monkeypatch.setattr(listener, "_PROC", tmp_path)
-    for process, own in (("self", "/"), (str(os.getpid()), cgroup)):
-        (tmp_path / process).mkdir()
-        (tmp_path / process / "cgroup").write_text(f"0::{own}\n")
+    tree(tmp_path, {"self/cgroup": "0::/\n", f"{os.getpid()}/cgroup": f"0::{cgroup}\n"})
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert listener.listens_here(host, port) is is_here
@@ -134,8 +130,7 @@ def test_a_server_in_the_same_container(tmp_path, monkeypatch, host, in_containe
 
 @pytest.mark.parametrize("odd", [ValueError("broken"), None, "much", 0, -1, float("inf"), float("nan")])
 def test_unknown_measures_are_missing(proc, odd):
-    (proc / "status").write_text("Name:\tpython\n")
-    (proc / "statm").write_text("\n")
+    tree(proc, {"status": "Name:\tpython\n", "statm": "\n"})
     assert taken(Counting(samples=odd, peak=odd), proc) == {}
 
 

@@ -21,25 +21,10 @@ np = pytest.importorskip("numpy")
 from onnx import TensorProto as Type  # noqa: E402 - after the skips
 from onnx import helper  # noqa: E402
 
+from tests.onnx_models import linear, save  # noqa: E402
 from tests.scenarios import mistakes, refused  # noqa: E402
 
 ONE = [{"shape": [2, 4]}]
-
-
-def save(name, node, x, y, *more, opset=17, ir=8):
-    """Save a model of one operator from ``x`` to ``y`` (type and shape), with opset and IR of ONNX Runtime 1.17."""
-    nodes = [helper.make_node(node, ["x", "w"] if node == "MatMul" else ["x"], ["y"]), *more]
-    given, made = (helper.make_tensor_value_info(name, *each) for name, each in (("x", x), ("y", y)))
-    weights = helper.make_tensor("w", Type.FLOAT, [4, 3], np.arange(12.0))
-    graph = helper.make_graph(nodes, "tiny", [given], [made], [weights])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], producer_name="the test")
-    model.ir_version = ir
-    Path(name).write_bytes(model.SerializeToString())
-    return name
-
-
-def linear(name="model.onnx", batch="N", **more):
-    return save(name, "MatMul", (Type.FLOAT, [batch, 4]), (Type.FLOAT, [batch, 3]), **more)
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from fresh import in_a_fresh_process
 
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.threads import Place, ThreadSampler, ThreadUsage, thread_place, thread_usage
+from tests.kernel_files import tree
 from tests.scenarios import typed
 
 CPUS = os.sched_getaffinity(0)
@@ -151,13 +152,13 @@ def live(folder, threads):
         ids, moves = entry.split()
         first, _, last = ids.partition("-")
         for tid in range(int(first), int(last or first) + 1):
-            task = folder / "task" / str(tid)
-            task.mkdir(parents=True)
-            (task / "sched").write_text(
-                f"nr_migrations : 7 ({tid}, #threads: 1)\n---\nse.exec_start : 1\nse.nr_migrations    :      {moves}\n"
-            )
-            (task / "schedstat").write_text(f"123456 {100 * int(moves)} 77\n")
-            (task / "stat").write_text(f"{tid} (a b) S (c) R {'1 ' * 35}{tid} 0 0\n")
+            head = f"nr_migrations : 7 ({tid}, #threads: 1)\n---\nse.exec_start : 1\n"
+            files = {
+                "sched": f"{head}se.nr_migrations    :      {moves}\n",
+                "schedstat": f"123456 {100 * int(moves)} 77\n",
+                "stat": f"{tid} (a b) S (c) R {'1 ' * 35}{tid} 0 0\n",
+            }
+            tree(folder / "task" / str(tid), files)
 
 
 @pytest.fixture
