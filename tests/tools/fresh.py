@@ -1,5 +1,6 @@
 """A process without leftovers of other tests."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,16 @@ def in_a_fresh_process(function):
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as child:
         return child.submit(function).result(60)
+
+
+def printed(code, *arguments, **environment):
+    """Run code in a new interpreter with additional environment variables, and return its output."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def in_a_pid_namespace(shell, code):

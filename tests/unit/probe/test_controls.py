@@ -8,7 +8,6 @@ import platform
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 import tracemalloc
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fresh import printed
 
 from infercanary.contract import vocabulary as contract
 from infercanary.probe import controls
@@ -51,15 +51,6 @@ each = pytest.mark.parametrize("name", NAMES)
 def code():
     assert CODE is not None
     return CODE
-
-
-def script(text, **environment):
-    """Run code in a new interpreter, and return its output."""
-    done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, env={**os.environ, **environment}
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 @each
@@ -256,7 +247,7 @@ print(made_of or "machine code", *controls, sep="|")
 
 
 def test_they_are_those_of_the_contract_and_import_nothing_of_the_image():
-    found = script(f"{PRCTL}{RUN_ALL}print({{'torch', 'numpy'}} & {{*sys.modules}})")
+    found = printed(f"{PRCTL}{RUN_ALL}print({{'torch', 'numpy'}} & {{*sys.modules}})")
     made_of = "machine code" if CODE else python_and_libc()
     assert found.splitlines() == ["|".join((made_of, *NAMES)), "set()"]
     assert tuple(name for name in contract.CONTROLS if not name.startswith("gpu_")) == NAMES
@@ -267,7 +258,7 @@ def test_python_controls_if_the_kernel_refuses_executable_memory():
     mmap_number = {"x86_64": 9, "aarch64": 222}.get(platform.machine())
     if mmap_number is None:
         pytest.skip(f"the number of mmap is unknown for {platform.machine()}")
-    found = script(
+    found = printed(
         PRCTL
         + f"""
 rules = [(0x20, 0, 0, 0), (0x15, 0, 3, {mmap_number}), (0x20, 0, 0, 32), (0x45, 0, 1, 4),
@@ -287,7 +278,7 @@ if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, filter, 0, 0):
 
 @needs_code
 def test_where_nothing_writable_may_become_executable_machine_code_runs():
-    found = script(PRCTL + "if libc.prctl(65, 1, 0, 0, 0): sys.exit(print('no MDWE'))\n" + RUN_ALL)
+    found = printed(PRCTL + "if libc.prctl(65, 1, 0, 0, 0): sys.exit(print('no MDWE'))\n" + RUN_ALL)
     if found == "no MDWE":
         pytest.skip("PR_SET_MDWE needs Linux 6.3")
     assert found == "|".join(("machine code", *NAMES))
@@ -324,7 +315,7 @@ def test_a_control_that_cannot_be_opened_holds_nothing(monkeypatch):
 @each_kind
 def test_its_thread_ends_also_where_a_child_holds_its_pipes(made_of):
     assert (
-        script(f"""
+        printed(f"""
 import os, threading, time, warnings
 warnings.simplefilter("ignore")
 from infercanary.probe.targets.controls.cpu import cpu_controls

@@ -3,12 +3,10 @@
 import hashlib
 import json
 import math
-import os
-import subprocess
-import sys
 import tracemalloc
 
 import pytest
+from fresh import printed
 
 from infercanary.probe.targets.engines import torch_model
 from infercanary.probe.targets.engines.tensors import STORAGE, Input, TensorSpec, drawn
@@ -143,12 +141,7 @@ def test_an_input_takes_its_own_size_while_it_is_drawn(engine):
     """Peak memory of a process (VmHWM) while it draws an input of 8 MiB, minus the memory before."""
     # Otherwise glibc raises its mmap threshold after a freed input, and may keep the memory for the next one:
     # mallopt(3).
-    done = subprocess.run(
-        [sys.executable, "-c", PEAKS, engine], capture_output=True, text=True, timeout=120,
-        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    peaks = json.loads(done.stdout)
+    peaks = json.loads(printed(PEAKS, engine, MALLOC_MMAP_THRESHOLD_="131072"))
     assert all(peak < 8 + 3 for peak in peaks.values()), peaks
 
 

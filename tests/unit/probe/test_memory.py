@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from fresh import printed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -315,9 +314,7 @@ print(json.dumps(found))
 
 def test_a_process_that_may_have_no_more_goes_on():
     """A real limit (RLIMIT_AS), and an allocation that really fails."""
-    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(printed(LIMITED))
     detail, [shown] = found.pop("detail"), found.pop("shown")
     assert detail.startswith("out of memory (host): ")
     assert detail.endswith("; MemoryError")

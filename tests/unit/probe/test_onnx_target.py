@@ -3,12 +3,11 @@
 import gc
 import math
 import os
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 
 import pytest
+from fresh import printed
 
 from infercanary.command.settings import UsageError
 from infercanary.probe import HostClock
@@ -147,10 +146,7 @@ for target in kept:
 
 def test_the_threads_that_are_reported_are_those_that_there_are():
     """Compares the default, counted from the host's cores, with the threads that ONNX Runtime really starts."""
-    done = subprocess.run(
-        [sys.executable, "-c", THREADS], capture_output=True, text=True, check=True, timeout=60
-    )
-    (_, one), *others = ([int(word) for word in line.split()] for line in done.stdout.splitlines())
+    (_, one), *others = ([int(word) for word in line.split()] for line in printed(THREADS).splitlines())
     assert one == 1, "one thread means the calling thread; the first session may start its own threads"
     assert all(started == count - 1 for started, count in others)
     assert others[1][1] == 5

@@ -1,12 +1,11 @@
 """Time since the container's start, with real processes in a PID namespace like a container's."""
 
-import subprocess
 import sys
 import time
 
 import psutil
 import pytest
-from fresh import in_a_pid_namespace, running
+from fresh import in_a_pid_namespace, printed, running
 
 from infercanary.contract.started import started
 from infercanary.probe.start import of_container, since_start
@@ -30,16 +29,14 @@ def test_of_a_process_that_has_just_started():
         started(child.pid)
 
 
-def printed(text):
+def found(text):
     contained, seconds = text.split()
     return contained == "True", float(seconds)
 
 
 def test_outside_of_a_container_it_is_since_the_process_started():
     begin = time.monotonic()
-    contained, seconds = printed(
-        subprocess.check_output([sys.executable, "-c", PRINT], text=True, timeout=60)
-    )
+    contained, seconds = found(printed(PRINT))
     if contained:
         pytest.skip("the tests themselves run in a container")
     assert 0 < seconds < time.monotonic() - begin + 0.02
@@ -48,7 +45,7 @@ def test_outside_of_a_container_it_is_since_the_process_started():
 @pytest.mark.root
 def test_in_a_container_it_is_since_its_first_process_started():
     """The shell is the first process, and starts the probe half a second later."""
-    contained, seconds = printed(in_a_pid_namespace('sleep 0.5; "$0" -c "$1"; :', PRINT))
+    contained, seconds = found(in_a_pid_namespace('sleep 0.5; "$0" -c "$1"; :', PRINT))
     assert contained
     assert 0.5 <= seconds < 60
 

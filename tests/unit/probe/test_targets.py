@@ -1,13 +1,13 @@
 """The registry of targets, and optional abilities of a target: results, and cost of a look-up."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from fresh import printed
 
 import infercanary.probe.targets
 from infercanary.command.settings import UsageError
@@ -83,9 +83,7 @@ print(heavy & sys.modules.keys())
 
 
 def test_one_target_does_not_pay_for_the_others_and_names_are_known_without_any_engine():
-    command = [sys.executable, "-W", "error", "-c", IMPORTS]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("HttpTarget False\nTrue\nset()\n", "")
+    assert printed(IMPORTS, PYTHONWARNINGS="error") == "HttpTarget False\nTrue\nset()"
 
 
 PAGES = Path(__file__).parents[3] / "docs/targets"
