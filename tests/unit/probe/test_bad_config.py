@@ -50,7 +50,6 @@ def place(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
         monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
     (tmp_path / "corrupt.pt").write_bytes(b"PK\x03\x04 no model" * 100)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
@@ -58,23 +57,25 @@ def place(tmp_path, monkeypatch):
         signal.signal(number, handler)
 
 
-def said(capsys, monkeypatch, *arguments):
-    """Run the command line in this process, and return its message: one line, with exit code 2."""
-    monkeypatch.setattr(sys, "argv", ["infercanary", *arguments])
+@pytest.fixture
+def said(infercanary, monkeypatch):
+    """Run a command line in this process, and return its message: one line, with exit code 2."""
     # it would change the process of the tests
     monkeypatch.setattr("infercanary.probe.__main__.be_ended_first", lambda: None)
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    out, err = capsys.readouterr()
-    assert (exit_.value.code, out, err.count("\n"), err[-1]) == (2, "", 1, "\n")
-    return err[:-1]
+
+    def call(*arguments):
+        code, out, err = infercanary(*arguments)
+        assert (code, out, err.count("\n"), err[-1]) == (2, "", 1, "\n")
+        return err[:-1]
+
+    return call
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", sorted({*EXPECTED, *(path.stem for path in FOLDER.glob("*.yaml"))}))
-def test_a_mistake_is_one_line(name, capsys, monkeypatch):
+def test_a_mistake_is_one_line(name, said):
     path = str(FOLDER / f"{name}.yaml")
-    line = said(capsys, monkeypatch, "probe", "--config", path)
+    line = said("probe", "--config", path)
     assert line.startswith(f"infercanary: {path}")
     line = (
         line.removeprefix(f"infercanary: {path}")
@@ -102,7 +103,7 @@ junk.yaml       | not YAML:
 
 
 @pytest.mark.parametrize("command", ["probe --config", "check-config --probe"])
-def test_files_that_cannot_be_read(command, capsys, monkeypatch, tmp_path):
+def test_files_that_cannot_be_read(command, said, tmp_path):
     (tmp_path / "folder.yaml").mkdir()
     (tmp_path / "large.yaml").write_text("# " + "x" * 1_000_000)
     (tmp_path / "junk.yaml").write_bytes(bytes(range(256)) * 10)
@@ -111,6 +112,6 @@ def test_files_that_cannot_be_read(command, capsys, monkeypatch, tmp_path):
     # otherwise objects of other tests may be finalized where the stack is full, and print an error
     gc.collect()
     for path, words in UNREADABLE:
-        line = said(capsys, monkeypatch, *command.split(), path)
+        line = said(*command.split(), path)
         assert line.startswith(f"infercanary: {path}: ")
         assert words in line

@@ -4,16 +4,12 @@ import shutil
 import subprocess
 
 import pytest
+from cuda_stand_in import CC, needs_cc
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets import Failure
 from infercanary.probe.targets.libraries import imported, misfit
 from tests.scenarios import scenarios
-
-CC = shutil.which("cc") or shutil.which("gcc")
-needs_cc = pytest.mark.skipif(
-    CC is None, reason="needs a C compiler for broken libraries: apt-get install gcc"
-)
 
 
 def compiled(file, source, *flags):
