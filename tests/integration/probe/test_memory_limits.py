@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from control_group import limited
+from fresh import running
 from probe_process import PROBE, ProbeProcess
 from watching import MODULES, until
 
@@ -139,33 +140,19 @@ def test_after_a_memory_kill_the_entrypoint_logs_it_and_waits_long(group, tmp_pa
     assert "the probe was killed, probably by the kernel because memory ran out" in log.read_text()
 
 
-class Tenant:
-    """A server in the same control group, which allocates memory when the test requests it."""
-
-    def __init__(self, group, mib, rate):
-        code = (
-            "import sys, time\nsys.stdin.readline()\nheld = []\n"
-            f"for n in range({mib}):\n held.append(bytearray(b'x' * {MIB}))\n time.sleep(1 / {rate})\n"
-            "print('has it', flush=True)\nsys.stdin.readline()"
-        )
-        self._process = subprocess.Popen(
-            group.joining(sys.executable, "-c", code),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def take(self):
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        assert self._process.stdout.readline() == "has it\n"
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._process.kill()
-        self._process.communicate()
+# A server in the same control group, which allocates 165 MiB at a signal.
+TENANT = """
+import signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+print("ready", flush=True)
+signal.sigwait([signal.SIGUSR1])
+held = []
+for _ in range(165):
+    held.append(bytearray(b"x" * (1 << 20)))
+    time.sleep(0.01)
+print("has it", flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -173,10 +160,12 @@ def test_a_server_gets_memory_that_it_takes_later(group, tmp_path, inside):
     """The largest canary is closed to free memory, and the smaller one continues."""
     growing = "target: growing:Growing, options: {rate: 1000, mib"
     canaries = f"{{large: {{{growing}: 120}}}}, small: {{{growing}: 10}}}}}}"
-    with Tenant(group, 165, 100) as tenant, Limited(group, tmp_path, canaries, inside) as probe:
+    command = group.joining(sys.executable, "-c", TENANT)
+    with running(*command) as (tenant, _), Limited(group, tmp_path, canaries, inside) as probe:
         probe.ran("large")
         first = probe.ran("small")
-        tenant.take()
+        tenant.send_signal(signal.SIGUSR1)
+        assert tenant.stdout.readline() == "has it\n"
         probe.until(lambda seen: seen.state("large") == "out_of_memory", "the large canary was not closed")
         last = probe.ran("small", first.runs("small", "ok") + 3 if inside else 1)
     assert (last.report.boot_id == first.report.boot_id) == inside
