@@ -16,7 +16,7 @@ from watching import until
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe import Probe, Sweep, schedule
 from infercanary.probe.histogram import Tally
-from infercanary.probe.load import Load, Measurement, Missing
+from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.pool import Pool
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.sampling import Sampling
@@ -164,6 +164,7 @@ def test_one_at_a_time_the_rate_is_the_batch_over_the_latency(monkeypatch, infer
     target.clock.batch = inferences
     measurement = Measurement("a", target, Load(10, 1), 0.5, None)
     found = measurement.measure()
+    assert isinstance(found, Measured)
     assert found.peak_bytes is None
     [latencies] = measurement.latencies
     assert len(latencies) > 50

@@ -93,7 +93,9 @@ PAGES = Path(__file__).parents[3] / "docs/targets"
 def test_the_page_of_a_target_has_its_options_and_its_settings_are_right(name):
     text = (PAGES / f"{name}.md").read_text()
     rows = re.findall(r"^\| (`.*?) \|", text.partition("| option |")[2].partition("\n\n")[0], re.MULTILINE)
-    options = parameters(registered(name))
+    factory = registered(name)
+    assert factory is not None
+    options = parameters(factory)
     assert set(re.findall(r"`(\w+)`", "\n".join(rows))) == {*options}
     settings = yaml.safe_load(re.findall(r"^```yaml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0])
     for canary in settings["canaries"].values():

@@ -39,7 +39,7 @@ class Scripted(Target):
 
     def environment(self):
         if self._act("environment") == "junk":
-            return {"number": 3, "text": "a\udcff\nb", 5: None}  # type: ignore[dict-item]
+            return {"number": 3, "text": "a\udcff\nb", 5: None}
         return {"engine": "scripted"}
 
     def close(self):

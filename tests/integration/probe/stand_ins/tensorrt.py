@@ -155,6 +155,3 @@ class Context:
     def __del__(self):
         dropped.append(("context", held("pushed")))
         self._copy.free()
-
-
-__all__ = ["check", "library"]
