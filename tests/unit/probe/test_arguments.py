@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from infercanary.command.settings import UsageError
-from infercanary.contract.address import listen_place
 from infercanary.contract.report import decode
 from infercanary.probe import Probe, TorchTarget
 from infercanary.probe.duty import DUTY_CAP, INTERVAL
@@ -79,11 +78,6 @@ def test_keywords_and_settings_make_the_same_struct():
         SOME, interval_seconds=60, samplers={"nvml": False}, listen=9798, on_hang=ThreadPoolExecutor
     )
     assert by_name.settings == Probe(SOME, settings).settings == settings
-
-
-@pytest.mark.parametrize("listen", ["9798", "[::]:9798", ":9798"])
-def test_a_port_alone_is_every_address(listen):
-    assert listen_place(listen) == ("::", 9798)
 
 
 def test_a_probe_in_a_server_keeps_to_the_environment(monkeypatch):

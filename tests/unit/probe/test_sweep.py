@@ -16,7 +16,7 @@ from watching import until
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe import Probe, Sweep, schedule
 from infercanary.probe.histogram import Tally
-from infercanary.probe.load import Load, Measured, Measurement, Missing
+from infercanary.probe.load import Load, Measured, Measurement
 from infercanary.probe.pool import Pool
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.sampling import Sampling
@@ -215,15 +215,6 @@ def test_a_point_without_numbers_has_its_reason(error, reason):
         assert "\n" not in found.detail
         assert reason == "too_slow" or found.detail.startswith(type(error).__name__)
     assert all(copy.closed == 1 for copy in target.copies)
-
-
-def test_a_size_that_there_is_not_and_a_busy_device():
-    target = Sized()
-    target.unsized = 2
-    assert measured(target, 2) == Missing("unsupported", "not with 2")
-    target.busy = True
-    assert measured(target, 1).reason == "busy"
-    assert target.copies == []
 
 
 def test_in_the_servers_pool_each_request_takes_its_turn():

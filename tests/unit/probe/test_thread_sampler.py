@@ -241,8 +241,6 @@ def test_usage_is_that_of_the_calling_thread():
         worked = pool.submit(work).result()
     assert 0.04 < worked.cpu_seconds < 0.5
     assert worked.voluntary >= 5
-    assert worked.involuntary >= 0
-    assert worked.run_queue_seconds is None or worked.run_queue_seconds >= 0
     assert (thread_usage() - begin).cpu_seconds < worked.cpu_seconds
 
 
