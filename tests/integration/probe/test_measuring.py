@@ -11,6 +11,7 @@ from watching import fetch, ran, shown, until
 
 from infercanary.contract.report import decode
 from infercanary.notebook.function import FunctionTarget
+from infercanary.probe.controls import Controls
 from infercanary.probe.journal import last_runs
 from infercanary.probe.samplers import Sampler
 from infercanary.probe.samplers.cgroup.metrics import CPUSET
@@ -162,13 +163,9 @@ class Shared(OnDevice):
         return self.busy
 
 
-@pytest.fixture
-def shared(started, monkeypatch):
-    """A probe that has run, its target, and the devices whose controls were measured."""
-    from infercanary.probe.controls import Controls
-
-    asked = []
-    measure = Controls.measure
+def test_a_busy_device_is_given_way_to_but_not_for_ever(started, monkeypatch):
+    """Under permanent load the canary runs now and then. No controls are measured on a busy or failing device."""
+    asked, measure = [], Controls.measure
 
     def record(self, device):
         asked.append(device)
@@ -179,12 +176,6 @@ def shared(started, monkeypatch):
     target = Shared("cuda")
     probe = started({"a": target}, controls=True)
     assert ran(probe.address).runs("a", "busy") == 0
-    return probe, target, asked
-
-
-def test_a_busy_device_is_given_way_to_but_not_for_ever(shared):
-    """Under permanent load the canary runs now and then. No controls are measured on a busy or failing device."""
-    probe, target, asked = shared
     target.script = {"run": "raise"}
     ran(probe.address, outcome="raised")
     target.script, target.busy = {}, True

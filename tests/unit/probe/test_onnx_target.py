@@ -10,7 +10,6 @@ import pytest
 from fresh import printed
 
 from infercanary.command.settings import UsageError
-from infercanary.probe import HostClock
 from infercanary.probe.targets.onnx import OnnxTarget
 
 ort = pytest.importorskip("onnxruntime")
@@ -45,7 +44,6 @@ def values_of(target):
 def test_a_model_computes_what_numpy_does():
     target = opened(seed=3)
     timing, result = target.clock.measure(target.run)
-    assert isinstance(target.clock, HostClock)
     assert target.device == "cpu"
     assert timing.phases.keys() == {"compute"}
     assert 0 < timing.phases["compute"] <= timing.wall
