@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from infercanary.command.settings import UsageError
+from infercanary.exporter.app import Exporter
 from infercanary.exporter.config import ExporterConfig, check
 from infercanary.judge.policy import LIVE
 from tests.scenarios import scenarios
@@ -27,6 +28,14 @@ def test_the_documented_file_and_an_empty_one_are_the_defaults(tmp_path):
 def test_the_judge_decides_by_what_the_file_sets(tmp_path):
     decide = read(tmp_path, "judge: {smallest_effect: 0.003, false_calls: 0.001}").judge.policy().decide
     assert (decide.smallest_effect, decide.false_calls, decide.clear_zone) == (0.003, 0.001, 0.001)
+
+
+def test_a_source_that_is_off_is_not_followed():
+    sources = [
+        [each.source.name for each in Exporter(ExporterConfig(discovery=name)).discoveries]
+        for name in ("none", "docker")
+    ]
+    assert sources == [[], ["Docker"]]
 
 
 PROBE = "probes: [{{url: '{}', service: s, container: c}}]"

@@ -3,13 +3,11 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
-from infercanary.exporter.expose import write
 from infercanary.exporter.judging import families as metrics
 from infercanary.exporter.judging.findings import Finding
 from infercanary.judge.operators import MOST, Operators, OperatorShift
-from infercanary.judge.result import STATES, Causes, Change, Looks
+from infercanary.judge.result import STATES, Causes, Change
 from infercanary.judge.verdict import Trial
 from infercanary.pages.sentence import SENTENCE_BYTES, sentence
 from tests.results import upgraded
@@ -60,30 +58,11 @@ def test_many_or_long_changes_and_operators_are_cut():
     assert all(len(labels.encode()) <= 127 for labels in operators)
 
 
-def shown_sentence(result):
-    """Return the sentence as in a scrape."""
-    found = {"c": Finding(result=result, sentence=sentence(result))}
-    families = {family.name: family for family in metrics.families(found, "a")}
-    text = write(families["infercanary_verdict_info"], {"service": "s", "container": "k"}).text.decode()
-    (sample,) = next(iter(text_string_to_metric_families(text))).samples
-    return sample.labels["sentence"]
-
-
 def test_the_sentence_is_exported_in_the_judges_words_whatever_others_wrote():
-    def changed(before):
-        return upgraded(causes=Causes(cause="image", changes=(Change("component", before, "b"),)))
-
-    result = changed('a "quoted" \\ 5 %')
-    assert shown_sentence(result) == sentence(result)
-    text = shown_sentence(changed("line\nend\r\x00\u202e\ud800"))
-    assert text.isprintable()
-    assert "line\N{REPLACEMENT CHARACTER}end" in text
-
-
-def test_the_exported_sentence_does_not_change_with_progress():
-    early, late = (upgraded("settling", None, runs=runs, looks=Looks(next=12)) for runs in (5, 11))
-    assert shown_sentence(early) == shown_sentence(late)
-    assert shown("judged_runs", late) == {"": 11.0}
+    result = upgraded(causes=Causes(cause="image", changes=(Change("component", "line\nend\r\0\u202e\ud800", "b"),)))
+    [labels] = shown("verdict_info", result)
+    assert labels == f"latency | {sentence(result)}"
+    assert labels.isprintable() and "line\N{REPLACEMENT CHARACTER}end" in labels
 
 
 @pytest.mark.parametrize("text", ["µ" * 200, "x" + "µ" * 200, "🦜" * 100])
