@@ -13,7 +13,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from infercanary.contract.report import (
     LADDER,
     LATENCY,
-    PHASE,
     SCHEMA_VERSION,
     Family,
     HistogramValue,
@@ -39,6 +38,10 @@ class Exporter:
         async with self.session.request(method, self.url + path, **asked) as response:
             return response.status, await response.text()
 
+    async def page(self):
+        """Return the status page."""
+        return (await self.get("/"))[1]
+
     async def found(self, name, **labels):
         """Return the samples of ``name`` that have ``labels``."""
         status, text = await self.get()
@@ -63,41 +66,30 @@ class Exporter:
         """Return container → value of the samples of ``name``."""
         return {labels["container"]: value for labels, value in await self.found(name)}
 
-    async def _until(self, holds, name, labels):
-        async def is_there():
-            return holds(await self.value(name, **labels))
-
-        await eventually(is_there)
-
     async def becomes(self, expected, name, **labels):
         """Wait until a sample has a value; None means that it does not exist."""
-        await self._until(lambda value: value == expected, name, labels)
+        await eventually(lambda: self.value(name, **labels), lambda value: value == expected)
 
     async def reaches(self, least, name, **labels):
         """Wait until a sample has at least a value."""
-        await self._until(lambda value: (value or 0) >= least, name, labels)
+        await eventually(lambda: self.value(name, **labels), lambda value: (value or 0) >= least)
 
     async def appears(self, name, **labels):
         """Wait until a sample has a value other than zero."""
-        await self._until(bool, name, labels)
+        await eventually(lambda: self.value(name, **labels))
 
     async def shows(self, *sentences):
         """Wait until the status page has these texts."""
-
-        async def is_there():
-            page = (await self.get("/"))[1]
-            return all(sentence in page for sentence in sentences)
-
-        await eventually(is_there)
+        await eventually(self.page, lambda page: all(sentence in page for sentence in sentences))
 
 
-async def eventually(condition, seconds=15.0):
-    """Wait until ``condition`` returns a true value, and return this value."""
+async def eventually(ask, holds=bool, seconds=15.0):
+    """Ask until the answer holds, and return the answer."""
     deadline = time.monotonic() + seconds
-    while not (result := await condition()):
-        assert time.monotonic() < deadline, f"the condition is not met after {seconds} s"
+    while not holds(answer := await ask()):
+        assert time.monotonic() < deadline, f"{answer!r} after {seconds} s"
         await asyncio.sleep(0.03)
-    return result
+    return answer
 
 
 Serve = Callable[[web.Application], Awaitable[str]]
@@ -179,17 +171,14 @@ class GoodProbe:
         counts = (0,) * 20 + (self.polls,) + (0,) * (len(LADDER) - 20)
         histogram = HistogramValue(counts, 0.0016 * self.polls)
         start = int(since.partition(":")[2]) if since.startswith(f"{self.boot_id}:") else 0
-        families = [
-            LATENCY.family({("resnet18",): histogram}),
-            PHASE.family({("resnet18", "compute"): histogram}),
-        ]
+        latency = LATENCY.family({("resnet18",): histogram})
         return Report(
             SCHEMA_VERSION,
             self.boot_id,
             time.time(),
             f"{self.boot_id}:{len(self.runs)}",
             self.lost_runs,
-            (*families, *self.families),
+            (latency, *self.families),
             self.environment,
             tuple(self.runs[start:]),
         )

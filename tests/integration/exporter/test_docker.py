@@ -226,7 +226,7 @@ async def test_memory_kills_are_counted_even_if_the_container_is_gone(docker):
         await docker.ends(1, "oom", "die 137")
         await run.becomes(1, KILLS, service="resnet", **FIRST)
         await run.becomes(None, UP, **FIRST)
-        page = (await run.get("/"))[1]
+        page = await run.page()
         assert "app-resnet-1</span>" not in page
         assert "app-resnet-1 (resnet) does not run: killed for memory once, last" in page
 

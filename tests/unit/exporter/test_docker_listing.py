@@ -8,7 +8,6 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.discovery.docker import DockerSource
 from infercanary.exporter.discovery.docker_listing import (
     ListedContainer,
@@ -74,14 +73,6 @@ def test_containers_from_a_listing(row):
     others = [ListedImage(name, labels=ours(labels)) for name, labels in row.get("images", {}).items()]
     have(containers(entries, image, *others), row["found"])
 
-
-def test_the_identity_of_a_container():
-    digests = ["other/name@sha256:bbb", "registry.example:5000/team/resnet@sha256:aaa"]
-    [found] = containers([listed()], ListedImage(IMAGE, digests))
-    assert found == Container(
-        service="resnet", name="app-resnet-1", id=f"{1:064x}", image="registry.example:5000/team/resnet:2",
-        image_id=IMAGE, image_digest="sha256:aaa", url="http://172.18.0.5:9798",
-    )  # fmt: skip
 
 
 def test_own_id_from_the_files_that_docker_mounts_or_the_host_name():
