@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Sequence
 from contextlib import closing, contextmanager
 from http.client import HTTPException
+from typing import Any
 
 from ports import free_port
 
@@ -91,7 +92,7 @@ class Process:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = environment or {}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Any = None
 
     def start(self):
         """Start the process, without waiting until it serves."""

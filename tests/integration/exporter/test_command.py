@@ -37,7 +37,6 @@ def test_hangup_reads_a_file_that_is_the_same_and_an_interrupt_ends_it(tmp_path)
     token, exporter = tmp_path / "token", ExporterProcess(tmp_path, {})
     token.write_text("secret")
     with exporter.listening(f"discovery: none\nprobe_token_file: {token}"):
-        assert exporter.process is not None
         token.unlink()
         exporter.process.send_signal(signal.SIGHUP)
         until(lambda: exporter.values("infercanary_config_last_reload_successful") == {"": 0.0}, 30)

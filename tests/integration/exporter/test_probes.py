@@ -99,14 +99,13 @@ async def test_a_poll_that_times_out_as_it_is_stopped_is_stopped(watch, monkeypa
     assert (await asyncio.wait([lived], timeout=10))[0] == {lived}
 
 
-def gauge(name, value=""):
+def gauge(name):
     kind = "counter" if name.endswith("_total") else "gauge"
-    points = (Point((value,) if value else (), 1.0),)
-    return Family(name, kind, "Something.", ("container",) if value else (), points)  # type: ignore[arg-type]
+    return Family(name, kind, "Something.", (), (Point((), 1.0),))  # type: ignore[arg-type]
 
 
-async def test_bad_families_are_rejected_by_reason_and_good_ones_of_the_same_report_shown(watch, good_probe):
-    """A probe could forge a metric of the exporter that is missing in METRICS."""
+async def test_bad_families_are_rejected_and_good_ones_of_the_same_report_shown(watch, good_probe):
+    """A probe could forge a metric of the exporter that is missing in METRICS. test_accept.py has the other reasons."""
     async with watch({"one": good_probe, "refusing": NOTHING_LISTENS}) as run:
         await run.appears(FAILURES)
         await run.appears("infercanary_up", container="one")
@@ -116,14 +115,7 @@ async def test_bad_families_are_rejected_by_reason_and_good_ones_of_the_same_rep
         good_probe.families = [gauge("infercanary_fine"), *map(gauge, own)]
         await run.reaches(len(own), REJECTED, reason="reserved")
         assert {labels["reason"] for labels in await run.labels(REJECTED)} == {"reserved"}
-        good_probe.families = [
-            gauge("infercanary_fine"),
-            gauge("node_load1"),
-            gauge("infercanary_mine", "others"),
-        ]
-        await run.reaches(2, REJECTED, reason="unsound")
         assert await run.value("infercanary_fine") == await run.value("infercanary_up", container="one") == 1
-        assert "others" not in (await run.get())[1]
 
 
 async def test_data_vanishes_with_the_first_failed_poll_and_comes_back(watch, good_probe):
@@ -156,12 +148,11 @@ async def test_each_run_is_taken_once_and_the_lost_ones_are_counted(watch, good_
         await run.becomes(8, COLLECTED, container="one")
         assert good_probe.cursors[0] == ""
         assert good_probe.cursors[-1].startswith("boot-1:")
-        # The probe restarts, so its sequence begins again. Its journal has runs of a start that was never polled, and
-        # of a start that was polled.
+        # The probe restarts, so its sequence begins again. Its journal has runs of a start that was never polled.
         good_probe.boot_id = "boot-2"
-        good_probe.runs = [*runs(2), *runs(4, boot_id="unseen"), *runs(8, 9, boot_id="boot-1")]
+        good_probe.runs = [*runs(2), *runs(4, boot_id="unseen")]
         await run.becomes(4, "infercanary_runs_left_out_total")
-        assert await run.value(COLLECTED, container="one") == 15
+        assert await run.value(COLLECTED, container="one") == 14
         assert await run.value(COLLECTED, container="repeating") == 5, "repeated runs are not counted again"
 
 

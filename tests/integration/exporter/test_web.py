@@ -91,7 +91,6 @@ def swapped(path, text):
         path.symlink_to(f"..data/{path.name}")
 
 
-
 def in_the_same_second(path, text):
     """Overwrite the file with the same size and time, as on a file system that stores only whole seconds."""
     seconds = path.stat().st_mtime

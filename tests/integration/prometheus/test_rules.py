@@ -277,7 +277,6 @@ def test_an_annotation_asks_for_labels_or_for_a_value(alert):
             assert re.match(r"topk\(1, |(1000 \* \()?max\(", query), query
 
 
-
 def test_trouble_of_a_host_names_the_service_that_feels_it():
     """Alertmanager inhibits by host and service, so both labels are needed. A verdict is about all hosts."""
     fired = [e["exp_labels"] for case in CASES for e in case["exp_alerts"]]

@@ -74,7 +74,6 @@ def test_containers_from_a_listing(row):
     have(containers(entries, image, *others), row["found"])
 
 
-
 def test_own_id_from_the_files_that_docker_mounts_or_the_host_name():
     mounted = "1 0:1 /var/lib/docker/containers/{}/{} rw - tmpfs shm rw\n"
     assert own_ids("exporter", mounted.format(HERE, "hostname /etc/hostname")) == [HERE]

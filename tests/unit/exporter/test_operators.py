@@ -39,7 +39,9 @@ def test_a_regression_names_the_operator_when_its_profile_comes():
 def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed():
     packed = [pack(profile(0.02, 1.7e9 + 600.0 * i)) for i in range(10)]
     kept = (*packed[:FIRST], *packed[-KEPT:])
-    assert merged({"c": (*packed[5:],)}, {"c": (*packed[:6],)}) == {"c": kept}, "profiles are in order of time"
+    assert merged({"c": (*packed[5:],)}, {"c": (*packed[:6],)}) == {"c": kept}, (
+        "profiles are in order of time"
+    )
     torn = packed[1][:-1], b"torn", packed[0][:8] + b"torn"
     assert [*unpacked([*torn, packed[0]])] == [profile(0.02, 1.7e9)]
     many: profiles.Packed = {f"c{i}": (packed[0],) for i in range(2000)}

@@ -59,7 +59,9 @@ def test_many_or_long_changes_and_operators_are_cut():
 
 
 def test_the_sentence_is_exported_in_the_judges_words_whatever_others_wrote():
-    result = upgraded(causes=Causes(cause="image", changes=(Change("component", "line\nend\r\0\u202e\ud800", "b"),)))
+    result = upgraded(
+        causes=Causes(cause="image", changes=(Change("component", "line\nend\r\0\u202e\ud800", "b"),))
+    )
     [labels] = shown("verdict_info", result)
     assert labels == f"latency | {sentence(result)}"
     assert labels.isprintable() and "line\N{REPLACEMENT CHARACTER}end" in labels

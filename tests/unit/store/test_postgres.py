@@ -1,7 +1,6 @@
 """Properties of PostgreSQL only: location, leases, data of other exporters, and faults."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
 
@@ -161,25 +160,6 @@ def test_one_that_slept_writes_nothing(server, has_same_name):
     assert [reader.findings([SEARCH]), reader.findings([SEARCH])] == [found, []], (
         "an unchanged finding is not returned again"
     )
-
-
-def test_many_that_want_a_lease_together_do_not_get_it_twice(server):
-    services = {ServiceKey("", f"s-{n}") for n in range(20)}
-    fleets = [*server.fleets, *(server.open().fleet for _ in range(3))]
-    barrier = threading.Barrier(len(fleets))
-
-    def want(fleet):
-        barrier.wait()
-        assert fleet is not None
-        return fleet.hold(services)
-
-    with ThreadPoolExecutor(len(fleets)) as pool:
-        for number in range(1, 6):
-            held = [service for several in pool.map(want, fleets) for service in several]
-            assert len(held) == len(services)
-            assert {*held} == services
-            server.end_leases()
-            assert server.sql("SELECT DISTINCT fence FROM lease") == str(number)
 
 
 @pytest.mark.parametrize("ended", [False, True])
