@@ -4,7 +4,9 @@
 """
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -16,8 +18,7 @@ from msgspec.structs import replace
 from infercanary.contract.measures import HOST_MEMORY, SPREAD
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.operators import Operators, OperatorShift
-from infercanary.judge.origin import Origin
-from infercanary.judge.result import STATES, Causes, Change, Doubts, Looks, Part, Result
+from infercanary.judge.result import STATES, Causes, Change, Looks, Result
 from infercanary.pages.sentence import SENTENCE_BYTES, listed, measure_words, progress, sentence
 
 FOLDER = Path(__file__).parents[2] / "golden"
@@ -61,29 +62,38 @@ WORDS = st.text(max_size=300) | st.sampled_from(
     ["🦜" * 300, "x" * 300, "\u202eabc\n", "{0.rank} {}", "a, " * 90]
 )
 NUMBERS = st.floats(-1, 1e300) | st.floats(-0.9, 2)
-OPERATOR_SHIFTS = st.builds(OperatorShift, WORDS, NUMBERS, NUMBERS, NUMBERS, st.just("grew"), WORDS)
-CAUSES = st.builds(
-    Causes,
-    cause=st.sampled_from(["image", "host", "both", "load", "unknown"]),
-    host=st.builds(Part, NUMBERS, NUMBERS, NUMBERS), image=st.builds(Part, NUMBERS, NUMBERS, NUMBERS),
-    phases=st.dictionaries(WORDS, NUMBERS, max_size=4), controls=st.dictionaries(WORDS, NUMBERS, max_size=4),
-    bottlenecks=st.dictionaries(st.sampled_from(["compute", "memory", "io", "unknown"]), NUMBERS),
-    changes=st.lists(st.builds(Change, WORDS | st.just("env_X"), st.none() | WORDS, WORDS), max_size=6).map(tuple),
-    tags=st.dictionaries(WORDS, st.tuples(NUMBERS, NUMBERS), max_size=3),
-    cold_start=st.dictionaries(WORDS, st.tuples(NUMBERS, NUMBERS), max_size=3),
-    output_error=st.none() | NUMBERS, output_tokens=st.none() | st.tuples(NUMBERS, NUMBERS), cpu_fallback=st.booleans(),
-    memory_kills=st.tuples(st.integers(0, 9), st.integers(0, 10**9)),
-    operators=st.builds(Operators, st.just("explained"), st.tuples(OPERATOR_SHIFTS)),
-    inside=st.none() | st.tuples(NUMBERS, NUMBERS), unknown_siblings=st.booleans(),
-)  # fmt: skip
-SHIFTS = {"shift": NUMBERS, "low": NUMBERS, "high": NUMBERS | st.just(math.inf)}
-RESULTS = st.builds(
-    Result, state=st.sampled_from(STATES), causes=CAUSES, baseline=st.none() | NUMBERS, current=NUMBERS,
-    rolled_back_image=WORDS,
-    changed=st.sampled_from(["image", "model", "both"]), doubts=st.builds(Doubts, st.booleans(), st.integers(0, 9)),
-    origins=st.tuples(st.builds(Origin, WORDS, WORDS, WORDS), st.builds(Origin, WORDS, WORDS, WORDS)),
-    rollback=st.booleans(), hosts=st.integers(0, 9), settings_changed_at=st.none() | NUMBERS, **SHIFTS,
-)  # fmt: skip
+LEAVES = {str: WORDS, float: NUMBERS, int: st.integers(0, 9), bool: st.booleans(), type(None): st.none()}
+
+
+def any_of(kind, **known):
+    """Return a strategy for a type. A struct has a value in each field; ``known`` are its other strategies."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind in LEAVES:
+        return LEAVES[kind]
+    if origin is Literal:
+        return st.sampled_from(parts)
+    if origin is None:
+        fields = {name: any_of(part) for name, part in get_type_hints(kind).items() if name not in known}
+        return st.builds(kind, **fields, **known)
+    strategies = [any_of(part) for part in parts if part is not ...]
+    if origin is dict:
+        return st.dictionaries(*strategies, max_size=4)
+    if origin is tuple and ... not in parts:
+        return st.tuples(*strategies)
+    if origin in (tuple, Sequence):
+        return st.lists(*strategies, max_size=6).map(tuple)
+    return st.one_of(strategies)
+
+
+RESULTS = any_of(
+    Result,
+    causes=any_of(
+        Causes,
+        memory_kills=st.tuples(st.integers(0, 9), st.integers(0, 10**9)),
+        operators=any_of(Operators, shifts=st.tuples(any_of(OperatorShift))),
+    ),
+    high=NUMBERS | st.just(math.inf),
+)
 
 
 @settings(max_examples=100, deadline=None)
