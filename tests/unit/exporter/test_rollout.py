@@ -140,7 +140,7 @@ def test_a_rollout_that_is_under_way(situation, verdict, cause, image):
     assert (given.baseline_image, given.candidate_image) == (f"{V1} ({'1' * 12})", f"{V2} ({'2' * 12})")
 
 
-RACES = f"""
+RACES = """
 # v3 overtakes v2: the question names no image, or names v3.
 slow           | a b x y3      |       |               | unknown     | y has not run its canaries yet
 slow           | a b x         | y     |               | unknown     | y has not run its canaries yet
@@ -197,7 +197,12 @@ unknown images | a? b? x?      |       |               | regressed   |
 """Findings, running starts, silent containers, question, verdict, and words of the sentence."""
 
 
-@pytest.mark.parametrize("race", [row for row in scenarios(RACES) if row[0][0] != "#"], ids=str)
+NAMED = {"V1": V1, "V2": V2, "V3": V3, "ID3": ID3, "LATEST": LATEST}
+
+
+@pytest.mark.parametrize(
+    "race", [row for row in scenarios(RACES.format(**NAMED)) if row[0][0] != "#"], ids=str
+)
 def test_races(race):
     findings, running, silent, asked, verdict, words = race
     name, _, value = asked.partition("=")
