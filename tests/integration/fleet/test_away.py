@@ -15,14 +15,9 @@ from infercanary.store.store import open_store
 from tests.integration.exporter.processes import certificate
 from tests.integration.fleet.parts import HOSTS, fleet, in_time, judge, submit
 from tests.integration.fleet.world import eventually, location
+from tests.unit.exporter.factories import value
 
 KEY = ServiceKey("", "slower")
-
-
-def shown(judging, name):
-    [point] = next(family.points for family in judging.families() if family.name == f"infercanary_{name}")
-    assert isinstance(point.value, float)
-    return point.value
 
 
 def survives(stack, postgres, url, store, breaks, repairs, says):
@@ -41,13 +36,13 @@ def survives(stack, postgres, url, store, breaks, repairs, says):
 
     before = take(parts[:third])
     judging.turn()
-    assert (shown(judging, "store_up"), shown(judging, "stored_runs_total")) == (1.0, before)
+    assert (value(judging, "store_up"), value(judging, "stored_runs_total")) == (1.0, before)
 
     breaks()
     with capture_logs() as logged:
         meanwhile = take(parts[third : 2 * third])
-    assert shown(judging, "store_up") == 0.0
-    assert shown(judging, "stored_runs_total") < before + meanwhile, "a full disk may have room for a few"
+    assert value(judging, "store_up") == 0.0
+    assert value(judging, "stored_runs_total") < before + meanwhile, "a full disk may have room for a few"
     assert judging.ownership.publishes(KEY), "findings stay"
     complaints = [line["error"] for line in logged if line["log_level"] == "error"]
     assert says in complaints[-1]
@@ -58,7 +53,7 @@ def survives(stack, postgres, url, store, breaks, repairs, says):
 
     def goes_on():
         judging.turn()
-        return shown(judging, "store_up") == 1.0
+        return value(judging, "store_up") == 1.0
 
     eventually(goes_on, 30)
     total = before + meanwhile + take(parts[2 * third :])
@@ -124,8 +119,8 @@ def test_its_password_is_changed(postgres, judges, tmp_path):
 
 def reload(postgres, **settings):
     """Change settings of a running server, and wait until new connections have them."""
-    for name, value in settings.items():
-        postgres.sql(f"ALTER SYSTEM SET {name} = '{value}'")
+    for name, new in settings.items():
+        postgres.sql(f"ALTER SYSTEM SET {name} = '{new}'")
     log = postgres.folder / "log"
     size = log.stat().st_size
     postgres.sql("SELECT pg_reload_conf()")

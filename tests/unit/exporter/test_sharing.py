@@ -1,6 +1,7 @@
 """CPUs and GPUs shared by containers: from the probes' reports to the exposition."""
 
 import asyncio
+import re
 from math import nan
 
 import msgspec
@@ -85,11 +86,9 @@ class Host:
 
     def lines(self, metric):
         """Return container → value, as in a scrape now."""
-        lines = b"".join(self.collector._exposition.families(in_openmetrics=False)).decode().splitlines()
-        samples = (line.rpartition(" ") for line in lines if line.startswith(metric + "{"))
-        return {
-            labels.partition('container="')[2].partition('"')[0]: float(value) for labels, _, value in samples
-        }
+        text = b"".join(self.collector._exposition.families(in_openmetrics=False)).decode()
+        samples = re.findall(rf'^{metric}{{.*container="(\w+)".*}} (\S+)$', text, re.MULTILINE)
+        return {container: float(value) for container, value in samples}
 
     def shows(self, metric=SHARED):
         """Poll each container, and return the lines."""

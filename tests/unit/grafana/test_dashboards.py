@@ -62,50 +62,30 @@ def labels_of(metric):
 
 FLEETS_OWN = {"ALERTS", "ALERTS_FOR_STATE", "infercanary_upgrade_info", "infercanary_cuda_missing"}
 
-_SELECTOR = re.compile(r'(?P<name>[a-zA-Z_:][\w:]*)\s*(?:\{(?P<matchers>(?:"[^"]*"|[^}"])*)\})?')
-_WORDS = {
-    "by",
-    "on",
-    "ignoring",
-    "without",
-    "group_left",
-    "group_right",
-    "and",
-    "or",
-    "unless",
-    "bool",
-    "offset",
-}
+_GROUPING = "by|on|ignoring|without|group_left|group_right"
+_BLANKED = re.compile(rf'(?<=[(, ])"[^"]*"(?=[,)])|\b(?:{_GROUPING}) \([^)]*\)|\[[^]]*\]')
+"""Strings outside of matchers, grouped labels, and windows."""
+_SELECTOR = re.compile(
+    rf"(?<![\w$])(?<!@ )(?!(?:{_GROUPING}|and|or|unless|bool|offset)\b)(?P<name>[a-zA-Z_:][\w:]*)(?![\w:]|\s*\()"
+    r'\s*(?:\{(?P<matchers>(?:"[^"]*"|[^}"])*)\})?'
+)
 
 
 def selectors(expression):
     """Yield each selector's metric, its matchers, and the text before the selector."""
-    # blank strings that are not in matchers
-    bare = re.sub(r'(?<=[(, ])"[^"]*"(?=[,)])', lambda text: " " * len(text[0]), expression)
-    bare = re.sub(
-        r"\b(by|on|ignoring|without|group_left|group_right) \([^)]*\)", lambda text: " " * len(text[0]), bare
-    )
-    bare = re.sub(r"\[[^]]*\]", lambda text: " " * len(text[0]), bare)
+    bare = _BLANKED.sub(lambda text: " " * len(text[0]), expression)
     for found in _SELECTOR.finditer(bare):
-        before, after = bare[: found.start()], bare[found.end() :].lstrip()
-        if (
-            found["name"] in _WORDS
-            or after.startswith("(")
-            or before.endswith(("$", "@ "))
-            or before[-1:].isdigit()
-        ):
-            continue
-        original = _SELECTOR.match(expression, found.start())
-        assert original is not None
-        matchers = dict(re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"', original["matchers"] or ""))
-        yield found["name"], matchers, before
+        matchers = expression[found.start() : found.end()].partition("{")[2]
+        yield (
+            found["name"],
+            dict(re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"', matchers)),
+            bare[: found.start()],
+        )
 
 
 @every_query
 def test_metrics_exist_with_their_labels(query):
-    found = [*selectors(query.raw.removeprefix("label_values("))]
-    if query.raw.startswith("label_values"):
-        found = found[:1]
+    found = _read(query)
     assert found
     for name, matchers, _ in found:
         if PROMETHEUS_OWN.match(name) or name in RECORDS:
@@ -115,14 +95,14 @@ def test_metrics_exist_with_their_labels(query):
 
 
 def _read(query):
-    """Return the metrics that a query reads; for a variable, the metric with the variable's values."""
-    found = [name for name, *_ in selectors(query.raw.removeprefix("label_values("))]
+    """Return the selectors of a query; for a variable, the selector of the metric with the variable's values."""
+    found = [*selectors(query.raw.removeprefix("label_values("))]
     return found[:1] if query.raw.startswith("label_values") else found
 
 
 def test_the_board_of_the_fleet_reads_what_is_recorded():
     """A Mimir or Thanos for several clusters has only recorded series."""
-    read = {name for query in QUERIES if query.dashboard == "fleet" for name in _read(query)}
+    read = {name for query in QUERIES if query.dashboard == "fleet" for name, *_ in _read(query)}
     assert read - RECORDS.keys() == FLEETS_OWN
     assert len(read) > 10
 
