@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 import urllib.request
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import yaml
+from answers import answering
 from harness import ROOT, eventually
 from ports import free_port
 
@@ -23,19 +22,6 @@ ALERTS = {
     for group in yaml.safe_load((ROOT / "prometheus/rules/alerts.yml").read_text())["groups"]
     for rule in group["rules"]
 }
-
-
-class Webhook(BaseHTTPRequestHandler):
-    """Keeps each notification in its server's ``received``."""
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.received.append(json.loads(body))  # type: ignore[attr-defined]
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_):
-        """Log no requests."""
 
 
 class Alertmanager:
@@ -81,12 +67,13 @@ def running(folder, changed):
         changed: Text of the configuration → replacement.
     """
     port = free_port()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
     received: list[dict[str, Any]] = []
-    server.received = received  # type: ignore[attr-defined]
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def note(_path, body):
+        received.append(json.loads(body))
+        return 200, b""
+
     secret = folder / "webhook-url"
-    secret.write_text(f"http://127.0.0.1:{server.server_port}/\n")
     config = folder / "alertmanager.yml"
     text = CONFIG.read_text()
     for old, new in {SECRET: str(secret), **changed}.items():
@@ -98,15 +85,15 @@ def running(folder, changed):
         f"--config.file={config}", f"--storage.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=", "--log.level=error",
     ]  # fmt: skip
-    child = subprocess.Popen(
-        ["alertmanager", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        found = Alertmanager(url, received)
-        eventually("Alertmanager answers", 20, lambda: found.states() == {})
-        yield found
-    finally:
-        child.terminate()
-        child.wait(10)
-        server.shutdown()
-        server.server_close()
+    with answering(note) as webhook:
+        secret.write_text(f"{webhook}/\n")
+        child = subprocess.Popen(
+            ["alertmanager", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            found = Alertmanager(url, received)
+            eventually("Alertmanager answers", 20, lambda: found.states() == {})
+            yield found
+        finally:
+            child.terminate()
+            child.wait(10)

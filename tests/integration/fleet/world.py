@@ -4,11 +4,11 @@ import threading
 import time
 from collections import defaultdict
 from contextlib import ExitStack, closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
+from answers import answering
 from postgres import PASSWORD
 
 from infercanary.contract.report import SCHEMA_VERSION, Report, Run, encode
@@ -100,26 +100,11 @@ class Probe:
 def served(probe):
     """Serve the probe on a free port, and yield its URL."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            query = parse_qs(urlsplit(self.path).query)
-            body = probe.report(query.get("since", [""])[0])
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(path, _body):
+        return 200, probe.report(parse_qs(urlsplit(path).query).get("since", [""])[0])
 
-        def log_message(self, *_): ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    probe.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with answering(answer) as probe.url:
         yield probe.url
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 class Exporter(ExporterProcess):
