@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
@@ -46,10 +45,10 @@ class Exporter:
         """Return the samples of ``name`` that have ``labels``."""
         status, text = await self.get()
         assert status == 200
-        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         return [
             (one.labels, one.value)
-            for one in samples
+            for family in text_string_to_metric_families(text)
+            for one in family.samples
             if one.name == name and labels.items() <= one.labels.items()
         ]
 
@@ -92,22 +91,23 @@ async def eventually(ask, holds=bool, seconds=15.0):
     return answer
 
 
-Serve = Callable[[web.Application], Awaitable[str]]
+@asynccontextmanager
+async def serving(application):
+    """Serve an aiohttp application on a free port, and yield its URL."""
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 @pytest.fixture
 async def serve():
     """Serve aiohttp applications on free ports; each call returns a URL."""
     async with AsyncExitStack() as stack:
-
-        async def start(app):
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            return f"http://127.0.0.1:{runner.addresses[0][1]}"
-
-        yield start
+        yield lambda application: stack.enter_async_context(serving(application))
 
 
 @pytest.fixture
@@ -138,17 +138,9 @@ def exporter():
 
     @asynccontextmanager
     async def run(config=None, path=None):
-        if config is None:
-            assert path is not None
-            config = check(path)
-        runner = web.AppRunner(create_app(app.Exporter(config, path)), access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            async with aiohttp.ClientSession() as session:
-                yield Exporter(f"http://127.0.0.1:{runner.addresses[0][1]}", session)
-        finally:
-            await runner.cleanup()
+        created = create_app(app.Exporter(config or check(path), path))
+        async with serving(created) as url, aiohttp.ClientSession() as session:
+            yield Exporter(url, session)
 
     return run
 
@@ -210,14 +202,12 @@ def config(*probes, **changes):
 
 @pytest.fixture
 def watch(exporter, serve, listen):
-    """Run the exporter with these probes: container → URL, probe, application or handler of raw bytes."""
+    """Run the exporter with these probes: container → URL, probe or handler of raw bytes."""
 
     async def address(source):
         if isinstance(source, str):
             return source
-        if isinstance(source, GoodProbe):
-            return await serve(source.app())
-        return await (serve if isinstance(source, web.Application) else listen)(source)
+        return await (serve(source.app()) if isinstance(source, GoodProbe) else listen(source))
 
     @asynccontextmanager
     async def run(probes=None, **changes):
