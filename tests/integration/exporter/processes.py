@@ -1,5 +1,6 @@
 """A real probe and a real exporter as separate processes, which a test may kill and restart."""
 
+import asyncio
 import os
 import re
 import subprocess
@@ -50,6 +51,14 @@ def until(condition, seconds=300.0):
     while not condition():
         assert time.monotonic() < deadline, f"the condition is not met after {seconds} s"
         time.sleep(0.05)
+
+
+async def comes_true(condition, seconds=15.0):
+    """Wait in the event loop until a condition is true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition is not met after {seconds} s"
+        await asyncio.sleep(0.01)
 
 
 def stored(path):

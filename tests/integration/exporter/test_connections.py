@@ -14,6 +14,7 @@ from aiohttp import web
 from infercanary.exporter import connections as own
 from infercanary.exporter import scrape
 from infercanary.exporter.connections import Connections
+from tests.integration.exporter.processes import comes_true
 
 BIG = b"x" * (8 << 20)  # more than the kernel buffers for a client that does not read
 ASK = b"GET %s HTTP/1.1\r\nHost: x\r\n"
@@ -75,11 +76,7 @@ class Server:
         return self.clients[-1]
 
     async def until(self, condition):
-        async def comes():
-            while not condition(self.connections):  # noqa: ASYNC110 - nothing says when it changes
-                await asyncio.sleep(0.02)
-
-        await asyncio.wait_for(comes(), 10)
+        await comes_true(lambda: condition(self.connections))
 
     async def until_empty(self):
         await self.until(lambda found: not found.open)

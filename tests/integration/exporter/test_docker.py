@@ -16,6 +16,7 @@ from aiohttp import web
 from infercanary.exporter.app import Exporter, create_app
 from infercanary.exporter.discovery import base
 from infercanary.exporter.discovery import docker as docker_discovery
+from tests.integration.exporter.processes import comes_true
 from tests.unit.exporter.test_docker_listing import listed
 
 # docker-py leaves the socket of a refused connection to the garbage collector.
@@ -97,8 +98,7 @@ class FakeDocker:
     async def lists_again(self):
         """Wait for the next listing, and for an open stream of events."""
         last = self.listings
-        while self.listings == last or not self._streams:  # noqa: ASYNC110 - a server that another process asks
-            await asyncio.sleep(0.02)
+        await comes_true(lambda: self.listings > last and self._streams)
 
     def entry(self, number, port=0, **given):
         """Return a container of the good probe, or of a server at another port."""
@@ -248,7 +248,7 @@ async def test_events_cost_few_listings_and_those_of_containers_without_a_label_
         for _ in range(50):
             await docker.event()
             await asyncio.sleep(0.02)
-        await docker.lists_again()
+        await comes_true(lambda: docker.listings > before)
         assert docker.listings - before <= 8
 
 
@@ -301,14 +301,14 @@ async def test_events_between_two_streams_are_seen_once(docker):
         assert await run.value(KILLS, **FIRST) == 2
 
 
-async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(docker, good_probe, eventually):
+async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(docker, good_probe):
     docker.listing = [docker.entry(1)]
     async with docker.watched() as run:
         await run.appears(UP)
         await docker.stop()
         await run.becomes(0, DISCOVERY)
         polls = good_probe.polls
-        await eventually(lambda: asyncio.sleep(0, good_probe.polls > polls))
+        await comes_true(lambda: good_probe.polls > polls)
         assert await run.value(UP) == 1
         docker.listing.append(docker.entry(2))
         await docker.start()
@@ -318,9 +318,7 @@ async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(doc
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-async def test_neither_a_daemon_that_hangs_nor_an_idle_stream_holds_up_the_end(
-    docker, config, eventually, hangs
-):
+async def test_neither_a_daemon_that_hangs_nor_an_idle_stream_holds_up_the_end(docker, config, hangs):
     docker.hang = hangs
     exporter = Exporter(config(discovery="docker"))
     runner = web.AppRunner(create_app(exporter), shutdown_timeout=0.1)
@@ -329,7 +327,7 @@ async def test_neither_a_daemon_that_hangs_nor_an_idle_stream_holds_up_the_end(
         await asyncio.sleep(0.3)
         assert not exporter.discoveries[0].tried
     else:
-        await eventually(lambda: asyncio.sleep(0, exporter.discoveries[0].up))
+        await comes_true(lambda: exporter.discoveries[0].up)
     await asyncio.wait_for(runner.cleanup(), 20)
 
 

@@ -18,7 +18,7 @@ from infercanary.command.settings import UsageError
 from infercanary.exporter.discovery import kubernetes
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.discovery.kubernetes import KubernetesPods, source
-from tests.integration.exporter.processes import certificate
+from tests.integration.exporter.processes import certificate, comes_true
 from tests.unit.exporter.test_kubernetes_pods import raw
 
 
@@ -108,19 +108,12 @@ class Follower:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
-    async def until(self, what):
-        async def comes():
-            while not what():  # noqa: ASYNC110 - nothing says when a metric changes
-                await asyncio.sleep(0.005)
-
-        await asyncio.wait_for(comes(), 10)
-
     async def finds(self, *names):
-        await self.until(lambda: sorted(each.pod for each in self.containers) == [*names])
+        await comes_true(lambda: sorted(each.pod for each in self.containers) == [*names])
 
     async def fails(self, says):
         """Wait until a watch has failed with this text."""
-        await self.until(lambda: says in str(self.failures))
+        await comes_true(lambda: says in str(self.failures))
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +138,7 @@ async def follow(api):
 
     async def begin():
         started.append(Follower(api))
-        await started[-1].until(lambda: api.watches)
+        await comes_true(lambda: api.watches)
         return started[-1]
 
     yield begin
@@ -177,7 +170,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(api
     api.send(event("ADDED", "1", 5), None)
     await follower.finds("1")
     api.send(line("BOOKMARK", metadata={"resourceVersion": "7"}, spec={"containers": None}), None)
-    await follower.until(lambda: api.watches == ["1", "5", "7"])
+    await comes_true(lambda: api.watches == ["1", "5", "7"])
     assert follower.failures == []
     assert len(api.lists) == 1
     assert api.tokens == ["Bearer first"] * 2 + ["Bearer second"] * 2
@@ -191,7 +184,7 @@ async def test_a_line_in_pieces_and_a_cut_in_it(api, follow):
         api.send(piece)
         await follower.finds(*found)
     api.send(deleted[:60], CUT)
-    await follower.until(lambda: api.watches == ["1", "5"])
+    await comes_true(lambda: api.watches == ["1", "5"])
     api.send(deleted)
     await follower.finds("2")
     assert follower.failures == [] and len(api.lists) == 1, "the end of a watch is not a failure"
@@ -233,7 +226,7 @@ async def test_a_silent_watch_is_begun_again(api, follow, monkeypatch):
     api.send(line("BOOKMARK", metadata={"resourceVersion": "7"}))
     await asyncio.sleep(0.3)
     assert api.watches == ["1"]
-    await follower.until(lambda: api.watches == ["1", "7"])
+    await comes_true(lambda: api.watches == ["1", "7"])
     api.send(None, event("ADDED", "1", 8))  # the first handler still waits for an item
     await follower.finds("1")
 
@@ -242,7 +235,7 @@ async def test_a_version_that_the_server_has_forgotten_means_to_list_again(api, 
     """The server reports this by an event of the watch, or by the status of its answer."""
     follower = await follow()
     api.send(line("ERROR", code=410, reason="Expired", message="too old resource version: 1 (9)"))
-    await follower.until(lambda: len(api.lists) == 2 and len(api.watches) == 2)
+    await comes_true(lambda: len(api.lists) == 2 and len(api.watches) == 2)
     api.status, api.pods = [410], [raw("1")]
     api.send(None)
     await follower.finds("1")

@@ -14,6 +14,7 @@ from infercanary.contract.report import (
     encode,
 )
 from infercanary.exporter import collect, limits
+from tests.integration.exporter.processes import comes_true
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 NOTHING_LISTENS = "http://127.0.0.1:1"
@@ -74,7 +75,7 @@ async def test_each_hostile_probe_costs_only_itself(watch, good_probe, eventuall
         assert await run.each("infercanary_up") == dict.fromkeys(reasons, 0.0) | {"good": 1.0}
         assert {labels["container"] for labels in await run.labels(f"{LATENCY.name}_count")} == {"good"}
         polls = good_probe.polls
-        await eventually(lambda: asyncio.sleep(0, good_probe.polls > polls + 5))
+        await comes_true(lambda: good_probe.polls > polls + 5)
 
 
 async def test_a_poll_that_times_out_as_it_is_stopped_is_stopped(watch, monkeypatch):
