@@ -3,6 +3,7 @@ import pytest
 from infercanary.exporter.judging.schedule import SeenStart, ServiceState, due, seen_now
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
+from tests.scenarios import typed
 
 OLD, NEW = ("a", "b1"), ("a", "b2")
 
@@ -14,25 +15,27 @@ def extent(runs, was, policy=LIVE, *, has_upgrade=True):
     return " ".join(name for name, is_due in judgements._asdict().items() if is_due)
 
 
-@pytest.mark.parametrize(
-    ("was", "runs", "has_upgrade", "expected"),
-    [
-        (None, 1, True, "upgrade measures drift"),  # a start that was not judged yet
-        (None, 1, False, "upgrade measures drift"),
-        (3, 4, True, ""),
-        (3, 5, True, "upgrade"),
-        (3, 11, False, ""),
-        (3, 12, False, "upgrade"),
-        (3, 12, True, "upgrade measures"),
-        (12, 24, False, "upgrade"),
-        (24, 95, False, ""),
-        (80, 95, True, ""),
-        (24, 500, True, "upgrade measures drift"),
-        (192, 287, True, ""),
-        (192, 288, False, "drift"),
-        (288, 384, True, "drift"),
-    ],
-)
+DUE = """
+# A start that was not judged yet.
+~   | 1   | true  | upgrade measures drift
+~   | 1   | false | upgrade measures drift
+3   | 4   | true  | ''
+3   | 5   | true  | upgrade
+3   | 11  | false | ''
+3   | 12  | false | upgrade
+3   | 12  | true  | upgrade measures
+12  | 24  | false | upgrade
+24  | 95  | false | ''
+80  | 95  | true  | ''
+24  | 500 | true  | upgrade measures drift
+192 | 287 | true  | ''
+192 | 288 | false | drift
+288 | 384 | true  | drift
+"""
+"""Runs of the new start at the last judgement and now; whether there is an upgrade; and the judgements that are due."""
+
+
+@pytest.mark.parametrize(("was", "runs", "has_upgrade", "expected"), typed(DUE))
 def test_judgements_that_are_due_by_the_runs_of_the_new_start(was, runs, has_upgrade, expected):
     before = None if was is None else SeenStart(was, was)
     assert extent(runs, before, has_upgrade=has_upgrade) == expected

@@ -28,6 +28,7 @@ from infercanary.probe.rounds import GPU_CANARIES
 from infercanary.probe.samplers.cgroup.metrics import CPUSET_INFO
 from infercanary.probe.samplers.nvml.slow import INFO
 from infercanary.probe.samplers.nvml.users import OWN, PROCESSES
+from tests.scenarios import scenarios
 from tests.unit.exporter.factories import collecting, report
 
 
@@ -163,16 +164,18 @@ def seen(gpus, canaries=""):
 ON_A, ON_B = seen("0=GPU-a"), seen("0=GPU-b")
 
 
-@pytest.mark.parametrize(
-    ("gpus", "canaries", "uuids"),
-    [
-        ("0=GPU-a 1=GPU-b", "", "GPU-a GPU-b"),  # it is unknown which GPU is used
-        ("0=GPU-a 1=GPU-b", "0=0 1=2", "GPU-b"),
-        ("0=GPU-a 1=GPU-b", "0=0 1=0", ""),
-        ("0=GPU-a 0:0=MIG-x 0:2=MIG-y", "0=1", "MIG-x MIG-y"),  # the parts of a GPU count, not the GPU
-        ("0=a 1=XPU-a 2=", "", ""),
-    ],
-)
+GPUS = """
+# Without canaries it is unknown which GPU is used.
+0=GPU-a 1=GPU-b               |         | GPU-a GPU-b
+0=GPU-a 1=GPU-b               | 0=0 1=2 | GPU-b
+0=GPU-a 1=GPU-b               | 0=0 1=0 |
+# The parts of a GPU count, not the GPU.
+0=GPU-a 0:0=MIG-x 0:2=MIG-y   | 0=1     | MIG-x MIG-y
+0=a 1=XPU-a 2=                |         |
+"""
+
+
+@pytest.mark.parametrize(("gpus", "canaries", "uuids"), [row for row in scenarios(GPUS) if len(row) == 3])
 def test_the_gpus_that_count(gpus, canaries, uuids):
     assert [gpu.uuid for gpu in read_facts(seen(gpus, canaries)).gpus or ()] == uuids.split()
     assert read_facts(()).gpus is None, "a driver that does not answer is not another GPU"
@@ -187,20 +190,21 @@ def test_other_containers_on_a_gpu():
     }
 
 
-@pytest.mark.parametrize(
-    ("counts", "unknown"),
-    [
-        ("5/1 5/2", "2 2"),
-        # the first probe sees fewer processes, so the second one's number is only a claim
-        ("3/1 5/2", "0 2"),
-        ("1/1 999999/0", "0 999998"),
-        ("1/1 1/1", "nan nan"),  # the driver shows each probe only its own processes, and hides all others
-        ("5/1 5/nan", "nan nan"),
-        ("nan/1", "nan"),
-    ],
-)
+COUNTS = """
+5/1 5/2       | 2 2
+# The first probe sees fewer processes, so the second one's number is only a claim.
+3/1 5/2       | 0 2
+1/1 999999/0  | 0 999998
+# The driver shows each probe only its own processes, and hides all others.
+1/1 1/1       | nan nan
+5/1 5/nan     | nan nan
+nan/1         | nan
+"""
+"""Processes that a probe sees on the GPU, and those of the probe itself; and the processes of nobody known."""
+
+
+@pytest.mark.parametrize(("counts", "unknown"), [row for row in scenarios(COUNTS) if len(row) == 2])
 def test_processes_of_nobody_known(counts, unknown):
-    """Processes that a probe sees on the GPU, and those of the probe itself."""
     gpus = {
         ("", "s", str(i)): (SeenGpu("0", "GPU-a", *map(float, each.split("/"))),)
         for i, each in enumerate(counts.split())
