@@ -24,15 +24,10 @@ def test_a_burst_is_paid_later_and_nobody_waits_longer_than_a_minute():
     assert account.spend("starts", 10_000, 60.0)
     assert account.wait(60.0) == 60.0
     assert account.exceeded == {"starts": 3}
-
-
-def test_unspent_budget_is_kept_up_to_a_limit():
-    account = Account()
-    account.wait(0.0)
     assert account.spend("series", ALLOWED["series"].most, 1e9)
     assert account.wait(1e9) == 0.0
     account.spend("series", 500, 1e9)
-    assert account.wait(1e9) == pytest.approx(60.0)
+    assert account.wait(1e9) == pytest.approx(60.0), "unspent budget is kept up to a limit"
 
 
 def test_the_table_of_the_docs_has_these_numbers():

@@ -3,7 +3,6 @@
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -74,11 +73,12 @@ def pod(containers=(("server", 1),), init=(), image="", **others):
     """Return a pod by the numbers or states of its containers."""
 
     def statuses(of):
-        states: dict[str, Any] = {
-            name: {has: {}} if isinstance(has, str) else RUNNING for name, has in dict(of).items()
-        }
-        numbers = {name: has if isinstance(has, int) else 0 for name, has in dict(of).items()}
-        return [status(name, numbers[name], imageID=image, state=states[name]) for name in dict(of)]
+        return [
+            status(name, imageID=image, state={has: {}})
+            if isinstance(has, str)
+            else status(name, has, imageID=image)
+            for name, has in dict(of).items()
+        ]
 
     return msgspec.convert(document(*statuses(containers), init=statuses(init), **others), Pod)
 
