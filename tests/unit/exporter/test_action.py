@@ -47,8 +47,8 @@ def test_runs_that_did_not_count_bring_no_look_nearer_and_other_looks_are_others
     was = seen_now([counted], {OLD: 5, NEW: 7})
     assert was == {OLD: SeenStart(5, 0), NEW: SeenStart(7, 2)}
     assert [extent(runs, was[NEW]) for runs in (9, 10)] == ["", "upgrade"]
-    was = SeenStart(12, 12)
-    assert [extent(13, was, policy) for policy in (LIVE, LIVE.but(looks=(8, 13)))] == ["", "upgrade"]
+    other_looks = [extent(13, SeenStart(12, 12), policy) for policy in (LIVE, LIVE.but(looks=(8, 13)))]
+    assert other_looks == ["", "upgrade"]
 
 
 def test_a_report_asks_the_store_only_if_a_judgement_may_be_due():
