@@ -8,6 +8,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from infercanary.judge.model import Generation, Sample, Start
+from infercanary.judge.policy import LIVE
+from infercanary.judge.verdict import Judge
 
 HOUR = 3600.0
 Level = float | Callable[[float], float]
@@ -78,6 +80,11 @@ def changed(made, **values):
 def since(at, factor, level=0.05):
     """Return a level that is multiplied by ``factor`` from the time ``at`` on."""
     return lambda time: level * (factor if time >= at else 1.0)
+
+
+def judge(starts, siblings=(), **policy):
+    """Return the verdict on canary ``c``; ``policy`` replaces numbers of the live policy."""
+    return Judge(LIVE.but(**policy)).verdict(starts, siblings, "c")
 
 
 def history(containers="ab", before=4, runs=60, **new):

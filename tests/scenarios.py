@@ -12,7 +12,12 @@ from infercanary.command.settings import UsageError
 def scenarios(text):
     r"""Return the rows of a table. ` | ` separates its cells, and ``\n`` in a cell is a line break."""
     rows = [line for line in text.splitlines() if line.strip()]
-    return [tuple(_unescaped(cell.strip(" ")) for cell in re.split(r" \|(?: |$)", row)) for row in rows]
+    return [tuple(_unescaped(cell.strip(" ")) for cell in re.split(r" \|(?= |$)", row)) for row in rows]
+
+
+def named(text):
+    """Return the rows of a table whose first cell is the name of the row."""
+    return [pytest.param(*cells, id=name) for name, *cells in scenarios(text)]
 
 
 def typed(text):

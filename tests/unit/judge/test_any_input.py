@@ -20,7 +20,7 @@ from infercanary.judge.restarts import restarts_of
 from infercanary.judge.result import STATES
 from infercanary.judge.verdict import Judge
 from infercanary.pages.sentence import SENTENCE_BYTES, measure_words, progress, sentence
-from tests.factories import start
+from tests.factories import judge, start
 
 EPOCH, UPGRADE = 1e6, 10_000.0
 MEASURES = (HOST_MEMORY, DEVICE_MEMORY, ENERGY, throughput_of(8, 1))
@@ -204,7 +204,7 @@ thorough = settings(
 @given(st.data(), seeds, kinds)
 def test_a_verdict(data, seed, kind):
     own, others = data.draw(starts(seed, kind)), data.draw(siblings(seed, kind))
-    found = Judge().verdict(own, others, "c")
+    found = judge(own, others)
     assert found.state in STATES
     assert 0 < len(sentence(found).encode()) <= SENTENCE_BYTES
     assert progress(found) is not None
@@ -224,7 +224,7 @@ def test_a_verdict_on_the_first_runs_beside_siblings_that_feel_the_same_host(run
 
     own = [start("a", "old", 100.0 * i, felt, 40) for i in range(6)]
     beside = [start("x", "o", 0.0, felt, 500, service=name) for name in "xy"]
-    is_sound(Judge().verdict([*own, start("a", "new", 700.0, felt, runs)], beside, "c"))
+    is_sound(judge([*own, start("a", "new", 700.0, felt, runs)], beside))
 
 
 @thorough

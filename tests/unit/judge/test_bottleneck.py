@@ -10,6 +10,7 @@ from infercanary.judge.model import Pair, Sample
 from infercanary.judge.policy import LIVE
 from infercanary.judge.shift import Shift
 from tests.factories import HOUR, start
+from tests.scenarios import named
 
 OFF_CPU = ("queued", "blocked", "reading")
 PHASES = ("compute", "launch", "h2d", "wait", "receive")
@@ -43,7 +44,6 @@ a control that is nearly sure | 10 queued=0 | 13 queued=0 | cpu_spin=1 memory_co
 a control that says nothing | 10 queued=0 | 13 queued=0 | cpu_spin=1 memory_copy=1.3/inf | unknown=1
 some runs that do not know | 10 queued=0 | 20 queued=10 some=0 | cpu_spin=1 memory_copy=1 | unknown=1
 """
-ROWS = [[part.strip() for part in line.split("|")] for line in TABLE.strip().splitlines()]
 
 
 def numbers(text, unit=1.0):
@@ -63,9 +63,7 @@ def samples(text):
     )
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "controls", "shares"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
-)
+@pytest.mark.parametrize(("before", "after", "controls", "shares"), named(TABLE))
 def test_the_resource_that_grew(before, after, controls, shares):
     shifts = {}
     for name, _, value in (word.partition("=") for word in controls.split()):

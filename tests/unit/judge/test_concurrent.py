@@ -15,9 +15,10 @@ from infercanary.judge.sequential import SequentialTest
 from infercanary.judge.shift import CHANGED, Restarts
 from infercanary.judge.statistics import Series
 from infercanary.judge.verdict import Judge
-from tests.factories import changed, since, start
+from tests.factories import changed, judge, since, start
+from tests.scenarios import named
 
-judge, trials = Judge().verdict, Judge().trials
+trials = Judge().trials
 pairs = Alignment(LIVE.pool).pairs
 
 UPGRADE = 10_000.0
@@ -132,7 +133,6 @@ SHORT = {
     "UNCHANGED": "equivalent/inconclusive/unconfirmed",
 }
 TEXT = functools.reduce(lambda text, name: text.replace(name, SHORT[name]), SHORT, TABLE)
-ROWS = [[part.strip() for part in line.split("|")] for line in TEXT.splitlines() if line]
 
 
 def starts_of(text):
@@ -166,35 +166,31 @@ def starts_of(text):
     return [s.reporting(host=on) for s in found]
 
 
-@pytest.mark.parametrize(
-    ("starts", "siblings", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
-)
+@pytest.mark.parametrize(("starts", "siblings", "expected"), named(TEXT))
 def test_verdicts_with_staying_replicas(starts, siblings, expected):
     every = sorted(
         (s for word in starts.split() for s in starts_of(word)), key=lambda s: s.generation.started_at
     )
-    found = judge(every, [s for word in siblings.split() for s in starts_of(word)], "c")
+    found = judge(every, [s for word in siblings.split() for s in starts_of(word)])
     words = expected.split()
     states, cause, shift, low = words + ["", "", "", "-inf"][len(words) :]
     assert found.state in states, found
     assert cause in ("", found.causes.cause), found.causes
     if shift:
         assert found.shift == pytest.approx(float(shift) / 100, abs=0.02)
-        assert found.low is not None
         assert found.low > float(low) / 100
     assert found.looks.needs_starts or found.state != "unconfirmed"
 
 
 def test_the_shift_of_staying_replicas_is_shown():
     for stay, host in ((1, 0.1), (2, -0.1)):
-        found = judge([*earlier(stay + 1, host=host), new("r0", host=host)], [], "c")
+        found = judge([*earlier(stay + 1, host=host), new("r0", host=host)])
         assert (found.concurrent, found.concurrent_shift) == (stay, pytest.approx(host, abs=0.01))
-    found = judge([*[slowed(s, 1.5, until=UPGRADE) for s in old(2)], new(slower=0.5)], [], "c")
+    found = judge([*[slowed(s, 1.5, until=UPGRADE) for s in old(2)], new(slower=0.5)])
     assert (found.baseline, found.current) == (pytest.approx(0.02, rel=0.02), pytest.approx(0.03, rel=0.02))
     (pair,) = pairs(old(2, runs=260), [new(), *(new(f"m{i}", after=2000.0) for i in range(2))])
     assert pair.meanwhile is None, "less than half of the new starts are beside them"
     (pair,) = pairs(old(2, runs=240), [new(f"n{i}", 24, float(i)) for i in range(17)])
-    assert pair.meanwhile is not None
     assert len(pair.meanwhile.after) == 16
 
 
@@ -207,7 +203,6 @@ def test_by_what_those_that_stay_differ_is_not_smaller_for_many_restarts(stay, m
     ran, was, now = ([Series.of(points) for points in side] for side in (during, before, after))
     same = Replica(ran, now, [*zip(was, ran, strict=True)], is_same_period=True)
     found = Pooling().pooled([same], Restarts(0.005, 60.0))
-    assert found is not None
     assert abs(found.log) < 2.6 * found.restart_se + 0.005
     assert SequentialTest(LIVE.decide).assess(found).verdict not in CHANGED
 
@@ -221,7 +216,6 @@ def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_d
         moved = [Series.of(factor * np.exp(y.logs)) for factor, y in zip(factors, ran, strict=True)]
         near = [Replica([a], [b], [(a, b)]) for a, b in zip(was, moved, strict=False)]
         pooled = Pooling().pooled([*near, Replica(was[2:], ran[2:])], Restarts(0.01, 20.0))
-        assert pooled is not None
         return pooled.restart_se
 
     assert error(1.2, 1 / 1.2, 1.0) > 1.1 * error(1.0, 1.0, 1.0)
@@ -232,10 +226,9 @@ def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_d
 
 def test_a_few_new_starts_are_never_enough_for_equivalent():
     starts = [*(made(f"e{i}", 100.0 * i, 60) for i in range(8)), *restless(old(2, 5000.0, 560), 0.3), new()]
-    bold = Judge(LIVE.but(smallest_effect=0.05)).verdict
-    assert bold(starts, [], "c").state == "equivalent"
+    assert judge(starts, smallest_effect=0.05).state == "equivalent"
     rest = [new(f"m{i}", after=2000.0) for i in range(2)]
-    assert bold([*starts, *rest], [], "c").state == "inconclusive"
+    assert judge([*starts, *rest], smallest_effect=0.05).state == "inconclusive"
 
 
 def test_the_runs_of_the_same_minutes_are_those_of_every_class_of_hardware_or_of_none():
@@ -246,7 +239,7 @@ def test_the_runs_of_the_same_minutes_are_those_of_every_class_of_hardware_or_of
         ran = restless([*stays, new(cpu, 24, slower=slower)], 0.3)
         classes += [s.reporting(host=cpu, environment={"cpu_model": cpu}) for s in ran]
     classes.sort(key=lambda s: s.generation.started_at)
-    assert judge(classes, [], "c").shift == pytest.approx(math.sqrt(1.5) - 1, abs=0.1)
+    assert judge(classes).shift == pytest.approx(math.sqrt(1.5) - 1, abs=0.1)
 
 
 def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it():
@@ -254,7 +247,6 @@ def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it():
     # The replicas run beside 70 %, 100 % and 80 % of the new start's runs. Three quarters are enough for a baseline.
     stays = [made(name, 8000.0, runs) for name, runs in (("r0", 227), ("r1", 240), ("r2", 231))]
     (pair,) = pairs(stays, [new(runs=96)])
-    assert pair.meanwhile is not None
     assert len(pair.meanwhile.after[0].samples) == 42
     assert [s.generation.container for s in pair.meanwhile.before] == ["r1", "r2"]
     (few,) = pairs(old(1), [new(runs=5)])
@@ -263,7 +255,7 @@ def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it():
 
 def test_the_picture_of_the_same_minutes_has_the_same_minutes():
     every = [*restless(old(2, runs=400), 0.3), new(runs=192, slower=0.1)]
-    found = judge([slowed(each, 1.5, 11_000.0) for each in every], [], "c")
+    found = judge([slowed(each, 1.5, 11_000.0) for each in every])
     before, after = (float(np.median(side)) for side in found.medians)
     assert after / before == pytest.approx(1.1, abs=0.05)
 
@@ -279,9 +271,8 @@ def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself():
     """A neighbour slowed all containers during the first rollout, but not during the second."""
     stays = [slowed(s, 1.5, until=UPGRADE + 500) for s in old(1, runs=450)]
     several = [new("n0", 40, slower=1.1 * 1.5 - 1), new("n1", 40, 2000.0, slower=0.1)]
-    assert judge([*stays, *several], [], "c").shift == pytest.approx(0.1, abs=0.01)
+    assert judge([*stays, *several]).shift == pytest.approx(0.1, abs=0.01)
     (whole,) = pairs(stays, several)
-    assert whole.meanwhile is not None
     (ran,) = whole.meanwhile.before
     assert ran.times.size == 80
     assert not ((ran.times > UPGRADE + 500) & (ran.times < UPGRADE + 2000)).any()
@@ -297,7 +288,7 @@ def test_the_judge_waits_for_runs_of_the_same_minutes():
     (beside,) = looks[24][0].concurrent
     assert [s.started_at - UPGRADE for s in beside.during.samples] == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert beside.before.samples[-1].started_at == UPGRADE - 10
-    assert judge([*(s.until(UPGRADE + 9) for s in stays), quick.first(5)], [], "c").state == "settling"
+    assert judge([*(s.until(UPGRADE + 9) for s in stays), quick.first(5)]).state == "settling"
     # The judge does not wait for a replica with rarer runs. It counts once it has enough runs.
     seldom = [stays[0], made("r1", 0.0, 300, every=60.0)]
     assert [pair.concurrent for pair in pairs(seldom, [quick.first(5)])] == [[]]
@@ -307,8 +298,7 @@ def test_the_judge_waits_for_runs_of_the_same_minutes():
 def test_the_runs_after_a_look_do_not_change_it():
     """Runs of replicas hours later are not part of a shift."""
     starts = [*earlier(3, 300, host=0.05), new(runs=200, host=0.05)]
-    verdict = Judge(LIVE.but(looks=(8, 24))).verdict
-    early, late = (verdict(each, [], "c") for each in ([s.until(UPGRADE + 235) for s in starts], starts))
+    early, late = (judge(each, looks=(8, 24)) for each in ([s.until(UPGRADE + 235) for s in starts], starts))
     assert early.state == late.state == "equivalent"
     assert (early.shift, early.low, early.concurrent) == (late.shift, late.low, late.concurrent)
 
@@ -340,10 +330,7 @@ def test_replicas_that_started_after_the_upgrade_take_the_place_of_none_that_was
     before = [s.until(UPGRADE) if s.generation.container in upgraded else s for s in earlier(11, host=0.1)]
     after = [new(f"r{i}", after=0.1 * i, host=0.1) for i in range(3)]
     young = [made(f"y{i}", UPGRADE + 5 + i, 90, every=5.0, host=0.1) for i in range(24)]
-    cut, whole = (
-        Judge(policy).verdict([*before, *after, *young], [], "c")
-        for policy in (LIVE, LIVE.but(concurrent_starts=1000))
-    )
+    cut, whole = (judge([*before, *after, *young], concurrent_starts=most) for most in (16, 1000))
     assert cut.concurrent == whole.concurrent == 8
     assert cut.state == whole.state not in CHANGED
     assert cut.shift == whole.shift

@@ -8,7 +8,6 @@ import pytest
 from infercanary.contract.bottleneck import QUEUED
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import taught_by
-from infercanary.judge.verdict import Judge
 from tests import factories
 
 Points = Sequence[tuple[float, float | None]]
@@ -36,7 +35,7 @@ def start(image, number, points, threads="1"):
 
 
 def judge(*starts):
-    return Judge().verdict(starts, [], "c")
+    return factories.judge(starts)
 
 
 def runs_of(ms, runs, waits=0.0, seed=1, *, share=0.0, noise=0.01):

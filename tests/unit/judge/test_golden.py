@@ -123,7 +123,7 @@ def everything():
     """Return name → words; intervals (shift, low, high); numbers that must be equal."""
     found = {}
     for name, starts, siblings in upgrades():
-        j, tried = Judge().verdict(starts, siblings, "c"), Judge().trials(starts).values()
+        j, tried = factories.judge(starts, siblings), Judge().trials(starts).values()
         facts = [j.upgraded_at, j.baseline, j.current, j.rollback, j.runs, j.starts, j.looks.next, len(tried)]
         intervals = [] if j.shift is None else [[j.shift, j.low, j.high]]
         found[name] = [

@@ -4,10 +4,8 @@ import pytest
 
 from infercanary.judge.align import Alignment
 from infercanary.judge.policy import LIVE
-from infercanary.judge.verdict import Judge
-from tests.factories import start
-
-judge = Judge().verdict
+from tests.factories import judge, start
+from tests.scenarios import typed
 
 CLASSES = {
     "L4": {"cpu_model": "Xeon", "torch_cuda_device": "L4", "torch_device": "cuda:0"},
@@ -36,23 +34,20 @@ def starts(image, at, pods, hosts=True):
 TWO = "Xeon:20 Xeon:20 Xeon:20 EPYC:10 EPYC:10 EPYC:10"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "shift", "hosts"),
-    [
-        (TWO, "EPYC:15 EPYC:15 EPYC:15", 0.5, 6),
-        # A class of faster hardware is not an improvement, and a slower one is not a regression.
-        (TWO, "EPYC:10 EPYC:10", 0.0, 5),
-        (TWO, "EPYC:10 Xeon:20", 0.0, 8),
-        # A class without runs of the old image is left out.
-        (TWO, "Graviton:5 Graviton:5 Graviton:5", None, None),
-        (TWO, "Graviton:5 Xeon:30 Xeon:30", 0.5, 5),
-        ("L4:20 L4:20", "A100:10 A100:10", None, None),
-        # An image that fell back to the CPU is compared with runs on a GPU.
-        ("L4:20 L4:20", "fallback:500 fallback:500", 24.0, 4),
-    ],
-)
+ROLLOUTS = f"""
+{TWO}       | EPYC:15 EPYC:15 EPYC:15     | 0.5  | 6
+{TWO}       | EPYC:10 EPYC:10             | 0.0  | 5  # faster hardware is not an improvement
+{TWO}       | EPYC:10 Xeon:20             | 0.0  | 8  # slower hardware is not a regression
+{TWO}       | Graviton:5 Graviton:5 Graviton:5 | ~ | ~  # a class without runs of the old image is left out
+{TWO}       | Graviton:5 Xeon:30 Xeon:30  | 0.5  | 5
+L4:20 L4:20 | A100:10 A100:10             | ~    | ~
+L4:20 L4:20 | fallback:500 fallback:500   | 24.0 | 4  # an image that fell back to the CPU is compared with a GPU
+"""
+
+
+@pytest.mark.parametrize(("old", "new", "shift", "hosts"), typed(ROLLOUTS))
 def test_a_rollout_is_judged_within_each_class(old, new, shift, hosts):
-    found = judge([*starts("one", 0, old), *starts("two", 1000, new)], [], "c")
+    found = judge([*starts("one", 0, old), *starts("two", 1000, new)])
     assert found.causes.cold_start == {}
     if shift is None:
         assert found.state == "no_baseline"
@@ -64,9 +59,7 @@ def test_a_rollout_is_judged_within_each_class(old, new, shift, hosts):
 
 
 def test_one_host_is_not_split_by_what_it_is_made_of():
-    found = judge(
-        [*starts("one", 0, TWO, hosts=False), *starts("two", 1000, "EPYC:10", hosts=False)], [], "c"
-    )
+    found = judge([*starts("one", 0, TWO, hosts=False), *starts("two", 1000, "EPYC:10", hosts=False)])
     assert found.state not in ("no_baseline", "settling")
     assert found.hosts == 0
 

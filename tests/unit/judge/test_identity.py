@@ -15,9 +15,10 @@ from infercanary.judge.shift import Shift
 from infercanary.judge.upgrade import live_starts, select
 from infercanary.judge.verdict import Judge
 from tests import factories
-from tests.factories import HOUR
+from tests.factories import HOUR, judge
+from tests.scenarios import scenarios
 
-judge, trials = Judge().verdict, Judge().trials
+trials = Judge().trials
 
 FORMS = {"r": "registry", "d": "docker", "c": "config"}
 
@@ -151,49 +152,51 @@ def test_the_last_upgrade(row):
     assert [s.identity for s in identified(identified(starts))] == [s.identity for s in identified(starts)]
 
 
-@pytest.mark.parametrize(
-    ("each", "ran"),
-    [
-        ("app:1@r1 app:1@r2", "01"),  # the tag was moved
-        ("app:1@r1 app:2@r1 other/app:1@r1", "000"),  # other names of the same content
-        ("app:1@r1 app:1@c9 app:1@r1", "000"),  # once pulled, once loaded
-        ("app:1@c9 app:1@r1", "00"),
-        ("app:1@r1 app:1@d2", "00"),
-        ("app:1@r1 app:1@d1", "00"),
-        ("app:1@r1 docker.io/library/app:1@c9", "00"),
-        ("app@r1 app:latest@c9", "00"),
-        ("localhost/app:1@r1 app:1@c9 reg:5000/app:1@c9", "011"),
-        ("app:1@r1 app:2@c9", "01"),  # compared by name
-        ("app:1@r1 app:1@c9 app:2@c8 app:2@r2", "0022"),
-        ("app:1@r1 app:1@c9 app:1@r2 app:1@c8", "0022"),  # the tag was moved in both forms
-        ("app:1@r1 app:1@c9 app:1@r2 app:1@c9", "0020"),  # moved, and then back
-        ("app:1@c9 app:1@c9 app:1@r1 app:1@c8", "0003"),
-        ("app:1@-1 app:1@-2", "01"),  # Docker knows both digests of an image
-    ],
-)
-def test_one_image_under_two_digests(each, ran):
+# Images of one start each | the first start with the same image.
+DIGESTS = """
+app:1@r1 app:1@r2                             | 01   | the tag was moved
+app:1@r1 app:2@r1 other/app:1@r1              | 000  | other names of the same content
+app:1@r1 app:1@c9 app:1@r1                    | 000  | once pulled, once loaded
+app:1@c9 app:1@r1                             | 00   |
+app:1@r1 app:1@d2                             | 00   |
+app:1@r1 app:1@d1                             | 00   |
+app:1@r1 docker.io/library/app:1@c9           | 00   |
+app@r1 app:latest@c9                          | 00   |
+localhost/app:1@r1 app:1@c9 reg:5000/app:1@c9 | 011  |
+app:1@r1 app:2@c9                             | 01   | compared by name
+app:1@r1 app:1@c9 app:2@c8 app:2@r2           | 0022 |
+app:1@r1 app:1@c9 app:1@r2 app:1@c8           | 0022 | the tag was moved in both forms
+app:1@r1 app:1@c9 app:1@r2 app:1@c9           | 0020 | moved, and then back
+app:1@c9 app:1@c9 app:1@r1 app:1@c8           | 0003 |
+app:1@-1 app:1@-2                             | 01   | Docker knows both digests of an image
+"""
+
+
+@pytest.mark.parametrize(("each", "ran", "why"), scenarios(DIGESTS))
+def test_one_image_under_two_digests(each, ran, why):
     found = identified([start(f"p{n}:{image}", n) for n, image in enumerate(each.replace("/", "%").split())])
     keys = [one.identity for one in found]
-    assert "".join(str(keys.index(key)) for key in keys) == ran
+    assert "".join(str(keys.index(key)) for key in keys) == ran, why
 
 
-@pytest.mark.parametrize(
-    ("image", "asked", "named"),
-    [
-        ("app:1", "docker.io/library/app:1", True),
-        ("app:1", "app:2", False),
-        ("team/app", "docker.io/team/app:latest", True),
-        ("ghcr.io/team/app:1@sha256:5", "ghcr.io/team/app:1", True),
-        ("ghcr.io/team/app@sha256:5", "ghcr.io/team/app", False),  # started by its digest alone
-        ("app:1", "app:2@sha256:7", True),  # the digest decides
-        ("app:1", "sha256:8", False),
-        ("", "app", False),
-        ("localhost:5000/app:1", "localhost:5000/app", False),
-    ],
-)
-def test_an_image_that_somebody_names(image, asked, named):
+# Image of the start | image that somebody asks for | whether it is named.
+ASKED = """
+app:1                      | docker.io/library/app:1    | yes |
+app:1                      | app:2                      | no  |
+team/app                   | docker.io/team/app:latest  | yes |
+ghcr.io/team/app:1@sha256:5 | ghcr.io/team/app:1        | yes |
+ghcr.io/team/app@sha256:5  | ghcr.io/team/app           | no  | started by its digest alone
+app:1                      | app:2@sha256:7             | yes | the digest decides
+app:1                      | sha256:8                   | no  |
+                           | app                        | no  |
+localhost:5000/app:1       | localhost:5000/app         | no  |
+"""
+
+
+@pytest.mark.parametrize(("image", "asked", "is_asked", "why"), scenarios(ASKED))
+def test_an_image_that_somebody_names(image, asked, is_asked, why):
     one = msgspec.structs.replace(start("a:x").generation, image=image, image_id="sha256:7")
-    assert is_named(one, asked) is named
+    assert is_named(one, asked) is (is_asked == "yes"), why
 
 
 def test_images_have_names_that_differ():
@@ -221,7 +224,7 @@ def test_images_have_names_that_differ():
     ],
 )  # fmt: skip
 def test_a_verdict_says_what_was_exchanged(text, state, changed, doubts):
-    found = judge(history(text, 0.030), [], "c")
+    found = judge(history(text, 0.030))
     assert state in (None, found.state)
     assert (found.changed, found.doubts) == (changed, doubts)
     assert found.settings_changed_at == (2 * HOUR if "a:two/m/s2" in text else None)
@@ -285,7 +288,7 @@ def test_what_another_canary_is_set_to_and_what_an_older_probe_did_not_report_is
     for settings, more in (("s1", both), ("s2", {"cpu_quota": "2"})):
         old_starts = before if settings == "s1" else [start("a:one", i * HOUR) for i in range(3)]
         new = start(f"a:two/1/{settings}", 3 * HOUR, 0.03, {**more, "numpy": "2"})
-        assert judge([*old_starts, new], [], "c").causes.changes == (Change("numpy", None, "2"),)
+        assert judge([*old_starts, new]).causes.changes == (Change("numpy", None, "2"),)
     edited = Pair(before, [start("a:one/1/s2", 4 * HOUR, environment=both)])
     changes = Attribution().explain(Shift(0.4, 0.01, 9.0), [edited], "c").changes
     assert changes[:2] == (Change("settings:c", "s1", "s2"), Change("torch_mode", "eager", "compile, eager"))

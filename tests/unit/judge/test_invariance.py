@@ -9,8 +9,7 @@ from infercanary.judge.pooling import Pooling, Replica
 from infercanary.judge.samples import compare
 from infercanary.judge.shift import Restarts
 from infercanary.judge.statistics import Series, learn
-from infercanary.judge.verdict import Judge
-from tests.factories import latencies, start
+from tests.factories import judge, latencies, start
 
 OPPOSITE = {"regressed": "improved", "improved": "regressed"}
 seeds = st.integers(0, 10_000)
@@ -33,7 +32,7 @@ def judged(several, unit=1.0):
         for side, image in enumerate(("old", "new"))
         for n, pair in enumerate(several)
     ]
-    return Judge().verdict(starts, [], "c")
+    return judge(starts)
 
 
 def same(one, other):
@@ -43,9 +42,7 @@ def same(one, other):
 
 
 def pooled(several, restarts):
-    found = Pooling().pooled([Replica([Series.of(old)], [Series.of(new)]) for old, new in several], restarts)
-    assert found is not None
-    return found
+    return Pooling().pooled([Replica([Series.of(old)], [Series.of(new)]) for old, new in several], restarts)
 
 
 @given(seeds, st.integers(1, 5), effects, st.sampled_from([1e-6, 0.37, 1e6]), st.randoms())

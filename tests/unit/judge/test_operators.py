@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from infercanary.contract.profile import MAX_ROWS, Profile, ProfileRow, is_sound
 from infercanary.judge.operators import MOST, compare_operators, old_names
+from tests.scenarios import scenarios
 
 REPEATS = 5
 KNOWN = {
@@ -23,7 +24,6 @@ ROW = re.compile(
 def row(text):
     """Parse ``kind/name@device~shapes*calls=ms``. Convolution and linear layer have default names, shapes and calls."""
     match = ROW.fullmatch(text)
-    assert match is not None
     kind, ms = match["kind"], float(match["ms"])
     made = KNOWN.get(kind) or ProfileRow(kind, kind, "cpu", "", 1.0, ())
     own = {name: match[name] for name in ("name", "device", "shapes") if match[name] is not None}
@@ -62,9 +62,7 @@ def compared(
     timed=None,
 ):
     old, new = ([side] if isinstance(side, Profile) else side for side in (before, after))
-    found = compare_operators(old, new, timed or (median(old[-1].wall), median(new[-1].wall)))
-    assert found is not None
-    return found
+    return compare_operators(old, new, timed or (median(old[-1].wall), median(new[-1].wall)))
 
 
 # Rows before | after | operator, change, detail; ...
@@ -90,9 +88,8 @@ Gelu=1 relu=2                | Mul=6 relu=2                 | Mul new; Gelu gone
 """
 
 
-@pytest.mark.parametrize("line", CHANGES.strip().splitlines())
-def test_the_operator_that_changed_is_named_with_its_kind_of_change(line):
-    before, after, expected = (part.strip() for part in line.split("|"))
+@pytest.mark.parametrize(("before", "after", "expected"), scenarios(CHANGES))
+def test_the_operator_that_changed_is_named_with_its_kind_of_change(before, after, expected):
     found = compared(profile(before, seed=1), profile(after, seed=2))
     assert found.state == "explained"
     words = "; ".join(f"{shift.operator} {shift.change} {shift.detail}".strip() for shift in found.shifts)
@@ -101,17 +98,16 @@ def test_the_operator_that_changed_is_named_with_its_kind_of_change(line):
     assert sum(shift.share for shift in found.shifts) == pytest.approx(1.0, abs=0.1)
 
 
-@pytest.mark.parametrize(
-    ("names", "others", "expected"),
-    [
-        ("conv relu", "conv relu", ""),
-        ("fprop_a fprop_b relu conv linear", "winograd conv scudnn_conv addmm gelu",
-         "winograd=fprop_a scudnn_conv=fprop_b addmm=linear"),
-        ("sigmoid add", "tanh add", ""),
-        ("cutlass_fprop", "gemm conv", "conv=cutlass_fprop"),
-        ("norm", "softmax", ""),
-    ],
-)  # fmt: skip
+NAMES = """
+conv relu     | conv relu |
+fprop fprop_b relu conv linear | winograd conv scudnn_conv addmm gelu | winograd=fprop scudnn_conv=fprop_b addmm=linear
+sigmoid add   | tanh add  |
+cutlass_fprop | gemm conv | conv=cutlass_fprop
+norm          | softmax   |
+"""
+
+
+@pytest.mark.parametrize(("names", "others", "expected"), scenarios(NAMES))
 def test_other_names_are_matched_by_kind_of_work_and_order_of_calls(names, others, expected):
     old, new = (
         profile(" ".join(f"{name}={i + 1}" for i, name in enumerate(side.split())))

@@ -51,8 +51,6 @@ def test_a_neighbours_noise_hid_a_slow_model():
         assert found.state == "regressed"
         assert found.is_unwaited
         assert found.causes.cause == "image"
-        assert found.low is not None
-        assert found.high is not None
         assert 0.3 < found.low < 1.0 < found.high, "the forward pass is run twice"
 
 
@@ -72,11 +70,8 @@ def test_a_second_rollout_is_called_and_its_size_is_known():
     starts = recorded.starts("second_rollout")
     found = judge(starts["classify"], starts["moderate"])
     assert found.state == "regressed"
-    assert found.low is not None
     assert found.low > 0.25
     assert found.shift == pytest.approx(107 / 45.5 - 1, abs=0.2)
-    assert found.upgraded_at is not None
-    assert found.newest_at is not None
     assert found.newest_at - found.upgraded_at == pytest.approx(1170, abs=5)
     assert found.changed == "image"
     assert found.candidate_image.startswith("infercanary-example:slow")
@@ -88,7 +83,6 @@ def test_neither_a_call_nor_its_cause_flips(stack, calls):
     services = recorded.starts(stack)
     starts = [*map(as_reported_since, services["classify"])]
     upgrade = select(starts).upgrade
-    assert upgrade is not None
     boots, found = {s.boot for s in upgrade.after}, []
     for runs in range(1, max(len(s.samples) for s in upgrade.after) + 1):
         now = [s.first(runs) if s.boot in boots else s for s in starts]

@@ -10,10 +10,9 @@ from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import Prior, learned, restarts_before, restarts_of, taught_by
 from infercanary.judge.shift import Restarts
-from infercanary.judge.verdict import Judge
 from tests import factories
-
-judge = Judge().verdict
+from tests.factories import judge
+from tests.scenarios import scenarios
 
 
 def start(text, level=1.0):
@@ -29,30 +28,24 @@ def start(text, level=1.0):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "restarts"),
-    [
-        # A deployment's pods are deleted and replaced, twice.
-        ("a1:0 b1:0 a2:600 b2:600 a3:1200 b3:1200", 4),
-        # Pods are replaced one by one, and each new pod starts before the old one ends.
-        ("a:0 b:560 c:1100", 2),
-        # A deployment is scaled up, down, and up again. The last pod replaces the one that was removed.
-        ("a:0*200 b:600*140", 0),
-        ("a:0*200 b:600*40 c:1200*80", 1),
-        # Each pod is replaced only once.
-        ("a:0*20 b:600 c:600", 1),
-        # A new image, or other hardware, is not a restart.
-        ("a:0 b:700/two", 0),
-        ("a:0@x b:700@y", 0),
-        # A container that keeps its name is not gone while it restarts.
-        ("a:0 a:700 b:700 b:1400", 2),
-        ("a:0 b:660 a:1300", 1),
-        # Too few runs.
-        ("a:0 a:700*7", 0),
-    ],
-)
-def test_a_pod_takes_the_place_of_one_that_ended(text, restarts):
-    assert restarts_of(map(start, text.split())).df - LIVE.pool.restart_df == restarts
+# Starts | restarts among them | why.
+PODS = """
+a1:0 b1:0 a2:600 b2:600 a3:1200 b3:1200 | 4 | a deployment's pods are deleted and replaced, twice
+a:0 b:560 c:1100                        | 2 | pods are replaced one by one; each starts before the old one ends
+a:0*200 b:600*140                       | 0 | a deployment is scaled up
+a:0*200 b:600*40 c:1200*80              | 1 | up, down, and up again: the last pod replaces the removed one
+a:0*20 b:600 c:600                      | 1 | each pod is replaced only once
+a:0 b:700/two                           | 0 | a new image
+a:0@x b:700@y                           | 0 | other hardware
+a:0 a:700 b:700 b:1400                  | 2 | a container that keeps its name is not gone while it restarts
+a:0 b:660 a:1300                        | 1 | the same
+a:0 a:700*7                             | 0 | too few runs
+"""
+
+
+@pytest.mark.parametrize(("text", "restarts", "why"), scenarios(PODS))
+def test_a_pod_takes_the_place_of_one_that_ended(text, restarts, why):
+    assert restarts_of(map(start, text.split())).df - LIVE.pool.restart_df == int(restarts), why
 
 
 def test_restart_variance_is_learned_with_the_prior_and_without():
@@ -64,7 +57,6 @@ def test_restart_variance_is_learned_with_the_prior_and_without():
     assert restarts_of(apart, wide).sd > 2 * restarts_of(apart).sd
     for pool in (LIVE.pool, wide):
         taught = taught_by(apart, pool)
-        assert taught is not None
         assert taught.df == pytest.approx(4)
         assert taught.sd == pytest.approx(np.std(levels, ddof=1), rel=0.05)
     assert taught_by(alike[:1], LIVE.pool) is None
@@ -89,9 +81,7 @@ def services(seed, sds):
 
 
 def prior_of(several):
-    prior = learned(several)
-    assert prior is not None
-    return prior
+    return learned(several)
 
 
 @pytest.mark.parametrize("sd", [0.004, 0.03])
@@ -121,10 +111,10 @@ def test_one_service_in_ten_that_lies_changes_little(lie, honest, liars, most):
 
 def test_a_verdict_names_its_prior_and_depends_on_it():
     upgraded = [start("a:0"), start("a:3600/two", 1.12)]
-    assumed = judge(upgraded, [], "c")
+    assumed = judge(upgraded)
     assert assumed.state == "unconfirmed"
     assert assumed.restart.df == LIVE.pool.restart_df
-    narrow = Judge(LIVE.but(**Prior(number=7, sd=0.003).changes)).verdict(upgraded, [], "c")
+    narrow = judge(upgraded, **Prior(number=7, sd=0.003).changes)
     assert narrow.state == "regressed"
     assert narrow.restart == (0.003, LIVE.pool.restart_df)
     assert LIVE.but(**Prior().changes) == LIVE

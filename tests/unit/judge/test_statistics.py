@@ -14,6 +14,7 @@ from infercanary.judge.samples import compare, compare_starts
 from infercanary.judge.shift import CHANGED, Restarts
 from infercanary.judge.statistics import Series, assess, learn
 from tests.factories import latencies
+from tests.scenarios import typed
 
 FEWEST = LIVE.pool.fewest_runs
 PRIOR = Restarts(LIVE.pool.restart_sd, LIVE.pool.restart_df)
@@ -69,23 +70,24 @@ def milliseconds(level, sd=0.02, step=1.0, unit=1.0):
     return [max(1, round(x / step)) * step * unit for x in exact]
 
 
-# Before, after, SD, step; then verdict, shift and interval in percent.
+# Before, after, SD, step | verdict, shift and interval in percent.
+STEPS = """
+[12, 12.3, 0.02, 1.0]          | inconclusive | [0, -8.3, 9.1]
+[2, 2.4, 0.05, 1.0]            | inconclusive | [0, -50, 100]
+[4.4, 4.6, 0.02, 1.0]          | inconclusive | [25, 0, 66.7]
+[10, 24, 0.02, 1.0]            | regressed    | [140, 20, .inf]  # the smallest value limits the step
+[14, 12, 0.4, 1.0]             | improved     | [-14.3, -21.4, -7.1]  # some values differ by a step
+[15.6, 31.2, 0.1, 15.6]        | inconclusive | [100, 0, .inf]  # clock of Windows
+[500, 500, 0.4, 1.0]           | equivalent   | [0, -0.2, 0.2]
+[500, 500, 0.02, 1.0]          | inconclusive | [0, -0.2, 0.2]  # all values are equal: they may not be times
+[0.012, 0.012, 0.0, 0.001]     | inconclusive | [0, -8.3, 9.1]  # 1.2e-05 s
+"""
+
+
 @pytest.mark.parametrize("unit", [1.0, 1e-3])
-@pytest.mark.parametrize(
-    ("before", "after", "sd", "step", "verdict", "numbers"),
-    [
-        (12, 12.3, 0.02, 1.0, "inconclusive", (0, -8.3, 9.1)),
-        (2, 2.4, 0.05, 1.0, "inconclusive", (0, -50, 100)),
-        (4.4, 4.6, 0.02, 1.0, "inconclusive", (25, 0, 66.7)),
-        (10, 24, 0.02, 1.0, "regressed", (140, 20, math.inf)),  # the smallest value limits the step
-        (14, 12, 0.4, 1.0, "improved", (-14.3, -21.4, -7.1)),  # some values differ by a step
-        (15.6, 31.2, 0.1, 15.6, "inconclusive", (100, 0, math.inf)),  # clock of Windows
-        (500, 500, 0.4, 1.0, "equivalent", (0, -0.2, 0.2)),
-        (500, 500, 0.02, 1.0, "inconclusive", (0, -0.2, 0.2)),  # all values are equal: they may not be times
-        (0.012, 0.012, 0.0, 0.001, "inconclusive", (0, -8.3, 9.1)),  # 1.2e-05 s
-    ],
-)
-def test_an_interval_is_no_narrower_than_a_step(before, after, sd, step, verdict, numbers, unit):
+@pytest.mark.parametrize(("values", "verdict", "numbers"), typed(STEPS))
+def test_an_interval_is_no_narrower_than_a_step(values, verdict, numbers, unit):
+    before, after, sd, step = values
     found = compare(milliseconds(before, sd, step, unit), milliseconds(after, sd, step, unit))
     assert found.verdict == verdict
     if unit == 1 or not math.isclose(before, after):  # 0.5 has another last digit than 500
@@ -131,17 +133,17 @@ def test_scatter_is_that_of_most_points():
     assert Series.of([1.0] * 20 + [2.0] * 10).shape.scatter > 0.3, "a second mode is not an outlier"
 
 
-@pytest.mark.parametrize(
-    ("baseline", "candidate", "place"),
-    [
-        ([1.0, math.nan], [1.0], r"baseline\[1\] is nan"),
-        ([1.0], [math.inf], r"candidate\[0\] is inf"),
-        ([1.0], [1.0, 1.0, 0.0], r"candidate\[2\] is 0.0"),
-        ([-1.0], [1.0], r"baseline\[0\] is -1.0"),
-        ([[1.0, 2.0]], [1.0], "two samples or two lists of starts, not one of each"),
-        ([[1.0], [[1.0]]], [[1.0]], "baseline: expected a one-dimensional"),
-    ],
-)
+INVALID = r"""
+[1.0, .nan]    | [1.0]           | 'baseline\[1\] is nan'
+[1.0]          | [.inf]          | 'candidate\[0\] is inf'
+[1.0]          | [1.0, 1.0, 0.0] | 'candidate\[2\] is 0.0'
+[-1.0]         | [1.0]           | 'baseline\[0\] is -1.0'
+[[1.0, 2.0]]   | [1.0]           | two samples or two lists of starts, not one of each
+[[1.0], [[1.0]]] | [[1.0]]       | 'baseline: expected a one-dimensional'
+"""
+
+
+@pytest.mark.parametrize(("baseline", "candidate", "place"), typed(INVALID))
 def test_invalid_latencies_are_named(baseline, candidate, place):
     with pytest.raises(ValueError, match=place):
         compare(baseline, candidate)
@@ -193,16 +195,16 @@ def pooled(replicas, restarts=PRIOR):
     return Pooling(FILES.pool).shift(replicas, restarts)
 
 
-@pytest.mark.parametrize(
-    ("effect", "replicas", "least", "most"),
-    [
-        (0.0, 1, 0.0, 0.01),
-        (0.0, 4, 0.0, 0.005),
-        (0.05, 1, 0.3, 0.7),
-        (0.05, 2, 0.6, 1.0),
-        (0.05, 4, 0.95, 1.0),
-    ],
-)
+POWER = """
+0.0  | 1 | 0.0  | 0.01
+0.0  | 4 | 0.0  | 0.005
+0.05 | 1 | 0.3  | 0.7
+0.05 | 2 | 0.6  | 1.0
+0.05 | 4 | 0.95 | 1.0
+"""
+
+
+@pytest.mark.parametrize(("effect", "replicas", "least", "most"), typed(POWER))
 def test_restarts_rarely_alarm_and_replicas_bring_the_power(effect, replicas, least, most):
     each = [pooled(restarted(seed, effect, replicas), Restarts(0.01, 7)) for seed in range(200)]
     assert least <= sum(assess(one, 0.98).verdict in CHANGED for one in each) / 200 <= most

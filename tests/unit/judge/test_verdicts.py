@@ -16,9 +16,10 @@ from infercanary.judge.origin import Origin
 from infercanary.judge.result import Change
 from infercanary.judge.shift import Shift
 from infercanary.judge.verdict import Judge
-from tests.factories import HOUR, changed, history, sibling, start
+from tests.factories import HOUR, changed, history, judge, sibling, start
+from tests.scenarios import named, scenarios, typed
 
-judge, trials = Judge().verdict, Judge().trials
+trials = Judge().trials
 
 OWN = 0.020  # seconds of the canary's own computation
 NEW = 4 * HOUR  # start of the new image
@@ -130,7 +131,6 @@ SHORT = {
     "HOST_BUSY": "own=.004 waited=.008 inside=.012",
 }
 """Short words of the lines above."""
-ROWS = [[part.strip() for part in line.split("|")] for line in TABLE.splitlines() if line]
 ENVIRONMENT = {"threads": "torch_intra_op_threads", "quota": "cpu_quota", "python": "controls_made_of"}
 
 
@@ -185,12 +185,10 @@ def judged(old_text, new_text, beside_text=""):
         made = sibling(f"x{number}", NEW, factor, noise=noise, **fields)
         made = changed(made, tags=lambda run: tags if run.started_at >= NEW else ())
         beside.append(made if until is None else made.until(NEW + until + 1))
-    return judge(starts, beside, "c")
+    return judge(starts, beside)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "beside", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
-)
+@pytest.mark.parametrize(("old", "new", "beside", "expected"), named(TABLE))
 def test_a_verdict_and_its_cause(old, new, beside, expected):
     found = judged(old, new, beside)
     state, cause, *facts = expected.split()
@@ -209,7 +207,7 @@ def test_the_size_of_a_change_and_what_came_with_it():
         return changed(one, tags=tags, phases=lambda s: {"compute": s.median - 0.002, "h2d": 0.002})
 
     starts = [*(made("old", HOUR * n, 0.02, "2.7.0") for n in range(4)), made("new", NEW, 0.0224, "2.13.0")]
-    found = judge(starts, [], "c")
+    found = judge(starts)
     assert found.shift == pytest.approx(0.12, abs=0.01)
     assert [*found.causes.phases] == ["compute"]
     assert (found.baseline, found.current) == (pytest.approx(0.02, rel=0.01), pytest.approx(0.0224, rel=0.01))
@@ -219,17 +217,15 @@ def test_the_size_of_a_change_and_what_came_with_it():
     assert not found.causes.output_changed
     assert found.causes.tags == {"gpu_clock_limited (hw_thermal)": (0.0, 1.0)}
     assert found.origins == (Origin("old"), Origin("new"))
-    plain = judge([s.reporting(origin=Origin()) for s in starts], [], "c")
+    plain = judge([s.reporting(origin=Origin()) for s in starts])
     assert replace(found, origins=plain.origins) == plain, "labels must not affect the verdict"
-    other = judge([*starts[:-1], starts[-1].reporting(outputs={"c": (2.0, 1.0)})], [], "c")
+    other = judge([*starts[:-1], starts[-1].reporting(outputs={"c": (2.0, 1.0)})])
     assert other.causes.output_changed
 
 
 def test_the_parts_of_a_shift_have_their_sizes():
     causes = judged("", "seconds=.0253 control=.00044").causes
-    assert causes.host is not None
     assert causes.host.shift == pytest.approx(0.10, abs=0.02)
-    assert causes.image is not None
     assert causes.image.shift == pytest.approx(0.15, abs=0.02)
     assert causes.controls == {"cpu_spin": pytest.approx(0.1, abs=0.01)}
     loop = judged("waited=0", "crowded=.02 inside=.5 tags=cpu_wait_inside").causes
@@ -279,7 +275,7 @@ def test_slow_siblings_long_after_the_judged_runs_do_not_count(meanwhile, later,
         return 0.05 * (1.0 if time < NEW else meanwhile if time < end + HOUR else later)
 
     beside = [start("x", "x", NEW - HOUR, felt, 1500, service=name) for name in "xy"]
-    assert judge(history(seconds=0.023), beside, "c").causes.cause == cause
+    assert judge(history(seconds=0.023), beside).causes.cause == cause
 
 
 def test_the_clock_explains_what_follows_it():
@@ -292,9 +288,7 @@ def test_the_clock_explains_what_follows_it():
             return changed(steady, median=lambda s: s.median * (1980e6 / s.sm_clock) ** power)
 
         old = [following(name, "old", HOUR * n, 1980e6) for n in range(4) for name in "ab"]
-        clock = judge([*old, *(following(n, "new", NEW, 1584e6) for n in "ab")], [], "c").causes.clock
-        assert clock is not None
-        return clock.shift
+        return judge([*old, *(following(n, "new", NEW, 1584e6) for n in "ab")]).causes.clock.shift
 
     assert found(1.0) == pytest.approx(0.25, abs=0.01)
     assert found(0.5) == pytest.approx(0.118, abs=0.01)
@@ -303,69 +297,66 @@ def test_the_clock_explains_what_follows_it():
 # Without a look ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("runs", "state", "levels"),
-    [
-        (None, "no_baseline", (None, 0.020)),
-        (4, "settling", (None, None)),
-        (5, "regressed", (0.020, 0.030)),
-        (60, "regressed", (0.020, 0.030)),
-    ],
-)
+LEVELS = """
+~  | no_baseline | [~, 0.020]
+4  | settling    | [~, ~]
+5  | regressed   | [0.020, 0.030]
+60 | regressed   | [0.020, 0.030]
+"""
+
+
+@pytest.mark.parametrize(("runs", "state", "levels"), typed(LEVELS))
 def test_the_level_before_is_the_old_images_or_the_only_ones(runs, state, levels):
     new = [] if runs is None else [start("a", "new", NEW, 0.030, runs)]
-    found = judge([*history("a", runs=60)[:-1], *new], [], "c")
+    found = judge([*history("a", runs=60)[:-1], *new])
     assert found.state == state
     assert found.controls == {"cpu_spin": pytest.approx(0.001, rel=0.01)}
     assert (found.baseline, found.current) == tuple(x and pytest.approx(x, rel=0.01) for x in levels)
     assert state != "settling" or (found.looks.next, found.runs) == (5, 4)
-    assert judge([], [], "c").state == "no_baseline"
+    assert judge([]).state == "no_baseline"
 
 
-FACTS: dict[str, dict[str, Any]] = {
-    "quick": {"cold_start": {"c": {"load": 2.0}}},
-    "slow": {"cold_start": {"c": {"load": 9.0}}},
-    "once": {"runs": 1},
-    "b": {"container": "b"},
-    "waits": {"waited": 0.016},
-    "waits-little": {"waited": 0.010},
-    "gpu": {"environment": {"torch_device": "cuda:0"}},
-    "both": {"environment": {"torch_device": "cpu, cuda:0"}},
-    "cpu": {"environment": {"torch_device": "cpu"}},
-    "onnx-gpu": {"environment": {"onnx_device": "cuda:0"}},
-    "onnx-cpu": {"environment": {"onnx_device": "cpu"}},
-    "moved": {"environment": {"torch_device": "cpu", "onnx_device": "cuda:0"}},
-}
+# Starts of the old image | starts of the new image | fact | why. Without `load`, a start loads in 2 s.
+FACTS = """
+load=2 | load=9                               |      | an image's first start reads its files from the disk
+load=2 | load=9 load=9                        | slow |
+load=2 | load=9,runs=1 load=9,runs=1          | slow | needs no look
+load=2 | load=9 load=2                        |      |
+load=9 | load=9 load=9                        |      |
+load=2 | load=9,waited=.016 load=9,waited=.016 |     | explained by CPU wait
+load=2 | load=9,waited=.010 load=9,waited=.010 | slow |
+torch=cuda:0                   | torch=cpu,runs=1              | fallback |
+torch=cpu+cuda:0               | torch=cpu                     | fallback |
+onnx=cuda:0                    | onnx=cpu                      | fallback |
+torch=cuda:0                   | torch=cuda:0                  |          |
+torch=cuda:0 torch=cuda:0,of=b | torch=cpu torch=cuda:0,of=b   | fallback | one replica of two
+torch=cuda:0                   | torch=cuda:0 torch=cpu,runs=1 | fallback | one replica returns without its GPU
+torch=cuda:0                   | torch=cpu,onnx=cuda:0         |          | another canary was moved on purpose
+"""
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        ("quick", "slow", ""),  # an image's first start reads its files from the disk
-        ("quick", "slow slow", "slow"),
-        ("quick", "slow,once slow,once", "slow"),  # needs no look
-        ("quick", "slow quick", ""),
-        ("slow", "slow slow", ""),
-        ("quick", "slow,waits slow,waits", ""),  # explained by CPU wait
-        ("quick", "slow,waits-little slow,waits-little", "slow"),
-        ("gpu", "cpu,once", "fallback"),
-        ("both", "cpu", "fallback"),
-        ("onnx-gpu", "onnx-cpu", "fallback"),
-        ("gpu", "gpu", ""),
-        ("gpu gpu,b", "cpu gpu,b", "fallback"),  # one replica of two
-        ("gpu", "gpu cpu,once", "fallback"),  # one replica returns without its GPU
-        ("gpu", "moved", ""),  # another canary was moved to the CPU on purpose
-    ],
-)
-def test_starts_and_devices_are_judged_without_a_look(old, new, expected):
+@pytest.mark.parametrize(("old", "new", "expected", "why"), scenarios(FACTS))
+def test_starts_and_devices_are_judged_without_a_look(old, new, expected, why):
     starts = []
     for image, at, text in (("old", 0.0, old), ("new", HOUR, new)):
         for number, words in enumerate(text.split()):
-            fields = FACTS["quick"] | {key: x for word in words.split(",") for key, x in FACTS[word].items()}
-            starts.append(start(image=image, at=at + 600.0 * number, **fields))
-    causes = judge(starts, [], "c").causes
-    assert causes.cold_start == ({"load": (2.0, 9.0)} if expected == "slow" else {})
-    assert causes.cpu_fallback == (expected == "fallback")
+            given = dict(word.split("=") for word in words.split(","))
+            devices = {
+                f"{name}_device": given[name].replace("+", ", ")
+                for name in given
+                if name in ("torch", "onnx")
+            }
+            cold = {"c": {"load": float(given.get("load", 2))}}
+            waited = float(given["waited"]) if "waited" in given else None
+            starts.append(
+                start(
+                    given.get("of", "a"), image, at + 600.0 * number, runs=int(given.get("runs", 60)), waited=waited,
+                    cold_start=cold, environment=devices,
+                )
+            )  # fmt: skip
+    causes = judge(starts).causes
+    assert causes.cold_start == ({"load": (2.0, 9.0)} if expected == "slow" else {}), why
+    assert causes.cpu_fallback == (expected == "fallback"), why
 
 
 @pytest.mark.parametrize(("old", "new"), [((), (9.0, 10.0)), ((1.0, 2.0), (9.0, 10.0)), ((1.0,), ())])
@@ -374,7 +365,7 @@ def test_servers_that_the_kernel_ended_for_memory(old, new):
     # The first start of the new image was killed. The next start reports the same kill again.
     again = start("a", "new", 2 * HOUR, runs=1).reporting(memory_kills=new[:1])
     starts = [first.reporting(memory_kills=old), second, third.reporting(memory_kills=new), fourth, again]
-    assert judge(starts, [], "c").causes.memory_kills == (len(old), len(new))
+    assert judge(starts).causes.memory_kills == (len(old), len(new))
 
 
 def test_only_steady_runs_that_ended_well_count():
@@ -428,7 +419,7 @@ def stopped(runs=60, every=10.0, last_at=None):
     ],
 )
 def test_a_rollout_that_was_stopped_is_no_upgrade_any_more(starts, at, rolled_back):
-    found = judge(starts, [], "c")
+    found = judge(starts)
     assert (found.upgraded_at, found.rolled_back_image) == (at, rolled_back)
     # Starts of the rolled-back image are not in the next baseline.
     assert at is not None or (found.candidate_image, found.runs) == ("good", len(starts[0].samples))
@@ -442,7 +433,7 @@ def test_replicas_under_new_names_share_one_baseline():
         new = [
             start("n", "new", HOUR + i, noise=0.02).reporting(container=name) for i, name in enumerate(names)
         ]
-        return judge([*old, *new], [], "c")
+        return judge([*old, *new])
 
     same, anew = upgraded_to("abcd", "abcd"), upgraded_to("wxyz", "abcd")
     widths = [found.high - found.low for found in (same, anew) if found.high and found.low]
@@ -454,10 +445,9 @@ def test_replicas_under_new_names_share_one_baseline():
 
 def test_a_rollback_is_compared_with_the_images_own_history_too():
     starts = [start("a", "bad" if n == 2 else "old", HOUR * n, 0.026 if n == 2 else 0.02) for n in range(4)]
-    found = judge(starts, [], "c")
+    found = judge(starts)
     assert found.rollback
     assert found.state == "improved"
-    assert found.own is not None
     assert found.own.shift == pytest.approx(0, abs=0.01)
 
 
@@ -472,13 +462,13 @@ def called(starts):
 def test_a_wild_restart_does_not_excuse_itself():
     calm = [start(at=HOUR * i) for i in range(5)]
     wild = start(at=5 * HOUR, seconds=0.024)
-    assert judge([*calm, wild.reporting(image_id="new")], [], "c").state == "regressed"
+    assert judge([*calm, wild.reporting(image_id="new")]).state == "regressed"
     assert called([*calm, wild]) == (5, 1), "the trial uses only what was known at the time"
     # The next restart is judged with the variance that this one has shown.
     assert called([*calm, wild, start(at=6 * HOUR)]) == (6, 1)
     always = [start(at=HOUR * i, seconds=0.021 if i % 2 else 0.019) for i in range(8)]
-    assert judge(calm, [], "c").restart.sd < 0.01 < 0.03 < judge(always, [], "c").restart.sd
-    assert judge([*always, start("a", "new", 8 * HOUR, 0.0215)], [], "c").state == "inconclusive"
+    assert judge(calm).restart.sd < 0.01 < 0.03 < judge(always).restart.sd
+    assert judge([*always, start("a", "new", 8 * HOUR, 0.0215)]).state == "inconclusive"
 
 
 def test_a_trial_is_made_once_for_each_look():
