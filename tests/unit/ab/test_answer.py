@@ -22,6 +22,7 @@ from infercanary.judge.origin import Origin
 from infercanary.judge.policy import EXPERIMENT
 from infercanary.pages.html import render_page
 from infercanary.render.text import render_text
+from tests.scenarios import typed
 
 A = ArmSummary(
     name="search:1.4", image_id="sha256:" + "a" * 64, image_bytes=1_410_000_000, cold_start={"pull": 12.0}
@@ -189,10 +190,15 @@ def test_without_a_whole_pair_it_is_inconclusive(capsys, tmp_path):
     assert (code, answer["exit_code"], answer["verdict"], answer["canaries"]) == (3, 3, "inconclusive", [])
 
 
-@pytest.mark.parametrize(
-    ("shift", "claimed", "state", "code"),
-    [(0.6, -0.38, "held", 0), (0.6, -0.6, "refuted", 1), (1.6, 0.7, "held", 0), (1.6, None, None, 1)],
-)
+CLAIMS = """
+0.6 | -0.38 | held    | 0
+0.6 | -0.6  | refuted | 1
+1.6 | 0.7   | held    | 0
+1.6 | ~     | ~       | 1
+"""
+
+
+@pytest.mark.parametrize(("shift", "claimed", "state", "code"), typed(CLAIMS))
 def test_a_claim_decides_the_exit_code(capsys, shift, claimed, state, code):
     judge = ExperimentJudge(12, claimed=claimed)
     found = pairs(6, shift, seed=7)

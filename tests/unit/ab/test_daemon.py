@@ -18,6 +18,7 @@ from infercanary.ab.sides import Side
 from infercanary.ab.turn import last_line
 from infercanary.command.interruption import Interruption
 from infercanary.command.settings import UsageError
+from tests.scenarios import scenarios
 
 
 @pytest.mark.parametrize(("until", "expected"), [(-1.0, True), (3600.0, False), ("²", False), ("", False)])
@@ -27,18 +28,18 @@ def test_an_experiment_is_overdue_after_its_time(until, expected):
     assert not is_overdue(labels(0.0))
 
 
-@pytest.mark.parametrize(
-    ("log", "line"),
-    [
-        (b"", ""),
-        (b"\n \n", ""),
-        (b"first\nlast\n\n", "last"),
-        (b"a\r\nCUDA error: out of memory\r\n", "CUDA error: out of memory"),
-        ("µ \udcff".encode("utf-8", "surrogateescape"), "µ \ufffd"),
-    ],
-)
+LOGS = r"""
+                                       |
+\n \n                                  |
+first\nlast\n\n                         | last
+a\r\nCUDA error: out of memory\r\n     | CUDA error: out of memory
+\xc2\xb5 \xff                          | \u00b5 \ufffd
+"""
+
+
+@pytest.mark.parametrize(("log", "line"), scenarios(LOGS))
 def test_last_words(log, line):
-    assert last_line(log) == line
+    assert last_line(log.encode("latin-1")) == line
 
 
 @pytest.mark.parametrize(

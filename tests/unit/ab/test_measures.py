@@ -10,6 +10,7 @@ from infercanary.ab.experiment import Result, TurnPair
 from infercanary.ab.turn import ArmSummary, Turn
 from infercanary.contract.measures import HOST_MEMORY
 from infercanary.judge.model import Generation, Sample, Start
+from tests.scenarios import typed
 
 
 def start(values, runs=12, seconds=0.02):
@@ -71,16 +72,16 @@ def pairs(ratios, latency=1.0):
     return [TurnPair(a, b) for a, b in sides]
 
 
-@pytest.mark.parametrize(
-    ("ratios", "latency", "most", "gate", "done"),
-    [
-        ([1.0, 0.75, 1.0, 0.75], 1.0, MOST, "latency", True),
-        ([1.0, 0.75, 1.0, 0.75], 1.0, MOST, "all", False),
-        ([1.0, 0.75, 1.0, 0.75], 1.0, 4, "all", True),  # the number of starts is limited
-        ([1.0, 0.75], 2.0, MOST, "all", True),  # slower is a clear result
-        ([1.0, 1.25, 1.0, 1.25], 1.0, MOST, "all", True),
-    ],
-)
+GATES = """
+[1.0, 0.75, 1.0, 0.75] | 1.0 | 12 | latency | true
+[1.0, 0.75, 1.0, 0.75] | 1.0 | 12 | all     | false
+[1.0, 0.75, 1.0, 0.75] | 1.0 | 4  | all     | true  # the number of starts is limited
+[1.0, 0.75]            | 2.0 | 12 | all     | true  # slower is a clear result
+[1.0, 1.25, 1.0, 1.25] | 1.0 | 12 | all     | true
+"""
+
+
+@pytest.mark.parametrize(("ratios", "latency", "most", "gate", "done"), typed(GATES))
 def test_an_experiment_goes_on_while_something_looks_worse(ratios, latency, most, gate, done):
     assert ExperimentJudge(most, gate=gate).decisions(pairs(ratios, latency))[CANARY].done is done
 

@@ -4,6 +4,7 @@ import pytest
 
 from infercanary.ab.neighbours import counted, is_quiet
 from infercanary.judge.model import Generation, Sample, Start
+from tests.scenarios import typed
 
 
 def start(tags, level=0.02):
@@ -21,17 +22,18 @@ def pairs(*counts, tag="cpu_wait_outside"):
     return [tuple(start([tag] * n + [""] * (12 - n)) for n in pair) for pair in counts]
 
 
-@pytest.mark.parametrize(
-    ("counts", "kept", "note"),
-    [
-        ([(0, 0)] * 3, 3, ""),
-        ([(4, 0), (0, 3), (2, 2), (0, 0)], 4, "11 of 96 runs excluded: contended"),
-        ([(8, 0), (0, 8), (0, 0), (0, 0)], 2, "48 of 96 runs"),  # in two pairs too few runs are quiet
-        # More threads than CPUs: runs of B wait for a CPU in every start.
-        ([(1, 4), (0, 3), (1, 5), (0, 4), (0, 5)], 5, "all runs count"),
-        ([(12, 11)] * 4, 4, "most runs were contended; all runs count"),
-    ],
-)
+# Contended runs of A and B in each pair | pairs that are kept | note.
+CONTENDED = """
+[[0, 0], [0, 0], [0, 0]]                 | 3 | ""
+[[4, 0], [0, 3], [2, 2], [0, 0]]         | 4 | "11 of 96 runs excluded: contended"
+[[8, 0], [0, 8], [0, 0], [0, 0]]         | 2 | 48 of 96 runs  # in two pairs too few runs are quiet
+# More threads than CPUs: runs of B wait for a CPU in every start.
+[[1, 4], [0, 3], [1, 5], [0, 4], [0, 5]] | 5 | all runs count
+[[12, 11], [12, 11], [12, 11], [12, 11]] | 4 | most runs were contended; all runs count
+"""
+
+
+@pytest.mark.parametrize(("counts", "kept", "note"), typed(CONTENDED))
 def test_runs_that_neighbours_slowed_at_random_are_excluded(counts, kept, note):
     given = pairs(*counts)
     found, notes = counted(given)

@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from infercanary.ab.probe_settings import load_settings, settings_text
+from tests.scenarios import typed
 
 
 def test_settings_of_an_experiment(tmp_path):
@@ -21,18 +22,18 @@ def test_settings_of_an_experiment(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    ("canary", "sweep"),
-    [
-        ({"sweep": {}}, {"every_seconds": 20.0}),
-        ({"sweep": {"seconds": 2}}, {"seconds": 2, "every_seconds": 4.0}),
-        ({"sweep": {"seconds": 0.2, "every_seconds": 3600}}, {"seconds": 0.2, "every_seconds": 1.0}),
-        # The probe reports wrong settings.
-        ({"sweep": 3}, 3),
-        ({"sweep": {"seconds": "a"}}, {"seconds": "a"}),
-        ({}, None),
-    ],
-)
+SWEEPS = """
+{sweep: {}} | {every_seconds: 20.0}
+{sweep: {seconds: 2}} | {seconds: 2, every_seconds: 4.0}
+{sweep: {seconds: 0.2, every_seconds: 3600}} | {seconds: 0.2, every_seconds: 1.0}
+# The probe reports wrong settings.
+{sweep: 3} | 3
+{sweep: {seconds: a}} | {seconds: a}
+{} | ~
+"""
+
+
+@pytest.mark.parametrize(("canary", "sweep"), typed(SWEEPS))
 def test_a_sweep_comes_soon(canary, sweep):
     made = yaml.safe_load(settings_text({"canaries": {"c": canary, "d": None}}, 1))["canaries"]
     assert made["c"].get("sweep") == sweep

@@ -11,6 +11,7 @@ from infercanary.ab.turn import Plan, StartFailed, TurnReader
 from infercanary.client.accept import read
 from infercanary.command.interruption import Interruption
 from infercanary.contract.report import Family, Point, Report, Run, encode
+from tests.scenarios import typed
 
 
 def reader(runs=8):
@@ -37,20 +38,21 @@ def report(interval, swept_at, runs, at):
     return read(encode(Report(1, "boot", 0.0, "1", 0, tuple(families), {}, ran)))[0]
 
 
-@pytest.mark.parametrize(
-    ("interval", "swept_at", "run_at", "runs", "is_enough"),
-    [
-        (None, None, 5.0, 7, False),
-        (None, None, 5.0, 8, True),  # no sweep
-        (4.0, None, 5.0, 8, False),
-        (4.0, 6.0, 5.0, 8, False),  # the next run reports the points
-        (4.0, 4.0, 5.0, 8, True),
-        (4.0, None, 17.0, 8, True),  # the sweep gives no points
-        (3600.0, None, 5.0, 8, True),  # a server's own probe, which sweeps too rarely for this experiment
-    ],
-)
-def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(interval, swept_at, run_at, runs, is_enough):
-    start = reader()
+# Seconds between sweeps, of the last sweep, and of the last runs | runs | enough.
+WAITS = """
+[~, ~, 5.0]      | 7 | false
+[~, ~, 5.0]      | 8 | true   # no sweep
+[4.0, ~, 5.0]    | 8 | false
+[4.0, 6.0, 5.0]  | 8 | false  # the next run reports the points
+[4.0, 4.0, 5.0]  | 8 | true
+[4.0, ~, 17.0]   | 8 | true   # the sweep gives no points
+[3600.0, ~, 5.0] | 8 | true   # a server's own probe, which sweeps too rarely for this experiment
+"""
+
+
+@pytest.mark.parametrize(("times", "runs", "is_enough"), typed(WAITS))
+def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(times, runs, is_enough):
+    start, (interval, swept_at, run_at) = reader(), times
     start._last = report(interval, swept_at, runs, run_at)
     start._runs["c"] = [*start._last.runs]
     assert start._has_enough() is is_enough

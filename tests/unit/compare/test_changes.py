@@ -8,19 +8,23 @@ import pytest
 from infercanary.compare.changes import LEAST, MOST, scan_runs
 from infercanary.compare.read import read
 from infercanary.compare.recording import RecordedRuns
+from tests.scenarios import typed
 
 
 def stepped(numbers, *levels, count=60):
     return RecordedRuns([np.concatenate([numbers(level, count, seed=i) for i, level in enumerate(levels)])])
 
 
-@pytest.mark.parametrize(
-    ("levels", "verdict", "code"),
-    [
-        ([0.02], "steady", 0), ([0.02, 0.024], "slower", 1), ([0.024, 0.02], "faster", 0),
-        ([0.02, 0.024, 0.02], "changed", 0), ([0.02, 0.026, 0.023], "slower", 1),
-    ],
-)  # fmt: skip
+LEVELS = """
+[0.02]               | steady  | 0
+[0.02, 0.024]        | slower  | 1
+[0.024, 0.02]        | faster  | 0
+[0.02, 0.024, 0.02]  | changed | 0
+[0.02, 0.026, 0.023] | slower  | 1
+"""
+
+
+@pytest.mark.parametrize(("levels", "verdict", "code"), typed(LEVELS))
 def test_the_last_level_against_the_first(numbers, levels, verdict, code):
     result = scan_runs("", stepped(numbers, *levels))
     assert (result.verdict, result.exit_code) == (verdict, code)

@@ -21,6 +21,7 @@ from infercanary.judge.policy import FILES
 from infercanary.judge.result import Causes
 from infercanary.judge.shift import Restarts, Shift
 from infercanary.judge.statistics import learn
+from tests.scenarios import typed
 
 points = st.lists(st.floats(1e-3, 1e3), max_size=30).map(np.array)
 sides = st.lists(points, max_size=3).map(RecordedRuns)
@@ -64,13 +65,17 @@ def test_restart_variance_is_assumed_until_a_restart_is_seen(numbers):
     assert (given_.restart_sd, given_.restart_sd_from) == (0.003, "as given")
 
 
-@pytest.mark.parametrize(
-    ("level", "failed_before", "failed_after", "verdict"),
-    [
-        (0.02, 0, 0, "equivalent"), (0.02, 0, 40, "inconclusive"), (0.017, 0, 40, "inconclusive"),
-        (0.024, 0, 40, "regressed"), (0.024, 40, 40, "regressed"), (0.02, 40, 40, "equivalent"),
-    ],
-)  # fmt: skip
+FAILING = """
+0.02  | 0  | 0  | equivalent
+0.02  | 0  | 40 | inconclusive
+0.017 | 0  | 40 | inconclusive
+0.024 | 0  | 40 | regressed
+0.024 | 40 | 40 | regressed
+0.02  | 40 | 40 | equivalent
+"""
+
+
+@pytest.mark.parametrize(("level", "failed_before", "failed_after", "verdict"), typed(FAILING))
 def test_runs_that_fail_are_no_reason_to_pass(numbers, level, failed_before, failed_after, verdict):
     """A regression is called in spite of failures. Any other verdict needs runs that succeed."""
     old = series(numbers, 0.02)._replace(attempts=Attempts(100, failed_before))
@@ -85,10 +90,14 @@ def test_runs_that_fail_are_no_reason_to_pass(numbers, level, failed_before, fai
     assert "last failure: out of memory" in compare_runs("", old, none).next[0]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "rose"),
-    [((10_000, 0), (100_000, 4_000), False), ((100_000, 4_000), (100_000, 5_100), True), ((40, 0), None, False)],
-)  # fmt: skip
+RISES = """
+[10000, 0]     | [100000, 4000] | false
+[100000, 4000] | [100000, 5100] | true
+[40, 0]        | ~              | false
+"""
+
+
+@pytest.mark.parametrize(("before", "after", "rose"), typed(RISES))
 def test_a_rise_of_many_runs(before, after, rose):
     assert bool(rise(Attempts(*before), after and Attempts(*after))) is rose
 
@@ -117,27 +126,25 @@ def test_short_starts_and_the_oldest_of_many_are_left_out(numbers):
 SAME = {"control": 1.0, "outputs": {"resnet18": (1.0, 2.5)}, "measures": {"output": 8.0}}
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "words"),
-    [
-        ({}, {"torch": "2.13.0"}, ": image; torch 2.7.0 → 2.13.0; compute phase; controls flat"),
-        ({}, {"control": 1.2}, ": host; compute phase; controls cpu_spin +"),
-        ({}, {"outputs": {"resnet18": (2.0, 1.0)}}, "output changed (relative error 0."),
-        ({}, {"outputs": {}}, ""),
-        ({}, {"measures": {"output": 3.0}}, "; output tokens 8 → 3"),
-        ({}, {"measures": {}}, ""),
-        ({"more": {"model:resnet18": "file:1"}}, {"more": {"model:resnet18": "file:2"}}, "; model file:1 → file:2"),
-        ({"more": {"settings:resnet18": "1"}}, {"more": {"settings:resnet18": "2"}}, ": image or settings; canary"),
-        ({"more": {"settings:resnet18": "1"}}, {"more": {"settings:resnet18": "1"}}, ""),
-        ({}, {"more": {"model:resnet18": "file:2", "settings:resnet18": "2"}}, ""),
-        # A factory's weights may differ in the last bits with the instruction set. This changes the digest, but not
-        # the output.
-        ({"more": {"model:resnet18": "weights-a.l"}},
-         {"more": {"model:resnet18": "weights-b.l"}, "outputs": {"resnet18": (1.0, 2.500001)}}, ""),
-        ({"more": {"model:resnet18": "weights-a.l"}},
-         {"more": {"model:resnet18": "weights-b.l"}, "outputs": {"resnet18": (1.0, 2.3)}}, "; model weights-a"),
-    ],
-)  # fmt: skip
+# Fields of the journals before and after | words of the sentence.
+DIFFERING = """
+{} | {torch: 2.13.0} | ": image; torch 2.7.0 → 2.13.0; compute phase; controls flat"
+{} | {control: 1.2} | ": host; compute phase; controls cpu_spin +"
+{} | {outputs: {resnet18: [2.0, 1.0]}} | output changed (relative error 0.
+{} | {outputs: {}} | ""
+{} | {measures: {output: 3.0}} | "; output tokens 8 → 3"
+{} | {measures: {}} | ""
+{more: {"model:ITS": "file:1"}} | {more: {"model:ITS": "file:2"}} | "; model file:1 → file:2"
+{more: {"settings:ITS": "1"}} | {more: {"settings:ITS": "2"}} | ": image or settings; canary"
+{more: {"settings:ITS": "1"}} | {more: {"settings:ITS": "1"}} | ""
+{} | {more: {"model:ITS": "file:2", "settings:ITS": "2"}} | ""
+# A factory's weights may differ in the last bits with the instruction set. This changes the digest, but not the output.
+{more: {"model:ITS": weights-a.l}} | {more: {"model:ITS": weights-b.l}, outputs: {resnet18: [1.0, 2.500001]}} | ""
+{more: {"model:ITS": weights-a.l}} | {more: {"model:ITS": weights-b.l}, outputs: {ITS: [1.0, 2.3]}} | "; model weights-a"
+"""
+
+
+@pytest.mark.parametrize(("before", "after", "words"), typed(DIFFERING.replace("ITS", "resnet18")))
 def test_the_sentence_names_what_differs_and_nothing_else(journal, before, after, words):
     old, new = (
         read([journal(name, [level, level * 1.005], **SAME | fields)]).canaries["resnet18"]
@@ -163,21 +170,15 @@ def test_mixed_journals_are_reported(journal):
     assert [fact.label for fact in facts if "several images?" in fact.text] == ["baseline"]
 
 
-@pytest.mark.parametrize(
-    ("log", "se", "restarts", "starts", "words"),
-    [
-        (0.0, 0.03, (0.0, 30.0), (1, 1), "about "),
-        (
-            0.0,
-            0.001,
-            (0.01, 4.0),
-            (1, 1),
-            "give each side more starts: more runs alone would not give a verdict",
-        ),
-        (0.05, 0.001, (0.01, 4.0), (1, 1), "more starts"),
-        (0.0, math.inf, (0.01, 4.0), (0, 0), "give each side 16 runs or more from one start"),
-    ],
-)
+ACTIONS = """
+0.0  | 0.03  | [0.0, 30.0] | [1, 1] | "about "
+0.0  | 0.001 | [0.01, 4.0] | [1, 1] | "give each side more starts: more runs alone would not give a verdict"
+0.05 | 0.001 | [0.01, 4.0] | [1, 1] | more starts
+0.0  | .inf  | [0.01, 4.0] | [0, 0] | give each side 16 runs or more from one start
+"""
+
+
+@pytest.mark.parametrize(("log", "se", "restarts", "starts", "words"), typed(ACTIONS))
 def test_the_next_action_for_an_open_verdict(log, se, restarts, starts, words):
     actions = settling_actions(Shift(log, se, 30.0), Restarts(*restarts), 50, starts, FILES)
     assert len(actions) == 1
@@ -213,11 +214,17 @@ def test_the_measures_that_changed_are_called_and_no_other(words, starts):
         assert (result.exit_code == 1) == bool(CHANGES[words])
 
 
-@pytest.mark.parametrize(
-    ("verdict", "worse", "gate", "code"),
-    [("equivalent", 1, "all", 1), ("inconclusive", 1, "all", 1), ("regressed", 0, "all", 1),
-     ("inconclusive", 0, "all", 3), ("equivalent", 9, "latency", 0), ("inconclusive", 1, "latency", 3)],
-)  # fmt: skip
+GATES = """
+equivalent   | 1 | all     | 1
+inconclusive | 1 | all     | 1
+regressed    | 0 | all     | 1
+inconclusive | 0 | all     | 3
+equivalent   | 9 | latency | 0
+inconclusive | 1 | latency | 3
+"""
+
+
+@pytest.mark.parametrize(("verdict", "worse", "gate", "code"), typed(GATES))
 def test_the_gate_and_the_sentence_of_measures(verdict, worse, gate, code):
     plain = msgspec.structs.replace(compared({}, 1, (1,)), verdict=verdict)
     lower = MeasureVerdict("regressed", -0.2, -0.3, -0.1, 2.0, 1.6)

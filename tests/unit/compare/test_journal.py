@@ -13,7 +13,7 @@ from infercanary.compare import content
 from infercanary.compare import journal as journals
 from infercanary.compare.read import read
 from infercanary.compare.recording import Attempts
-from tests.scenarios import scenarios
+from tests.scenarios import scenarios, typed
 
 
 def lines(path):
@@ -94,18 +94,19 @@ def test_twice_as_many_canaries_take_twice_as_many_steps(write):
     assert 0 < steps(200) <= 2 * steps(100)
 
 
-@pytest.mark.parametrize(
-    ("fields", "counts", "fails", "why"),
-    [
-        ({"tags": ("warming", "stalled")}, 0, 0, {"warming": 3}),
-        ({"tags": ("stalled", "gc")}, 3, 0, {}),
-        ({"outcome": "timed_out", "latencies": ()}, 0, 3, {"timed out": 3}),
-        ({"outcome": "not_finite"}, 0, 3, {"not finite": 3}),
-        ({"outcome": "raised", "latencies": (), "tags": ("warming",)}, 0, 3, {"raised": 3}),
-        ({"outcome": "busy", "latencies": (), "tags": ("busy",)}, 0, None, {"busy": 3}),
-        ({"latencies": ()}, 0, 3, {"without latencies": 3}),
-    ],
-)
+# Fields of three runs | how many count | how many fail (~: none began) | why they are left out.
+OUTCOMES = """
+{tags: [warming, stalled]}                                   | 0 | 0 | {warming: 3}
+{tags: [stalled, gc]}                                        | 3 | 0 | {}
+{outcome: timed_out, latencies: []}                          | 0 | 3 | {timed out: 3}
+{outcome: not_finite}                                        | 0 | 3 | {not finite: 3}
+{outcome: raised, latencies: [], tags: [warming]}            | 0 | 3 | {raised: 3}
+{outcome: busy, latencies: [], tags: [busy]}                 | 0 | ~ | {busy: 3}
+{latencies: []}                                              | 0 | 3 | {without latencies: 3}
+"""
+
+
+@pytest.mark.parametrize(("fields", "counts", "fails", "why"), typed(OUTCOMES))
 def test_only_steady_runs_that_ended_well_count(journal, fields, counts, fails, why):
     """Failed runs count as failures even with a tag. A run that was skipped as busy never began."""
     path = journal("a", [0.02], count=2)

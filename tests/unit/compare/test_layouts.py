@@ -14,7 +14,7 @@ from infercanary.command.settings import UsageError
 from infercanary.compare.recording import Attempts
 from infercanary.compare.rows import File
 from infercanary.compare.table import numbers
-from tests.scenarios import scenarios
+from tests.scenarios import scenarios, typed
 
 COUNT = 120  # more than the rows whose keys define the columns
 HALF = COUNT // 2
@@ -105,10 +105,14 @@ def test_single_runs_are_read_in_seconds_without_an_option(tool):
             assert series.in_seconds
 
 
-@pytest.mark.parametrize(
-    ("column", "latencies", "in_seconds"),
-    [("real_time", [0.009, 0.009], True), ("cpu_time", [0.009, 0.009], False), ("iterations", [9, 9], False)],
-)
+COLUMNS = """
+real_time  | [0.009, 0.009] | true
+cpu_time   | [0.009, 0.009] | false
+iterations | [9, 9]         | false
+"""
+
+
+@pytest.mark.parametrize(("column", "latencies", "in_seconds"), typed(COLUMNS))
 def test_a_row_names_the_unit_of_its_times_alone(column, latencies, in_seconds):
     text = "name,iterations,real_time,cpu_time,time_unit\nB,9,9,9,ms\nB,9,9000,9000,us\n"
     series = read(text, column)[0][""]
@@ -305,20 +309,23 @@ def test_forms_that_people_have(head):
             assert read(text)[0][""].every.tolist() == latencies.tolist()
 
 
+RECORDS = """
+{"error": "cancelled"}                   | 1 |
+{"latency_ms": null, "cancelled": true}  | 1 |
+{"latency_ms": null}                     | 1 |
+{"latency_ms": 0, "ok": false}           | 1 |
+{"id": 7}                                | 0 | 1 record without `latency_ms` left out
+{"status": 503, "latency_ms": 0.4}       | 1 |
+"""
+
+
 @pytest.mark.parametrize("position", [0, 50, 110])
-@pytest.mark.parametrize(
-    ("record", "failed", "note"),
-    [
-        ('{"error": "cancelled"}', 1, ""), ('{"latency_ms": null, "cancelled": true}', 1, ""),
-        ('{"latency_ms": null}', 1, ""), ('{"latency_ms": 0, "ok": false}', 1, ""),
-        ('{"id": 7}', 0, "1 record without `latency_ms` left out"), ('{"status": 503, "latency_ms": 0.4}', 1, ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("record", "failed", "note"), scenarios(RECORDS))
 def test_one_cancelled_record_does_not_refuse_the_file(record, failed, note, position):
     records = layout('«{"id": %(i)d, "latency_ms": %(ms)r}\n»').splitlines()
     records.insert(position, record)
     found, notes = read("\n".join(records), "latency_ms")
-    assert (found[""].runs, found[""].attempts) == (COUNT, Attempts(COUNT + failed, failed))
+    assert (found[""].runs, found[""].attempts) == (COUNT, Attempts(COUNT + int(failed), int(failed)))
     assert note in notes
 
 

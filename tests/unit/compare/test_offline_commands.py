@@ -15,7 +15,7 @@ from infercanary.compare import terminal
 from infercanary.compare.read import read
 from infercanary.judge import compare
 from infercanary.judge.policy import FILES
-from tests.scenarios import scenarios
+from tests.scenarios import scenarios, typed
 
 SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
 
@@ -237,15 +237,15 @@ def test_a_terminal_as_it_is(monkeypatch, encoding, terminal_type, no_color, tex
     assert out.read() == text
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "verdict", "state"),
-    [
-        ("old new --expect -40%", 0, "improved", "held"),
-        ("old new --expect -60%", 1, "improved", "refuted"),
-        ("new old --expect=+70%", 0, "regressed", "held"),  # a slowdown within the claim
-        ("old few --expect -40%", 3, "inconclusive", "unknown"),
-    ],
-)
+CLAIMS = """
+old new --expect -40%   | 0 | improved     | held
+old new --expect -60%   | 1 | improved     | refuted
+new old --expect=+70%   | 0 | regressed    | held     # a slowdown within the claim
+old few --expect -40%   | 3 | inconclusive | unknown
+"""
+
+
+@pytest.mark.parametrize(("line", "code", "verdict", "state"), typed(CLAIMS))
 def test_a_claim_is_checked_instead_of_the_verdict(run, journal, tmp_path, line, code, verdict, state):
     journal("old", [0.02, 0.0201, 0.0199])
     journal("new", [0.012, 0.01205, 0.01195])

@@ -16,7 +16,8 @@ from infercanary.compare.overview import _kind
 from infercanary.contract.journal import environment_id
 from infercanary.judge.model import Generation, Sample
 from infercanary.store.store import open_store
-from tests.scenarios import scenarios
+from tests import factories
+from tests.scenarios import scenarios, typed
 
 
 @pytest.fixture
@@ -59,30 +60,19 @@ def take(
         store.take(generation, samples)
 
 
-@pytest.mark.parametrize(
-    ("environment", "engine", "device"),
-    [
-        # onnxruntime is only installed, but not used
-        ({"torch": "2.7.0", "onnxruntime": "1.20"}, "torch 2.7.0", "EPYC"),
-        ({"torch": "2.7.0", "torch_cuda_device": "H100"}, "torch 2.7.0", "H100"),
-        ({"onnxruntime": "1.20", "onnx_provider": "CPUExecutionProvider"}, "ONNX Runtime 1.20", "EPYC"),
-        (
-            {"onnxruntime": "1.20", "onnx_provider": "CPU", "torch": "2.7.0", "torch_cuda_device": "H100"},
-            "torch 2.7.0 or ONNX Runtime 1.20",
-            "H100 or EPYC",
-        ),
-        ({"kserve_server": "triton 2.51.0"}, "triton 2.51.0", ""),
-        ({}, "", "EPYC"),
-    ],
-)
+ENGINES = """
+{torch: 2.7.0, onnxruntime: "1.20"} | torch 2.7.0 | EPYC  # onnxruntime is only installed, but not used
+{torch: 2.7.0, torch_cuda_device: H100} | torch 2.7.0 | H100
+{onnxruntime: "1.20", onnx_provider: CPUExecutionProvider} | ONNX Runtime 1.20 | EPYC
+{torch: "2", torch_cuda_device: H100, onnxruntime: "1", onnx_provider: CPU} | torch 2 or ONNX Runtime 1 | H100 or EPYC
+{kserve_server: triton 2.51.0} | triton 2.51.0 | ""
+{} | "" | EPYC
+"""
+
+
+@pytest.mark.parametrize(("environment", "engine", "device"), typed(ENGINES))
 def test_the_engine_is_one_that_ran(environment, engine, device):
-    kept = Generation(
-        service="s",
-        container="c",
-        boot_id="b",
-        started_at=1.0,
-        environment={"cpu_model": "EPYC", **environment},
-    )
+    kept = factories.start(environment={"cpu_model": "EPYC", **environment}).generation
     assert _kind(kept)[1:] == (engine, device)
 
 
@@ -215,20 +205,21 @@ def test_each_run_of_a_store_on_demand(run, tmp_path):
     assert rows[0]["device_memory_bytes"] == "2000000000.0"
 
 
+# Measures | samples a second, joules of a thousand, and where the rate is from.
+PRICED = """
+{} | 50.0 | ~ | latency
+{throughput: 400.0, energy: 4.0} | 400.0 | 500 | runs
+{throughput: 50.0, throughput@8x1: 1250.0, throughput@8x4: 2000.0, energy: 0.5} | 2000.0 | 500 | SWEEP
+# The cost would be infinite, which JSON cannot represent.
+{throughput@8x1: 5.0e-324, throughput: 400.0, energy: 5.0e-324} | 400.0 | ~ | runs
+{throughput@8x1: 1.0e+308, throughput: 400.0, energy: 1.0e+308} | 400.0 | ~ | runs
+"""
+
+
 @pytest.mark.parametrize(
     ("measures", "rate", "energy", "origin"),
-    [
-        ({}, 50.0, None, "latency"),
-        ({"throughput": 400.0, "energy": 4.0}, 400.0, 500, "runs"),
-        (
-            {"throughput": 50.0, "throughput@8x1": 1250.0, "throughput@8x4": 2000.0, "energy": 0.5, "host_memory": 3e9},
-            2000.0, 500, "sweep, batch 8 with 4 requests at a time",
-        ),
-        # The cost would be infinite, which JSON cannot represent.
-        ({"throughput@8x1": 5e-324, "throughput": 400.0, "energy": 5e-324}, 400.0, None, "runs"),
-        ({"throughput@8x1": 1e308, "throughput": 400.0, "energy": 1e308}, 400.0, None, "runs"),
-    ],
-)  # fmt: skip
+    typed(PRICED.replace("SWEEP", "sweep, batch 8 with 4 requests at a time")),
+)
 def test_a_price_gives_the_cost_of_inferences(run, tmp_path, measures, rate, energy, origin):
     for name in ("gpu", "other"):
         sample(tmp_path / f"{name}.sqlite", measures)

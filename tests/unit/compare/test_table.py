@@ -177,10 +177,14 @@ def test_files_that_hold_no_text(write, text, message):
     assert str(raised.value).startswith(f"{path}: {message}")
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [("none", "No such file or directory"), (".", "Is a directory"), ("a\0b", "embedded null byte")],
-)
+UNREADABLE = r"""
+none   | No such file or directory
+.      | Is a directory
+a\0b   | embedded null byte
+"""
+
+
+@pytest.mark.parametrize(("name", "why"), scenarios(UNREADABLE))
 def test_what_cannot_be_read(tmp_path, name, why):
     with pytest.raises(UsageError, match=rf"cannot be read \({why}\); choose a readable file"):
         read([str(tmp_path / name)])
