@@ -1,5 +1,7 @@
 """Verdicts of ``ab`` on measures other than latency, from pairs of starts."""
 
+from uuid import uuid4
+
 import pytest
 from measured_starts import AT_8, CANARY, CHANGES, MOST, experiment
 
@@ -9,19 +11,17 @@ from infercanary.ab.estimate import PairJudge
 from infercanary.ab.experiment import Result, TurnPair
 from infercanary.ab.turn import ArmSummary, Turn
 from infercanary.contract.measures import HOST_MEMORY
-from infercanary.judge.model import Generation, Sample, Start
+from tests import factories
 from tests.scenarios import typed
 
 
-def start(values, runs=12, seconds=0.02):
-    samples = [
-        Sample(
-            i, CANARY, 1.7e9 + i, "ok", seconds + 1e-6 * i,
-            measures={n: v[i] for n, v in values.items() if i < len(v)},
-        )
-        for i in range(runs)
-    ]  # fmt: skip
-    return Start(Generation(service="", container="", boot_id=str(id(samples)), started_at=1.7e9), samples)
+def start(values, seconds=0.02):
+    """Return a start of 12 runs; ``values`` has those of each measure, of the first runs."""
+    levels = [seconds + 1e-6 * i for i in range(12)]
+    return factories.start(
+        seconds=levels, control=0, canary=CANARY, boot_id=str(uuid4()),
+        measures=lambda i: {name: each[i] for name, each in values.items() if i < len(each)},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("words", [*CHANGES])

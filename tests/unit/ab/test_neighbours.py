@@ -3,18 +3,18 @@
 import pytest
 
 from infercanary.ab.neighbours import counted, is_quiet
-from infercanary.judge.model import Generation, Sample, Start
+from infercanary.judge.model import Sample
+from tests import factories
 from tests.scenarios import typed
 
 
-def start(tags, level=0.02):
+def start(tags):
     """Return a start with one run for each of ``tags``; contended runs take twice as long."""
-    samples = [
-        Sample(sequence=i, canary="c", started_at=float(i), outcome="ok", median=level * (2 if tag else 1),
-               tags=(tag,) if tag else ())
-        for i, tag in enumerate(tags)
-    ]  # fmt: skip
-    return Start(Generation(service="", container="", boot_id="b", started_at=0.0), samples)
+    return factories.start(
+        seconds=[0.04 if tag else 0.02 for tag in tags],
+        control=0,
+        tags=lambda i: (tags[i],) if tags[i] else (),
+    )
 
 
 def pairs(*counts, tag="cpu_wait_outside"):

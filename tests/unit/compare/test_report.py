@@ -14,7 +14,6 @@ from jsonschema import validate
 
 from infercanary.compare.overview import _kind
 from infercanary.contract.journal import environment_id
-from infercanary.judge.model import Generation, Sample
 from infercanary.store.store import open_store
 from tests import factories
 from tests.scenarios import scenarios, typed
@@ -33,31 +32,17 @@ def run(infercanary):
     return run
 
 
-def take(
-    store,
-    image,
-    levels,
-    canary="resnet18",
-    at=0.0,
-    **environment,
-):
+def take(store, image, levels, canary="resnet18", at=0.0, measures=None, **environment):
     """Store a start for each level, with 40 steady runs and one warm-up run."""
     rng = random.Random(image)
     for number, level in enumerate(levels):
-        generation = Generation(
-            service="classify", container=f"{image}-{canary}-1", boot_id=f"{image}-{canary}-{number}-{at}",
-            image=image, image_id=image, started_at=1.7e9 + at + 1e4 * number,
-            environment={"torch": "2.7.0", "cpu_model": "EPYC", **environment},
-            cold_start={canary: {"load": 2.0, "first_run": 0.5}},
-        )  # fmt: skip
-        samples = [
-            Sample(
-                sequence=i, canary=canary, started_at=1.7e9 + at + 1e4 * number + 10 * i, outcome="ok",
-                median=level * (9 if i == 0 else rng.lognormvariate(0, 0.002)), tags=("warming",) if i == 0 else (),
-            )
-            for i in range(41)
-        ]  # fmt: skip
-        store.take(generation, samples)
+        seconds = [9 * level, *(level * rng.lognormvariate(0, 0.002) for _ in range(40))]
+        made = factories.start(
+            f"{image}-{canary}-1", image, 1.7e9 + at + 1e4 * number, seconds, control=0, service="classify",
+            canary=canary, environment={"torch": "2.7.0", "cpu_model": "EPYC", **environment}, measures=measures or {},
+            cold_start={canary: {"load": 2.0, "first_run": 0.5}}, tags=lambda i: () if i else ("warming",),
+        ).reporting(image=image)  # fmt: skip
+        store.take(made.generation, made.samples)
 
 
 ENGINES = """
@@ -87,22 +72,9 @@ def table(text):
     return [*csv.DictReader(io.StringIO(text, newline=""))]
 
 
-def sample(path, measures, service="search"):
-    rng = random.Random(1)
-    store = open_store(path)
-    generation = Generation(
-        service=service, container="search-1", boot_id="boot", image="search:1", image_id="sha256:1",
-        started_at=1.7e9, environment={"torch": "2.7.0"},
-    )  # fmt: skip
-    samples = [
-        Sample(
-            sequence=i, canary="resnet18", started_at=1.7e9 + 10 * i, outcome="ok",
-            median=0.02 * rng.lognormvariate(0, 0.002), measures=measures,
-        )
-        for i in range(20)
-    ]  # fmt: skip
-    store.take(generation, samples)
-    store.close()
+def sample(path, measures):
+    with closing(open_store(path)) as store:
+        take(store, "search:1", [0.02], measures=measures)
 
 
 def test_images_and_hosts_side_by_side(run, tmp_path):
@@ -199,9 +171,9 @@ def test_a_journal_has_a_row_for_each_run(run, journal, tmp_path):
 def test_each_run_of_a_store_on_demand(run, tmp_path):
     sample(tmp_path / "gpu.sqlite", {"device_memory": 2e9})
     rows = table(run("h100=gpu.sqlite", "--format", "csv", "--runs"))
-    assert len(rows) == 20
-    assert (rows[0]["container"], rows[0]["host"]) == ("search-1", "h100")
-    assert rows[0]["environment_id"] == environment_id({"torch": "2.7.0"})
+    assert len(rows) == 41
+    assert (rows[0]["container"], rows[0]["host"]) == ("search:1-resnet18-1", "h100")
+    assert rows[0]["environment_id"] == environment_id({"torch": "2.7.0", "cpu_model": "EPYC"})
     assert rows[0]["device_memory_bytes"] == "2000000000.0"
 
 
