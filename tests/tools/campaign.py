@@ -1,7 +1,7 @@
 """Runs the tests that take too long for CI (mark ``campaign``) one by one, and keeps a table of their results.
 
 ``make campaign`` skips tests that passed at this commit according to the table, so it resumes where it stopped: commit
-first. ``make campaign ARGS="-k kills"`` runs a part, ``ARGS=--again`` runs everything again.
+first. ``make campaign ARGS="-k kills"`` runs a part.
 
 ``make causes`` runs the tests named ``…is_named[CAUSE-is-NAME-TRIAL]``: a cause is made, and the verdict must name it.
 The results are kept in a table by cause. ``make causes ARGS=--once`` runs one trial of each cause without a table, as
@@ -213,7 +213,6 @@ def main():
     """Run the tests that have not passed at this commit; return 1 if a test failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-k", default="", help="only tests with this in their name, as pytest reads it")
-    parser.add_argument("--again", action="store_true", help="also those that passed at this commit")
     parser.add_argument("--causes", action="store_true", help="only trials of causes, and their table")
     parser.add_argument("--once", action="store_true", help="of causes, one trial of each, and no table")
     parser.add_argument(
@@ -235,7 +234,7 @@ def main():
     failed = 0
     for number, test in enumerate(tests, 1):
         row = rows.get(test)
-        if row and (row.result, row.commit) == ("passed", now) and "+" not in now and not arguments.again:
+        if row and (row.result, row.commit) == ("passed", now) and "+" not in now:
             print(f"{number}/{len(tests)} {test}: passed before at {now}")
             continue
         print(f"{number}/{len(tests)} {test}", flush=True)

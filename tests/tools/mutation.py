@@ -3,7 +3,6 @@
 ``make mutation`` tries a sample of all mutants of `judge/`, drawn once by a seed, and records the score in
 benchmarks/results/mutation.md; ``ARGS="--package store"`` selects another package. Results are kept in build/mutation
 until the package or its tests change, so a larger ``--sample``, or a run after an interruption, tries only the rest.
-``--module upgrade`` selects mutants of one module.
 """
 
 from __future__ import annotations
@@ -37,89 +36,59 @@ either a missing test or a change that makes no difference.
 """
 # Python never evaluates `X | None` in a signature, so no test can notice a change of it.
 LEFT_OUT = ("core/ReplaceBinaryOperator_BitOr_",)
+COPIED = ("probe/", "exporter/", "tests/", "pyproject.toml", "prometheus/", "benchmarks/", "docs/")
 SECONDS = 240  # limit for the tests of one mutant; without a mutation they take a quarter of it
 
 
-def sources(package):
-    """Return the folder of a package."""
-    return f"exporter/infercanary/{package}"
-
-
-def tests(package):
-    """Return the folder of a package's tests."""
-    return f"tests/unit/{package}"
-
-
-def copy(package):
+def copy(package, sources, tests):
     """Copy the tree to mutate, and return the session of results that belongs to these sources."""
     listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
     files = [name for name in listed.splitlines() if (ROOT / name).is_file()]
     digest = hashlib.sha256()
     for name in sorted(files):
-        if name.startswith((sources(package), tests(package), "tests/golden", "tests/tools")):
+        if name.startswith((sources, tests, "tests/golden", "tests/tools")):
             digest.update(name.encode() + (ROOT / name).read_bytes())
     shutil.rmtree(TREE, ignore_errors=True)
     for name in files:
-        if name.startswith(
-            ("probe/", "exporter/", "tests/", "pyproject.toml", "prometheus/", "benchmarks/", "docs/")
-        ):
+        if name.startswith(COPIED):
             (TREE / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, TREE / name)
     return BUILD / f"{package}-{digest.hexdigest()[:16]}.sqlite"
 
 
-def mutants(database, module, seed):
-    """Return the mutants that a test could notice, of one module if it is named, in an order drawn by the seed."""
-    found = [
-        item
-        for item in database.work_items
-        if not item.mutations[0].operator_name.startswith(LEFT_OUT)
-        and module in ("", item.mutations[0].module_path.stem)
-    ]
+def mutants(database, seed):
+    """Return the mutants that a test could notice, in an order drawn by the seed."""
+    found = [item for item in database.work_items if not item.mutations[0].operator_name.startswith(LEFT_OUT)]
     # The ids are new in each session, but the mutations are the same.
     found.sort(key=lambda item: str(item.mutations[0]))
     random.Random(seed).shuffle(found)
     return found
 
 
-def score(database, chosen):
-    """Return the counts of tried (module) and killed (module + " killed") mutants, and the places of the survivors."""
-    results = dict(database.results)
-    counts: Counter[str] = Counter()
-    survivors = []
-    for item in chosen:
-        result = results.get(item.job_id)
-        if result is None or result.test_outcome is None:
-            continue
-        mutation = item.mutations[0]
-        for name in (mutation.module_path.stem, "all"):
-            counts[name] += 1
-            counts[f"{name} killed"] += result.is_killed
-        if not result.is_killed:
-            line = mutation.start_pos[0]
-            survivors.append(
-                f"{mutation.module_path.name}:{line} {mutation.operator_name.removeprefix('core/')}"
-            )
-    return counts, sorted(survivors)
+def section(tried, possible, sampled):
+    """Return the page's section on a package, in Markdown.
 
-
-def section(counts, possible, survivors, sampled):
-    """Return the page's section on a package, in Markdown."""
+    Args:
+        tried: Module, place, and whether a test failed, for each tried mutant.
+        possible: Number of mutants by module, and of ``all``.
+        sampled: Description of the sample.
+    """
     lines = [
         f"Sampled: {sampled}.",
         "",
         "| module | mutants | tried | killed | score |",
         "|---|---:|---:|---:|---:|",
     ]
+    killed: list[bool] = []
     for name in sorted(possible, key=lambda name: (name == "all", name)):
-        tried, killed = counts[name], counts[f"{name} killed"]
-        share = f"{100 * killed / tried:.0f} %" if tried else "–"
-        lines.append(f"| {name} | {possible[name]} | {tried} | {killed} | {share} |")
-    if counts["all"]:
-        low, high = binomtest(counts["all killed"], counts["all"]).proportion_ci(method="wilson")
+        killed = [is_killed for module, _, is_killed in tried if name in (module, "all")]
+        share = f"{100 * sum(killed) / len(killed):.0f} %" if killed else "–"
+        lines.append(f"| {name} | {possible[name]} | {len(killed)} | {sum(killed)} | {share} |")
+    if killed:  # of all modules
+        low, high = binomtest(sum(killed), len(killed)).proportion_ci(method="wilson")
         lines += ["", f"95 % interval of the score of all (Wilson): {100 * low:.0f} to {100 * high:.0f} %."]
-    lines += ["", "Survivors:", "", *(f"- `{each}`" for each in survivors), ""]
-    return "\n".join(lines)
+    survivors = sorted(f"- `{place}`" for _, place, is_killed in tried if not is_killed)
+    return "\n".join([*lines, "", "Survivors:", "", *survivors, ""])
 
 
 def page(text, package, section):
@@ -136,41 +105,40 @@ def main():
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--package", default="judge", choices=PACKAGES)
-    parser.add_argument("--module", default="", help="of the package; all, where none is named")
     arguments = parser.parse_args()
     package = arguments.package
-    session = copy(package)
+    sources, tests = f"exporter/infercanary/{package}", f"tests/unit/{package}"
+    session = copy(package, sources, tests)
     os.chdir(TREE)
     os.environ["PYTHONPATH"] = os.pathsep.join((str(TREE / "probe"), str(TREE / "exporter")))
     # a mutant may have the same time and size as its original, so cached bytecode would look valid
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    command = f"{sys.executable} -m pytest -q -x -n 0 {tests(package)}"
+    command = f"{sys.executable} -m pytest -q -x -n 0 {tests}"
     subprocess.run(command.split(), check=True, stdout=subprocess.DEVNULL)
-    modules = [path for path in sorted(Path(sources(package)).rglob("*.py")) if path.name != "__init__.py"]
+    modules = [path for path in sorted(Path(sources).rglob("*.py")) if path.name != "__init__.py"]
+    tried = []
     with use_db(str(session), WorkDB.Mode.create) as database:
         if not database.num_work_items:
             init(modules, database, {})
-        every = mutants(database, arguments.module, arguments.seed)
+        every = mutants(database, arguments.seed)
         chosen = every[: arguments.sample or None]
-        tried = {job for job, _ in database.results}
+        results = dict(database.results)
         for number, item in enumerate(chosen, 1):
-            if item.job_id not in tried:
+            mutation, result = item.mutations[0], results.get(item.job_id)
+            operator = mutation.operator_name.removeprefix("core/")
+            place = f"{mutation.module_path.name}:{mutation.start_pos[0]} {operator}"
+            if result is None:
                 result = mutate_and_test(item.mutations, command, SECONDS)
                 database.set_result(item.job_id, result)
-                mutation = item.mutations[0]
-                place = f"{mutation.module_path.name}:{mutation.start_pos[0]} {mutation.operator_name}"
                 print(f"{number}/{len(chosen)} {place}: {result.test_outcome}", flush=True)
-        counts, survivors = score(database, chosen)
+            if result.test_outcome is not None:
+                tried.append((mutation.module_path.stem, place, result.is_killed))
     possible = Counter(name for item in every for name in (item.mutations[0].module_path.stem, "all"))
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
-    sampled = (
-        f"{len(chosen)} of {len(every)} mutants of {arguments.module or 'all modules'}, seed {arguments.seed}, "
-        f"at commit {commit}"
-    )
-    TABLE.write_text(page(TABLE.read_text(), package, section(counts, possible, survivors, sampled)))
-    print(f"{package}: {counts['all killed']} of {counts['all']} mutants killed; {TABLE.relative_to(ROOT)}")
-    return 0
+    sampled = f"{len(chosen)} of {len(every)} mutants, seed {arguments.seed}, at commit {commit}"
+    TABLE.write_text(page(TABLE.read_text(), package, section(tried, possible, sampled)))
+    print(f"{package}: {TABLE.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
