@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
 
 import msgspec
 from sqlalchemy import text
@@ -14,9 +13,6 @@ from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.store.records import decode_start
 from infercanary.store.retention import TIERS, Retention
 from infercanary.store.store import Store, open_store
-
-if TYPE_CHECKING:
-    pass
 
 SEARCH = ServiceKey("", "search")
 CANARY = "resnet18"

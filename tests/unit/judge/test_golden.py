@@ -24,6 +24,7 @@ from infercanary.judge.samples import compare
 from infercanary.judge.verdict import Judge
 from tests import factories
 from tests.factories import HOUR
+from tests.scenarios import typed
 
 FILE = Path(__file__).parents[2] / "golden" / "verdicts.json.gz"
 # numpy's exp and log differ in the last digits with the processor's vector instructions (AVX2 or AVX-512), and so do
@@ -176,15 +177,15 @@ def test_nothing_is_judged_otherwise_than_before():
     assert {name: kind for name, kind in found.items() if kind} == {}
 
 
-@pytest.mark.parametrize(
-    ("words", "interval", "fact", "kind"),
-    [
-        ("regressed", [0.109, 0.041, 0.15], 2.0 + 1e-12, ""),
-        ("improved", [0.1, 0.05, 0.15], 2.0, "→"),
-        ("regressed", [0.1, 0.05, 0.161], 2.0, "interval"),
-        ("regressed", [0.1, 0.05, 0.15], 2.001, "facts"),
-    ],
-)
+DIFFERENCES = """
+regressed | [0.109, 0.041, 0.15] | 2.000000000001 | ""
+improved  | [0.1, 0.05, 0.15]    | 2.0            | →
+regressed | [0.1, 0.05, 0.161]   | 2.0            | interval
+regressed | [0.1, 0.05, 0.15]    | 2.001          | facts
+"""
+
+
+@pytest.mark.parametrize(("words", "interval", "fact", "kind"), typed(DIFFERENCES))
 def test_differences_that_count_as_a_change(words, interval, fact, kind):
     found = difference(["regressed", [[0.1, 0.05, 0.15]], [7, 2.0]], [words, [interval], [7, fact]])
     assert kind in found

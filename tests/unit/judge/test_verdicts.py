@@ -258,14 +258,6 @@ def test_parts_add_up_to_the_shift_and_none_exceeds_it(factor, control, felt, wa
     assert all(-1e-9 <= part / shift.log <= 1 + 1e-9 for part in parts)
 
 
-@pytest.mark.parametrize(("is_same_period", "cause"), [(False, "host"), (True, "image")])
-def test_a_slower_host_makes_no_shift_between_concurrent_images(is_same_period, cause):
-    pair = Pair([start()], [start("b", "new", HOUR, 0.023)], is_same_period=is_same_period)
-    felt = Pair([start("s", "x", 0.0, 0.05)], [start("s", "x", HOUR, 0.0575)])
-    causes = Attribution().explain(Shift(math.log(1.15), 0.01, 20.0), [pair], "c", beside=[felt] * 2)
-    assert (causes.cause, causes.siblings is None) == (cause, is_same_period)
-
-
 @pytest.mark.parametrize(("meanwhile", "later", "cause"), [(1.15, 1.0, "host"), (1.0, 1.15, "image")])
 def test_slow_siblings_long_after_the_judged_runs_do_not_count(meanwhile, later, cause):
     """One neighbour comes with the upgrade and leaves again; the other one comes hours later."""
