@@ -31,7 +31,6 @@ REBUILT = "infercanary-example:rebuilt"
 MUTABLE = "infercanary-example:latest"
 NVML = ROOT / "tests/fake_nvml"
 PROBE = ("infercanary", "probe", "--config", "/app/probe.yaml")
-REPLICAS = ("steady-1", "steady-2", "steady-3")
 TROUBLES = ("wheel", "faulty", "unnamed", "limited")
 BUSY = ("--label", OWN_LABEL, "--no-healthcheck", "--network", "none")
 LOOP = ("sh", "-c", "while :; do :; done")
@@ -190,29 +189,6 @@ def test_a_slower_image(ghosts, upgrades, request):
 def test_a_rollback_resolves_the_alert(ghosts, judged):
     replace_classify("dev", 2)
     ghosts.stack.alert("InferCanaryImageRegressed", "classify", status="resolved")
-
-
-@pytest.mark.campaign
-def test_an_identical_rebuild(ghosts):
-    """The model sleeps, so a shared machine's noise does not affect it. The service is restarted once before."""
-    stack = ghosts.stack
-
-    def start(image):
-        for name in REPLICAS:
-            ghosts.probe("steady", name=name, image=image, canaries={"model": model(seconds=0.05)})
-
-    start(EXAMPLE)
-    stack.runs("steady", 26)
-    before = stack.starts("steady")
-    for name in REPLICAS:
-        run("docker", "restart", "--time", "2", f"{PROJECT}-{name}")
-    eventually("the exporter has seen all restarts", 60, lambda: len(stack.starts("steady") - before) == 3)
-    stack.runs("steady", 26)
-    start(REBUILT)
-    eventually("a verdict", 120, lambda: stack.verdicts("steady") == {"equivalent"})
-    stack.runs("steady", 12)
-    assert stack.verdicts("steady") == {"equivalent"}
-    assert {alert.name for alert in stack.received("steady")} <= BY_CHANCE
 
 
 @pytest.mark.campaign

@@ -1,7 +1,6 @@
 """`infercanary ab` with real containers, which are removed however the experiment ends."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -163,22 +162,6 @@ def test_a_slower_image_ends_with_1_and_says_why(images, settings, tmp_path):
     assert '<article class="regressed">' in page.read_text()
 
 
-@pytest.mark.campaign  # runs the same command as the step of action.yml; tests/integration/github has the other steps
-def test_the_step_of_the_action_answers_for_a_slower_image(images, settings, tmp_path):
-    options = ["--both " + settings, " ".join(LONG), "--both cpus=1"]
-    found = {name: tmp_path / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
-    environment = {
-        "COMMAND": "ab", "BASELINE": BASE, "CANDIDATE": images("slower", SLOWER), "OPTIONS": "\n".join(options),
-        "NAME": "Latency", "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
-        "RUNNER_TEMP": str(tmp_path), **{name: str(path) for name, path in found.items()},
-    }  # fmt: skip
-    subprocess.run([ROOT / "deploy/github/compare"], env=environment, cwd=HERE, timeout=900, check=True)
-    outputs = dict(line.split("=", 1) for line in found["GITHUB_OUTPUT"].read_text().splitlines())
-    assert outputs["code"] == "1"
-    assert "regressed" in Path(outputs["report"]).read_text()
-    assert "regressed +" in found["GITHUB_STEP_SUMMARY"].read_text()
-
-
 @pytest.mark.campaign
 @pytest.mark.parametrize("limit", ["cpuset=0", "cpus=0.5"])
 @pytest.mark.parametrize("trial", range(1, 4))
@@ -208,20 +191,6 @@ def test_a_neighbour_of_both_images_is_neithers(images, trial):
     print(ended.out)
     assert ended.code in (0, 3), ended
     assert ended.json["verdict"] in OPEN
-
-
-# takes a minute and a half; tests/unit/ab has settings and claims, and a slower image ends in the same way
-@pytest.mark.campaign
-def test_one_image_under_two_settings_is_compared_and_a_claim_checked(images, settings):
-    """Four times the work: the claim of at most 20 % is refuted, on a busy machine too."""
-    own = ("--both", "cpus=1", "--b", "cpus=0.9", "--b", "env.WORK_BYTES=32e6", "--expect", "+20%")
-    ended = ab(BASE, "--both", settings, *LONG, *own, "--json")
-    assert ended.code == 1, ended
-    result = ended.json
-    assert result["a"]["image_id"] == result["b"]["image_id"]
-    assert result["a"]["settings"] == {"cpus": "1"}
-    assert result["b"]["settings"] == {"cpus": "0.9", "env.WORK_BYTES": "32e6"}
-    assert result["claim"]["state"] == "refuted"
 
 
 @pytest.mark.campaign

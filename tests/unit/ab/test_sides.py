@@ -155,6 +155,7 @@ old new --experiment wrong.yaml              | A: cpus=0: give a number of CPUs,
 --experiment keys.yaml                       | keys.yaml: unknown key `c`; known keys: both, a, b
 --experiment true.yaml                       | true.yaml: b: env.A: means `True` in YAML; put the value in quotes
 old new                                      | Docker does not answer (
+--format github --restarts 3 -- old new      | Docker does not answer (
 old new --both config=empty.yaml | empty.yaml: has no canaries; add `canaries:` as for `infercanary probe`
 old new --both config=list.yaml | list.yaml: expected a mapping, got a list; leave the `-` out
 """

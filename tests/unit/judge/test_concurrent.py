@@ -114,7 +114,7 @@ a restless baseline, slower | r:8000*300,restless=.1 +canary,slower=.3 | | regre
 four restless ones, the same | r:8000*300,x4,restless=.3 +canary | | UNCHANGED
 four restless ones, slower | r:8000*300,x4,restless=.3 +canary,slower=.3 | | regressed image 30 10
 siblings stood still | r:8000*300,x2,factor=1.5,until=0 +canary,slower=.5 | s:8000*300,x3 | regressed image 50
-all felt it | r:8000*300,x3,restless=.3,later=.3 +canary,slower=.3,later=.3 | s:8000*300,x3,later=.3 | regressed image 30
+all felt | r:8000*300,x3,restless=.3,later=.3 +canary,slower=.3,later=.3 | s:8000*300,x3,later=.3 | regressed image 30
 siblings there felt | ON_A | s:8000*300,x3,later=.3,on=B | regressed host
 elsewhere they did | ON_A | s:8000*300,x3,later=.3,on=C | regressed image
 the rest agrees | r:8000*260,x2,restless=.05 +canary,slower=.3 +m:2000,x2,slower=.3 | | regressed
