@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster import GIVEN, LOAD, NODE_LABEL, SCRIPT, Cluster, missing
+from cluster import CHART_IMAGE, GIVEN, LOAD, NODE_LABEL, SCRIPT, Cluster, missing
 from folders import NeedyFolder
 from harness import eventually, run
 from node_images import EXPORTER, archive
@@ -56,7 +56,7 @@ def given_back(cluster):
 RELEASE = "infercanary"
 NAMESPACES = ("monitoring", "ml", "ads")
 VALUES = {
-    "image": {"repository": EXPORTER.split(":")[0], "tag": EXPORTER.split(":")[1], "pullPolicy": "Never"},
+    "image": CHART_IMAGE,
     "config": {"poll_seconds": 1},
     "links": {"grafana": "https://grafana.example.com", "runbooks": "https://runbooks.example.com"},
     "monitoring": {"interval": "1s"},

@@ -4,10 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
-from cluster import GIVEN, NODE_LABEL
+from cluster import GIVEN
 from harness import eventually
-from node_images import EXPORTER
 from workloads import NEW, OLD, container, deployment, namespace, pod
 
 pytestmark = [
@@ -22,24 +20,10 @@ FOLDER = Path("/var/lib/infercanary-test-history")
 @pytest.fixture
 def release(cluster, tmp_path):
     """Install a second release on one node, in a namespace that permits the host folder."""
-    repository, _, tag = EXPORTER.partition(":")
-    values = {
-        "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
-        "config": {"poll_seconds": 1},
-        "store": {"hostPath": str(FOLDER)},
-        "nodeSelector": {NODE_LABEL: "1"},
-        "monitoring": {"enabled": False},
-    }
-    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
     cluster.apply(namespace(NAME))
-    cluster.helm(
-        "install", NAME, "charts/infercanary", "--namespace", NAME, "--values", f"{tmp_path}/values.yaml"
-    )
-    try:
+    with cluster.release(NAME, tmp_path, store={"hostPath": str(FOLDER)}):
         yield NAME
-    finally:
-        cluster.helm("uninstall", NAME, "--namespace", NAME)
-        shutil.rmtree(FOLDER, ignore_errors=True)
+    shutil.rmtree(FOLDER, ignore_errors=True)
 
 
 def test_an_upgrade_after_a_rollout_of_the_exporter_has_its_baseline(cluster, release):

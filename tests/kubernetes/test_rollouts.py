@@ -9,9 +9,8 @@ from typing import ClassVar, NamedTuple
 
 import pytest
 import yaml
-from cluster import GIVEN, NODE_LABEL, SCRIPT, Cluster
+from cluster import GIVEN, SCRIPT, Cluster
 from harness import ROOT, eventually, get, run
-from node_images import EXPORTER
 from prometheus_client.parser import text_string_to_metric_families
 from workloads import NEW, OLD, REBUILT, container, deployment, namespace, pod
 
@@ -69,24 +68,11 @@ class Exporter(NamedTuple):
 
 @pytest.fixture(scope="module")
 def exporter(cluster, tmp_path_factory):
-    repository, _, tag = EXPORTER.partition(":")
-    values = {
-        "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
-        "config": {"poll_seconds": 1},
-        "nodeSelector": {NODE_LABEL: "1"},
-        "monitoring": {"enabled": False},
-        "dashboards": {"enabled": False},
-    }
-    path = tmp_path_factory.mktemp("gate") / "values.yaml"
-    path.write_text(yaml.safe_dump(values))
     cluster.apply(namespace(GATE))
-    cluster.helm("install", GATE, "charts/infercanary", "--namespace", GATE, "--values", str(path))
-    try:
+    with cluster.release(GATE, tmp_path_factory.mktemp("gate"), dashboards={"enabled": False}):
         address = cluster.get("service", GATE, "--namespace", GATE)["spec"]["clusterIP"]
         cluster.kubectl("rollout", "status", f"daemonset/{GATE}", "--namespace", GATE, "--timeout", "90s")
         yield Exporter(cluster, f"http://{address}:9797")
-    finally:
-        cluster.helm("uninstall", GATE, "--namespace", GATE)
 
 
 class Controller:

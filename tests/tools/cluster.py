@@ -7,11 +7,13 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 from harness import ROOT, run
+from node_images import EXPORTER
 
 Object = dict[str, Any]
 
@@ -24,6 +26,10 @@ LOAD = "KUBERNETES_LOAD"
 """Environment variable with a command that copies the named images from Docker to the nodes of that cluster."""
 NODE_LABEL = "infercanary.test/node"
 """Label of three nodes, with the values 1 to 3, because the nodes of an existing cluster have other names."""
+
+
+CHART_IMAGE = dict(zip(("repository", "tag"), EXPORTER.split(":"), strict=True), pullPolicy="Never")
+"""The chart's values of the exporter's image, which the nodes have."""
 
 
 def missing():
@@ -69,6 +75,23 @@ class Cluster:
     def helm(self, *arguments, seconds=120):
         """Run Helm, and return its standard output."""
         return run("helm", *arguments, seconds=seconds, **self._environment)
+
+    @contextmanager
+    def release(self, name, folder, **values):
+        """Install the chart once more, on the first node, in the namespace of this name; remove it afterwards."""
+        usual = {
+            "image": CHART_IMAGE,
+            "config": {"poll_seconds": 1},
+            "nodeSelector": {NODE_LABEL: "1"},
+            "monitoring": {"enabled": False},
+        }
+        path = folder / "values.yaml"
+        path.write_text(yaml.safe_dump(usual | values))
+        self.helm("install", name, "charts/infercanary", "--namespace", name, "--values", str(path))
+        try:
+            yield
+        finally:
+            self.helm("uninstall", name, "--namespace", name)
 
     def apply(self, *objects):
         """Create or change objects."""
