@@ -13,6 +13,7 @@ import pytest
 from gpu import MODES, kernel_seconds
 from infercanary.contract.report import OUTPUT_TOLERANCE, Run, decode, relative_error
 from infercanary.probe import CudaClock, Probe, TorchTarget
+from tests.gpu.targets import opened
 
 torch = pytest.importorskip("torch")
 
@@ -72,12 +73,7 @@ def tokens():
 
 
 def test_a_graph_of_a_model_that_was_made_here_keeps_its_weights():
-    eager, graph = (
-        TorchTarget(f"{__name__}:made", [{"shape": [8, 1024]}], device="cuda", mode=mode)
-        for mode in ("eager", "graph")
-    )
-    for target in (eager, graph):
-        target.open()
+    eager, graph = (opened(f"{__name__}:made", (8, 1024), mode=mode) for mode in ("eager", "graph"))
     gc.collect()
     torch.cuda.empty_cache()
     others = [torch.full((1024, 1024), torch.nan, device="cuda") for _ in range(64)]
@@ -121,8 +117,7 @@ def test_one_probe_runs_eager_compiled_and_graph_side_by_side():
 
 def test_short_work_is_batched_to_100_us():
     x = torch.randn(16, 16, device="cuda")
-    target = TorchTarget(lambda y: y @ x, [{"shape": [16, 16]}], device="cuda")
-    target.open()
+    target = opened(lambda y: y @ x, (16, 16))
     target.calibrate()
     assert target.clock.batch > 1
     compute = statistics.median(target.clock.measure(target.run)[0].phases["compute"] for _ in range(20))
@@ -130,8 +125,7 @@ def test_short_work_is_batched_to_100_us():
 
 
 def test_work_on_the_default_stream_is_seen():
-    target = TorchTarget(lambda y: y + 1, [{"shape": [16]}], device="cuda")
-    target.open()
+    target = opened(lambda y: y + 1, (16,))
     torch.cuda.synchronize()
     assert not target.is_busy()
     torch.cuda._sleep(int(200e6))

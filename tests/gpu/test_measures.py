@@ -5,9 +5,9 @@ import gc
 import pytest
 
 from infercanary.contract.measures import DEVICE_MEMORY
-from infercanary.probe import TorchTarget
 from infercanary.probe.measures import Taking
 from infercanary.probe.samplers.cgroup import ContainerCpu
+from tests.gpu.targets import opened
 
 torch = pytest.importorskip("torch")
 
@@ -29,9 +29,7 @@ class Taker(torch.nn.Module):  # type: ignore[name-defined, misc]
 
 
 def memory(holds, takes, *, is_guest=False):
-    target = TorchTarget(Taker(holds, takes).cuda().eval(), [{"shape": [1, 8]}], device="cuda")
-    target.open()
-    target.clock.measure(target.run)
+    target = opened(Taker(holds, takes).cuda().eval(), (1, 8), runs=1)
     taking = Taking(target, ContainerCpu())
     taking.is_guest = is_guest
     taking.begin()

@@ -10,20 +10,17 @@ import pytest
 
 from infercanary.contract.profile import is_sound
 from infercanary.judge.operators import old_names
-from infercanary.probe import TorchTarget
+from tests.gpu.targets import opened
 
 torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.usefixtures("torch_cuda")
 
 
-def opened(mode="eager"):
+def convolutions(mode="eager"):
     layers = [torch.nn.Conv2d(3, 64, 7), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3), torch.nn.ReLU()]
     model = torch.nn.Sequential(*layers).cuda().eval()
-    target = TorchTarget(model, [{"shape": [8, 3, 224, 224]}], device="cuda", mode=mode)
-    target.open()
-    target.clock.measure(target.run)
-    return target
+    return opened(model, (8, 3, 224, 224), runs=1, mode=mode)
 
 
 def profiled(target):
@@ -35,9 +32,9 @@ def profiled(target):
 
 
 def test_kernels_take_what_torchs_own_table_says():
-    target = opened()
-    convolutions = [row for row in profiled(target).rows if row.kind == "aten::conv2d"]
-    ours = sum(statistics.median(row.seconds) for row in convolutions)
+    target = convolutions()
+    timed = [row for row in profiled(target).rows if row.kind == "aten::conv2d"]
+    ours = sum(statistics.median(row.seconds) for row in timed)
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as table:
         for _ in range(5):
@@ -45,12 +42,12 @@ def test_kernels_take_what_torchs_own_table_says():
     [conv] = [row for row in table.key_averages() if row.key == "aten::conv2d"]
     theirs = conv.device_time_total / 1e6 / 5 / getattr(target.clock, "batch", 1)
     assert ours == pytest.approx(theirs, rel=0.1)
-    assert all(row.device.startswith("cuda") for row in convolutions)
+    assert all(row.device.startswith("cuda") for row in timed)
 
 
 def test_eager_in_place_of_a_graph_has_the_same_kernels_by_their_operators():
     """The graph's kernels are shown without operators."""
-    graph, eager = profiled(opened("graph")), profiled(opened())
+    graph, eager = profiled(convolutions("graph")), profiled(convolutions())
     on_device = [[row for row in p.rows if row.device.startswith("cuda")] for p in (graph, eager)]
     calls = [sum(row.calls for row in rows) for rows in on_device]
     seconds = [sum(statistics.median(row.seconds) for row in rows) for rows in on_device]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from infercanary.probe import TorchTarget
-from infercanary.probe.load import Load, Measured, Measurement, Missing
+from infercanary.probe.load import Load, Measurement
 from infercanary.probe.targets import Unsized
+from tests.gpu.targets import opened
 
 torch = pytest.importorskip("torch")
 
@@ -19,40 +19,30 @@ def convolution(**options):
     """Return a convolution with a small output: large copies would limit the rate, whatever the batch."""
     layer = torch.nn.Conv2d(3, 64, 7, stride=4)
     model = torch.nn.Sequential(layer, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()).cuda().eval()
-    target = TorchTarget(model, [{"shape": [1, 3, 224, 224]}], device="cuda", **options)
-    target.open()
-    target.clock.measure(target.run)
-    return target
+    return opened(model, (1, 3, 224, 224), runs=1, **options)
 
 
 def test_throughput_and_memory_grow_with_the_batch():
     target = convolution()
     one, many = measured(target, 1), measured(target, 64)
-    assert isinstance(one, Measured)
-    assert isinstance(many, Measured)
     assert many.rate > 2 * one.rate
     assert many.latency > one.latency
     assert many.rate == pytest.approx(64 / many.latency, rel=0.2)
-    assert one.peak_bytes is not None
-    assert many.peak_bytes is not None
     # At least the convolution's output: 64 channels of 55 × 55 float32.
     assert many.peak_bytes - one.peak_bytes > 60 * 64 * 55 * 55 * 4
 
 
 def test_threads_have_streams_of_their_own():
     several = measured(convolution(), 1, concurrency=4)
-    assert isinstance(several, Measured)
     assert several.rate == pytest.approx(4 / several.latency, rel=0.3)
 
 
 def test_a_batch_that_does_not_fit_is_reported_and_leaves_nothing():
     weight = torch.ones(1, device="cuda")
-    target = TorchTarget(lambda x: x.expand(x.shape[0], 2**36) + weight, [{"shape": [1, 1]}], device="cuda")
     # The target is opened without a run, because even a batch of 1 needs 256 GiB.
-    target.open()
+    target = opened(lambda x: x.expand(x.shape[0], 2**36) + weight, (1, 1))
     before = torch.cuda.memory_reserved()
     found = measured(target, 2)
-    assert isinstance(found, Missing)
     assert found.reason == "out_of_memory"
     assert torch.cuda.memory_reserved() <= before + (2 << 20)
 
