@@ -9,21 +9,17 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
-from infercanary.contract.report import Family
 from infercanary.probe.gpu.cuda_driver import Device, pci_bus_id
 from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus
 from infercanary.probe.tags import gpus_at, values
 from infercanary.probe.targets.controls.cuda import cuda_controls
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-
-Sample = Callable[[], tuple[Family, ...]]
 
 
 @pytest.fixture

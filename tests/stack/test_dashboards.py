@@ -44,10 +44,6 @@ def scene(judged):
     return Scene(Prometheus(PROMETHEUS), *judged)
 
 
-def _queries():
-    return queries(service=UPGRADED, canary="resnet18", span="8m", interval=f"{STEP}s")
-
-
 def test_each_query_and_rule_gives_something_or_is_known_not_to(scene):
     asked = [
         (f"{query.dashboard}: {query.place}", query.expression, query.over_time)

@@ -146,9 +146,6 @@ def get(url):
     return body
 
 
-Series = dict[str, str]
-
-
 def query(prometheus, expression):
     """Return the current result of a query to Prometheus."""
     url = f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"

@@ -1,12 +1,9 @@
 """Kubernetes objects with a canary, as for kubectl."""
 
 from pathlib import Path
-from typing import Any
 
 from cluster import NODE_LABEL
 from node_images import Image
-
-Object = dict[str, Any]
 
 CANARY = Path(__file__).parents[1] / "kubernetes/canary"
 FILES = {f"/canary/{path.name}": path.read_text() for path in sorted(CANARY.iterdir()) if path.is_file()}

@@ -7,7 +7,6 @@ import runpy
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +20,6 @@ CHART = ROOT / "charts/infercanary"
 GENERATOR = runpy.run_path(str(ROOT / "charts/generate.py"))
 VALUES = (CHART / "values.yaml").read_text()
 OPERATOR = ("--api-versions", "monitoring.coreos.com/v1")
-Object = dict[str, Any]
 
 helm = pytest.mark.skipif(
     not shutil.which("helm") and not os.environ.get("CI"), reason="no program helm: .ci/helm installs it"

@@ -12,7 +12,6 @@ import sys
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
 
 import pytest
 import yaml
@@ -31,9 +30,8 @@ NAME, ALONE = f"{PROJECT}-memory", f"{PROJECT}-memory-alone"
 SERVER = ("python3", "/app/tenant.py")
 PROBE = ("infercanary", "probe", "--config", "/app/probe.yaml")
 
-Way = Literal["background", "beside", "exec", "inside", "alone"]
-"""`probe & exec server`, `infercanary beside`, `docker exec … probe --once`, `Probe.start()`, another container."""
 WAYS = ("background", "beside", "exec", "inside", "alone")
+"""`probe & exec server`, `infercanary beside`, `docker exec … probe --once`, `Probe.start()`, another container."""
 EACH_WAY = pytest.mark.parametrize("way", WAYS)
 
 SMALL = {"target": "torch", "options": {"model": "models:relu", "inputs": [{"shape": [8]}]}}

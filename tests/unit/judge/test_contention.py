@@ -1,7 +1,6 @@
 """A shared host: contended starts, measured CPU wait of runs, and a varying run interval."""
 
 import random
-from collections.abc import Sequence
 
 import pytest
 
@@ -9,9 +8,6 @@ from infercanary.contract.bottleneck import QUEUED
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import taught_by
 from tests import factories
-
-Points = Sequence[tuple[float, float | None]]
-"""Milliseconds of a run, and of its CPU wait (None: unknown)."""
 
 # (median, CPU wait) in ms: the first 72 runs of a ResNet-18 in a stack test, whose only core other processes often
 # used.
