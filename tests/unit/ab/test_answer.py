@@ -120,20 +120,20 @@ def test_a_regression_is_shown_with_its_cause_and_the_cost_of_a_start():
     assert "<dt>pull</dt>" in page
 
 
-@pytest.mark.parametrize(
-    ("found", "a", "b", "sentence"),
-    [
-        (pairs(8), {}, {}, r"equivalent [^;]*"),
-        (pairs(4, 80), {}, {}, r"regressed ×79.9 \[×65.2, ×97.8\] \(20 → 1,600 ms\): image; .*"),
-        (pairs(5, 1.6), {"cpus": "1"}, {"cpus": "0.5", "env.OMP_NUM_THREADS": "2"},
-         r"regressed .*: settings; B: cpus=0.5, OMP_NUM_THREADS=2; compute.*; controls flat"),
-        (pairs(8), {"cpus": "1"}, {}, r"equivalent .*: A: cpus=1"),
-        (pairs(2), {}, {}, r"inconclusive [+-][\d.]+ % .*"),
-        (pairs(1), {}, {}, r"inconclusive: too few starts"),
-    ],
-)  # fmt: skip
-def test_the_sentence(found, a, b, sentence):
-    is_one = bool(a or b)
+# Pairs and ratio of the levels | settings of A | settings of B | sentence.
+SENTENCES = r"""
+[8]      | {}          | {} | equivalent [^;]*
+[4, 80]  | {}          | {} | 'regressed ×79.9 \[×65.2, ×97.8\] \(20 → 1,600 ms\): image; .*'
+[5, 1.6] | {cpus: "1"} | {cpus: "0.5", env.OMP: "2"} | 'regressed .*: settings; B: cpus=0.5, OMP=2; compute.*; controls flat'
+[8]      | {cpus: "1"} | {} | 'equivalent .*: A: cpus=1'
+[2]      | {}          | {} | inconclusive [+-][\d.]+ % .*
+[1]      | {}          | {} | 'inconclusive: too few starts'
+"""
+
+
+@pytest.mark.parametrize(("made", "a", "b", "sentence"), typed(SENTENCES))
+def test_the_sentence(made, a, b, sentence):
+    found, is_one = pairs(*made), bool(a or b)
     answer = answered(found, replace(A, settings=a), replace(A if is_one else B, settings=b))
     assert re.fullmatch(sentence, answer.sentence), answer.sentence
     assert answer.exit_code == {"e": 0, "r": 1, "i": 3}[sentence[0]]

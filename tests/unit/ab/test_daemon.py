@@ -18,7 +18,7 @@ from infercanary.ab.sides import Side
 from infercanary.ab.turn import last_line
 from infercanary.command.interruption import Interruption
 from infercanary.command.settings import UsageError
-from tests.scenarios import scenarios
+from tests.scenarios import scenarios, typed
 
 
 @pytest.mark.parametrize(("until", "expected"), [(-1.0, True), (3600.0, False), ("²", False), ("", False)])
@@ -135,17 +135,19 @@ def test_the_reaper_watches_a_container_until_docker_confirms_its_end(answer, is
     assert order == [f"watch {name}", name, *([f"forget {name}"] if is_forgotten else [])]
 
 
-@pytest.mark.parametrize(
-    ("labels", "port"),
-    [
-        ({}, 9798),
-        ({"infercanary.port": "80"}, 80),
-        ({"infercanary.port": "80", "infercanary.socket": "unix:///x"}, 80),
-        *(({"infercanary.port": wrong}, "is not a port; set the label")
-          for wrong in ("0", "65536", "http", "²")),
-        ({"infercanary.socket": "unix:///x"}, "is 'unix:///x'.*or give config="),
-    ],
-)  # fmt: skip
+PORTS = """
+{}                                                              | 9798
+{infercanary.port: "80"}                                        | 80
+{infercanary.port: "80", infercanary.socket: "unix:///x"}       | 80
+{infercanary.port: "0"}                                         | is not a port; set the label
+{infercanary.port: "65536"}                                     | is not a port; set the label
+{infercanary.port: http}                                        | is not a port; set the label
+{infercanary.port: ²}                                           | is not a port; set the label
+{infercanary.socket: "unix:///x"}                               | is 'unix:///x'.*or give config=
+"""
+
+
+@pytest.mark.parametrize(("labels", "port"), typed(PORTS))
 def test_the_port_of_an_image(labels, port):
     if isinstance(port, int):
         assert probe_port("i", labels) == port
@@ -179,14 +181,14 @@ def test_a_probe_is_asked_at_its_published_port_or_from_a_container_at_its_addre
     assert probe_urls(settings, 9798, host) == urls
 
 
-@pytest.mark.parametrize(
-    ("address", "host"),
-    [
-        ("unix:///run/docker.sock", "127.0.0.1"),
-        ("tcp://127.0.0.1:1", "127.0.0.1"),
-        ("tcp://docker:1", "docker"),
-    ],
-)
+HOSTS = """
+unix:///run/docker.sock | 127.0.0.1
+tcp://127.0.0.1:1       | 127.0.0.1
+tcp://docker:1          | docker
+"""
+
+
+@pytest.mark.parametrize(("address", "host"), scenarios(HOSTS))
 def test_ports_are_published_on_the_daemons_host(address, host):
     with closing(docker.APIClient(address, version="1.41")) as client:
         assert published_host(client) == host

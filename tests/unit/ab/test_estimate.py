@@ -21,6 +21,7 @@ from infercanary.judge.policy import FILES
 from infercanary.judge.pooling import shift_of_starts
 from infercanary.judge.resolution import Resolution
 from infercanary.judge.shift import CHANGED, Shift
+from tests.scenarios import typed
 
 MOST = 12
 logs = st.lists(st.floats(-0.5, 0.5), min_size=FEWEST_PAIRS, max_size=24)
@@ -69,19 +70,23 @@ def rates(count, seed=1, **kwargs):
     }
 
 
-@pytest.mark.parametrize(
-    ("count", "sd", "effect", "more", "called", "pairs"),
-    [
-        # no restart variance is assumed
-        *((400, sd, 1.0, {}, (0.0, 0.0076), 99) for sd in (0.002, 0.01, 0.03, 0.15)),
-        (400, 0.01, 1.0, {"bad_luck": 0.15}, (0.0, 0.005), 99),
-        (400, 0.01, 1.0, {"trend": 0.01}, (0.0, 0.005), 99),
-        (150, 0.01, 1.05, {}, (0.97, 1.0), 8),
-        (150, 0.02, 1.05, {}, (0.6, 1.0), 99),
-        (150, 0.01, 1.05, {"bad_luck": 0.05}, (0.6, 1.0), 99),
-        (100, 0.02, 1.3, {}, (1.0, 1.0), 5.5),
-    ],
-)  # fmt: skip
+# Experiments | restart SD | ratio of the levels | more | share of calls | most pairs.
+RATES = """
+# No restart variance is assumed.
+400 | 0.002 | 1.0  | {}               | [0.0, 0.0076] | 99
+400 | 0.01  | 1.0  | {}               | [0.0, 0.0076] | 99
+400 | 0.03  | 1.0  | {}               | [0.0, 0.0076] | 99
+400 | 0.15  | 1.0  | {}               | [0.0, 0.0076] | 99
+400 | 0.01  | 1.0  | {bad_luck: 0.15} | [0.0, 0.005]  | 99
+400 | 0.01  | 1.0  | {trend: 0.01}    | [0.0, 0.005]  | 99
+150 | 0.01  | 1.05 | {}               | [0.97, 1.0]   | 8
+150 | 0.02  | 1.05 | {}               | [0.6, 1.0]    | 99
+150 | 0.01  | 1.05 | {bad_luck: 0.05} | [0.6, 1.0]    | 99
+100 | 0.02  | 1.3  | {}               | [1.0, 1.0]    | 5.5
+"""
+
+
+@pytest.mark.parametrize(("count", "sd", "effect", "more", "called", "pairs"), typed(RATES))
 def test_how_often_a_change_is_called(count, sd, effect, more, called, pairs):
     found = rates(count, sd=sd, effect=math.log(effect), **more)
     assert called[0] <= found["called"] <= called[1]
@@ -161,9 +166,7 @@ def test_a_change_counts_when_two_looks_show_it():
 
 def test_the_number_of_pairs_that_a_verdict_needs():
     rng = random.Random(7)
-    needed = pairs_needed([pair(math.log(1.05) + rng.gauss(0, 0.02)) for _ in range(4)])
-    assert needed is not None
-    assert 4 < needed <= 40
+    assert 4 < pairs_needed([pair(math.log(1.05) + rng.gauss(0, 0.02)) for _ in range(4)]) <= 40
     assert pairs_needed([pair(x) for x in (0.0294, 0.0296, 0.0295, 0.0297)], most=8) is None
     assert pairs_needed([pair(0.1)]) is None
 

@@ -7,6 +7,7 @@ import pytest
 
 from infercanary.judge.changepoints import scan
 from tests.factories import latencies
+from tests.scenarios import typed
 
 COUNT = 650
 
@@ -46,17 +47,18 @@ def test_nothing_is_found_in_noise_without_a_change(kind):
         assert scan(np.exp(NOISES[kind](np.random.default_rng([seed, 1])))) == []
 
 
-@pytest.mark.parametrize(
-    ("count", "places", "effect"),
-    [
-        pytest.param(600, (300, 340), -0.06, id="40 points that are faster"),
-        pytest.param(600, (588,), 0.1, id="the last 12 points"),
-        pytest.param(300, (150,), 0.5, id="a large one"),
-        pytest.param(5_000, (1_024, 3_333), 0.05, id="a long series"),
-        pytest.param(800, tuple(range(60, 800, 60)), 0.1, id="many: its scatter is not its noise"),
-        pytest.param(24, (12,), 0.1, id="the shortest series"),
-    ],
-)
+# Points | places of the changes | size of the changes, there and back.
+STEPS = """
+600  | [300, 340]   | -0.06  # 40 points that are faster
+600  | [588]        | 0.1    # the last 12 points
+300  | [150]        | 0.5    # a large one
+5000 | [1024, 3333] | 0.05   # a long series
+800  | [60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 660, 720, 780] | 0.1  # its scatter is not its noise
+24   | [12]         | 0.1    # the shortest series
+"""
+
+
+@pytest.mark.parametrize(("count", "places", "effect"), typed(STEPS))
 def test_steps_are_found_where_they_are_there_and_back(count, places, effect):
     for seed in range(5):
         y = lasting(np.random.default_rng([seed, 5]), 0.3, 0.01, count)
@@ -80,15 +82,15 @@ def test_a_change_of_a_coarse_clock_is_more_than_a_step(seed):
     assert (found.shift, found.low) == pytest.approx((2 / 19, 1 / 20), abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("after", "count", "found"),
-    [
-        (12.5, 20, [20]),
-        (5.5, 20, []),  # may be one step of a coarse clock
-        (12.5, 11, []),  # too short
-        (5.1, 20, []),  # less than the smallest effect
-    ],
-)
+STILL = """
+12.5 | 20 | [20]
+5.5  | 20 | []  # may be one step of a coarse clock
+12.5 | 11 | []  # too short
+5.1  | 20 | []  # less than the smallest effect
+"""
+
+
+@pytest.mark.parametrize(("after", "count", "found"), typed(STILL))
 def test_a_level_without_noise(after, count, found):
     assert [change.index for change in scan([5.0] * count + [after] * count)] == found
     with pytest.raises(ValueError, match=r"values\[3\] is nan"):

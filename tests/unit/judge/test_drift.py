@@ -13,7 +13,7 @@ from infercanary.judge.statistics import learn
 from infercanary.store.store import open_store
 from tests import factories
 from tests.factories import changed
-from tests.scenarios import scenarios
+from tests.scenarios import scenarios, typed
 
 BLOCK = LIVE.drift.block_runs
 MINUTE, DAY = 60.0, 86_400.0
@@ -140,15 +140,15 @@ def test_drift_of_controls_or_of_two_siblings_is_the_hosts():
     assert seen(blind, siblings=(one,)).host is None
 
 
-@pytest.mark.parametrize(
-    ("levels", "shift"),
-    [
-        ((1.0, None), 0.28),
-        ((None, 1.3), 0.3),
-        ((1.0, None, 1.3), 0.3),
-        ((1.0, 1.15, 0.9, 1.1), 0.0),  # within the restart variance
-    ],
-)
+LEVELS = """
+[1.0, ~]              | 0.28
+[~, 1.3]              | 0.3
+[1.0, ~, 1.3]         | 0.3
+[1.0, 1.15, 0.9, 1.1] | 0.0  # within the restart variance
+"""
+
+
+@pytest.mark.parametrize(("levels", "shift"), typed(LEVELS))
 def test_a_restart_does_not_excuse_what_drifts_before_or_after_it(levels, shift):
     """Restarts do not explain a drift within starts, even if few restarts are known. None means a creep."""
     starts = [

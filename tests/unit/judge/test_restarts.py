@@ -12,7 +12,7 @@ from infercanary.judge.restarts import Prior, learned, restarts_before, restarts
 from infercanary.judge.shift import Restarts
 from tests import factories
 from tests.factories import judge
-from tests.scenarios import scenarios
+from tests.scenarios import scenarios, typed
 
 
 def start(text, level=1.0):
@@ -93,20 +93,21 @@ def test_a_prior_is_near_what_services_do_in_whatever_order(sd):
     assert learned(each[:7]) is None and learned(each[:8]) is not None, "a prior needs enough services"
 
 
-@pytest.mark.parametrize(
-    ("lie", "honest", "liars", "most"),
-    [
-        (Restarts(0.0, 1000.0), 12, 1, 0.2),
-        (Restarts(5.0, 500.0), 12, 1, 0.2),
-        (Restarts(0.55, 5.0), 60, 6, 0.25),
-        (Restarts(0.0, 5.0), 60, 6, 0.25),
-    ],
-)
+# SD and degrees of freedom of a lie | honest services | liars | largest change of the logarithm.
+LIES = """
+[0.0, 1000.0] | 12 | 1 | 0.2
+[5.0, 500.0]  | 12 | 1 | 0.2
+[0.55, 5.0]   | 60 | 6 | 0.25
+[0.0, 5.0]    | 60 | 6 | 0.25
+"""
+
+
+@pytest.mark.parametrize(("lie", "honest", "liars", "most"), typed(LIES))
 def test_one_service_in_ten_that_lies_changes_little(lie, honest, liars, most):
     for seed in range(20):
         spread = 0.0085 * np.sqrt(3 / np.random.default_rng(seed).chisquare(3, honest))
         each = services(seed, spread.tolist() if honest > 12 else [0.01] * honest)
-        assert abs(math.log(prior_of([*each, *[lie] * liars]).sd / prior_of(each).sd)) < most
+        assert abs(math.log(prior_of([*each, *[Restarts(*lie)] * liars]).sd / prior_of(each).sd)) < most
 
 
 def test_a_verdict_names_its_prior_and_depends_on_it():
