@@ -43,28 +43,30 @@ def start(rng, change, runs, every):
     Returns:
         The start with its settled runs.
     """
-    level = 0.02 * math.exp(rng.normal(0, 0.005))
-    memory = 3e9 * math.exp(rng.normal(0, 0.01)) * change.get(HOST_MEMORY, 1)
-    energy = 0.5 * math.exp(rng.normal(0, 0.02)) * change.get(ENERGY, 1)
-    rates = {
-        name: rate * math.exp(rng.normal(0, 0.02)) * change.get(name, 1)
-        for name, rate in ((AT_1, 50.0), (AT_8, 250.0))
-    }
-    samples = []
-    for i in range(runs):
-        crept = 1.005 - 0.005 * math.exp(-i / 15)
-        measures = {
-            HOST_MEMORY: 4096.0
-            * round((memory * crept + 3e4 * rng.integers(-20, 40) * (rng.random() < 0.1)) / 4096),
-            ENERGY: energy * math.exp(rng.normal(0, 0.02)),
-        }
-        if i % every == every - 1:
-            for name, rate in rates.items():
-                slower = (0.97 if rng.random() < 0.2 else 1) * (0.8 if rng.random() < 0.02 else 1)
-                measures[name] = rate * math.exp(rng.normal(0, 0.015)) * slower
-        samples.append(
-            Sample(i, CANARY, 1.7e9 + 10 * i, "ok", level * math.exp(rng.normal(0, 0.01)), measures=measures)
-        )
+
+    def scattered(usual, sd):
+        return usual * math.exp(rng.normal(0, sd))
+
+    def level(name, usual, sd):
+        return scattered(usual, sd) * change.get(name, 1)
+
+    seconds = scattered(0.02, 0.005)
+    memory, energy = level(HOST_MEMORY, 3e9, 0.01), level(ENERGY, 0.5, 0.02)
+    rates = {AT_1: level(AT_1, 50.0, 0.02), AT_8: level(AT_8, 250.0, 0.02)}
+
+    def measures(i):
+        crept = memory * (1.005 - 0.005 * math.exp(-i / 15))
+        taken = 3e4 * rng.integers(-20, 40) * (rng.random() < 0.1)
+        found = {HOST_MEMORY: 4096.0 * round((crept + taken) / 4096), ENERGY: scattered(energy, 0.02)}
+        for name, rate in rates.items() if i % every == every - 1 else ():
+            slower = (0.97 if rng.random() < 0.2 else 1) * (0.8 if rng.random() < 0.02 else 1)
+            found[name] = scattered(rate, 0.015) * slower
+        return found
+
+    samples = [
+        Sample(i, CANARY, 1.7e9 + 10 * i, "ok", measures=measures(i), median=scattered(seconds, 0.01))
+        for i in range(runs)
+    ]
     boot = Generation(service="", container="", boot_id=str(rng.random()), started_at=1.7e9 - 10)
     return Start(boot, samples)
 

@@ -124,7 +124,7 @@ def test_a_regression_is_shown_with_its_cause_and_the_cost_of_a_start():
 SENTENCES = r"""
 [8]      | {}          | {} | equivalent [^;]*
 [4, 80]  | {}          | {} | 'regressed ×79.9 \[×65.2, ×97.8\] \(20 → 1,600 ms\): image; .*'
-[5, 1.6] | {cpus: "1"} | {cpus: "0.5", env.OMP: "2"} | 'regressed .*: settings; B: cpus=0.5, OMP=2; compute.*; controls flat'
+[5, 1.6] | {cpus: "1"} | {cpus: "0.5", env.OMP: "2"} | 'regressed .*: settings; B: cpus=0.5, OMP=2; compute.*flat'
 [8]      | {cpus: "1"} | {} | 'equivalent .*: A: cpus=1'
 [2]      | {}          | {} | inconclusive [+-][\d.]+ % .*
 [1]      | {}          | {} | 'inconclusive: too few starts'

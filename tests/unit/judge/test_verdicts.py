@@ -210,10 +210,8 @@ def test_the_size_of_a_change_and_what_came_with_it():
     found = judge(starts)
     assert found.shift == pytest.approx(0.12, abs=0.01)
     assert [*found.causes.phases] == ["compute"]
-    assert (found.baseline, found.current) == (pytest.approx(0.02, rel=0.01), pytest.approx(0.0224, rel=0.01))
     assert found.causes.changes == (Change("torch", "2.7.0", "2.13.0"),)
     assert found.causes.has_controls
-    assert not found.causes.controls
     assert not found.causes.output_changed
     assert found.causes.tags == {"gpu_clock_limited (hw_thermal)": (0.0, 1.0)}
     assert found.origins == (Origin("old"), Origin("new"))
