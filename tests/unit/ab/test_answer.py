@@ -190,24 +190,6 @@ def test_without_a_whole_pair_it_is_inconclusive(capsys, tmp_path):
     assert (code, answer["exit_code"], answer["verdict"], answer["canaries"]) == (3, 3, "inconclusive", [])
 
 
-CLAIMS = """
-0.6 | -0.38 | held    | 0
-0.6 | -0.6  | refuted | 1
-1.6 | 0.7   | held    | 0
-1.6 | ~     | ~       | 1
-"""
-
-
-@pytest.mark.parametrize(("shift", "claimed", "state", "code"), typed(CLAIMS))
-def test_a_claim_decides_the_exit_code(capsys, shift, claimed, state, code):
-    judge = ExperimentJudge(12, claimed=claimed)
-    found = pairs(6, shift, seed=7)
-    assert judge.decisions(found)["c"].clear
-    answer = answered(found, judge=judge)
-    assert ((answer.claim and answer.claim.state), answer.exit_code) == (state, code)
-    assert shown(capsys, found, judge=judge)[0] == code
-
-
 def test_an_experiment_goes_on_until_the_claim_is_known():
     """The verdict is clear after two pairs, but the claim is not. So the experiment continues to its last start."""
     judge, rng = ExperimentJudge(12, claimed=-0.5), random.Random(2)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from infercanary.judge.causes import Attribution
 from infercanary.judge.crowding import crowding
-from infercanary.judge.model import Generation, Pair, Start, merge
+from infercanary.judge.model import Pair, Start, merge
 from infercanary.judge.origin import Origin
 from infercanary.judge.result import Change
 from infercanary.judge.shift import Shift
@@ -358,22 +358,9 @@ def test_servers_that_the_kernel_ended_for_memory(old, new):
     assert judge(starts).causes.memory_kills == (len(old), len(new))
 
 
-def test_only_steady_runs_that_ended_well_count():
-    [sample] = start(runs=1).samples
-    assert replace(sample, tags=("cpu_wait_outside",)).is_settled
-    wrong: list[dict[str, Any]] = [{"outcome": "raised"}, {"median": None}, {"tags": ("warming",)}]
-    others = [replace(sample, started_at=50.0 + i, **one) for i, one in enumerate(wrong)]
-    whole = Start.of(Generation(service="s", container="a", boot_id="b", started_at=0.0), [sample, *others])
-    assert (whole.samples, whole.last) == ([sample], others[-1])
-
-
 def test_merged_runs_keep_what_the_container_took():
-    fields: dict[str, Any] = {
-        name: lambda i: 0.1 * (i % 4) for name in ("waited", "crowded", "inside", "received")
-    }
-    runs = start(runs=9, **fields).samples
-    merged = merge(runs)
-    assert all(getattr(merged, name) == sorted(getattr(s, name) for s in runs)[4] for name in fields)
+    merged = merge(start(runs=9, **dict.fromkeys(WAITING, lambda i: 0.1 * (i % 4))).samples)
+    assert [getattr(merged, name) for name in WAITING] == [0.1] * 4
     assert merge(start(runs=3, inside=None).samples).inside is None
     known = start(runs=20, waited=0.0, crowded=0.0, inside=0.0, received=3.0).samples
     assert crowding(known, known[:4], 5) is None
@@ -387,12 +374,12 @@ def stopped(runs=60, every=10.0, last_at=None):
     """Return a stopped rollout of a slower image: one of two replicas had this image, for ``runs`` runs."""
     bad = start("b", "bad", 2 * HOUR, 0.026, runs, every=every)
     on = start("a", "good", HOUR, runs=int(2 * HOUR / every), every=every)
-    last = last_at and replace(bad.samples[-1], started_at=last_at)
+    failed = [replace(bad.samples[-1], started_at=last_at, outcome="raised")] if last_at else []
     return [
         start("a", every=every),
         start("b", at=1, every=every),
         on,
-        Start(bad.generation, bad.samples, last or None),
+        Start.of(bad.generation, [*bad.samples, *failed]),
     ]
 
 
