@@ -3,6 +3,7 @@
 import functools
 import math
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ from tests.factories import changed, judge, since, start
 from tests.scenarios import named
 
 trials = Judge().trials
-pairs = Alignment(LIVE.pool).pairs
+pairs: Any = Alignment(LIVE.pool).pairs
+pooled: Any = Pooling().pooled
 
 UPGRADE = 10_000.0
 
@@ -203,7 +205,7 @@ def test_by_what_those_that_stay_differ_is_not_smaller_for_many_restarts(stay, m
     during = [np.exp(rng.normal(moved if not i else 0, 0.005, 96)) for i in range(stay)]
     ran, was, now = ([Series.of(points) for points in side] for side in (during, before, after))
     same = Replica(ran, now, [*zip(was, ran, strict=True)], is_same_period=True)
-    found = Pooling().pooled([same], Restarts(0.005, 60.0))
+    found = pooled([same], Restarts(0.005, 60.0))
     assert abs(found.log) < 2.6 * found.restart_se + 0.005
     assert SequentialTest(LIVE.decide).assess(found).verdict not in CHANGED
 
@@ -216,8 +218,7 @@ def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_d
         was, ran = ([Series.of(np.exp(rng.normal(0, 0.005, 60))) for _ in "abc"] for _ in "12")
         moved = [Series.of(factor * np.exp(y.logs)) for factor, y in zip(factors, ran, strict=True)]
         near = [Replica([a], [b], [(a, b)]) for a, b in zip(was, moved, strict=False)]
-        pooled = Pooling().pooled([*near, Replica(was[2:], ran[2:])], Restarts(0.01, 20.0))
-        return pooled.restart_se
+        return pooled([*near, Replica(was[2:], ran[2:])], Restarts(0.01, 20.0)).restart_se
 
     assert error(1.2, 1 / 1.2, 1.0) > 1.1 * error(1.0, 1.0, 1.0)
 

@@ -1,6 +1,7 @@
 """Verdicts on memory, throughput, energy and spread: regressions are found, and restarts are not called."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,8 @@ from tests import factories
 from tests.factories import changed, judge, latencies
 from tests.scenarios import typed
 
-judge_measures, compare_measures = Measures().judge, Measures(FILES).compare
+judge_measures: Any = Measures().judge
+compare_measures: Any = Measures(FILES).compare
 
 AT_8 = throughput_of(8, 1)
 MIB = 2.0**20
@@ -251,6 +253,8 @@ def test_a_users_numbers_hold_for_the_spread():
     usual, bold = (
         Measures(policy).judge(shaken(1.0))[SPREAD.name] for policy in (LIVE, LIVE.but(false_calls=0.05))
     )
+    assert usual.low is not None
+    assert bold.low is not None
     assert usual.low < bold.low < 0.0
     assert bold.state == "inconclusive"
 

@@ -24,6 +24,7 @@ ROW = re.compile(
 def row(text):
     """Parse ``kind/name@device~shapes*calls=ms``. Convolution and linear layer have default names, shapes and calls."""
     match = ROW.fullmatch(text)
+    assert match is not None
     kind, ms = match["kind"], float(match["ms"])
     made = KNOWN.get(kind) or ProfileRow(kind, kind, "cpu", "", 1.0, ())
     own = {name: match[name] for name in ("name", "device", "shapes") if match[name] is not None}

@@ -83,6 +83,7 @@ def test_neither_a_call_nor_its_cause_flips(stack, calls):
     services = recorded.starts(stack)
     starts = [*map(as_reported_since, services["classify"])]
     upgrade = select(starts).upgrade
+    assert upgrade is not None
     boots, found = {s.boot for s in upgrade.after}, []
     for runs in range(1, max(len(s.samples) for s in upgrade.after) + 1):
         now = [s.first(runs) if s.boot in boots else s for s in starts]

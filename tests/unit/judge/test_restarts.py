@@ -57,6 +57,7 @@ def test_restart_variance_is_learned_with_the_prior_and_without():
     assert restarts_of(apart, wide).sd > 2 * restarts_of(apart).sd
     for pool in (LIVE.pool, wide):
         taught = taught_by(apart, pool)
+        assert taught is not None
         assert taught.df == pytest.approx(4)
         assert taught.sd == pytest.approx(np.std(levels, ddof=1), rel=0.05)
     assert taught_by(alike[:1], LIVE.pool) is None

@@ -119,6 +119,7 @@ def test_a_call_of_the_live_judge_stays_while_the_interval_shows_it():
         called = False
         for runs in LIVE.decide.looks:
             found = Judge().finder.find(select([*old, new.first(runs)]))
+            assert found.look is not None
             if called and found.look.seen.verdict == "unconfirmed":
                 assert found.state == "regressed"
                 stayed += 1
