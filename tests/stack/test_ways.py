@@ -1,19 +1,18 @@
 """The ways to run a probe in docs/probe.md, each in a real container, found by the exporter through a real Docker.
 
 The Compose stack itself tests the first way, in the server's own process. These tests cover the others: beside the
-server, alone, and by a socket. Settings and commands are those of the page; only device and pace differ.
+server, and alone. Processes and Podman have the sockets. Settings and commands are those of the page; only device and
+pace differ.
 """
 
 import json
 import subprocess
-from collections.abc import Callable
 
 import pytest
 import yaml
-from harness import OWN_LABEL, PROJECT, ROOT, Stack, build, eventually, remove_containers, run
+from harness import OWN_LABEL, PROJECT, ROOT, build, eventually, remove_containers, run
 
 IMAGE = "infercanary-example:dev"
-SOCKET = "unix:///run/infercanary/probe.sock"
 # The Compose file's options for its inference services.
 HARDENED = (
     *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--tmpfs", "/tmp"),
@@ -23,21 +22,16 @@ ENABLED = ("--label", "infercanary.enable=true")
 ON_THE_NETWORK = ("--network", f"{PROJECT}_inference", *ENABLED)
 ALONE = ("infercanary", "probe", "--config", "/app/probe.yaml")
 
-Start = Callable[..., str]
-"""Starts a container with a short name, options of `docker create` and a command; returns its full name."""
-
 
 @pytest.fixture
 def start(stack):
-    """Start containers on the stack's networks; remove them afterwards, and print their logs."""
+    """Start containers on the stack's networks, by a short name; remove them afterwards, and print their logs."""
     started = []
 
-    def begin(short, *options, image=IMAGE, command=(), network=""):
+    def begin(short, *options, image=IMAGE, command=()):
         name = f"{PROJECT}-{short}"
         run("docker", "create", "--name", name, "--label", OWN_LABEL, *options, image, *command)
         started.append(name)
-        if network:
-            run("docker", "network", "connect", network, name)
         run("docker", "start", name)
         return name
 
@@ -69,23 +63,6 @@ def settings(tmp_path):
     return write
 
 
-@pytest.fixture
-def sockets(stack):
-    """Volume for sockets, as on the page. A test requests it before ``start``, because containers use it."""
-    name = f"{PROJECT}-sockets"
-    run("docker", "volume", "rm", "--force", name)
-    run("docker", "volume", "create", name)
-    volume = ("--volume", f"{name}:/sockets")
-    run(
-        *("docker", "run", "--rm", "--user", "0", "--entrypoint", "chmod", *volume),
-        *("infercanary-exporter:dev", "1777", "/sockets"),
-    )
-    try:
-        yield name
-    finally:
-        run("docker", "volume", "rm", "--force", name)
-
-
 def logs(name):
     done = subprocess.run(
         ["docker", "logs", name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30
@@ -98,13 +75,9 @@ def inspect(name):
     return found
 
 
-def comes_up(stack, name):
-    eventually(f"{name} is up", 60, lambda: stack.value("infercanary_up", container=name) == 1)
-
-
 def runs_go_on(stack, name, image=IMAGE, canary="resnet18"):
     """Wait until the container is up and two further runs are counted; return its labels."""
-    comes_up(stack, name)
+    eventually(f"{name} is up", 60, lambda: stack.value("infercanary_up", container=name) == 1)
     count = "infercanary_latency_seconds_count"
     first = eventually(f"a run of {name}", 60, lambda: stack.value(count, container=name) or 0.0)
     eventually(f"another run of {name}", 30, lambda: (stack.value(count, container=name) or 0) > first)
@@ -174,37 +147,6 @@ def test_alone_in_a_container_it_runs_hardened_and_ends_cleanly(stack, start, se
         20,
         lambda: not stack.samples("infercanary_up", container=name),
     )
-
-
-@pytest.mark.campaign  # tests/integration/exporter has the socket with processes
-def test_a_socket_on_a_shared_volume_needs_no_network(stack, sockets, start, settings):
-    """The exporter has another user and group, and mounts the volume read-only."""
-    exporter = start(
-        "socket-exporter",
-        *HARDENED, "--user", "10002:10002", "--volume", f"{sockets}:/run/infercanary:ro",
-        "--network", f"{PROJECT}_monitoring", "--publish", "127.0.0.1::9797",
-        "--env", "DOCKER_HOST=tcp://socket-proxy:2375",
-        image="infercanary-exporter:dev", network=f"{PROJECT}_docker-api",
-    )  # fmt: skip
-    seen = Stack(f"http://{run('docker', 'port', exporter, '9797/tcp').strip()}")
-    name = start(
-        "socket",
-        *HARDENED, *ENABLED, "--init", "--no-healthcheck", "--network", "none",
-        "--label", f"infercanary.socket={SOCKET}", "--volume", f"{sockets}:/run/infercanary",
-        settings(listen=SOCKET),
-        command=ALONE,
-    )  # fmt: skip
-    assert runs_go_on(seen, name)["service"] == name
-    # This exporter shares no network with the stack's other containers: it reports that, and shows only this
-    # container.
-    assert [labels["container"] for labels, up in seen.samples("infercanary_up") if up] == [name]
-
-    run("docker", "kill", name)  # the socket's file stays
-    eventually("the container is gone", 20, lambda: not seen.value("infercanary_up", container=name))
-    run("docker", "start", name)
-    comes_up(seen, name)
-    assert stop(name) == 0
-    run("docker", "exec", exporter, "test", "!", "-e", SOCKET.removeprefix("unix://"))
 
 
 def test_a_sidecar_and_the_upgrade_of_what_it_watches(stack, start, settings, sidecar):
