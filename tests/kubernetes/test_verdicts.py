@@ -4,15 +4,14 @@ Canaries wait 40 ms with the old image and 120 ms with the new image, once a sec
 Prometheus that scrapes the exporters by the chart's PodMonitor and evaluates the shipped rules.
 """
 
-import shutil
-import subprocess
 import time
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import pytest
 from cluster import GIVEN, STATE, Object
-from harness import eventually, get, run
+from harness import eventually, run
+from registry import running
 from workloads import (
     CRASHING,
     NEW,
@@ -113,23 +112,11 @@ CAMPAIGN = {
 
 @contextmanager
 def registry(folder):
-    """Run a real registry (Debian's docker-registry) with an image that the nodes already have."""
-    config = folder / "registry.yml"
-    config.write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\nhttp: {{addr: {REGISTRY}}}\n"
-    )
-    server = subprocess.Popen(
-        ["docker-registry", "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        eventually("the registry answers", 20, lambda: get(f"http://{REGISTRY}/v2/") is not None)
+    """Run a registry with an image that the nodes already have."""
+    with running(folder, REGISTRY):
         socket = f"{STATE}/node-1/containerd.sock"
         run(*("ctr", "--address", socket, "--namespace", "k8s.io", "images", "push", "--plain-http", STORED))
         yield
-    finally:
-        server.terminate()
-        server.wait(10)
-        shutil.rmtree(folder / "data", ignore_errors=True)
 
 
 def upgrade(cluster, prometheus, rows):

@@ -17,12 +17,12 @@ from harness import (
     ROOT,
     build,
     eventually,
-    get,
     remove_containers,
     replace_classify,
     started,
 )
 from ports import free_port
+from registry import running
 
 from images import slower
 
@@ -136,28 +136,9 @@ def judged(stack, upgrade):
 
 @pytest.fixture
 def registry(tmp_path, request):
-    """A real image registry on loopback (Debian's docker-registry), which Docker trusts without TLS.
-
-    With the parameter "users" the registry requires a name and a password.
-    """
-    binary = shutil.which("docker-registry")
-    if binary is None:
+    """Run a real image registry, and return its address. With the parameter "users" it requires a password."""
+    if shutil.which("docker-registry") is None:
         pytest.skip("needs Debian's docker-registry")
     address = f"127.0.0.1:{free_port()}"
-    config = tmp_path / "registry.yml"
-    config.write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path / 'data'}}}}}\nhttp: {{addr: {address}}}\n"
-    )
-    if has_users := getattr(request, "param", "") == "users":
-        with config.open("a") as file:
-            file.write(f"auth: {{htpasswd: {{realm: test, path: {tmp_path / 'users'}}}}}\n")
-    server = subprocess.Popen(
-        [binary, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        path = "" if has_users else "v2/"  # without credentials it serves only its root
-        eventually("the registry answers", 20, lambda: get(f"http://{address}/{path}") is not None)
+    with running(tmp_path, address, getattr(request, "param", "") == "users"):
         yield address
-    finally:
-        server.terminate()
-        server.wait(10)
