@@ -2,7 +2,6 @@
 
 import functools
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -55,7 +54,7 @@ def test_greedy_child():
 def test_frugal_after_it():
     subprocess.run([sys.executable, "-c", ""], check=True)
 """
-CONFTEST = Path(__file__).parents[1] / "conftest.py"
+CONFTEST = (Path(__file__).parents[1] / "conftest.py").read_text()
 
 
 def run(folder, *options, settings="", paths=("tests",)):
@@ -70,25 +69,27 @@ def run(folder, *options, settings="", paths=("tests",)):
     )  # fmt: skip
 
 
+def suite(folder, conftest=CONFTEST, **files):
+    """Make a folder of tests with the settings of this suite."""
+    (folder / "tests").mkdir()
+    for name, text in {"conftest": conftest, **files}.items():
+        (folder / f"tests/{name}.py").write_text(text)
+
+
 def test_a_file_that_cannot_be_imported_fails(tmp_path):
     """Regression: the half-imported module was used, and its tests after the error were silently missing."""
-    tests = tmp_path / "tests"
-    tests.mkdir()
-    (tests / "conftest.py").write_text(CONFTEST.read_text())
-    (tests / "test_half.py").write_text("def test_good():\n    pass\n\nraise ValueError('half')\n")
-    (tests / "test_whole.py").write_text("def test_good():\n    pass\n")
+    good = "def test_good():\n    pass\n"
+    suite(tmp_path, test_half=f"{good}\nraise ValueError('half')\n", test_whole=good)
     settings = "testpaths = tests\naddopts = --import-mode=importlib\n"
     done = run(tmp_path, "--numprocesses=2", settings=settings, paths=())
     assert done.returncode != 0 and "ValueError: half" in done.stdout, done.stdout
 
 
 def test_a_test_that_takes_too_much_memory_fails(tmp_path):
-    tests = tmp_path / "tests"
-    tests.mkdir()
-    text = CONFTEST.read_text()
-    assert text.count("MOST_MEMORY = 1 << 30\n") == 1
-    (tests / "conftest.py").write_text(text.replace("MOST_MEMORY = 1 << 30\n", "MOST_MEMORY = 100 << 20\n"))
-    (tests / "test_memory.py").write_text(GREEDY)
+    assert CONFTEST.count("MOST_MEMORY = 1 << 30\n") == 1
+    suite(
+        tmp_path, CONFTEST.replace("MOST_MEMORY = 1 << 30\n", "MOST_MEMORY = 100 << 20\n"), test_memory=GREEDY
+    )
     done = run(tmp_path)
     assert "2 failed, 2 passed" in done.stdout
     for name in ("test_greedy", "test_greedy_child"):
@@ -97,11 +98,7 @@ def test_a_test_that_takes_too_much_memory_fails(tmp_path):
 
 @pytest.mark.takes(8)
 def test_a_killed_worker_fails_the_run_within_a_minute(tmp_path):
-    tests = tmp_path / "tests"
-    tests.mkdir()
-    shutil.copy(CONFTEST, tests)
-    (tests / "test_killed.py").write_text(KILLED)
-    (tests / "test_long.py").write_text(LONG)
+    suite(tmp_path, test_killed=KILLED, test_long=LONG)
     done = run(tmp_path, "-n", "2")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     assert "FAILED tests/test_killed.py::test_that_takes_too_much - worker" in done.stdout
