@@ -21,21 +21,16 @@ def reader(runs=8):
     return made
 
 
-def report(interval, swept_at, runs, at):
-    """Return the report of a probe with one canary and ``runs`` runs; the first began at 0, all others at ``at``."""
-    of = {"infercanary_sweep_interval_seconds": interval, "infercanary_sweep_timestamp_seconds": swept_at}
-    families = [
-        Family(
-            "infercanary_canary_state", "gauge", "help", ("canary", "state"), (Point(("c", "steady"), 1.0),)
-        ),
-        *(
-            Family(name, "gauge", "help", ("canary",), (Point(("c",), value),))
-            for name, value in of.items()
-            if value is not None
-        ),
-    ]
+def gauge(name, labels, points):
+    """Return a family; ``points`` has a value for each text of label values."""
+    found = (Point(tuple(values.split()), value) for values, value in points.items())
+    return Family(f"infercanary_{name}", "gauge", "help", tuple(labels.split()), tuple(found))
+
+
+def report(*families, runs=0, at=1.0, boot="boot"):
+    """Return the report of a probe with ``runs`` runs of a canary; the first began at 0, all others at ``at``."""
     ran = tuple(Run(i, "c", at, at if i else 0.0, "ok", (0.02,)) for i in range(runs))
-    return read(encode(Report(1, "boot", 0.0, "1", 0, tuple(families), {}, ran)))[0]
+    return encode(Report(1, boot, 0.0, "1", 0, families, {}, ran))
 
 
 # Seconds between sweeps, of the last sweep, and of the last runs | runs | enough.
@@ -52,8 +47,11 @@ WAITS = """
 
 @pytest.mark.parametrize(("times", "runs", "is_enough"), typed(WAITS))
 def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(times, runs, is_enough):
-    start, (interval, swept_at, run_at) = reader(), times
-    start._last = report(interval, swept_at, runs, run_at)
+    start, (*sweeps, run_at) = reader(), times
+    named = zip(("sweep_interval_seconds", "sweep_timestamp_seconds"), sweeps, strict=True)
+    families = [gauge(name, "canary", {"c": value}) for name, value in named if value is not None]
+    steady = gauge("canary_state", "canary state", {"c steady": 1.0})
+    start._last = read(report(steady, *families, runs=runs, at=run_at))[0]
     start._runs["c"] = [*start._last.runs]
     assert start._has_enough() is is_enough
 
@@ -61,11 +59,8 @@ def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(times, runs, is_
 @pytest.mark.parametrize("reason", ["not_ready", "unreachable", "raised"])
 def test_a_server_that_loads_is_waited_for_until_the_start_timeout(reason):
     start = reader()
-    info = Family(
-        turn._FAILURE, "gauge", "help", ("canary", "reason", "detail"), (Point(("c", reason, "503"), 1.0),)
-    )
-    states = Family(turn._STATE, "gauge", "help", ("canary", "state"), (Point(("c", "failing"), 1.0),))
-    start._last = read(encode(Report(1, "boot", 0.0, "1", 0, (info, states), {}, ())))[0]
+    info = gauge("canary_failure_info", "canary reason detail", {f"c {reason} 503": 1.0})
+    start._last = read(report(info, gauge("canary_state", "canary state", {"c failing": 1.0})))[0]
     start._runs["c"] = [Run(1, "c", 0.0, 0.0, "raised", (), detail="503: loading")]
     start._ask = lambda: None
     start.arm.ended.return_value = ""
@@ -89,13 +84,11 @@ def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
     async def fetched(url, cursor, _seconds):
         """Return the probe's current report."""
         opened = [name for name, at in {"a": 7.0, "b": 13.0}.items() if now >= at]
-        steps = [Point((name, "warm_up"), 2.0) for name in opened]
-        states = [Point((name, "opening"), float(name not in opened)) for name in "ab"]
-        families = (
-            Family("infercanary_cold_start_seconds", "gauge", "help", ("canary", "step"), tuple(steps)),
-            Family("infercanary_canary_state", "gauge", "help", ("canary", "state"), tuple(states)),
+        states = {f"{name} opening": float(name not in opened) for name in "ab"}
+        return report(
+            gauge("cold_start_seconds", "canary step", {f"{name} warm_up": 2.0 for name in opened}),
+            gauge("canary_state", "canary state", states),
         )
-        return encode(Report(1, "boot", 0.0, "1", 0, families, {}, ()))
 
     monkeypatch.setattr(turn, "fetch", fetched)
     start = reader()
@@ -114,8 +107,7 @@ def test_a_server_that_restarts_within_its_start_is_no_start(monkeypatch):
 
     async def fetched(url, cursor, _seconds):
         boot, runs = next(boots)
-        ran = tuple(Run(i, "c", 1.0, 1.0, "ok", (0.02,)) for i in range(runs))
-        return encode(Report(1, boot, 0.0, "1", 0, (), {}, ran))
+        return report(boot=boot, runs=runs)
 
     monkeypatch.setattr(turn, "fetch", fetched)
     start = reader()

@@ -6,7 +6,7 @@ import pytest
 
 from infercanary.judge.bottleneck import bottlenecks
 from infercanary.judge.causes import Attribution
-from infercanary.judge.model import Pair, Sample
+from infercanary.judge.model import Pair
 from infercanary.judge.policy import LIVE
 from infercanary.judge.shift import Shift
 from tests.factories import HOUR, start
@@ -55,12 +55,9 @@ def samples(text):
     known, median = numbers(rest, 1e-3), float(latency) / 1e3
     off_cpu = {name: known.get(name, 0.0) for name in OFF_CPU} if {*OFF_CPU} & {*known} else {}
     phases = {name: known[name] for name in PHASES if name in known} or {"compute": median}
-    found = [Sample(i, "c", 10.0 * i, "ok", median, 9, phases, off_cpu=off_cpu) for i in range(8)]
-    return (
-        [*found[:4], *(Sample(i, "c", 10.0 * i, "ok", median, 9, phases) for i in range(8))]
-        if "some" in known
-        else found
-    )
+    found = start(seconds=[median] * 8, control=0, phases=phases, off_cpu=off_cpu).samples
+    unknown = start(seconds=[median] * 8, control=0, phases=phases).samples
+    return [*found[:4], *unknown] if "some" in known else found
 
 
 @pytest.mark.parametrize(("before", "after", "controls", "shares"), named(TABLE))
