@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -362,25 +361,6 @@ ABORTED = '{"metadata": {"benchmark_phase": "profiling", "worker_id": "w"}, "met
 def test_a_failed_request_of_each_tool_is_no_run(text, column, failed):
     for series in read(text, column)[0].values():
         assert (series.attempts, series.runs) == (Attempts(COUNT, failed), COUNT - failed)
-
-
-def test_the_commands_take_such_files(infercanary):
-    """Files with different columns are not compared, and failed runs are compared with earlier failures."""
-
-    def run(*arguments):
-        return " ".join("".join(infercanary(*arguments)[1:]).split())
-
-    for tool in ("serving", "oha", "hey"):
-        Path(tool).write_text(layout(tool))
-    Path("failing").write_text(serving_that_fails(2))
-    assert "equivalent" in run("compare", "oha", "hey")
-    assert "steady" in run("scan", "oha")
-    assert "contains one series of numbers, but serving contains ttfts, itls" in run(
-        "compare", "serving", "oha"
-    )
-    failures = f": {HALF} of {COUNT} runs failed, 0 of {COUNT} before"
-    assert failures in run("compare", "serving", "failing")
-    assert "give COLUMN=VALUE" in run("scan", "oha", "--where", "label")
 
 
 TOKENS = ["null", "[]", "{}", "1e400", "-1", '"x"', "true", ",", "[1]", '{"a": 1}', "\n", ";", "#", ""]

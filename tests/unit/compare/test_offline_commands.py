@@ -158,6 +158,8 @@ MISTAKES = """
 compare a none                        | none: cannot be read (No such file or directory)
 compare - -                           | compare: standard input (`-`) can be only one file; save the other
 compare a j                           | j: contains canaries x, but a contains one series of numbers
+compare two a                         | a: contains one series of numbers, but two contains ttfts, itls
+scan a --where label                  | --where label: give COLUMN=VALUE
 compare j k                           | k: contains canaries y, but j contains canaries x; give two files
 compare j a --canary x                | a: contains one series of numbers, but j contains canaries x
 compare j k --canary q                | j: no canary `q`; there are: x
@@ -181,6 +183,7 @@ compare p p --column p99              | p: one JSON object, without single runs
 def test_mistakes(run, write, numbers, journal, line, message):
     write("a", numbers())
     write("p", ['{"p99": 20}'])
+    write("two", ['{"ttfts": [1, 2], "itls": [[1], [2]]}'])
     journal("j", [0.02], canaries=("x",))
     journal("k", [0.02], canaries=("y",))
     assert run(line, 2).startswith(f"infercanary: {message}")
