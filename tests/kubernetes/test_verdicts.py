@@ -61,26 +61,22 @@ class Row(NamedTuple):
         return f'namespace="{self.namespace}",service="{self.service}",instance="{node}"'
 
 
+def upgraded(service, node, verdict, before, after, namespace="ml", **spec):
+    """Return the row of a Deployment with these pods before and after."""
+    sides = (deployment(service, template, namespace, **spec) for template in (before, after))
+    return Row(service, node, {*verdict.split()}, *sides, namespace)
+
+
 IN_CI = {
-    "a rolling upgrade with surge": Row(
-        "surge", 1, {"regressed"},
-        deployment("surge", on(OLD), replicas=2), deployment("surge", on(NEW), replicas=2),
-    ),
-    "a server that a sidecar watches": Row(
-        "sidecar", 1, {"regressed"}, deployment("sidecar", watched(OLD)), deployment("sidecar", watched(NEW))
-    ),
-    "one of two namespaces with one name": Row(
-        "one-name", 1, {"regressed"}, deployment("one-name", on(OLD)), deployment("one-name", on(NEW))
-    ),
+    "a rolling upgrade with surge": upgraded("surge", 1, "regressed", on(OLD), on(NEW), replicas=2),
+    "a server that a sidecar watches": upgraded("sidecar", 1, "regressed", watched(OLD), watched(NEW)),
+    "one of two namespaces with one name": upgraded("one-name", 1, "regressed", on(OLD), on(NEW)),
     "the other namespace": Row(
         "one-name", 1, UNCHANGED, deployment("one-name", on(OLD), "ads"), namespace="ads"
     ),
-    "an identical rebuild": Row(
-        "rebuilt", 2, {"inconclusive", "equivalent"},
-        deployment("rebuilt", on(OLD, 2)), deployment("rebuilt", on(REBUILT, 2)),
-    ),
-    "a rollback": Row("undone", 1, {"improved"}, deployment("undone", on(OLD)), deployment("undone", on(NEW))),
-}  # fmt: skip
+    "an identical rebuild": upgraded("rebuilt", 2, "inconclusive equivalent", on(OLD, 2), on(REBUILT, 2)),
+    "a rollback": upgraded("undone", 1, "improved", on(OLD), on(NEW)),
+}
 CAMPAIGN = {
     "two Jobs of one service": Row(
         "nightly", 1, {"regressed"},
@@ -95,17 +91,13 @@ CAMPAIGN = {
         deployment("scaled", on(OLD, 2)), deployment("scaled", on(OLD, 2), replicas=2),
     ),
     "a drain: the pod moves": Row("drained", 2, UNCHANGED, deployment("drained", on(OLD, 3, 2))),
-    "a new image on another node": Row(
-        "moved", 2, UNCHANGED, deployment("moved", on(OLD, 1)), deployment("moved", on(NEW, 2))
-    ),
+    "a new image on another node": upgraded("moved", 2, "no_baseline", on(OLD, 1), on(NEW, 2)),
     "an image that crashes again and again": Row(
         "crashing", 2, {"settling", "no_baseline"},
         deployment("crashing", on(OLD, 2)), deployment("crashing", on(CRASHING, 2), minReadySeconds=10), pods="max",
     ),
-    DIGEST: Row(
-        "pulled", 2, UNCHANGED,
-        deployment("pulled", on(STORED, 2)),
-        deployment("pulled", pod(container(STORED, imagePullPolicy="Always"), nodes=(2,))),
+    DIGEST: upgraded(
+        "pulled", 2, "no_baseline", on(STORED, 2), pod(container(STORED, imagePullPolicy="Always"), nodes=(2,))
     ),
 }  # fmt: skip
 
