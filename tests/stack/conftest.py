@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from harness import (
     LABEL,
     PORTS,
     ROOT,
+    background,
     build,
     eventually,
     remove_containers,
@@ -93,19 +93,11 @@ def stack(tmp_path_factory):
         yield running
 
 
-@contextmanager
 def _under_load(port):
     """Send a request to the service at this port every two seconds."""
     url = f"http://127.0.0.1:{port}/predict"
-    process = subprocess.Popen(
-        [sys.executable, "examples/resnet18/load.py", "--url", url, "--seconds", "600", "--rate", "0.5"],
-        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(20)
+    load = (sys.executable, "examples/resnet18/load.py", "--url", url, "--seconds", "600", "--rate", "0.5")
+    return background(*load, cwd=ROOT)
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import urllib.request
 from contextlib import contextmanager
 from typing import Any
 
 import yaml
 from answers import answering
-from harness import ROOT, eventually
+from harness import ROOT, background, eventually
 from ports import free_port
 
 CONFIG = ROOT / "prometheus/alertmanager.yml"
@@ -87,13 +86,7 @@ def running(folder, changed):
     ]  # fmt: skip
     with answering(note) as webhook:
         secret.write_text(f"{webhook}/\n")
-        child = subprocess.Popen(
-            ["alertmanager", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            found = Alertmanager(url, received)
+        found = Alertmanager(url, received)
+        with background("alertmanager", *arguments):
             eventually("Alertmanager answers", 20, lambda: found.states() == {})
             yield found
-        finally:
-            child.terminate()
-            child.wait(10)

@@ -45,6 +45,18 @@ def run(*command, seconds=120, text=None, **environment):
     return done.stdout
 
 
+@contextmanager
+def background(*command, **options):
+    """Run a program during the block, without its output unless ``options`` of ``Popen`` name a file for it."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, **quiet | options)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
 def compose(*arguments, seconds=120, **environment):
     """`docker compose` on the shipped file."""
     return run("docker", "compose", *arguments, seconds=seconds, **environment)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import subprocess
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import yaml
-from harness import eventually, get, query
+from harness import background, eventually, get, query
 from ports import free_port
 
 NAMESPACE = "monitoring"
@@ -96,16 +95,14 @@ def configuration(cluster, job, folder):
 def running(config):
     """Run a Prometheus with this configuration."""
     address = f"127.0.0.1:{free_port()}"
-    command = [
+    command = (
         "prometheus", f"--config.file={config}", f"--storage.tsdb.path={config.parent / 'data'}",
         f"--web.listen-address={address}", "--log.level=warn",
-    ]  # fmt: skip
-    with (config.parent / "prometheus.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+    )  # fmt: skip
+    path = config.parent / "prometheus.log"
     try:
-        eventually("Prometheus is ready", 30, lambda: get(f"http://{address}/-/ready"))
-        yield Prometheus(f"http://{address}")
+        with path.open("w") as log, background(*command, stdout=log, stderr=log):
+            eventually("Prometheus is ready", 30, lambda: get(f"http://{address}/-/ready"))
+            yield Prometheus(f"http://{address}")
     finally:
-        process.terminate()
-        process.wait(20)
-        print((config.parent / "prometheus.log").read_text()[-4000:])
+        print(path.read_text()[-4000:])

@@ -1,10 +1,9 @@
 """A real image registry on loopback (Debian's docker-registry), which Docker and containerd trust without TLS."""
 
 import shutil
-import subprocess
 from contextlib import contextmanager
 
-from harness import eventually, get
+from harness import background, eventually, get
 
 
 @contextmanager
@@ -15,14 +14,10 @@ def running(folder, address, has_users=False):
     config.write_text(
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\nhttp: {{addr: {address}}}\n{users}"
     )
-    server = subprocess.Popen(
-        ["docker-registry", "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
     try:
-        path = "" if has_users else "v2/"  # without credentials it serves only its root
-        eventually("the registry answers", 20, lambda: get(f"http://{address}/{path}") is not None)
-        yield
+        with background("docker-registry", "serve", str(config)):
+            path = "" if has_users else "v2/"  # without credentials it serves only its root
+            eventually("the registry answers", 20, lambda: get(f"http://{address}/{path}") is not None)
+            yield
     finally:
-        server.terminate()
-        server.wait(10)
         shutil.rmtree(folder / "data", ignore_errors=True)
