@@ -63,8 +63,8 @@ class Row(NamedTuple):
 
 def upgraded(service, node, verdict, before, after, namespace="ml", **spec):
     """Return the row of a Deployment with these pods before and after."""
-    sides = (deployment(service, template, namespace, **spec) for template in (before, after))
-    return Row(service, node, {*verdict.split()}, *sides, namespace)
+    old, new = (deployment(service, template, namespace, **spec) for template in (before, after))
+    return Row(service, node, {*verdict.split()}, old, new, namespace)
 
 
 IN_CI = {
