@@ -62,8 +62,6 @@ class Hour(msgspec.Struct):
     log: int
     """Size of the store's log in bytes."""
     rows: int
-    scrape: int
-    """Size of /metrics in bytes."""
     tasks: int
     objects: int
     """Number of objects that Python's garbage collector tracks."""
@@ -143,7 +141,7 @@ async def _serve(app, stack):
     return f"http://127.0.0.1:{runner.addresses[0][1]}"
 
 
-def hour(number, path, judging, scrape):
+def hour(number, path, judging):
     """Return the exporter's resources now."""
     gc.collect()
     assert judging._store is not None
@@ -156,7 +154,6 @@ def hour(number, path, judging, scrape):
         store=path.stat().st_size,
         log=path.with_name(path.name + "-wal").stat().st_size,
         rows=stores.count(judging._store),
-        scrape=len(scrape),
         tasks=len(asyncio.all_tasks()),
         objects=len(gc.get_objects()),
         stored=stored,
@@ -178,7 +175,6 @@ async def soak(store, seconds):
     url = await _serve(create_app(exporter), runners)
     judging = exporter.judging
     loop = asyncio.get_running_loop()
-    scrape = b""
     async with aiohttp.ClientSession() as session:
         for second in range(STEP, seconds + 1, STEP):
             CLOCK.passed = float(second)
@@ -186,11 +182,9 @@ async def soak(store, seconds):
             await loop.run_in_executor(None, judging.turn)
             if second % SCRAPE_SECONDS == 0:
                 async with session.get(f"{url}/metrics") as response:
-                    scrape = await response.read()
+                    await response.read()
             if second % HOUR == 0:
-                print(
-                    json.dumps(msgspec.to_builtins(hour(second // HOUR, store, judging, scrape))), flush=True
-                )
+                print(json.dumps(msgspec.to_builtins(hour(second // HOUR, store, judging))), flush=True)
     for runner in reversed(runners):
         await runner.cleanup()
 

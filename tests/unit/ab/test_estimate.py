@@ -142,26 +142,32 @@ def test_more_pairs_of_a_coarse_clock_show_no_more():
     assert decide([shift([4.0] * 20, [7.0] * 19 + [6.0])] * 6, MOST).verdict == "regressed"
 
 
-def test_two_pairs_are_enough_for_what_is_beyond_doubt_alone():
+# Logarithms of the pairs | largest number of pairs | verdict | whether the experiment is done, and clear.
+DECISIONS = """
+# Two pairs are enough for what is beyond doubt alone.
+[0.3, 0.3]                 | 12 | inconclusive | [false, false]
+[0.693, 0.668]             | 12 | regressed    | [true, true]
+[-0.693, -0.668]           | 12 | improved     | [true, true]
+[1.386, 0.049]             | 12 | inconclusive | [false, false]
+# A change counts when two looks show it.
+[0.3, 0.301, 0.302]        | 12 | unconfirmed  | [false, false]
+[0.3, 0.301, 0.302, 0.303] | 12 | regressed    | [true, true]
+# If only the last planned look shows the change, one more pair is needed.
+[0.15, 0.151, 0.152]       | 3  | unconfirmed  | [false, false]
+[0.3, 0.301, 0.302, 0.303] | 3  | regressed    | [true, true]
+[0.2, -0.2, 0.1]           | 3  | inconclusive | [true, false]
+"""
+
+
+@pytest.mark.parametrize(("logs", "most", "verdict", "is_done"), typed(DECISIONS))
+def test_when_an_experiment_is_done(logs, most, verdict, is_done):
+    found = decide([pair(x) for x in logs], most)
+    assert (found.verdict, [found.done, found.clear], len(found.looks)) == (verdict, is_done, len(logs) - 1)
+
+
+def test_too_few_pairs_or_runs_have_no_error():
     assert estimate([pair(0.3)] * 2).se == math.inf
-    assert decide([pair(0.3)] * 2, MOST)._replace(looks=()) == ("inconclusive", (), False, False)
-    assert decide([pair(math.log(2)), pair(math.log(1.95))], MOST)[::2] == ("regressed", True)
-    assert decide([pair(-math.log(2)), pair(-math.log(1.95))], MOST)[::2] == ("improved", True)
-    assert decide([pair(math.log(4)), pair(math.log(1.05))], MOST).verdict == "inconclusive"
     assert estimate([shift([1.0] * 3, [2.0] * 3)] * 5).se == math.inf
-
-
-def test_a_change_counts_when_two_looks_show_it():
-    pairs = [pair(0.3 + x / 1000) for x in range(5)]
-    assert decide(pairs[:3], MOST).verdict == "unconfirmed"
-    assert not decide(pairs[:3], MOST).done
-    decision = decide(pairs[:4], MOST)
-    assert (decision.verdict, decision.done, len(decision.looks)) == ("regressed", True, 3)
-    # If only the last planned look shows the change, one more pair is needed.
-    assert not decide([pair(0.15 + x / 1000) for x in range(3)], 3).done
-    assert decide(pairs[:4], 3) == decide(pairs[:4], 3)._replace(verdict="regressed", done=True)
-    quiet = [pair(x) for x in (0.2, -0.2, 0.1)]
-    assert decide(quiet, 3)._replace(looks=()) == ("inconclusive", (), True, False)
 
 
 def test_the_number_of_pairs_that_a_verdict_needs():
