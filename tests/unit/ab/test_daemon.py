@@ -156,24 +156,19 @@ def test_the_port_of_an_image(labels, port):
             probe_port("i", labels)
 
 
-IN_BOTH = {
-    "Ports": {"9798/tcp": [{"HostPort": "32768"}]},
-    "Networks": {"n": {"IPAddress": "172.18.0.2"}, "m": None},
-}
+# Docker's host | whether `ab` runs in a container | network settings of the probe's container | addresses.
+BOTH = '{Ports: {9798/tcp: [{HostPort: "32768"}]}, Networks: {n: {IPAddress: 172.18.0.2}, m: ~}}'
+ADDRESSES = f"""
+127.0.0.1 | false | {{IPAddress: ~, Ports: ~, Networks: ~}} | []
+127.0.0.1 | true  | {{IPAddress: ~, Ports: ~, Networks: ~}} | []
+127.0.0.1 | false | {BOTH} | ["http://127.0.0.1:32768"]
+127.0.0.1 | true  | {BOTH} | ["http://172.18.0.2:9798"]
+docker    | true  | {BOTH} | ["http://docker:32768"]
+"fd00::9" | false | {{Ports: {{9798/tcp: [{{HostPort: "1"}}, {{HostPort: "2"}}]}}}} | ["http://[fd00::9]:1", "http://[fd00::9]:2"]
+"""
 
 
-@pytest.mark.parametrize(
-    ("host", "inside", "settings", "urls"),
-    [
-        ("127.0.0.1", False, {"IPAddress": None, "Ports": None, "Networks": None}, []),
-        ("127.0.0.1", True, {"IPAddress": None, "Ports": None, "Networks": None}, []),
-        ("127.0.0.1", False, IN_BOTH, ["http://127.0.0.1:32768"]),
-        ("127.0.0.1", True, IN_BOTH, ["http://172.18.0.2:9798"]),
-        ("docker", True, IN_BOTH, ["http://docker:32768"]),
-        ("fd00::9", False, {"Ports": {"9798/tcp": [{"HostPort": "1"}, {"HostPort": "2"}]}},
-         ["http://[fd00::9]:1", "http://[fd00::9]:2"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("host", "inside", "settings", "urls"), typed(ADDRESSES))
 def test_a_probe_is_asked_at_its_published_port_or_from_a_container_at_its_address(
     monkeypatch, host, inside, settings, urls
 ):

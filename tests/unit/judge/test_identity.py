@@ -206,27 +206,28 @@ def test_images_have_names_that_differ():
     assert names[2] == "app:1 (123456789012)"
 
 
-@pytest.mark.parametrize(
-    ("text", "state", "changed", "doubts"),
-    [
-        ("a:one/m1 | a:one/m1 | a:one/m2", "regressed", "model", Doubts()),
-        ("a:one/m1 | a:one/m1 | a:two/m2", "regressed", "both", Doubts()),
-        ("a:one/m1 | a:one/m1 | a:two/m1", "regressed", "image", Doubts()),
-        ("a:one/m1 | a:one/m1 | a:one/m2*3", "settling", "model", Doubts()),
-        ("a:one/m/s1 | a:one/m/s1 | a:two/m/s2", "no_baseline", "image", Doubts()),
-        ("a:one/m/s1 | a:one/m/s2 | a:one/m/s1", "no_baseline", "image", Doubts()),
-        ("a:app:1@r1 | a:app:1@r1 | a:app:2@c9", "regressed", "image", Doubts(is_by_reference=True)),
-        ("a:~1 | a:~1 | a:app:2@c9", "regressed", "image", Doubts()),
-        ("a:app:1@r1 | a:app:1@c9 | a:app:2@c8", "regressed", "image", Doubts()),
-        ("a:one/weights-1.l//1.5 | a:one/weights-2.l//2.5 | a:one/weights-3.l//3.5 | a:two/weights-4.l//4.5",
-         None, "both", Doubts(redrawn=4)),
-        ("a:one/file-1 | a:one/file-2 | a:one/file-3 | a:two/file-4", None, "both", Doubts()),
-    ],
-)  # fmt: skip
-def test_a_verdict_says_what_was_exchanged(text, state, changed, doubts):
-    found = judge(history(text, 0.030))
-    assert state in (None, found.state)
-    assert (found.changed, found.doubts) == (changed, doubts)
+# Starts, an hour apart | state | what was exchanged | doubt.
+EXCHANGED = """
+a:one/m1; a:one/m1; a:one/m2             | regressed   | model |
+a:one/m1; a:one/m1; a:two/m2             | regressed   | both  |
+a:one/m1; a:one/m1; a:two/m1             | regressed   | image |
+a:one/m1; a:one/m1; a:one/m2*3           | settling    | model |
+a:one/m/s1; a:one/m/s1; a:two/m/s2       | no_baseline | image |
+a:one/m/s1; a:one/m/s2; a:one/m/s1       | no_baseline | image |
+a:app:1@r1; a:app:1@r1; a:app:2@c9       | regressed   | image | by reference
+a:~1; a:~1; a:app:2@c9                   | regressed   | image |
+a:app:1@r1; a:app:1@c9; a:app:2@c8       | regressed   | image |
+a:one/weights-1.l//1.5; a:one/weights-2.l//2.5; a:one/weights-3.l//3.5; a:two/weights-4.l//4.5 | | both | redrawn
+a:one/file-1; a:one/file-2; a:one/file-3; a:two/file-4 | | both |
+"""
+DOUBTS = {"": Doubts(), "by reference": Doubts(is_by_reference=True), "redrawn": Doubts(redrawn=4)}
+
+
+@pytest.mark.parametrize(("text", "state", "changed", "doubt"), scenarios(EXCHANGED))
+def test_a_verdict_says_what_was_exchanged(text, state, changed, doubt):
+    found = judge(history(text.replace(";", "|"), 0.030))
+    assert state in ("", found.state)
+    assert (found.changed, found.doubts) == (changed, DOUBTS[doubt])
     assert found.settings_changed_at == (2 * HOUR if "a:two/m/s2" in text else None)
 
 

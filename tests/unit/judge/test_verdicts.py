@@ -383,23 +383,25 @@ def stopped(runs=60, every=10.0, last_at=None):
     ]
 
 
-@pytest.mark.parametrize(
-    ("starts", "at", "rolled_back"),
-    [
-        (stopped(), HOUR, "bad"),
-        (stopped(runs=360), 2 * HOUR, ""),  # still running
-        (stopped(last_at=3 * HOUR - 5), 2 * HOUR, ""),  # its later runs fail
-        (stopped(runs=2, every=900.0), 2 * HOUR, ""),  # half an hour has only two of its runs
-        (stopped(runs=2, every=300.0), HOUR, ""),
-        (stopped()[2:], None, "bad"),
-        (stopped()[2:3], None, ""),
-    ],
-)
-def test_a_rollout_that_was_stopped_is_no_upgrade_any_more(starts, at, rolled_back):
+# Fields of the stopped rollout | which of its starts | hour of the upgrade | image that was rolled back.
+STOPPED = """
+{}                      | [0, 4] | 1 | bad
+{runs: 360}             | [0, 4] | 2 | ""   # still running
+{last_at: 10795.0}      | [0, 4] | 2 | ""   # its later runs fail
+{runs: 2, every: 900.0} | [0, 4] | 2 | ""   # half an hour has only two of its runs
+{runs: 2, every: 300.0} | [0, 4] | 1 | ""
+{}                      | [2, 4] | ~ | bad
+{}                      | [2, 3] | ~ | ""
+"""
+
+
+@pytest.mark.parametrize(("fields", "kept", "hour", "rolled_back"), typed(STOPPED))
+def test_a_rollout_that_was_stopped_is_no_upgrade_any_more(fields, kept, hour, rolled_back):
+    starts = stopped(**fields)[slice(*kept)]
     found = judge(starts)
-    assert (found.upgraded_at, found.rolled_back_image) == (at, rolled_back)
+    assert (found.upgraded_at, found.rolled_back_image) == (hour and HOUR * hour, rolled_back)
     # Starts of the rolled-back image are not in the next baseline.
-    assert at is not None or (found.candidate_image, found.runs) == ("good", len(starts[0].samples))
+    assert hour or (found.candidate_image, found.runs) == ("good", len(starts[0].samples))
 
 
 def test_replicas_under_new_names_share_one_baseline():
