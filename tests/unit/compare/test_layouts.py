@@ -328,10 +328,6 @@ def test_one_cancelled_record_does_not_refuse_the_file(record, failed, note, pos
     assert note in notes
 
 
-def failing(tool, pattern, text, count=0):
-    return re.sub(pattern, text, layout(tool), count=count)
-
-
 def serving_that_fails(share):
     failed = json.loads(layout("serving"))
     for i in range(0, COUNT, share):
@@ -346,21 +342,33 @@ ABORTED = '{"metadata": {"benchmark_phase": "profiling", "worker_id": "w"}, "met
     ("text", "column", "failed"),
     [
         (serving_that_fails(2), "", HALF), (serving_that_fails(1), "", COUNT),
-        (failing("vegeta csv", r"(?m),200,(\d+)(?=.*[02468],GET)", ",0,0"), "", HALF),
-        (failing("k6 csv", "true,200", "false,503", 3 * HALF), "", HALF),
-        (failing("jmeter", "true", "false", HALF), "", HALF), (failing("jmeter", "true", "false"), "", COUNT),
-        (failing("aiperf", '"error": null', '"error": {"code": 499}', HALF + 1), "", HALF),
-        (failing("hyperfine", r"(?<=\[|,)0,", "null,", HALF), "", HALF),
         (ABORTED * COUNT, "", COUNT), ('{"error": "refused"}\n' * COUNT, "latency_ms", COUNT),
         ("ms,code\n" + ",503\n" * COUNT, "ms", COUNT),
         ('{"ms": 5, "status": 200}\n' * HALF + '{"status": 0}\n' * HALF, "ms", HALF),
         ('{"status": "started"}\n{"ms": 5, "status": "ok"}\n' * COUNT, "ms", 0),
     ],
-    ids=range(13),
+    ids=range(7),
 )  # fmt: skip
-def test_a_failed_request_of_each_tool_is_no_run(text, column, failed):
+def test_a_failed_request_is_no_run(text, column, failed):
     for series in read(text, column)[0].values():
         assert (series.attempts, series.runs) == (Attempts(COUNT, failed), COUNT - failed)
+
+
+# Tool | pattern in its file | replacement | number of replacements (0: all) | failed runs.
+FAILURES = r"""
+vegeta csv | (?m),200,(\\d+)(?=.*[02468],GET) | ,0,0               | 0   | 60
+k6 csv     | true,200                         | false,503          | 180 | 60
+jmeter     | true                             | false              | 60  | 60
+jmeter     | true                             | false              | 0   | 120
+aiperf     | "error": null                    | "error": {"code": 499} | 61 | 60
+hyperfine  | (?<=\\[|,)0,                     | null,              | 60  | 60
+"""
+
+
+@pytest.mark.parametrize(("tool", "pattern", "replacement", "count", "failed"), scenarios(FAILURES))
+def test_a_failed_request_of_each_tool_is_no_run(tool, pattern, replacement, count, failed):
+    text = re.sub(pattern, replacement, layout(tool), count=int(count))
+    test_a_failed_request_is_no_run(text, "", int(failed))
 
 
 TOKENS = ["null", "[]", "{}", "1e400", "-1", '"x"', "true", ",", "[1]", '{"a": 1}', "\n", ";", "#", ""]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from infercanary.contract.profile import MAX_ROWS, Profile, ProfileRow, is_sound
 from infercanary.judge.operators import MOST, compare_operators, old_names
-from tests.scenarios import scenarios
+from tests.scenarios import scenarios, typed
 
 REPEATS = 5
 KNOWN = {
@@ -118,44 +118,45 @@ def test_other_names_are_matched_by_kind_of_work_and_order_of_calls(names, other
 
 
 ONE, OTHER = profile("C=9.8"), profile("C=31.2", seed=1)
-DISTURBED = profile("C=9.8", slowed=(3, 3, 3, 1, 3))
-FEW = replace(
-    ONE, wall=ONE.wall[:2], outside=ONE.outside[:2], rest=ONE.rest[:2],
-    rows=tuple(replace(each, seconds=each.seconds[:2]) for each in ONE.rows),
-)  # fmt: skip
-TIMED = 0.0108, 0.0322
+PROFILES = {
+    "one": ONE,
+    "other": OTHER,
+    "outside": profile("C=9.8", outside=0.009),
+    "partly": profile("C=9.8", slowed=(3, 1, 1, 1, 0.3)),
+    "disturbed": profile("C=9.8", slowed=(3, 3, 3, 1, 3)),
+    "few": replace(
+        ONE, wall=ONE.wall[:2], outside=ONE.outside[:2], rest=ONE.rest[:2],
+        rows=tuple(replace(each, seconds=each.seconds[:2]) for each in ONE.rows),
+    ),
+    "no_cupti": replace(OTHER, state="no_cupti"),
+    "onnx": replace(ONE, engine="onnxruntime"),
+}  # fmt: skip
+# Profiles before and after | timed seconds before and after | state.
+STATES = """
+[one]       | [other]   | [0.0108, 0.0322] | explained
+[one]       | [outside] | [0.0108, 0.0188] | outside
+# Profiled repeats changed in another way than timed repeats.
+[one]       | [other]   | [0.0108, 0.018]  | unexplained
+[one]       | [other]   | [0.02, 0.01]     | unexplained
+[one]       | [other]   | [0.001, 0.3]     | unexplained
+[one]       | [other]   | [0.01, 0.01]     | unexplained
+[one]       | [other]   | [0.005, 0.0159]  | explained
+# The profiler disturbed some or most repeats. Of several profiles, the least disturbed one is used.
+[partly]    | [other]   | [0.0108, 0.0322] | explained
+[disturbed] | [other]   | [0.0108, 0.0322] | unexplained
+[disturbed, one, few, disturbed] | [disturbed, other] | [0.0108, 0.0322] | explained
+# Sides that cannot be compared.
+[]          | [one]     | [0.0108, 0.0322] | ~
+[one]       | []        | [0.0108, 0.0322] | ~
+[one]       | [few]     | [0.0108, 0.0322] | ~
+[one]       | [no_cupti] | [0.0108, 0.0322] | ~
+[onnx]      | [other]   | [0.0108, 0.0322] | ~
+"""
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "timed", "state"),
-    [
-        (ONE, OTHER, TIMED, "explained"),
-        (ONE, profile("C=9.8", outside=0.009), (0.0108, 0.0188), "outside"),
-        # Profiled repeats changed in another way than timed repeats.
-        (ONE, OTHER, (0.0108, 0.018), "unexplained"),
-        (ONE, OTHER, (0.02, 0.01), "unexplained"),
-        (ONE, OTHER, (0.001, 0.3), "unexplained"),
-        (ONE, OTHER, (0.01, 0.01), "unexplained"),
-        (ONE, OTHER, (0.005, 0.0159), "explained"),
-        # The profiler disturbed some or most repeats. Of several profiles, the least disturbed one is used.
-        (profile("C=9.8", slowed=(3, 1, 1, 1, 0.3)), OTHER, TIMED, "explained"),
-        (DISTURBED, OTHER, TIMED, "unexplained"),
-        ([DISTURBED, ONE, FEW, DISTURBED], [DISTURBED, OTHER], TIMED, "explained"),
-        # Sides that cannot be compared.
-        ([], [ONE], TIMED, None),
-        ([ONE], [], TIMED, None),
-        ([ONE], [FEW], TIMED, None),
-        ([ONE], [replace(OTHER, state="no_cupti")], TIMED, None),
-        ([replace(ONE, engine="onnxruntime")], [OTHER], TIMED, None),
-    ],
-)
-def test_the_state_says_what_profiles_explain(
-    before,
-    after,
-    timed,
-    state,
-):
-    old, new = ([side] if isinstance(side, Profile) else side for side in (before, after))
+@pytest.mark.parametrize(("before", "after", "timed", "state"), typed(STATES))
+def test_the_state_says_what_profiles_explain(before, after, timed, state):
+    old, new = ([PROFILES[name] for name in side] for side in (before, after))
     found = compare_operators(old, new, timed)
     assert (found and found.state) == state
     assert found is None or bool(found.shifts) == (state == "explained")
