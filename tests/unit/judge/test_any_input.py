@@ -24,8 +24,8 @@ from tests.factories import judge, start
 
 EPOCH, UPGRADE = 1e6, 10_000.0
 MEASURES = (HOST_MEMORY, DEVICE_MEMORY, ENERGY, throughput_of(8, 1))
-KINDS = ("equal", "calm", "host", "wild", "ticks", "two values")
-"""Noise of latencies: none, 1 %, a pace of the host that all feel, a factor of 20, a coarse clock, two values."""
+KINDS = {"equal": 0.0, "calm": 0.01, "host": 0.01, "wild": 3.0, "ticks": 0.1, "two values": 0.0}
+"""SD of latencies: none, 1 %, a pace of the host that all feel, a factor of 20, a coarse clock, two values."""
 OPTIONS = {
     # share of the latency; the reported CPU wait may be higher than the latency
     "waited": (None, 0.0, 0.2, 0.9, 1.5),
@@ -44,14 +44,16 @@ OPTIONS = {
     "set_back": (0.0, 0.0, 7200.0),  # seconds by which the clock is set back during the runs
     "every": (2.0, 10.0, 10.0, 300.0),  # seconds between runs
 }
-GENERATIONS = {
-    "host": ("", "", "a", "b"),
-    "model": ("", "", "m", "n"),
-    "settings": ("", "", "s", "t"),
+ENVIRONMENT = {
+    of_canary(MODEL, "c"): ("", "", "m", "n"),
+    of_canary(SETTINGS, "c"): ("", "", "s", "t"),
     "torch_device": ("", "cpu", "cuda:0", "cpu, cuda:0"),
     "torch_intra_op_threads": ("", "1", "4"),
     "cpu_model": ("", "Xeon", "EPYC"),
     "cpu_quota": ("", "1", "0.5"),
+}
+GENERATIONS = ENVIRONMENT | {
+    "host": ("", "", "a", "b"),
     "outputs": ({}, {}, {"c": (1.0, 2.0)}, {"c": (1.0, 2.5)}, {"c": (1.0,)}),
     "cold_start": ({}, *({"c": {"load": x}} for x in (0.0, 2.0, 9.0))),
     "memory_kills": ((), (EPOCH + 9000.0, EPOCH + 12_000.0)),
@@ -59,7 +61,7 @@ GENERATIONS = {
 }
 
 
-seeds, kinds = st.integers(0, 1000), st.sampled_from(KINDS)
+seeds, kinds = st.integers(0, 1000), st.sampled_from([*KINDS])
 odd = st.integers(0, 3).map(lambda n: n == 3)
 
 
@@ -78,8 +80,9 @@ def made(
     rng = np.random.default_rng([seed, round(at)])
     times = at + chosen["every"] * np.arange(runs)
     steps = np.random.default_rng(seed).normal(0, 0.3 * (kind == "host"), 512)
-    sd = {"equal": 0.0, "ticks": 0.1, "two values": 0.0, "wild": 3.0}.get(kind, 0.01)
-    seconds = level * np.exp(steps[(times // 40).astype(int) % steps.size] + rng.normal(0, 1, runs) * sd)
+    seconds = level * np.exp(
+        steps[(times // 40).astype(int) % steps.size] + rng.normal(0, 1, runs) * KINDS[kind]
+    )
     if kind == "ticks":
         seconds = np.maximum(1, np.round(seconds / level)) * level
     if kind == "two values":
@@ -102,12 +105,9 @@ def made(
             "runs": chosen["merged"],
         }
 
-    environment = {of_canary(name, "c"): facts[name] for name in (MODEL, SETTINGS)} | {
-        name: facts[name] for name in ("torch_device", "torch_intra_op_threads", "cpu_model", "cpu_quota")
-    }
     one = start(
         container, image.strip("?"), at, seconds.tolist(), control=0, service=service,
-        boot_id=f"{container}-{boot}", environment={name: x for name, x in environment.items() if x},
+        boot_id=f"{container}-{boot}", environment={name: x for name in ENVIRONMENT if (x := facts[name])},
         **{name: facts[name] for name in ("host", "memory_kills", "outputs", "cold_start")},
         ended_at=at + 900.0 if facts["ended"] else 0.0,
     ).reporting(image=image)  # fmt: skip
