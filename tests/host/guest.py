@@ -258,11 +258,10 @@ def scraped(port):
         return answer.read().decode()
 
 
-def metrics(*names, port=9797):
-    """Return name → value; None if a metric is missing."""
-    text = scraped(port)
-    found = {n: float(m[1]) for n in names if (m := re.search(rf"^{n}(?:{{[^}}]*}})? (\S+)$", text, re.M))}
-    return found if len(found) == len(names) else None
+def metric(name, port=9797):
+    """Return the value of a metric's first series, or None if the metric is missing."""
+    found = re.search(rf"^{name}(?:{{[^}}]*}})? (\S+)$", scraped(port), re.M)
+    return float(found[1]) if found else None
 
 
 def image():
@@ -283,7 +282,6 @@ def limits():
     until(lambda: keyed((probed.folder / "cpu.stat").read_text())["nr_throttled"] > 5)
     yield {"scenario": "private", "path": probed.path, **probed.beside()}
 
-    begin = time.time()
     run("docker", "update", "--cpus", "0.75", "--cpuset-cpus", "1", "limits")
     updated = time.time()
 
@@ -299,7 +297,7 @@ def limits():
             }
         return None
 
-    yield {"scenario": "update", **until(seen), "seconds": time.time() - begin}
+    yield {"scenario": "update", **until(seen)}
 
     killed = kernel(files(probed.folder))["oom_kills_total"]
     probed.execute("/usr/bin/python3", "-c", HOG)
@@ -320,12 +318,7 @@ def nested():
         :-1
     ]
     until(lambda: keyed((above[0] / "cpu.stat").read_text())["nr_throttled"] > 5)
-    yield {
-        "scenario": "nested",
-        "path": probed.path,
-        "above": [str(f) for f in above],
-        **probed.beside(above),
-    }
+    yield {"scenario": "nested", "path": probed.path, **probed.beside(above)}
     probed.remove()
     hidden = Probed("hidden", "--cgroup-parent", "tight.slice", "--cpus", "0.5", "--memory", "256m")
     yield {"scenario": "hidden", **hidden.beside()}
@@ -416,21 +409,20 @@ def service():
 
     journal = ("journalctl", "--no-pager", "-u", "infercanary-exporter")
     try:
-        first = until(lambda: (m := metrics("infercanary_up")) and m["infercanary_up"] == 1 and m)
+        until(lambda: metric("infercanary_up") == 1)
         settings.write_text("poll_seconds: 4\n")
         run("systemctl", "reload", "infercanary-exporter")
-        later = until(lambda: "config reloaded" in run(*journal), 60)
+        until(lambda: "config reloaded" in run(*journal), 60)
         settings.write_text("poll_secondz: 4\n")
         run("systemctl", "reload", "infercanary-exporter")
-        good = "infercanary_config_last_reload_successful"
-        wrong = until(lambda: (m := metrics(good)) and m[good] == 0 and m, 60)
+        until(lambda: metric("infercanary_config_last_reload_successful") == 0, 60)
     except TimeoutError:
         log = run(*journal, "-n", "30", check=False)
         raise RuntimeError(log) from None
     yield {
-        "scenario": "service", "first": first, "later": later, "wrong": wrong,
+        "scenario": "service",
         "active": run("systemctl", "is-active", "infercanary-exporter", check=False),
-    }  # fmt: skip
+    }
     run("systemctl", "stop", "infercanary-exporter")
     run("docker", "rm", "--force", "found", check=False)
 
@@ -467,16 +459,13 @@ def rootless():
     service = (*engine, "system", "service", "--time", "0", address)
     started = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in (service, exporter)]
 
-    def is_up():
-        return (metrics("infercanary_up", port=9796) or {}).get("infercanary_up") == 1
-
     try:
-        until(is_up)
+        until(lambda: metric("infercanary_up", 9796) == 1)
         image = re.findall(r'image="([^"]*)"', scraped(9796))[0]
         run(*engine, "stop", "--time", "2", "rootless")
-        until(lambda: metrics("infercanary_up", port=9796) is None)
+        until(lambda: metric("infercanary_up", 9796) is None)
         run(*engine, "start", "rootless")
-        until(is_up)
+        until(lambda: metric("infercanary_up", 9796) == 1)
         yield {"scenario": "podman", "image": image}
     finally:
         for process in started:
