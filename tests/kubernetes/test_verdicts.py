@@ -61,10 +61,10 @@ class Row(NamedTuple):
         return f'namespace="{self.namespace}",service="{self.service}",instance="{node}"'
 
 
-def upgraded(service, node, verdict, before, after, namespace="ml", **spec):
+def upgraded(service, node, verdict, before, after, **spec):
     """Return the row of a Deployment with these pods before and after."""
-    old, new = (deployment(service, template, namespace, **spec) for template in (before, after))
-    return Row(service, node, {*verdict.split()}, old, new, namespace)
+    old, new = (deployment(service, template, **spec) for template in (before, after))
+    return Row(service, node, {*verdict.split()}, old, new)
 
 
 IN_CI = {

@@ -52,11 +52,11 @@ def _hooked():
     return model
 
 
-def _normalised(is_fused, pairs=4):
+def _normalised(is_fused):
     """Return cheap convolutions with normalization layers, or with the normalization folded into the weights."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
-    for _ in range(pairs):
+    for _ in range(4):
         pair = nn.Conv2d(8, 8, 1).eval(), nn.BatchNorm2d(8).eval()
         layers += [nn.utils.fusion.fuse_conv_bn_eval(*pair)] if is_fused else pair
     return nn.Sequential(*layers).eval()

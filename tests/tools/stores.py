@@ -109,15 +109,15 @@ def query(store, statement, **given):
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
-def count(store, table="sample"):
-    """Return the number of rows of a table."""
-    [(rows,)] = query(store, f"SELECT count(*) FROM {table}")
+def count(store):
+    """Return the number of stored runs."""
+    [(rows,)] = query(store, "SELECT count(*) FROM sample")
     return int(rows)
 
 
-def kept(store, boot_id="boot", canary=CANARY):
+def kept(store, boot_id="boot"):
     """Return the stored runs of a start."""
-    return next((runs for start, runs in store.generations(SEARCH, canary) if start.boot_id == boot_id), [])
+    return next((runs for start, runs in store.generations(SEARCH, CANARY) if start.boot_id == boot_id), [])
 
 
 def starts_of(store, service=SEARCH):

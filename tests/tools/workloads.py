@@ -65,17 +65,17 @@ def deployment(name, template, namespace="ml", replicas=1, **spec):
     return _set("Deployment", name, namespace, template, replicas=replicas, strategy=rolling, **spec)
 
 
-def stateful_set(name, template, namespace="ml"):
+def stateful_set(name, template):
     """Return a StatefulSet with one replica."""
-    return _set("StatefulSet", name, namespace, template, replicas=1, serviceName=name)
+    return _set("StatefulSet", name, "ml", template, replicas=1, serviceName=name)
 
 
-def job(name, template, seconds, namespace="ml"):
+def job(name, template, seconds):
     """Return a Job that completes after this many seconds."""
     template["spec"]["restartPolicy"] = "Never"
     for each in template["spec"]["containers"]:
         each["command"] = ["sh", "-c", f"timeout {seconds} {' '.join(_PROBE)} || true"]
-    metadata = {"name": name, "namespace": namespace}
+    metadata = {"name": name, "namespace": "ml"}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template}}
 
 

@@ -27,8 +27,8 @@ points = st.lists(st.floats(1e-3, 1e3), max_size=30).map(np.array)
 sides = st.lists(points, max_size=3).map(RecordedRuns)
 
 
-def series(numbers, *levels, count=100):
-    return RecordedRuns([np.array(numbers(level, count, seed=i)) for i, level in enumerate(levels)])
+def series(numbers, *levels):
+    return RecordedRuns([np.array(numbers(level, seed=i)) for i, level in enumerate(levels)])
 
 
 @given(sides, sides, st.floats(0.5, 0.9999))

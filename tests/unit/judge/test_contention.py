@@ -93,8 +93,8 @@ def quiet(number, threads="1"):
     return start("old", number, runs_of(44, 60, 1.0, number), threads)
 
 
-def contended(number, threads="1", share=5.0):
-    return start("old", number, runs_of(44, 60, seed=9, share=share), threads)
+def contended(number, threads="1"):
+    return start("old", number, runs_of(44, 60, seed=9, share=5.0), threads)
 
 
 @pytest.mark.parametrize("threads", ["1", "4"])

@@ -177,12 +177,12 @@ def test_starts_bring_what_restarts_do():
     assert compare(np.array(several[:5]), several[5:]).verdict == "equivalent"
 
 
-def restarted(seed, effect, replicas, sd=0.01, runs=48):
+def restarted(seed, effect, replicas):
     """Return replicas with one start of each image; each start has a separate level."""
-    levels = 0.01 * np.exp(np.random.default_rng(seed).normal(0, sd, (replicas, 2)))
+    levels = 0.01 * np.exp(np.random.default_rng(seed).normal(0, 0.01, (replicas, 2)))
     levels[:, 1] *= 1 + effect
     return [
-        replica(*([latencies([seed, r, side], runs, level=levels[r, side])] for side in (0, 1)))
+        replica(*([latencies([seed, r, side], 48, level=levels[r, side])] for side in (0, 1)))
         for r in range(replicas)
     ]
 
