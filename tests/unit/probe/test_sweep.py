@@ -15,6 +15,7 @@ from watching import until
 
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe import Probe, Sweep, schedule
+from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement
 from infercanary.probe.pool import Pool
@@ -253,6 +254,11 @@ class Swept:
         self.sweeping.next_at = 0.0
         self.whole()
 
+    def rounds(self, *others):
+        """Return the rounds of a probe with this canary and others."""
+        canaries, sampling = [self.canary, *others], Sampling((), self.tally)
+        return Rounds(canaries, [self.sweeping], None, sampling, self.memory, self.tally, threading.Event())
+
     def value(self, metric, *labels):
         return points(self.tally, metric).get(("a", *labels))
 
@@ -323,12 +329,25 @@ def test_a_point_that_hangs_is_given_up_and_costs_what_it_took(swept, caplog):
     assert one.sweeping.is_running, "the sweep is running, so runs are tagged"
     assert caplog.text.count("until the point ends, runs are tagged beside_canary and are not judged") == 1
     assert one.step() == 0.0, "no other point starts meanwhile"
-    assert one.canary.round(3).outcome == "ok", "the canary continues"
-    time.sleep(0.3)
+    [[run], _] = one.rounds().run([(one.canary, 3)], time.monotonic())
+    assert run.outcome == "ok" and "beside_canary" in run.tags, "the canary continues"
+    assert not one.sweeping.close(0.3), "nor does it hold up the end"
+    assert "canary a: the sweep still hangs" in caplog.text
     go_on.set()
     until(lambda: not one.sweeping.is_running)
     assert one.step() >= 0.3, "the time of the hang counts as a cost"
     assert one.value(RATE, "4", "1") is None
+
+
+def test_no_sweep_beside_a_canary_that_opens(swept):
+    one, slow = swept(Sized(), batches=(1,), seconds=0.2), Scripted(blocks="open")
+    other = Canary("b", slow, Tally(), 30.0, 300.0)
+    other.open(0)
+    assert not one.rounds(other).work_between()
+    slow.goes_on.set()
+    other.open(30)
+    assert one.rounds(other).work_between()
+    assert other.close(5)
 
 
 def test_a_busy_device_puts_the_sweep_off(swept):
@@ -349,9 +368,7 @@ def test_a_canary_that_fails_is_not_swept_and_its_failed_runs_take_no_throughput
     """A throughput of such a run would never be judged."""
     target = Sized()
     one = swept(target, batches=(1,), seconds=0.2)
-    rounds = Rounds(
-        [one.canary], [one.sweeping], None, Sampling((), one.tally), one.memory, one.tally, threading.Event()
-    )
+    rounds = one.rounds()
     one.step()
 
     def ran():
