@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from infercanary.contract.report import OUTPUT_TOLERANCE, relative_error
 from infercanary.probe.output import fingerprint
 from tests.scenarios import typed
+from tests.targets import Scripted, opened
 
 numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
 
@@ -46,3 +47,11 @@ def test_an_output_equals_itself_and_units_do_not_matter(values, unit):
     other = [value * 1.05 + 0.01 for value in values]
     scaled = relative_error([v * unit for v in other], [v * unit for v in values])
     assert scaled == pytest.approx(relative_error(other, values), rel=1e-6, abs=1e-9)
+
+
+def test_an_output_without_numbers_has_no_error_and_is_named_once(caplog):
+    canary = opened(Scripted(output=()))
+    assert {canary.round(5).output_error for _ in range(4)} == {None}
+    assert canary.output == ()
+    assert caplog.text.count("canary a: output not checked: the target reads no numbers from") == 1
+    assert canary.close(5)
