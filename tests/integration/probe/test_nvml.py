@@ -472,26 +472,6 @@ def scripted_probe(folder, canaries, *libraries):
     return ProbeProcess(folder, canaries, "controls: false", environment=environment)
 
 
-def test_runs_go_on_while_nvml_hangs(usual, tmp_path):
-    script = tmp_path / "script"
-    with scripted_probe(tmp_path, f"{{a: {scripted()}}}", usual) as probe:
-
-        def shows(state, more):
-            first = probe.until(
-                lambda s: s.value("infercanary_nvml_state", state) == 1, f"NVML is not {state}"
-            )
-            probe.ran("a", first.runs("a", "ok") + more)
-            return probe.until(lambda s: s.value("infercanary_nvml_state", state) == 1)
-
-        assert shows("ok", 1).value("infercanary_gpu_up", "1") == 1
-        script.write_text("nvmlDeviceGetFieldValues * -1\n")
-        hanging = shows("hanging", 3)
-        assert hanging.value("infercanary_gpu_up", "1") is None, "old numbers with a good health"
-        assert hanging.value("infercanary_sampler_success", "nvml") == 0
-        script.write_text("")
-        assert shows("ok", 1).value("infercanary_gpu_up", "1") == 1
-
-
 def test_a_cpu_only_wheel_on_a_machine_with_gpus_beside_a_canary_on_the_cpu(usual, tmp_path):
     """An image without CUDA is not a wrong setting. If the probe ended, its report could not be read."""
     torch = pytest.importorskip("torch")
