@@ -237,7 +237,7 @@ def test_a_sweep_has_no_numbers_of_broken_answers(server, kind, fault):
         found = Measurement("c", target, Load(1, concurrency), 0.3, None).measure()
         assert isinstance(found, Missing) and found.reason == "raised"
         server.fault, before = "", server.connections
-        assert isinstance(Measurement("c", target, Load(1, concurrency), 0.3, None).measure(), Measured)
+        assert isinstance(Measurement("c", target, Load(1, concurrency), 1.0, None).measure(), Measured)
         assert server.connections == before + concurrency, "each concurrent request has a separate connection"
     size = Measurement("c", target, Load(2, 1), 0.3, None).measure()
     assert isinstance(size, Missing) and size.reason == "unsupported", "a request's size is fixed"
