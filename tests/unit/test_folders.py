@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.scenarios import typed
+
 CONFTEST = """
 import sys
 from pathlib import Path
@@ -30,15 +32,15 @@ def test_two():
 """
 
 
-@pytest.mark.parametrize(
-    ("missing", "ci", "selected", "code", "said"),
-    [
-        ("no moon", "", "stack", 0, ["SKIPPED [2] stack: they need a moon: no moon", "2 skipped, 1 deselected"]),
-        ("no moon", "1", "stack", 1, ["they need a moon: no moon; CI may not skip them"]),
-        (None, "1", "stack", 1, ["skipped in CI: ", "1 failed, 1 passed, 1 deselected"]),
-        ("no moon", "1", "not stack", 0, ["1 passed, 2 deselected"]),
-    ],
-)  # fmt: skip
+NEEDS = """
+no moon | ""  | stack     | 0 | ["SKIPPED [2] stack: they need a moon: no moon", "2 skipped, 1 deselected"]
+no moon | "1" | stack     | 1 | ["they need a moon: no moon; CI may not skip them"]
+~       | "1" | stack     | 1 | ["skipped in CI: ", "1 failed, 1 passed, 1 deselected"]
+no moon | "1" | not stack | 0 | ["1 passed, 2 deselected"]
+"""
+
+
+@pytest.mark.parametrize(("missing", "ci", "selected", "code", "said"), typed(NEEDS))
 def test_requirements_of_a_folder(tmp_path, missing, ci, selected, code, said):
     tools = str(Path(__file__).parents[1] / "tools")
     (tmp_path / "conftest.py").write_text(CONFTEST.format(tools=tools, missing=missing))

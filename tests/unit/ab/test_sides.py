@@ -28,15 +28,25 @@ def here(monkeypatch, tmp_path):
     return tmp_path
 
 
+ENTRIES = """\
+command=sh -c 'exec x'
+cpus=0.5
+cpuset=0-2,5
+memory=2g
+gpus=device=1,GPU-5
+volume=./m:/models:ro
+volume=cache:/cache
+env.A=b=c
+env.EMPTY=
+env.TOKEN
+"""
+
+
 def test_every_key(here):
-    entries = [
-        "command=sh -c 'exec x'", "cpus=0.5", "cpuset=0-2,5", "memory=2g", "gpus=device=1,GPU-5",
-        "volume=./m:/models:ro", "volume=cache:/cache", "env.A=b=c", "env.EMPTY=", "env.TOKEN",
-    ]  # fmt: skip
+    entries = ENTRIES.splitlines()
     a, b = read("old", "new", both=entries)
     assert replace(a, image="new") == b
     assert a.image == "old"
-    [path, named] = a.volume
     assert a == Side(
         image="old",
         command=("sh", "-c", "exec x"),
@@ -44,14 +54,12 @@ def test_every_key(here):
         cpuset=frozenset({0, 1, 2, 5}),
         memory=2 << 30,
         gpus=["1", "GPU-5"],
-        volume=[path, named],
+        volume=[
+            {"Target": "/models", "Source": str(here / "m"), "Type": "bind", "ReadOnly": True},
+            {"Target": "/cache", "Source": "cache", "Type": "volume", "ReadOnly": False},
+        ],
         variables={**PACE, "A": "b=c", "EMPTY": "", "TOKEN": "secret"},
     )
-    bind = {"Target": "/models", "Source": str(here / "m"), "Type": "bind", "ReadOnly": True}
-    assert [path, named] == [
-        bind,
-        {"Target": "/cache", "Source": "cache", "Type": "volume", "ReadOnly": False},
-    ]
     a, b = read(
         "new",
         both=["config=probe.yaml"],

@@ -23,6 +23,7 @@ from infercanary.compare.recording import RecordedRuns
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.render.json import render_json
 from infercanary.render.text import render_texts
+from tests.scenarios import typed
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "comparison.txt"
 SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
@@ -81,10 +82,15 @@ def test_a_bottleneck_is_named_only_for_a_change(journal):
         assert ("bottleneck" in facts(comparison_document(result, old, new))) is is_named
 
 
-@pytest.mark.parametrize(
-    ("restart_sd", "count", "words"),
-    [(0.0, 1, "as given"), (0.02, 1, "2 %, as given"), (None, 1, "two files of numbers"), (None, 3, "from 4 restarts")],
-)  # fmt: skip
+SOURCES = """
+0.0  | 1 | as given
+0.02 | 1 | 2 %, as given
+~    | 1 | two files of numbers
+~    | 3 | from 4 restarts
+"""
+
+
+@pytest.mark.parametrize(("restart_sd", "count", "words"), typed(SOURCES))
 def test_a_document_says_where_the_restart_sd_is_from(numbers, restart_sd, count, words):
     old, new = (RecordedRuns([np.array(numbers(seed=10 * i + j)) for j in range(count)]) for i in range(2))
     document = comparison_document(compare_runs("", old, new, restart_sd=restart_sd), old, new)

@@ -220,16 +220,16 @@ class Out(io.TextIOWrapper):
         self.isatty = lambda: is_terminal  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "terminal_type", "no_color", "text"),
-    [
-        ("utf-8", "", "", "µ\nb: regressed; regressed"),
-        ("ascii", "", "", "u\nb: regressed; regressed"),
-        ("utf-8", "xterm", "", "µ\nb: \x1b[31m\x1b[1mregressed\x1b[0m; regressed"),
-        ("utf-8", "xterm", "1", "µ\nb: regressed; regressed"),
-        ("utf-8", "dumb", "", "µ\nb: regressed; regressed"),
-    ],
-)
+TERMINALS = r"""
+utf-8 |       |   | \u00b5\nb: regressed; regressed
+ascii |       |   | u\nb: regressed; regressed
+utf-8 | xterm |   | \u00b5\nb: \x1b[31m\x1b[1mregressed\x1b[0m; regressed
+utf-8 | xterm | 1 | \u00b5\nb: regressed; regressed
+utf-8 | dumb  |   | \u00b5\nb: regressed; regressed
+"""
+
+
+@pytest.mark.parametrize(("encoding", "terminal_type", "no_color", "text"), scenarios(TERMINALS))
 def test_a_terminal_as_it_is(monkeypatch, encoding, terminal_type, no_color, text):
     monkeypatch.setenv("TERM", terminal_type)
     monkeypatch.setenv("NO_COLOR", no_color)

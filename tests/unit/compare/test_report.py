@@ -108,21 +108,22 @@ def test_images_and_hosts_side_by_side(run, tmp_path):
     assert "http" not in page.split("</style>")[1]
 
 
-@pytest.mark.parametrize(
-    ("models", "rows"),
-    [
-        # new weights are a separate row, like a new image
-        (["file:1", "file:2", ""], [("file:1", 1), ("file:2", 2)]),
-        (["weights-0.0", "weights-1.1", "weights-2.2", "weights-3.3"], [("", 4)]),  # weights without a seed
-    ],
-)  # fmt: skip
+MODELS = """
+# New weights are a separate row, like a new image.
+["file:1", "file:2", ""] | [["file:1", 1], ["file:2", 2]]
+# These are weights without a seed.
+[weights-0.0, weights-1.1, weights-2.2, weights-3.3] | [["", 4]]
+"""
+
+
+@pytest.mark.parametrize(("models", "rows"), typed(MODELS))
 def test_each_model_of_an_image_is_a_row(run, tmp_path, models, rows):
     with closing(open_store(tmp_path / "one.sqlite")) as store:
         for number, model in enumerate(models):
             known = {"model:resnet18": model, "settings:resnet18": "s1"} if model else {}
             take(store, "search:1", [0.01], at=1e5 * number, **known)
     found = answer(run, "one.sqlite")
-    assert [(row["model"], row["starts"]) for row in found] == rows
+    assert [[row["model"], row["starts"]] for row in found] == rows
     csv_rows = table(run("one.sqlite", "--format", "csv"))
     assert [(row["model"], row["settings"]) for row in csv_rows] == [(row["model"], "s1") for row in found]
 

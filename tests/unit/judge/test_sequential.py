@@ -16,7 +16,7 @@ from infercanary.judge.shift import CHANGED, Comparison, Pooled
 from infercanary.judge.upgrade import select
 from infercanary.judge.verdict import Judge
 from tests.factories import HOUR, changed, judge, since, start
-from tests.scenarios import scenarios
+from tests.scenarios import scenarios, typed
 
 looks = SequentialTest(LIVE.decide)
 
@@ -127,18 +127,29 @@ def test_a_call_of_the_live_judge_stays_while_the_interval_shows_it():
     assert stayed
 
 
-@pytest.mark.parametrize(
-    ("runs", "slower", "state"), [(6, 1.0, "regressed"), (24, 0.3, "regressed"), (6, -0.5, "improved")]
-)
+LARGE = """
+6  | 1.0  | regressed
+24 | 0.3  | regressed
+6  | -0.5 | improved
+"""
+
+
+@pytest.mark.parametrize(("runs", "slower", "state"), typed(LARGE))
 def test_a_large_change_is_called_within_minutes_without_any_history(runs, slower, state):
     """With a run every 10 s, 6 runs take a minute."""
     for seed in range(10):
         assert judge(service(seed, 1, runs, slower=slower, earlier=0)).state == state
 
 
-@pytest.mark.parametrize(
-    ("sd", "earlier", "replicas"), [(0.003, 0, 1), (0.01, 2, 1), (0.03, 0, 1), (0.03, 1, 2)]
-)
+RESTARTS = """
+0.003 | 0 | 1
+0.01  | 2 | 1
+0.03  | 0 | 1
+0.03  | 1 | 2
+"""
+
+
+@pytest.mark.parametrize(("sd", "earlier", "replicas"), typed(RESTARTS))
 def test_a_restart_of_the_same_image_is_hardly_ever_called(sd, earlier, replicas):
     called = 0
     for seed in range(30):
