@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -44,6 +45,10 @@ env.TOKEN
 
 def test_every_key(here):
     entries = ENTRIES.splitlines()
+    volume: Any = [
+        {"Target": "/models", "Source": str(here / "m"), "Type": "bind", "ReadOnly": True},
+        {"Target": "/cache", "Source": "cache", "Type": "volume", "ReadOnly": False},
+    ]
     a, b = read("old", "new", both=entries)
     assert replace(a, image="new") == b
     assert a.image == "old"
@@ -54,10 +59,7 @@ def test_every_key(here):
         cpuset=frozenset({0, 1, 2, 5}),
         memory=2 << 30,
         gpus=["1", "GPU-5"],
-        volume=[
-            {"Target": "/models", "Source": str(here / "m"), "Type": "bind", "ReadOnly": True},
-            {"Target": "/cache", "Source": "cache", "Type": "volume", "ReadOnly": False},
-        ],
+        volume=volume,
         variables={**PACE, "A": "b=c", "EMPTY": "", "TOKEN": "secret"},
     )
     a, b = read(
