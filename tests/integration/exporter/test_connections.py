@@ -81,9 +81,6 @@ class Server:
     async def until_empty(self):
         await self.until(lambda found: not found.open)
 
-    async def until_it_works(self):
-        await self.until(lambda found: any(connection.handles for connection in found.open))
-
 
 @asynccontextmanager
 async def served(context=None):
@@ -197,7 +194,7 @@ async def test_a_client_that_leaves_keeps_its_place_until_its_request_is_handled
     async with served() as server:
         for _ in range(2):
             client = await server.connect(b"/slow")
-            await server.until_it_works()
+            await server.until(lambda found: any(one.handles for one in found.open))
             client.close()
         await asyncio.sleep(0.1)
         assert await (await server.connect(b"/")).read() <= 0

@@ -83,12 +83,9 @@ def table(*answers, unit="", **others):
     names = {"Value": "Latency", "Value #A": "Latency", "Value #B": "Shift"}
     organize = {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": names}
     transformations = [{"id": "merge", "options": {}}, {"id": "organize", "options": organize}]
-    by_name = {
-        "matcher": {"id": "byType", "options": "number"},
-        "properties": [{"id": "unit", "value": unit}] if unit else [],
-    }
+    of_numbers = override({"unit": unit} if unit else {})
     return panel(
-        "table", *answers, table=True, transformations=transformations, overrides=[by_name], **others
+        "table", *answers, table=True, transformations=transformations, overrides=[of_numbers], **others
     )
 
 
@@ -99,18 +96,22 @@ def lines(*values, **others):
     return panel("timeseries", answer, defaults=defaults, **others)
 
 
-def dashed(name, *dash):
-    style = {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [*dash]}}
-    return {"matcher": {"id": "byName", "options": name}, "properties": [style]}
+def override(properties, name=""):
+    """Return an override of the properties of a series, or of the columns of numbers."""
+    matcher = {"id": "byName", "options": name} if name else {"id": "byType", "options": "number"}
+    return {
+        "matcher": matcher,
+        "properties": [{"id": id_, "value": value} for id_, value in properties.items()],
+    }
 
 
-def coloured(name, hue):
-    style = {"id": "color", "value": {"mode": "fixed", "fixedColor": hue}}
-    return {"matcher": {"id": "byName", "options": name}, "properties": [style]}
+def fixed(hue):
+    return {"color": {"mode": "fixed", "fixedColor": hue}}
 
 
 ONE = {"name": "search"}
 NAMED = {"textMode": "value_and_name"}
+DASHED = {"custom.lineStyle": {"fill": "dash", "dash": [6, 6]}}
 SHADES = {"color": {"mode": "shades", "fixedColor": "#0072B2"}}
 TWO_TABLES = (vector((ONE, 0.2)), vector(({"name": "chat"}, 0.1)))
 WRAPPED = {"custom": {"cellOptions": {"wrapText": True}}}
@@ -119,15 +120,9 @@ BUCKET_COUNTS = tuple(({"name": "a", "le": le}, [1.0] * 3) for le in ("0.1", "0.
 SEVERAL = vector(*(({"name": name}, 0.2) for name in "abcdefghijkl"))
 
 
-def painted(hue, how="color-background"):
-    """Return an override that colours the cells of the column Latency."""
-    style = {"id": "custom.cellOptions", "value": {"type": how}}
-    fixed = {"id": "color", "value": {"mode": "fixed", "fixedColor": hue}}
-    return [{"matcher": {"id": "byType", "options": "number"}, "properties": [style, fixed]}]
-
-
 def cells(hue, how):
-    return panel("table", vector((ONE, 0.2)), table=True, overrides=painted(hue, how))
+    painted = override({"custom.cellOptions": {"type": how}, **fixed(hue)})
+    return panel("table", vector((ONE, 0.2)), table=True, overrides=[painted])
 
 
 RULES = {
@@ -164,11 +159,11 @@ RULES = {
     ),
     "alike": (
         lines([1.0, 1.1], [1.2, 1.3], defaults=SHADES),
-        lines([1.0, 1.1], [1.2, 1.3], defaults=SHADES, overrides=[dashed("search-2", 6, 6)]),
+        lines([1.0, 1.1], [1.2, 1.3], defaults=SHADES, overrides=[override(DASHED, "search-2")]),
     ),
     "faint": (
-        lines([1.0], overrides=[coloured("search-1", "#FFEE52")]),
-        lines([1.0], overrides=[coloured("search-1", "#E69F00")]),
+        lines([1.0], overrides=[override(fixed("#FFEE52"), "search-1")]),
+        lines([1.0], overrides=[override(fixed("#E69F00"), "search-1")]),
     ),
     "sameName": (
         panel("timeseries", matrix(({"name": "a", "x": "1"}, [1.0]), ({"name": "a", "x": "2"}, [1.0]))),

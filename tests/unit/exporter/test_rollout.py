@@ -135,8 +135,7 @@ def test_a_rollout_that_is_under_way(situation, verdict, cause, image):
     assert given.low < given.shift < given.high
     assert given.sentence.startswith(verdict)
     assert given.cause == cause
-    assert given.since is not None
-    assert given.since.timestamp() == 4 * HOUR
+    assert given.since == datetime.fromtimestamp(4 * HOUR, timezone.utc)
     assert (given.baseline_image, given.candidate_image) == (f"{V1} ({'1' * 12})", f"{V2} ({'2' * 12})")
 
 

@@ -2,16 +2,7 @@
 
 import time
 
-import pytest
-
 from tests.unit.exporter.factories import Judged
-
-
-@pytest.fixture
-def corrupt(tmp_path):
-    path = tmp_path / "judge.sqlite"
-    path.write_text("not a database, but long enough to be looked at as one\n" * 100)
-    return path
 
 
 def after_a_turn(path):
@@ -24,14 +15,16 @@ def after_a_turn(path):
     return judged.value("store_set_aside_timestamp_seconds")
 
 
-def test_a_corrupt_file_is_shown_until_it_is_removed(corrupt):
+def test_a_corrupt_file_is_shown_until_it_is_removed(tmp_path):
+    path = tmp_path / "judge.sqlite"
+    path.write_text("not a database, but long enough to be looked at as one\n" * 100)
     for end in ("kept-by-somebody", "20200101T000000Z"):
-        corrupt.with_name(f"judge.sqlite.corrupt-{end}").touch()
+        path.with_name(f"judge.sqlite.corrupt-{end}").touch()
     before = int(time.time())
-    shown = after_a_turn(corrupt)
+    shown = after_a_turn(path)
     assert shown is not None
     assert before <= shown <= time.time()
-    assert after_a_turn(corrupt) == shown
-    for file in corrupt.parent.glob("*.corrupt-*"):
+    assert after_a_turn(path) == shown
+    for file in tmp_path.glob("*.corrupt-*"):
         file.unlink()
-    assert after_a_turn(corrupt) is None
+    assert after_a_turn(path) is None

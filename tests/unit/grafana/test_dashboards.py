@@ -279,16 +279,6 @@ def test_everybody_can_distinguish_the_colours(board):
 # Faults found in a real Grafana -----------------------------------------------------------------------------------
 
 
-def _options(panel, matcher, of):
-    """Return the properties of overrides with this matcher."""
-    found = [
-        o["properties"]
-        for o in panel["fieldConfig"]["overrides"]
-        if o["matcher"] == {"id": matcher, "options": of}
-    ]
-    return {item["id"]: item["value"] for properties in found for item in properties}
-
-
 def _look(name):
     """Return colour and line style of a name."""
     found = [item for pattern, item in names.looks() if re.search(pattern.strip("/"), name)]
@@ -315,7 +305,14 @@ def test_no_two_tags_look_alike():
 
 def test_each_verdict_and_cause_says_what_to_do():
     verdict, *_ = panels(BOARDS["service"])
-    [known] = _options(verdict, "byName", "Cause: what to do")["mappings"]
+    [known] = [
+        mapping
+        for override in verdict["fieldConfig"]["overrides"]
+        if override["matcher"] == {"id": "byName", "options": "Cause: what to do"}
+        for item in override["properties"]
+        if item["id"] == "mappings"
+        for mapping in item["value"]
+    ]
     wanted = {*colours.VERDICTS, "answers", "device"}
     wanted |= {f"{verdict}{cause}" for verdict in ("regressed", "improved") for cause in CAUSES}
     assert known["options"].keys() == wanted
