@@ -6,7 +6,6 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 
 import pytest
 from honest import Honest
@@ -21,8 +20,6 @@ from tests.integration.exporter.processes import certificate
 from tests.scenarios import scenarios
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for the certificates")
-
-Serves = Callable[[Access], ReportServer]
 
 
 @pytest.fixture(scope="module")

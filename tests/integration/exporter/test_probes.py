@@ -1,7 +1,6 @@
 """Good and hostile probes over real sockets; a hostile probe affects no other probe."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -20,8 +19,6 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 NOTHING_LISTENS = "http://127.0.0.1:1"
 FAILURES, REJECTED = "infercanary_poll_failures_total", "infercanary_rejected_total"
 COLLECTED = "infercanary_runs_collected_total"
-
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def raw(*answer, again=b"", pause=0.0):

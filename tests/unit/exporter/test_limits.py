@@ -30,9 +30,9 @@ from tests.unit.exporter.factories import collecting, probe, report
 SERIES = Metric("infercanary_series", "gauge", "Series.", ("name",))
 
 
-def lines_of(count, name="many"):
+def lines_of(count):
     """Return families of one series."""
-    families = (Metric(f"infercanary_{name}_{n}", "gauge", "Many.").family(1.0) for n in range(count))
+    families = (Metric(f"infercanary_many_{n}", "gauge", "Many.").family(1.0) for n in range(count))
     return [write(family, {"service": "s"}) for family in families]
 
 
