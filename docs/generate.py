@@ -45,6 +45,7 @@ from infercanary.contract.vocabulary import (
     TAGS,
 )
 from infercanary.doctor import command as doctor
+from infercanary.doctor import limits as doctor_limits
 from infercanary.exporter import limits
 from infercanary.judge.model import Changed
 from infercanary.judge.operators import Kind as OperatorChange
@@ -384,9 +385,11 @@ def files() -> dict[Path, str]:
         SCHEMAS / f"{name}.v{VERSION}.json": json.dumps(schema, indent=1, sort_keys=True) + "\n"
         for name, schema in printed().items()
     }
-    made[SCHEMAS / f"doctor.v{doctor.VERSION}.json"] = (
-        json.dumps(doctor.schema(), indent=1, sort_keys=True) + "\n"
-    )
+    made |= {
+        SCHEMAS / f"{name}.v{module.VERSION}.json": json.dumps(module.schema(), indent=1, sort_keys=True)
+        + "\n"
+        for name, module in (("doctor", doctor), ("limits", doctor_limits))
+    }
     page = TARGET.read_text(encoding="utf-8")
     made[TARGET] = _METRICS.sub(lambda match: match[1] + render(declared()), page)
     return {TABLE: table(declared([infercanary.probe])), **made}

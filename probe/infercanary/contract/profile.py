@@ -26,10 +26,11 @@ OK: Final = "ok"
 NO_CUPTI: Final = "no_cupti"
 """The driver refused to time kernels, so operators have host times only."""
 
-_LATEST, _MOST_SECONDS, _MOST_CALLS = (
+_LATEST, _MOST_SECONDS, _MOST_CALLS, _MOST_WORK = (
     2.0**33,
     1e6,
     1e15,
+    1e24,
 )  # equal to the bounds in contract/bounds.py, which cannot be imported: it imports this module
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+\b")
 _HASH = re.compile(r"(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}|\bc[a-z2-7]{50,}\b")
@@ -55,6 +56,12 @@ class ProfileRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Seconds of one inference, in each repeat."""
     order: int = 0
     """Position among the model's operators, by first call; 0 in profiles of older probes."""
+    flops: float = 0.0
+    """Floating-point operations of products and attention in one inference; 0 for other operators."""
+    bytes: float = 0.0
+    """Bytes that one inference reads and writes at least, by the shapes of the tensors."""
+    launches: float = 0.0
+    """Number of calls, including those of inner operators; on a GPU, number of kernels. 0 if the work is unknown."""
 
 
 class Profile(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -134,6 +141,7 @@ def is_sound(profile: Profile) -> bool:
         and all(_are_times(values, repeats) for values in (profile.wall, profile.outside, profile.rest))
         and all(_are_times(row.seconds, repeats) and 0 <= row.calls <= _MOST_CALLS for row in rows)
         and all(0 <= row.order <= _MOST_CALLS for row in rows)
+        and all(0 <= number <= _MOST_WORK for row in rows for number in (row.flops, row.bytes, row.launches))
         and all(_is_name(text) for row in rows for text in (row.kind, row.name, row.device))
         and all(not row.shapes or _is_name(row.shapes) for row in rows)
     )

@@ -57,6 +57,7 @@ def answer_document(answer: Ability) -> Document:
         {
             ExitCode.FINE: "the checks ran, with any result",
             ExitCode.REGRESSED: "the checks could not run",
+            ExitCode.INCONCLUSIVE: "with --limits, no limit is known for a canary",
         }
     ),
 )
@@ -75,13 +76,20 @@ def answer_document(answer: Ability) -> Document:
     show_default=True,
     help="GPU for the checks of events, graphs and CUPTI, as a CUDA device number.",
 )
-def command(as_json: bool, wanted: tuple[str, ...], device: int) -> int:
+@click.option(
+    "--limits",
+    "settings",
+    metavar="PROBE_YAML",
+    help="Instead, find what limits each canary of this settings file: memory, compute, I/O or scheduling.",
+)
+def command(as_json: bool, wanted: tuple[str, ...], device: int, settings: str | None) -> int:
     """Check what a probe can do on this machine and in this container. Run the command where the probe
     runs, as the same user.
 
     \b
       infercanary doctor
       infercanary doctor --only NVML --only GPU --json
+      infercanary doctor --limits probe.yaml
 
     Each line is OK, limited, refused, or absent (the machine lacks this part, which is not a fault), with the reason
     and the next action. Sections: host (clocks, cores, NUMA), container (cgroup, pressure, permissions), engines,
@@ -91,9 +99,16 @@ def command(as_json: bool, wanted: tuple[str, ...], device: int) -> int:
     The command changes nothing, and sets no mode. On a GPU with enough free memory, it creates a CUDA context for a
     moment. It also lists the processes on the GPUs once; the probe itself only counts them. Each check has a deadline,
     so that a hanging driver does not block the command.
+
+    With --limits, the command opens each canary of the settings file, loads the CPU or GPU fully for some seconds, and
+    says what limits the canary now (docs/limits.md). JSON: docs/schemas/limits.v1.json.
     """
     table = [check for check in checks() if not wanted or check.section in wanted]
     width = shutil.get_terminal_size((100, 24)).columns
+    if settings is not None:
+        from infercanary.doctor.limits import report_limits  # imports engines, which the checks do not need
+
+        return report_limits(settings, as_json, width)
     answers: list[Ability] = []
     section = ""
     try:

@@ -25,6 +25,7 @@ from infercanary.probe.memory import Ended, HostMemory
 from infercanary.probe.pool import Pool
 from infercanary.probe.profiling import SHARE, Profiling, profile_each
 from infercanary.probe.publish import Publisher
+from infercanary.probe.roofline import CanaryLimit
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.samplers import make_samplers
 from infercanary.probe.samplers.threads import Place
@@ -298,6 +299,12 @@ class Probe:
     def profile(self, trace: Path | None = None) -> dict[str, Profile | str]:
         """Profile every canary now, after :meth:`open` and instead of :meth:`run`; see :func:`profile_each`."""
         return profile_each(self._canaries, trace)
+
+    def limits(self) -> list[CanaryLimit]:
+        """Find the limit of every canary now, after :meth:`open` and instead of :meth:`run`; see :mod:`.limits`."""
+        from infercanary.probe.limits import limit_each  # a probe that runs permanently does not need it
+
+        return limit_each(self._canaries)
 
     def close(self) -> bool:
         """Stop listening and close every target. False if a thread hangs."""

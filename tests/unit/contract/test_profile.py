@@ -76,6 +76,9 @@ WRONG_ROWS = yaml.safe_load(r"""
 - {device: "\e[2J"}
 - {shapes: "\u202e"}
 - {calls: .inf}
+- {flops: .inf}
+- {bytes: -1}
+- {launches: .nan}
 - {seconds: [0.1]}
 - {seconds: [0.1, .inf]}
 """)

@@ -29,7 +29,8 @@ class Event:
             "name": name, "start_ns": round(1000 * begin), "duration_ns": round(1000 * took), "device_index": 0,
             "device_type": f"DeviceType.{device}", "correlation_id": more.get("id", 0), "shapes": more.get("sizes", ()),
             "linked_correlation_id": more.get("linked", 0), "start_thread_id": more.get("thread", 1),
-            "dtypes": more.get("types", ()), "is_user_annotation": name == MARK or more.get("annotation", False),
+            "dtypes": more.get("types", ()), "flops": more.get("flops", 0),
+            "is_user_annotation": name == MARK or more.get("annotation", False),
         }  # fmt: skip
         for method, value in found.items():
             setattr(self, method, lambda value=value: value)

@@ -16,7 +16,7 @@ from pathlib import Path
 from infercanary.contract.report import Family
 from infercanary.probe.samplers import Sampler, Unavailable, register
 from infercanary.probe.samplers.cgroup.hierarchy import Cgroup, own_cgroup
-from infercanary.probe.samplers.cgroup.metrics import CPUSET, CPUSET_INFO, MEMORY_LIMIT
+from infercanary.probe.samplers.cgroup.metrics import CPUSET, CPUSET_INFO, MEMORY_LIMIT, THROTTLED_SECONDS
 
 _ROOT = Path("/sys/fs/cgroup")
 _PROC = Path("/proc/self")
@@ -54,6 +54,10 @@ class ContainerCpu:
     def seconds(self) -> float | None:
         """Return the CPU seconds of everything in the container; None without a separate cgroup."""
         return None if self._cgroup is None else self._cgroup.cpu_seconds()
+
+    def throttled(self) -> float:
+        """Return the seconds in which CPU quotas stopped threads, summed over CPUs; 0 if unknown."""
+        return 0.0 if self._cgroup is None else self._cgroup.facts()[THROTTLED_SECONDS] or 0.0
 
     def resident(self) -> int | None:
         """Return the bytes mapped by processes in the container; None without a separate cgroup."""

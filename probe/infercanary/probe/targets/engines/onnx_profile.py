@@ -6,6 +6,7 @@ the same options, is profiled and then closed.
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import time
@@ -26,10 +27,23 @@ _FOLDERS = (None, "/dev/shm")  # the default folder; a folder that stays writabl
 _SHARED_MEMORY_BYTES = 32 << 20
 
 
+_PRODUCTS = "MatMul FusedMatMul Gemm FusedGemm Conv FusedConv"
+# One pass over the inputs and the outputs.
+_EACH = """Reshape Flatten Squeeze Unsqueeze Identity Shape Constant Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid
+    Relu LeakyRelu Clip Gelu FastGelu BiasGelu QuickGelu HardSwish HardSigmoid Elu Abs Neg Reciprocal Sin Cos Where Cast
+    Not And Or Equal Less Greater Max Min Sum Softmax LogSoftmax LayerNormalization SkipLayerNormalization
+    SimplifiedLayerNormalization BatchNormalization InstanceNormalization ReduceMean ReduceSum ReduceMax
+    GlobalAveragePool AveragePool MaxPool Concat Split Transpose Expand Pad Tile ReorderInput ReorderOutput"""
+
+
 class _Arguments(msgspec.Struct):
     op_name: str = ""
     provider: str = ""
     input_type_shape: tuple[dict[str, list[int]], ...] = ()
+    output_type_shape: tuple[dict[str, list[int]], ...] = ()
+    activation_size: float | str = 0.0
+    parameter_size: float | str = 0.0
+    output_size: float | str = 0.0
 
 
 class _Event(msgspec.Struct):
@@ -105,7 +119,22 @@ def read_events(body: bytes, walls: Sequence[float], warm_ups: int, taken_at: fl
                 shapes = shapes_text([shape for _, shape in tensors], [dtype for dtype, _ in tensors])
                 operator = Operator(kind, short_name(node.args.provider) or "unknown", shapes)
                 times.add(repeat, operator, kind, node.dur / 1e6)
+                times.add_work(operator, *_work(node.args), 1.0)
     return times.profile(walls[warm_ups:], "onnxruntime", taken_at)
+
+
+def _work(node: _Arguments) -> tuple[float, float]:
+    """Return floating-point operations and bytes of one call; NaN if unknown, as for quantized operators."""
+    size = float(node.activation_size) + float(node.parameter_size) + float(node.output_size)
+    if node.op_name in _EACH.split():
+        return 0.0, size
+    if node.op_name == "Gather":
+        return 0.0, 2 * float(node.output_size)
+    if node.op_name not in _PRODUCTS.split():
+        return math.nan, math.nan
+    tensors = *node.input_type_shape[:2], *node.output_type_shape
+    left, right, output, *_ = (shape for tensor in tensors for shape in tensor.values())
+    return 2.0 * math.prod(output) * math.prod(right[1:] if "Conv" in node.op_name else left[-1:]), size
 
 
 def _make_folder() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
@@ -27,6 +28,7 @@ class _Row:
         self.calls = 0.0
         self.seconds = [0.0] * repeats
         self.names: dict[str, float] = {}
+        self.work = [0.0] * 3
 
 
 class OperatorTimes:
@@ -56,6 +58,11 @@ class OperatorTimes:
         row.names[name] = row.names.get(name, 0.0) + seconds
         row.calls += calls / self._inferences / self._repeats
 
+    def add_work(self, operator: Operator, flops: float, size: float, launches: float) -> None:
+        """Add the work of one call of an operator whose time was added; NaN if unknown."""
+        work = zip(self._rows[operator].work, (flops, size, launches), strict=True)
+        self._rows[operator].work = [before + more for before, more in work]
+
     def profile(self, walls: Sequence[float], engine: str, taken_at: float, state: str = OK) -> Profile:
         """Make the profile: a row for each of the longest operators, and the sum of the other operators.
 
@@ -79,21 +86,22 @@ class OperatorTimes:
             wall=_rounded(inference),
             outside=_rounded(max(0.0, wall - total) for wall, total in zip(inference, totals, strict=True)),
             rest=_rounded(rest),
-            rows=tuple(_profile_row(operator, rows[operator]) for operator in longest[:MAX_ROWS]),
+            rows=tuple(self._profile_row(operator, rows[operator]) for operator in longest[:MAX_ROWS]),
         )
 
-
-def _profile_row(operator: Operator, row: _Row) -> ProfileRow:
-    name = max(row.names, key=lambda name: (row.names[name], name))
-    return ProfileRow(
-        kind=bounded(operator.kind),
-        name=normalised(name) or bounded(operator.kind),
-        device=bounded(operator.device),
-        shapes=bounded(operator.shapes),
-        calls=_rounded([row.calls])[0],
-        seconds=_rounded(row.seconds),
-        order=row.order,
-    )
+    def _profile_row(self, operator: Operator, row: _Row) -> ProfileRow:
+        name = max(row.names, key=lambda name: (row.names[name], name))
+        work = [number / self._repeats / self._inferences for number in row.work]
+        return ProfileRow(
+            bounded(operator.kind),
+            normalised(name) or bounded(operator.kind),
+            bounded(operator.device),
+            bounded(operator.shapes),
+            *_rounded([row.calls]),
+            _rounded(row.seconds),
+            row.order,
+            *_rounded(work if all(map(math.isfinite, work)) else ()),
+        )
 
 
 def shapes_text(shapes: Sequence[Sequence[object]], dtypes: Sequence[str]) -> str:

@@ -5,19 +5,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercanary.command.extras import advice
 from infercanary.contract.profile import NO_CUPTI, OK, Profile, normalised
 from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes, shapes_text
+from infercanary.probe.targets.engines.torch_work import work_of
 from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import Clock, Phase, inferences
 
@@ -31,10 +32,6 @@ _COMPILED_ROW = "compiled region"
 _RUNTIME = ("cuda", "cu", "hip")
 # Names of kernels from torch's compiler: triton_poi_fused_add_relu_3
 _FUSED = re.compile(r"triton_[a-z]+_fused_(\w+?)(?:_\d+)?")
-
-
-_Add = Callable[..., None]
-"""Function that adds time of an operator in one repeat."""
 
 
 class _Kernel(NamedTuple):
@@ -55,6 +52,7 @@ class _Span(NamedTuple):
     kernels: list[_Kernel]
     inner: list[_Span]
     """Events inside this event, outermost first."""
+    event: Any
 
     @property
     def own_seconds(self) -> float:
@@ -129,7 +127,7 @@ def _silence() -> None:
 def make_profiler(torch: Any, on_device: bool) -> Any:
     """Make torch's profiler, not started yet. With ``on_device`` the profiler also lists the device's kernels."""
     return torch.autograd.profiler.profile(
-        record_shapes=True, use_device="cuda" if on_device else None, use_kineto=True
+        record_shapes=True, with_flops=True, use_device="cuda" if on_device else None, use_kineto=True
     )
 
 
@@ -152,7 +150,7 @@ def _read(events: Iterable[Any], numbers: range, times: OperatorTimes, on_device
                 on_device_events.append(event)
             continue
         shapes = shapes_text(event.shapes(), event.dtypes())
-        span = _Span(event.name(), *_span(event), _is_operator(event), shapes, [], [])
+        span = _Span(event.name(), *_span(event), _is_operator(event), shapes, [], [], event)
         threads.setdefault(event.start_thread_id(), []).append(span)
         if span.is_operator:
             operators[event.correlation_id()] = span
@@ -171,12 +169,11 @@ def _read(events: Iterable[Any], numbers: range, times: OperatorTimes, on_device
     for repeat, mark in zip(numbers, marks, strict=True):
         if repeat < 0:
             continue
-        add = partial(times.add, repeat)
-        _add_operators(mark.inner, add, on_device)
+        _add_operators(mark.inner, times, repeat, on_device)
         for kernel in graph_kernels:
             if mark.begin <= kernel.begin <= mark.end:
                 name = normalised(kernel.name)
-                add(Operator(_kind(name), kernel.device), name, kernel.took / 1e9)
+                times.add(repeat, Operator(_kind(name), kernel.device), name, kernel.took / 1e9)
     return bool(on_device_events)
 
 
@@ -191,32 +188,34 @@ def _nest(spans: list[_Span]) -> None:
         outer.append(span)
 
 
-def _add_operators(spans: list[_Span], add: _Add, on_device: bool) -> None:
+def _add_operators(spans: list[_Span], times: OperatorTimes, repeat: int, on_device: bool) -> None:
     """Add each outermost operator together with everything that it called."""
     for span in spans:
         if span.is_operator:
-            _add_operator(span, add)
+            _add_operator(span, times, repeat)
             continue
         if span.name.startswith(_COMPILED) and not on_device:
             # On the CPU the profiler lists no fused loops, only the operators called between them. A compiled region
             # around another region is not a separate call.
             regions = sum(part.name.startswith(_COMPILED) for part in span.parts())
-            add(Operator(_COMPILED_ROW, "cpu"), _COMPILED_ROW, span.own_seconds, calls=float(regions == 1))
-        _add_operators(span.inner, add, on_device)
+            region = Operator(_COMPILED_ROW, "cpu")
+            times.add(repeat, region, _COMPILED_ROW, span.own_seconds, calls=float(regions == 1))
+        _add_operators(span.inner, times, repeat, on_device)
 
 
-def _add_operator(span: _Span, add: _Add) -> None:
+def _add_operator(span: _Span, times: OperatorTimes, repeat: int) -> None:
     """Add an operator by the time of its kernels; without kernels, by the host's time.
 
     Adding both would count time twice, because kernels run while the host continues.
     """
-    kind = _kind(span.name)
     kernels = [kernel for part in span.parts() for kernel in part.kernels]
+    operator = Operator(_kind(span.name), kernels[0].device if kernels else "cpu", span.shapes)
     for kernel in kernels:
-        add(Operator(kind, kernel.device, span.shapes), normalised(kernel.name), kernel.took / 1e9)
+        times.add(repeat, operator._replace(device=kernel.device), normalised(kernel.name), kernel.took / 1e9)
     for part in () if kernels else span.parts():
-        operator = Operator(kind, "cpu", span.shapes)
-        add(operator, normalised(part.name), part.own_seconds, calls=float(part is span))
+        times.add(repeat, operator, normalised(part.name), part.own_seconds, calls=float(part is span))
+    launches = len(kernels) or sum(part.is_operator for part in span.parts())
+    times.add_work(operator, *(work_of(span) or (math.nan, math.nan)), launches)
 
 
 def _kind(name: str) -> str:

@@ -1,0 +1,117 @@
+"""``infercanary doctor --limits``: the limit of each canary, as documents and JSON."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import click
+import msgspec
+
+import infercanary
+from infercanary.command.exit_codes import ExitCode
+from infercanary.command.settings import UsageError
+from infercanary.probe.config import read
+from infercanary.probe.roofline import CanaryLimit
+from infercanary.render.document import Document, Fact, Table
+from infercanary.render.json import json_line, plain_values
+from infercanary.render.text import render_texts
+from infercanary.render.units import quantities
+
+VERSION = 1
+"""Version of the format of ``--limits --json``. A new field does not change the version."""
+
+_OPERATORS = 8
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Output of ``--limits --json``."""
+
+    schema_version: int = VERSION
+    infercanary: str
+    """Version of the doctor."""
+    canaries: list[CanaryLimit]
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of ``--limits --json``."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"infercanary doctor --limits --json, version {VERSION}",
+        **msgspec.json.schema(Limits),
+    }
+
+
+def report_limits(path: str, as_json: bool, width: int) -> int:
+    """Measure the limits of the canaries of a probe.yaml, and print them.
+
+    Returns:
+        The exit code: 3 if the limit of a canary is unknown.
+
+    Raises:
+        UsageError: A mistake in the file.
+    """
+    logging.basicConfig(level="INFO", format="%(message)s")
+    probe = read(path)
+    try:
+        probe.open()
+        found = probe.limits()
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    finally:
+        probe.close()
+    limits = Limits(infercanary=infercanary.__version__, canaries=found)
+    text = (
+        json_line(plain_values(limits))
+        if as_json
+        else render_texts(list(map(limit_document, found)), width=width)
+    )
+    click.echo(text, nl=False)
+    return ExitCode.INCONCLUSIVE if any(limit.why for limit in found) else ExitCode.FINE
+
+
+def limit_document(limit: CanaryLimit) -> Document:
+    """Return the limit of one canary for people."""
+    ceilings, known = "", limit.ceilings
+    if known is not None:
+        ceilings = (
+            f"{(known.flops_per_second or 0.0) / 1e9:,.0f} GFLOP/s ({known.dtype}), "
+            f"{known.bytes_per_second / 1e9:,.0f} GB/s, {1e6 * known.launch_seconds:.2f} µs a call"
+        )
+    facts = [
+        Fact("latency", limit.seconds, "s"),
+        Fact("shares", quantities(limit.shares, "ratio")),
+        Fact("causes", quantities(limit.causes, "ratio")),
+        Fact("ceilings", ceilings),
+    ]
+    rows = [
+        (
+            row.operator,
+            _percent(row.share),
+            row.limit,
+            _percent(row.arithmetic),
+            _percent(row.bandwidth),
+            row.shapes,
+        )
+        for row in limit.operators[:_OPERATORS]
+    ]
+    table = Table("", ("operator", "share", "limit", "arithmetic", "bandwidth", "shapes"), rows)
+    return Document(
+        name=f"canary {limit.canary}", sentence=limit_sentence(limit), facts=facts, tables=[table]
+    )
+
+
+def limit_sentence(limit: CanaryLimit) -> str:
+    """Return the limit in one sentence without a full stop."""
+    if limit.why:
+        return f"unknown: {limit.why}"
+    names = " and nearly as much ".join(f"{name}-bound" for name in (limit.limit, limit.tied_with) if name)
+    if limit.limit in ("io", "scheduling"):
+        cause, share = max(limit.causes.items(), key=lambda item: item[1])
+        return f"{names}: {_percent(share)} of the time is {cause}"
+    reached = _percent(limit.bandwidth), _percent(limit.arithmetic)
+    return "{}: {} of this container's bandwidth, {} of its arithmetic".format(names, *reached)
+
+
+def _percent(ratio: float | None) -> str:
+    return "unknown" if ratio is None else f"{ratio:.0%}".replace("%", " %")

@@ -1,0 +1,186 @@
+"""Limit of a canary: the resource on which most of its time depends. Pure functions.
+
+Time outside the processor is divided as in :mod:`infercanary.contract.bottleneck`. Processor time is divided by the
+roofline model (Williams, Waterman and Patterson, 2009, https://doi.org/10.1145/1498765.1498785): an operator belongs to
+the ceiling of which it reaches the largest share: arithmetic, bandwidth, or calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import Final, NamedTuple, get_args
+
+import msgspec
+
+from infercanary.contract.bottleneck import BLOCKED, QUEUED, READING, Limit, parts
+from infercanary.contract.profile import Profile, ProfileRow
+from infercanary.contract.vocabulary import Bottleneck
+
+COVERAGE: Final = 0.8
+"""Least share of the time with known work or cause; below it there is no answer."""
+TIE: Final = 0.1
+"""Largest difference between the two largest shares that is called a tie."""
+FLOOR: Final = 0.25
+"""Least share of its nearest ceiling that an operator must reach to be limited by it."""
+
+CPU_WAIT, QUOTA = "CPU wait", "CPU quota"
+_CAUSES = {
+    QUEUED: CPU_WAIT,
+    BLOCKED: "lock or sleep",
+    READING: "disk reads",
+    "h2d": "copies to the device",
+    "d2h": "copies from the device",
+    "queue": "queue of the device",
+}
+"""Reason of ``OFF_CPU``, or phase → cause."""
+_COPIES = "Memcpy HtoD", "Memcpy DtoH"  # kernels whose time is in the phases h2d and d2h
+
+
+class Ceilings(msgspec.Struct, frozen=True):
+    """Fastest rates of a canary's engine, with the engine's threads in this container."""
+
+    dtype: str
+    """Dtype of the operator with most arithmetic, in the profiler's words."""
+    flops_per_second: float | None
+    """Rate of a large matrix product in that dtype; None if it is not measured."""
+    bytes_per_second: float
+    """Rate of a pass over buffers that are larger than the last-level cache."""
+    launch_seconds: float
+    """Seconds of a call without work, as the engine's profiler shows it."""
+
+
+class Timed(NamedTuple):
+    """Timed repeats: means, which include the pauses of a CPU quota. Seconds of one inference."""
+
+    seconds: float
+    phases: Mapping[str, float]
+    off_cpu: Mapping[str, float]
+    """Reason (of ``OFF_CPU``) → seconds; empty if unknown."""
+    throttled: float = 0.0
+    """Time in which a CPU quota stopped threads of the container, summed over CPUs."""
+
+
+class OperatorLimit(msgspec.Struct, frozen=True):
+    """Limit of one operator. All calls with the same shapes count together."""
+
+    operator: str
+    shapes: str
+    share: float
+    """Share of the canary's time."""
+    limit: Limit = "unknown"
+    """"unknown" if the work is unknown, or far below each ceiling."""
+    arithmetic: float | None = None
+    """Reached share of the ceiling; None if the work is unknown."""
+    bandwidth: float | None = None
+    """Reached share of the ceiling; above 1 if the data come from caches. None if the work is unknown."""
+
+
+class CanaryLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """Limit of one canary now."""
+
+    canary: str
+    limit: Limit = "unknown"
+    tied_with: Limit | None = None
+    """Limit with nearly the same share."""
+    why: str = ""
+    """Reason why the limit is unknown."""
+    seconds: float | None = None
+    """Mean time of an inference."""
+    shares: dict[str, float] = {}
+    """Limit → share of the time; the sum is 1."""
+    causes: dict[str, float] = {}
+    """Cause of `io` or `scheduling` → share of the time."""
+    arithmetic: float | None = None
+    """Arithmetic of the inference, as a share of its ceiling."""
+    bandwidth: float | None = None
+    """Least memory traffic of the inference, as a share of its ceiling."""
+    coverage: float = 0.0
+    """Share of the time with known work, or with a measured cause outside operators."""
+    ceilings: Ceilings | None = None
+    operators: list[OperatorLimit] = []
+    """In descending order of their time."""
+
+
+def find_limit(canary: str, timed: Timed, profile: Profile | None, ceilings: Ceilings | str) -> CanaryLimit:
+    """Find the limit of a canary.
+
+    Args:
+        canary: Its name.
+        timed: Timed repeats.
+        profile: Profiled repeats; None if there are none.
+        ceilings: Ceilings of the canary's engine; or the reason why they or the profile are missing.
+    """
+    whole, on_device = timed.seconds, "launch" in timed.phases
+    run = parts(whole, timed.phases, timed.off_cpu)
+    causes = {
+        _CAUSES[name]: seconds
+        for name, seconds in {**timed.off_cpu, **timed.phases}.items()
+        if name in _CAUSES
+    }
+    if timed.throttled > timed.off_cpu.get(QUEUED, 0.0) / 2:
+        causes[QUOTA] = causes.pop(CPU_WAIT, 0.0)
+    operators: list[OperatorLimit] = []
+    outside = 0.0
+    if run.is_launched_slowly:
+        outside = causes["kernel launches"] = run.processor
+    elif profile is not None and isinstance(ceilings, Ceilings):
+        rows = [row for row in profile.rows if not on_device or _is_kernel(row)]
+        inside = sum(median(row.seconds) for row in rows) + median(profile.rest)
+        # Profiled repeats take longer than timed repeats: because of the profiler, or of a quota.
+        scale = min(1.0, run.processor / max(inside, 1e-12))
+        operators = [_operator_limit(row, ceilings, scale / whole) for row in rows]
+        outside = run.processor - scale * inside
+        causes["gaps between kernels" if on_device else "outside operators"] = outside
+    shares: dict[Limit, float] = {
+        name: sum(row.share for row in operators if row.limit == name) for name in get_args(Bottleneck)
+    }
+    causes["operator calls"] = shares["scheduling"] * whole
+    shares["scheduling"] += (run.scheduling + outside) / whole
+    shares["io"] = run.io / whole
+    first, second, *_ = sorted(shares, key=lambda name: -shares[name])
+    unknown = max(0.0, round(1.0 - sum(shares.values()), 9))
+    far = sum(row.share for row in operators if row.limit == "unknown" and row.bandwidth is not None)
+    coverage = round(1.0 - unknown + far, 9)
+    why = ""
+    if coverage < COVERAGE:
+        names = ", ".join(row.operator for row in operators if row.bandwidth is None)
+        missing = (
+            ceilings if isinstance(ceilings, str) else f"not covered: {names or 'small operators, or waits'}"
+        )
+        why = f"{100 * coverage:.0f} % of the time is covered, {100 * COVERAGE:.0f} % are needed; {missing}"
+    elif far > shares[first]:
+        why = f"for {100 * far:.0f} % of the time, operators reach less than {100 * FLOOR:.0f} % of each ceiling"
+    return CanaryLimit(
+        canary=canary,
+        limit="unknown" if why else first,
+        tied_with=second if not why and shares[first] - shares[second] < TIE else None,
+        why=why,
+        seconds=whole,
+        shares=shares | {"unknown": unknown},
+        causes={cause: seconds / whole for cause, seconds in causes.items() if seconds > 0},
+        arithmetic=sum(row.share * (row.arithmetic or 0.0) for row in operators),
+        bandwidth=sum(row.share * (row.bandwidth or 0.0) for row in operators),
+        coverage=coverage,
+        ceilings=None if isinstance(ceilings, str) else ceilings,
+        operators=operators,
+    )
+
+
+def _is_kernel(row: ProfileRow) -> bool:
+    return row.device != "cpu" and not row.name.startswith(_COPIES)
+
+
+def _operator_limit(row: ProfileRow, ceilings: Ceilings, scale: float) -> OperatorLimit:
+    took = median(row.seconds)
+    key = row.kind, row.shapes, took * scale
+    if not took or not row.launches or (row.flops and not ceilings.flops_per_second):
+        return OperatorLimit(*key)
+    reached: dict[Limit, float] = {
+        "memory": row.bytes / ceilings.bytes_per_second / took,
+        "compute": row.flops / (ceilings.flops_per_second or 1.0) / took,
+        "scheduling": row.launches * ceilings.launch_seconds / took,
+    }
+    nearest = max(reached, key=lambda limit: reached[limit])
+    limit = nearest if reached[nearest] >= FLOOR else "unknown"
+    return OperatorLimit(*key, limit, reached["compute"], reached["memory"])

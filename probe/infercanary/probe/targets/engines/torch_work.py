@@ -1,0 +1,72 @@
+"""Bytes of torch's operators, from the shapes that torch's profiler records.
+
+An operator that is not listed here has unknown work, unless it only calls listed operators. Bytes are a lower bound of
+the traffic: each input that is read, and the output of an operator that is one pass over its inputs.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+_BYTES = {"float": 4, "c10::Half": 2, "c10::BFloat16": 2, "double": 8, "long int": 8, "int": 4, "bool": 1}
+"""Dtype in the profiler's words → bytes of an element."""
+_NAMES = {
+    # Products; the work is unknown if torch does not count the floating-point operations.
+    "product": """conv2d mm bmm addmm baddbmm _addmm_activation conv1d conv3d conv_transpose1d conv_transpose2d
+        conv_transpose3d""",
+    # One pass over the inputs, with an output of the size of the largest input.
+    "each": """add sub rsub mul div relu relu6 clamp clamp_min clamp_max gelu silu sigmoid tanh exp log sqrt rsqrt pow
+        neg abs square reciprocal erf sin cos hardtanh hardswish hardsigmoid leaky_relu elu mish softplus where
+        masked_fill maximum minimum addcmul lerp bitwise_and bitwise_not logical_not remainder floor round
+        _softmax _log_softmax native_layer_norm native_group_norm native_batch_norm batch_norm
+        _native_batch_norm_legit_no_training _fused_rms_norm _transform_bias_rescale_qkv""",
+    # One pass over the given tensors; the output is small or among them.
+    "pass": """copy_ sum mean amax amin max min argmax argmin prod any all norm linalg_vector_norm var std var_mean eq
+        ne lt le gt ge fill_ zero_ avg_pool2d max_pool2d_with_indices _adaptive_avg_pool2d isnan isfinite""",
+    # Rows of a table, read and written; the index is the second tensor.
+    "rows": "embedding index_select",
+    # No pass over the data.
+    "view": """view _unsafe_view _reshape_alias as_strided as_strided_ transpose t permute expand squeeze squeeze_
+        unsqueeze unsqueeze_ select slice narrow detach alias empty empty_like empty_strided resize_ resolve_conj
+        resolve_neg unfold diagonal lift_fresh unbind split split_with_sizes chunk item _local_scalar_dense""",
+    # A view or a copy, by the operators inside.
+    "either": "reshape flatten unflatten contiguous to type_as expand_as dropout",
+}
+_RULES = {name: rule for rule, names in _NAMES.items() for name in names.split()}
+
+FlopsAndBytes = tuple[float, float]
+
+
+def work_of(span: Any) -> FlopsAndBytes | None:
+    """Return floating-point operations and bytes of one call; None if unknown.
+
+    Args:
+        span: Event of torch's profiler, with the events inside.
+    """
+    event, name = span.event, span.name.removeprefix("aten::")
+    rule = _RULES.get(name) or _RULES.get(name.rstrip("_"))  # "relu_" works in place
+    is_attention = "scaled_dot_product" in name
+    if rule in (None, "view", "either") and not is_attention:
+        parts = [work_of(part) for part in span.inner if part.is_operator and rule != "view"]
+        known = [part for part in parts if part is not None]
+        flops, size = (sum(column) for column in zip((0.0, 0.0), *known, strict=True))
+        # Otherwise an operator with its own loop, which calls only views, would seem to have no work.
+        return (flops, size) if len(known) == len(parts) and (rule or size) else None
+    pairs = [
+        (shape, _BYTES.get(dtype))
+        for shape, dtype in zip(event.shapes(), event.dtypes(), strict=False)
+        if shape
+    ]
+    sizes = [prod(shape) * (element or 0) for shape, element in pairs]
+    if not sizes or 0 in sizes:
+        return None
+    flops, read = float(sum(part.event.flops() for part in span.parts())), float(sum(sizes))
+    if is_attention:  # two products for each query and key
+        (query, _), (key, _) = pairs[:2]
+        return 4.0 * prod(query) * key[-2], read
+    if rule == "rows":
+        return flops, sizes[1] + 2.0 * sizes[0] / pairs[0][0][0] * prod(pairs[1][0])
+    if rule == "product" and not flops:
+        return None
+    return flops, read + (max(sizes) if rule == "each" else 0)
