@@ -16,7 +16,7 @@ from infercanary.probe.roofline import CanaryLimit
 from infercanary.render.document import Document, Fact, Table
 from infercanary.render.json import json_line, plain_values
 from infercanary.render.text import render_texts
-from infercanary.render.units import quantities
+from infercanary.render.units import quantities, quantity
 
 VERSION = 1
 """Version of the format of ``--limits --json``. A new field does not change the version."""
@@ -72,27 +72,23 @@ def report_limits(path: str, as_json: bool, width: int) -> int:
 
 def limit_document(limit: CanaryLimit) -> Document:
     """Return the limit of one canary for people."""
-    ceilings, known = "", limit.ceilings
-    if known is not None:
-        ceilings = (
-            f"{(known.flops_per_second or 0.0) / 1e9:,.0f} GFLOP/s ({known.dtype}), "
-            f"{known.bytes_per_second / 1e9:,.0f} GB/s, {1e6 * known.launch_seconds:.2f} µs a call"
-        )
     facts = [
         Fact("latency", limit.seconds, "s"),
         Fact("shares", quantities(limit.shares, "ratio")),
         Fact("causes", quantities(limit.causes, "ratio")),
-        Fact("ceilings", ceilings),
     ]
+    if (known := limit.ceilings) is not None:
+        arithmetic, bandwidth = known.flops_per_second / 1e9, known.bytes_per_second / 1e9
+        facts.append(Fact("ceilings", f"{arithmetic:,.0f} GFLOP/s ({known.dtype}), {bandwidth:,.0f} GB/s"))
     rows = [
-        (
+        [
             row.operator,
-            _percent(row.share),
+            quantity(row.share, "ratio"),
             row.limit,
-            _percent(row.arithmetic),
-            _percent(row.bandwidth),
+            quantity(row.arithmetic, "ratio"),
+            quantity(row.bandwidth, "ratio"),
             row.shapes,
-        )
+        ]
         for row in limit.operators[:_OPERATORS]
     ]
     table = Table("", ("operator", "share", "limit", "arithmetic", "bandwidth", "shapes"), rows)
@@ -106,12 +102,8 @@ def limit_sentence(limit: CanaryLimit) -> str:
     if limit.why:
         return f"unknown: {limit.why}"
     names = " and nearly as much ".join(f"{name}-bound" for name in (limit.limit, limit.tied_with) if name)
+    reached = f"{limit.bandwidth:.0%} of this container's bandwidth, {limit.arithmetic:.0%} of its arithmetic"
     if limit.limit in ("io", "scheduling"):
         cause, share = max(limit.causes.items(), key=lambda item: item[1])
-        return f"{names}: {_percent(share)} of the time is {cause}"
-    reached = _percent(limit.bandwidth), _percent(limit.arithmetic)
-    return "{}: {} of this container's bandwidth, {} of its arithmetic".format(names, *reached)
-
-
-def _percent(ratio: float | None) -> str:
-    return "unknown" if ratio is None else f"{ratio:.0%}".replace("%", " %")
+        reached = f"{share:.0%} of the time is {cause}"
+    return f"{names}: {reached}".replace("%", " %")

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from infercanary.command.settings import UsageError
 from infercanary.contract.profile import OK, Profile
 from infercanary.probe.canary import Canary
 from infercanary.probe.profiling import profile_each
@@ -33,8 +34,8 @@ _REPEATS = 8  # as many as a profile may have
 _CALLS = 100
 _CPUS = Path("/sys/devices/system/cpu")
 _CACHE = 32 << 20  # if the size of the last-level cache is unknown
-_PRECISIONS = {"float": ("float32", "tf32"), "c10::BFloat16": ("bfloat16",), "c10::Half": ("float16",)}
-"""Dtype in the profiler's words → precisions of the target ``matmul``."""
+_PRECISIONS = {"float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16"}
+"""Dtype in the profiler's words → precision of the target ``matmul``."""
 # ONNX models with one node for float32 inputs `a` and `b` of any shape, because images often lack the package `onnx`.
 _TYPES = b"Z\t\n\x01a\x12\x04\n\x02\x08\x01Z\t\n\x01b\x12\x04\n\x02\x08\x01b\t\n\x01c\x12\x04\n\x02\x08\x01B\x02\x10\r"
 _MATMUL = b'\x08\x08:7\n\x11\n\x01a\n\x01b\x12\x01c"\x06MatMul\x12\x01g' + _TYPES
@@ -60,12 +61,11 @@ def _limit(canary: Canary) -> CanaryLimit:
     timed = _time(canary) if canary.is_open else str(profile)
     if isinstance(timed, str):
         return CanaryLimit(canary=canary.name, why=timed)
-    if isinstance(profile, str):
-        return find_limit(canary.name, timed, None, profile)
-    ceilings: Ceilings | str
+    ceilings: Ceilings | str = str(profile)
     try:
-        ceilings = _ceilings(canary.target, profile, "cpu" if canary.cuda_missing else canary.device)
-    except Failure as error:
+        if isinstance(profile, Profile):
+            ceilings = _ceilings(canary.target, profile, "cpu" if canary.cuda_missing else canary.device)
+    except (Failure, UsageError) as error:
         ceilings = str(error)
     return find_limit(canary.name, timed, profile, ceilings)
 
@@ -74,10 +74,9 @@ def _time(canary: Canary) -> Timed | str:
     """Time repeats; return the reason if there are none."""
     container = ContainerCpu()
     before = container.throttled()
-    repeats = _LEAST + _SECONDS / max(canary.repeat_cost, _SECONDS / _MOST)
-    done = canary.round(int(repeats))
-    if done is None or not done.timings:
-        return "the canary did not run" if done is None else done.detail
+    done = canary.round(int(_LEAST + _SECONDS / max(canary.repeat_cost, _SECONDS / _MOST)))
+    if not (done and done.timings):
+        return done.detail if done else "the canary did not run"
     off_cpu = {name: fmean(repeat[name] for repeat in done.off_cpu) for name in done.off_cpu[0]}
     throttled = (container.throttled() - before) / done.inferences
     return Timed(fmean(done.latencies), done.phases, off_cpu, throttled)
@@ -88,64 +87,57 @@ def _ceilings(target: Target, profile: Profile, device: str) -> Ceilings | str:
 
     Raises:
         Failure: Memory is insufficient.
+        UsageError: The device cannot compute the dtype natively.
     """
     if profile.state != OK:
         return f"the profile has no times of kernels ({profile.state})"
-    rows = sorted(profile.rows, key=lambda row: -row.flops)
-    dtype = rows[0].shapes.partition(",")[0].partition(" ")[2] if rows else ""
+    largest = max(profile.rows, key=lambda row: row.flops, default=None)
+    dtype = largest.shapes.partition(",")[0].partition(" ")[2] if largest and largest.flops else "float"
     if isinstance(target, OnnxTarget):
-        return _onnx_ceilings(target, dtype)
-    if profile.engine != "torch":
-        return f"the ceilings of {profile.engine} are not known"
+        return _onnx_ceilings(target)
     torch = torch_profile.import_torch()
-    product = MatmulTarget(device=device)
+    product = MatmulTarget(device=device, precision=_PRECISIONS.get(dtype, dtype))
     product.open()
-    precisions = [name for name in _PRECISIONS.get(dtype, ()) if name in product.precisions]
-    product.precision = (*precisions, product.precision)[0]
-    product_seconds = _fastest(product.clock, product.run)
-    on_cpu = device == "cpu"
-    cache = _cache_bytes() if on_cpu else torch.cuda.get_device_properties(device).L2_cache_size
-    elements = _ask_for_buffers(target, cache)
+    cache = 0 if device == "cpu" else torch.cuda.get_device_properties(device).L2_cache_size
+    elements = _elements(target, cache)
     with torch.inference_mode():
         a, b, one = (torch.ones(n, device=device) for n in (elements, elements, 1))
-        passes = [_fastest(product.clock, run) for run in (lambda _: a.sum(), lambda _: b.copy_(a))]
 
         def call(phase: Phase) -> None:
             for _ in range(_CALLS):
                 torch.add(one, one, out=one)
 
         row = torch_profile.profile_repeats(torch, product.clock, call, _REPEATS, device, None).rows[0]
-    return Ceilings(
-        dtype,
-        2.0 * product.size**3 / product_seconds if precisions else None,
-        max(4.0 * n * elements / seconds for n, seconds in enumerate(passes, 1)),
-        median(row.seconds) / row.calls,
-    )
+        return Ceilings(
+            dtype,
+            2.0 * product.size**3 / _fastest(product.clock, product.run),
+            8.0 * elements / _fastest(product.clock, lambda _: a.copy_(b)),
+            median(row.seconds) / row.calls,
+        )
 
 
-def _onnx_ceilings(target: OnnxTarget, dtype: str) -> Ceilings:
+def _onnx_ceilings(target: OnnxTarget) -> Ceilings:
     import numpy as np
     import onnxruntime as ort
 
-    def seconds(model: bytes, *shape: int) -> float:
+    elements, size, fastest = _elements(target), 1024, []
+    for model, shape in ((_MATMUL, (size, size)), (_ADD, (elements,))):
         session = ort.InferenceSession(model, target.session_options(), providers=["CPUExecutionProvider"])
         array = np.ones(shape, np.float32)
-        return _fastest(HostClock(), HostBinding(session, {"a": array, "b": array}).run)
-
-    elements, size = _ask_for_buffers(target, _cache_bytes()), 1024
-    flops = 2.0 * size**3 / seconds(_MATMUL, size, size) if dtype == "float" else None
-    return Ceilings(dtype, flops, 8.0 * elements / seconds(_ADD, elements), _ONNX_CALL)
+        fastest.append(_fastest(HostClock(), HostBinding(session, {"a": array, "b": array}).run))
+    return Ceilings("float", 2.0 * size**3 / fastest[0], 8.0 * elements / fastest[1], _ONNX_CALL)
 
 
-def _cache_bytes() -> int:
-    """Return the size of the last-level caches of the allowed CPUs together."""
+def _elements(target: Target, cache: int = 0) -> int:
+    """Return the float32 elements of a buffer of twice the last-level caches, if there is memory for three.
+
+    Args:
+        target: Asks for the memory.
+        cache: Size; 0 for the caches of the allowed CPUs together.
+    """
     folders = [_CPUS / f"cpu{cpu}/cache/index3" for cpu in os.sched_getaffinity(0)]
     sizes = {text(folder / "shared_cpu_list"): text(folder / "size") for folder in folders}
-    return sum(int(size.rstrip("K") or 0) << 10 for size in sizes.values()) or _CACHE
-
-
-def _ask_for_buffers(target: Target, cache: int) -> int:
-    """Return the elements of a float32 buffer of twice the size of the cache, if there is memory for three."""
+    cache = cache or sum(int(size.rstrip("K") or 0) << 10 for size in sizes.values()) or _CACHE
     target.ask_for_memory([Need("limits", 6 * cache, "buffers larger than the cache", "raise the limit")])
     return cache // 2
 

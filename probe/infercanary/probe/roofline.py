@@ -18,11 +18,11 @@ from infercanary.contract.profile import Profile, ProfileRow
 from infercanary.contract.vocabulary import Bottleneck
 
 COVERAGE: Final = 0.8
-"""Least share of the time with known work or cause; below it there is no answer."""
+"""Least share of the time with a known limit; below it there is no answer."""
 TIE: Final = 0.1
 """Largest difference between the two largest shares that is called a tie."""
 FLOOR: Final = 0.25
-"""Least share of its nearest ceiling that an operator must reach to be limited by it."""
+"""Least share of its nearest ceiling that an operator must reach. Otherwise its limit is unknown."""
 
 CPU_WAIT, QUOTA = "CPU wait", "CPU quota"
 _CAUSES = {
@@ -42,8 +42,8 @@ class Ceilings(msgspec.Struct, frozen=True):
 
     dtype: str
     """Dtype of the operator with most arithmetic, in the profiler's words."""
-    flops_per_second: float | None
-    """Rate of a large matrix product in that dtype; None if it is not measured."""
+    flops_per_second: float
+    """Rate of a large matrix product in that dtype."""
     bytes_per_second: float
     """Rate of a pass over buffers that are larger than the last-level cache."""
     launch_seconds: float
@@ -70,10 +70,10 @@ class OperatorLimit(msgspec.Struct, frozen=True):
     """Share of the canary's time."""
     limit: Limit = "unknown"
     """"unknown" if the work is unknown, or far below each ceiling."""
-    arithmetic: float | None = None
-    """Reached share of the ceiling; None if the work is unknown."""
-    bandwidth: float | None = None
-    """Reached share of the ceiling; above 1 if the data come from caches. None if the work is unknown."""
+    arithmetic: float = 0.0
+    """Reached share of the ceiling."""
+    bandwidth: float = 0.0
+    """Reached share of the ceiling; above 1 if the data come from caches."""
 
 
 class CanaryLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,25 +91,23 @@ class CanaryLimit(msgspec.Struct, frozen=True, kw_only=True):
     """Limit → share of the time; the sum is 1."""
     causes: dict[str, float] = {}
     """Cause of `io` or `scheduling` → share of the time."""
-    arithmetic: float | None = None
+    arithmetic: float = 0.0
     """Arithmetic of the inference, as a share of its ceiling."""
-    bandwidth: float | None = None
+    bandwidth: float = 0.0
     """Least memory traffic of the inference, as a share of its ceiling."""
-    coverage: float = 0.0
-    """Share of the time with known work, or with a measured cause outside operators."""
     ceilings: Ceilings | None = None
     operators: list[OperatorLimit] = []
     """In descending order of their time."""
 
 
-def find_limit(canary: str, timed: Timed, profile: Profile | None, ceilings: Ceilings | str) -> CanaryLimit:
+def find_limit(canary: str, timed: Timed, profile: Profile | str, ceilings: Ceilings | str) -> CanaryLimit:
     """Find the limit of a canary.
 
     Args:
         canary: Its name.
         timed: Timed repeats.
-        profile: Profiled repeats; None if there are none.
-        ceilings: Ceilings of the canary's engine; or the reason why they or the profile are missing.
+        profile: Profiled repeats, or the reason why there are none.
+        ceilings: Ceilings of the canary's engine, or the reason why they or the profile are missing.
     """
     whole, on_device = timed.seconds, "launch" in timed.phases
     run = parts(whole, timed.phases, timed.off_cpu)
@@ -122,9 +120,7 @@ def find_limit(canary: str, timed: Timed, profile: Profile | None, ceilings: Cei
         causes[QUOTA] = causes.pop(CPU_WAIT, 0.0)
     operators: list[OperatorLimit] = []
     outside = 0.0
-    if run.is_launched_slowly:
-        outside = causes["kernel launches"] = run.processor
-    elif profile is not None and isinstance(ceilings, Ceilings):
+    if isinstance(profile, Profile) and isinstance(ceilings, Ceilings):
         rows = [row for row in profile.rows if not on_device or _is_kernel(row)]
         inside = sum(median(row.seconds) for row in rows) + median(profile.rest)
         # Profiled repeats take longer than timed repeats: because of the profiler, or of a quota.
@@ -140,17 +136,13 @@ def find_limit(canary: str, timed: Timed, profile: Profile | None, ceilings: Cei
     shares["io"] = run.io / whole
     first, second, *_ = sorted(shares, key=lambda name: -shares[name])
     unknown = max(0.0, round(1.0 - sum(shares.values()), 9))
-    far = sum(row.share for row in operators if row.limit == "unknown" and row.bandwidth is not None)
-    coverage = round(1.0 - unknown + far, 9)
     why = ""
-    if coverage < COVERAGE:
-        names = ", ".join(row.operator for row in operators if row.bandwidth is None)
+    if unknown > 1.0 - COVERAGE + 1e-9:
+        names = ", ".join({row.operator: 0 for row in operators if row.limit == "unknown"})
         missing = (
             ceilings if isinstance(ceilings, str) else f"not covered: {names or 'small operators, or waits'}"
         )
-        why = f"{100 * coverage:.0f} % of the time is covered, {100 * COVERAGE:.0f} % are needed; {missing}"
-    elif far > shares[first]:
-        why = f"for {100 * far:.0f} % of the time, operators reach less than {100 * FLOOR:.0f} % of each ceiling"
+        why = f"{100 - 100 * unknown:.0f} % of the time is covered, {100 * COVERAGE:.0f} % are needed; {missing}"
     return CanaryLimit(
         canary=canary,
         limit="unknown" if why else first,
@@ -159,9 +151,8 @@ def find_limit(canary: str, timed: Timed, profile: Profile | None, ceilings: Cei
         seconds=whole,
         shares=shares | {"unknown": unknown},
         causes={cause: seconds / whole for cause, seconds in causes.items() if seconds > 0},
-        arithmetic=sum(row.share * (row.arithmetic or 0.0) for row in operators),
-        bandwidth=sum(row.share * (row.bandwidth or 0.0) for row in operators),
-        coverage=coverage,
+        arithmetic=sum(row.share * row.arithmetic for row in operators),
+        bandwidth=sum(row.share * row.bandwidth for row in operators),
         ceilings=None if isinstance(ceilings, str) else ceilings,
         operators=operators,
     )
@@ -172,15 +163,12 @@ def _is_kernel(row: ProfileRow) -> bool:
 
 
 def _operator_limit(row: ProfileRow, ceilings: Ceilings, scale: float) -> OperatorLimit:
-    took = median(row.seconds)
-    key = row.kind, row.shapes, took * scale
-    if not took or not row.launches or (row.flops and not ceilings.flops_per_second):
-        return OperatorLimit(*key)
+    took = max(median(row.seconds), 1e-12)
     reached: dict[Limit, float] = {
         "memory": row.bytes / ceilings.bytes_per_second / took,
-        "compute": row.flops / (ceilings.flops_per_second or 1.0) / took,
+        "compute": row.flops / ceilings.flops_per_second / took,
         "scheduling": row.launches * ceilings.launch_seconds / took,
     }
     nearest = max(reached, key=lambda limit: reached[limit])
     limit = nearest if reached[nearest] >= FLOOR else "unknown"
-    return OperatorLimit(*key, limit, reached["compute"], reached["memory"])
+    return OperatorLimit(row.kind, row.shapes, took * scale, limit, reached["compute"], reached["memory"])

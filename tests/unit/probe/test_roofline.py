@@ -66,9 +66,8 @@ LIMITS = {
     "unknown: 70 % of the time is covered, 80 % are needed; not covered: small operators, or waits": {
         "rows": [("mm", 7, 690, 1, 1)], "rest": 3,
     },
-    "unknown: for 100 % of the time, operators reach less than 25 % of each ceiling": {
-        "rows": [("exp", 10, 20, 40, 1)]
-    },
+    # Neither arithmetic nor bandwidth explains this time.
+    "unknown: 0 % of the time is covered, 80 % are needed; not covered: exp": {"rows": [("exp", 10, 20, 40, 1)]},
     "unknown: 60 % of the time is covered, 80 % are needed; not covered: small operators, or waits": {
         "off_cpu": (4, 0), "unknown": True, "rows": [("mm", 6, 590, 1, 1)],
     },
@@ -83,9 +82,6 @@ LIMITS = {
         "rows": [
             ("mm", 8, 700, 1, 1, *GPU), ("copy_", 1, 0, 20, 1, "cuda:0", "Memcpy HtoD"), ("nonzero", 5, 0, 0, 0)
         ],
-    },
-    "scheduling-bound: 98 % of the time is kernel launches": {
-        "phases": (0.1, 9.8, 0.1, 9.9, 0), "rows": [("mm", 1, 90, 1, 300, *GPU)],
     },
     "scheduling-bound: 88 % of the time is gaps between kernels": {
         "phases": (0.1, 9.8, 0.1, 5, 0), "rows": [("mm", 1, 90, 1, 300, *GPU)],
@@ -104,13 +100,6 @@ def test_the_limit_is_where_most_of_the_time_goes(sentence):
     assert min(found.shares.values()) > -1e-9
 
 
-def test_without_a_native_dtype_products_are_not_covered():
-    rows = [["mm", 7, 100, 1, 1], ["relu", 3, 0, 60, 1]]
-    found = limit(rows=rows, ceilings=Ceilings("double", None, 20e9, 1e-6))
-    assert found.why == "30 % of the time is covered, 80 % are needed; not covered: mm"
-    assert [row.limit for row in found.operators] == ["unknown", "memory"]
-
-
 def test_the_table_has_each_operator_with_its_limit():
     found = limit((1, 0, 0), [("mm", 6, 500, 1, 1), ("add", 3, 0, 57, 1)])
     text = render_text(limit_document(found), 100)
@@ -122,10 +111,10 @@ canary c: compute-bound: 29 % of this container's bandwidth, 50 % of its arithme
   latency      10 ms
   shares       compute 60 %, memory 30 %, scheduling 10 %
   causes       CPU wait 10 %
-  ceilings     100 GFLOP/s (float), 20 GB/s, 1.00 µs a call
+  ceilings     100 GFLOP/s (float), 20 GB/s
 
   operator  share  limit    arithmetic  bandwidth  shapes
-  mm        60 %   compute  83 %        1 %
+  mm        60 %   compute  83.3 %      0.833 %
   add       30 %   memory   0 %         95 %
 """
     )

@@ -41,9 +41,9 @@ class _Arguments(msgspec.Struct):
     provider: str = ""
     input_type_shape: tuple[dict[str, list[int]], ...] = ()
     output_type_shape: tuple[dict[str, list[int]], ...] = ()
-    activation_size: float | str = 0.0
-    parameter_size: float | str = 0.0
-    output_size: float | str = 0.0
+    activation_size: str = "0"
+    parameter_size: str = "0"
+    output_size: str = "0"
 
 
 class _Event(msgspec.Struct):

@@ -60,8 +60,10 @@ class OperatorTimes:
 
     def add_work(self, operator: Operator, flops: float, size: float, launches: float) -> None:
         """Add the work of one call of an operator whose time was added; NaN if unknown."""
-        work = zip(self._rows[operator].work, (flops, size, launches), strict=True)
-        self._rows[operator].work = [before + more for before, more in work]
+        row, number = self._rows[operator], self._repeats * self._inferences
+        row.work = [
+            before + more / number for before, more in zip(row.work, (flops, size, launches), strict=True)
+        ]
 
     def profile(self, walls: Sequence[float], engine: str, taken_at: float, state: str = OK) -> Profile:
         """Make the profile: a row for each of the longest operators, and the sum of the other operators.
@@ -86,22 +88,22 @@ class OperatorTimes:
             wall=_rounded(inference),
             outside=_rounded(max(0.0, wall - total) for wall, total in zip(inference, totals, strict=True)),
             rest=_rounded(rest),
-            rows=tuple(self._profile_row(operator, rows[operator]) for operator in longest[:MAX_ROWS]),
+            rows=tuple(_profile_row(operator, rows[operator]) for operator in longest[:MAX_ROWS]),
         )
 
-    def _profile_row(self, operator: Operator, row: _Row) -> ProfileRow:
-        name = max(row.names, key=lambda name: (row.names[name], name))
-        work = [number / self._repeats / self._inferences for number in row.work]
-        return ProfileRow(
-            bounded(operator.kind),
-            normalised(name) or bounded(operator.kind),
-            bounded(operator.device),
-            bounded(operator.shapes),
-            *_rounded([row.calls]),
-            _rounded(row.seconds),
-            row.order,
-            *_rounded(work if all(map(math.isfinite, work)) else ()),
-        )
+
+def _profile_row(operator: Operator, row: _Row) -> ProfileRow:
+    name = max(row.names, key=lambda name: (row.names[name], name))
+    return ProfileRow(
+        bounded(operator.kind),
+        normalised(name) or bounded(operator.kind),
+        bounded(operator.device),
+        bounded(operator.shapes),
+        *_rounded([row.calls]),
+        _rounded(row.seconds),
+        row.order,
+        *_rounded(row.work if all(map(math.isfinite, row.work)) else ()),
+    )
 
 
 def shapes_text(shapes: Sequence[Sequence[object]], dtypes: Sequence[str]) -> str:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import sys
@@ -215,7 +214,7 @@ def _add_operator(span: _Span, times: OperatorTimes, repeat: int) -> None:
     for part in () if kernels else span.parts():
         times.add(repeat, operator, normalised(part.name), part.own_seconds, calls=float(part is span))
     launches = len(kernels) or sum(part.is_operator for part in span.parts())
-    times.add_work(operator, *(work_of(span) or (math.nan, math.nan)), launches)
+    times.add_work(operator, *work_of(span), launches)
 
 
 def _kind(name: str) -> str:

@@ -6,7 +6,7 @@ the traffic: each input that is read, and the output of an operator that is one 
 
 from __future__ import annotations
 
-from math import prod
+import math
 from typing import Any
 
 _BYTES = {"float": 4, "c10::Half": 2, "c10::BFloat16": 2, "double": 8, "long int": 8, "int": 4, "bool": 1}
@@ -26,6 +26,7 @@ _NAMES = {
         ne lt le gt ge fill_ zero_ avg_pool2d max_pool2d_with_indices _adaptive_avg_pool2d isnan isfinite""",
     # Rows of a table, read and written; the index is the second tensor.
     "rows": "embedding index_select",
+    "attention": "scaled_dot_product_attention",
     # No pass over the data.
     "view": """view _unsafe_view _reshape_alias as_strided as_strided_ transpose t permute expand squeeze squeeze_
         unsqueeze unsqueeze_ select slice narrow detach alias empty empty_like empty_strided resize_ resolve_conj
@@ -35,38 +36,30 @@ _NAMES = {
 }
 _RULES = {name: rule for rule, names in _NAMES.items() for name in names.split()}
 
-FlopsAndBytes = tuple[float, float]
+_UNKNOWN = math.nan, math.nan
 
 
-def work_of(span: Any) -> FlopsAndBytes | None:
-    """Return floating-point operations and bytes of one call; None if unknown.
+def work_of(span: Any) -> tuple[float, float]:
+    """Return floating-point operations and bytes of one call; NaN if unknown.
 
     Args:
         span: Event of torch's profiler, with the events inside.
     """
     event, name = span.event, span.name.removeprefix("aten::")
     rule = _RULES.get(name) or _RULES.get(name.rstrip("_"))  # "relu_" works in place
-    is_attention = "scaled_dot_product" in name
-    if rule in (None, "view", "either") and not is_attention:
+    if rule in (None, "view", "either"):
         parts = [work_of(part) for part in span.inner if part.is_operator and rule != "view"]
-        known = [part for part in parts if part is not None]
-        flops, size = (sum(column) for column in zip((0.0, 0.0), *known, strict=True))
-        # Otherwise an operator with its own loop, which calls only views, would seem to have no work.
-        return (flops, size) if len(known) == len(parts) and (rule or size) else None
-    pairs = [
-        (shape, _BYTES.get(dtype))
-        for shape, dtype in zip(event.shapes(), event.dtypes(), strict=False)
-        if shape
-    ]
-    sizes = [prod(shape) * (element or 0) for shape, element in pairs]
-    if not sizes or 0 in sizes:
-        return None
-    flops, read = float(sum(part.event.flops() for part in span.parts())), float(sum(sizes))
-    if is_attention:  # two products for each query and key
-        (query, _), (key, _) = pairs[:2]
-        return 4.0 * prod(query) * key[-2], read
+        flops, size = (sum(column) for column in zip((0.0, 0.0), *parts, strict=True))
+        # An operator with its own loop may call only views, which have no work.
+        return (flops, size) if rule or size else _UNKNOWN
+    tensors = [pair for pair in zip(event.shapes(), event.dtypes(), strict=False) if pair[0]]
+    sizes = [math.prod(shape) * _BYTES.get(dtype, math.nan) for shape, dtype in tensors]
+    shapes = [shape for shape, _ in tensors]
+    flops, read = sum(part.event.flops() for part in span.parts()), sum(sizes)
+    if not sizes or (rule == "product" and not flops):
+        return _UNKNOWN
+    if rule == "attention":  # two products for each query and key
+        return 4 * math.prod(shapes[0]) * shapes[1][-2], read
     if rule == "rows":
-        return flops, sizes[1] + 2.0 * sizes[0] / pairs[0][0][0] * prod(pairs[1][0])
-    if rule == "product" and not flops:
-        return None
+        return flops, sizes[1] + 2 * sizes[0] / shapes[0][0] * math.prod(shapes[1])
     return flops, read + (max(sizes) if rule == "each" else 0)
