@@ -87,7 +87,7 @@ class CanaryLimit(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why the limit is unknown."""
     seconds: float | None = None
     """Mean time of an inference."""
-    shares: dict[str, float] = {}
+    shares: dict[Limit, float] = {}
     """Limit → share of the time; the sum is 1."""
     causes: dict[str, float] = {}
     """Cause of `io` or `scheduling` → share of the time."""
@@ -150,7 +150,7 @@ def find_limit(canary: str, timed: Timed, profile: Profile | str, ceilings: Ceil
         why=why,
         seconds=whole,
         shares=shares | {"unknown": unknown},
-        causes={cause: seconds / whole for cause, seconds in causes.items() if seconds > 0},
+        causes={cause: seconds / whole for cause, seconds in causes.items()},
         arithmetic=sum(row.share * row.arithmetic for row in operators),
         bandwidth=sum(row.share * row.bandwidth for row in operators),
         ceilings=None if isinstance(ceilings, str) else ceilings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from typing import Any
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 _BYTES = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
@@ -40,7 +41,7 @@ def quantity(number: float, unit: str) -> str:
     return f"{short(factor * number, 3)} {name}"
 
 
-def quantities(numbers: Mapping[str, float], unit: str) -> str:
+def quantities(numbers: Mapping[Any, float], unit: str) -> str:
     """Return named quantities in one line, such as ``load 1.8 s, first run 143 ms``; zeros are left out."""
     return ", ".join(f"{name} {quantity(number, unit)}" for name, number in numbers.items() if number)
 

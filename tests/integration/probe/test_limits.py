@@ -13,6 +13,7 @@ from jsonschema import validate
 
 from infercanary.doctor.limits import schema
 from infercanary.probe import limits
+from infercanary.probe.roofline import Ceilings
 from infercanary.probe.targets.onnx import OnnxTarget
 
 pytest.importorskip("torch")
@@ -93,6 +94,7 @@ def test_onnx_runtimes_operators_have_their_work(tmp_path):
     profile = target.profile(3)
     ceilings = limits._ceilings(target, profile, "cpu")
     target.close()
+    assert isinstance(ceilings, Ceilings)
     [row] = profile.rows
     assert (row.kind, row.flops) == ("MatMul", pytest.approx(2 * 64 * 256 * 512, rel=1e-3))
     assert row.bytes == pytest.approx(4 * (64 * 256 + 256 * 512 + 64 * 512), rel=1e-3)

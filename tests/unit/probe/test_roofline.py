@@ -1,5 +1,7 @@
 """The limit of a canary, from a profile, timed repeats and ceilings."""
 
+from typing import Any
+
 import pytest
 
 from infercanary.contract.profile import Profile, ProfileRow
@@ -8,6 +10,8 @@ from infercanary.probe.roofline import Ceilings, Timed, find_limit
 from infercanary.render.text import render_text
 
 CEILINGS = Ceilings("float", 100e9, 20e9, 1e-6)
+
+PHASES = ("h2d", "compute", "d2h", "launch", "queue")
 
 
 def limit(off_cpu=(0, 0, 0), rows=(), ceilings=CEILINGS, rest=0.0, throttled=0.0, phases=(), unknown=False):
@@ -29,16 +33,17 @@ def limit(off_cpu=(0, 0, 0), rows=(), ceilings=CEILINGS, rest=0.0, throttled=0.0
         made.append(ProfileRow(name, kernel, device, "", calls, (ms / 1e3,), 0, *work))
     profile = Profile(1.0, "torch", "ok", (1.0,), (0.0,), (rest / 1e3,), tuple(made))
     reasons = ("asleep", "reading") if unknown else ("queued", "blocked", "reading")
-    times = [
-        {name: ms / 1e3 for name, ms in zip(names, part, strict=False)}
-        for names, part in ((("h2d", "compute", "d2h", "launch", "queue"), phases), (reasons, off_cpu))
-    ]
-    return find_limit("c", Timed(0.01, *times, throttled / 1e3), profile, ceilings)
+    timed = Timed(0.01, in_seconds(PHASES, phases), in_seconds(reasons, off_cpu), throttled / 1e3)
+    return find_limit("c", timed, profile, ceilings)
+
+
+def in_seconds(names, milliseconds):
+    return {name: ms / 1e3 for name, ms in zip(names, milliseconds, strict=False)}
 
 
 # 100 GFLOP/s are 100 MFLOP a millisecond; 20 GB/s are 20 MB a millisecond.
 GPU = ("cuda:0", "gemm")
-LIMITS = {
+LIMITS: dict[str, dict[str, Any]] = {
     "memory-bound: 72 % of this container's bandwidth, 10 % of its arithmetic": {"rows": [("mm", 9, 100, 144, 1)]},
     "compute-bound: 10 % of this container's bandwidth, 90 % of its arithmetic": {"rows": [("mm", 10, 900, 20, 1)]},
     # Both operators are at their ceilings, for nearly the same time.

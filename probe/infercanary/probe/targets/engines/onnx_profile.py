@@ -128,8 +128,6 @@ def _work(node: _Arguments) -> tuple[float, float]:
     size = float(node.activation_size) + float(node.parameter_size) + float(node.output_size)
     if node.op_name in _EACH.split():
         return 0.0, size
-    if node.op_name == "Gather":
-        return 0.0, 2 * float(node.output_size)
     if node.op_name not in _PRODUCTS.split():
         return math.nan, math.nan
     tensors = *node.input_type_shape[:2], *node.output_type_shape

@@ -94,15 +94,18 @@ class OperatorTimes:
 
 def _profile_row(operator: Operator, row: _Row) -> ProfileRow:
     name = max(row.names, key=lambda name: (row.names[name], name))
+    flops, size, launches = _rounded(row.work if math.isfinite(sum(row.work)) else (0.0, 0.0, 0.0))
     return ProfileRow(
-        bounded(operator.kind),
-        normalised(name) or bounded(operator.kind),
-        bounded(operator.device),
-        bounded(operator.shapes),
-        *_rounded([row.calls]),
-        _rounded(row.seconds),
-        row.order,
-        *_rounded(row.work if all(map(math.isfinite, row.work)) else ()),
+        kind=bounded(operator.kind),
+        name=normalised(name) or bounded(operator.kind),
+        device=bounded(operator.device),
+        shapes=bounded(operator.shapes),
+        calls=_rounded([row.calls])[0],
+        seconds=_rounded(row.seconds),
+        order=row.order,
+        flops=flops,
+        bytes=size,
+        launches=launches,
     )
 
 
