@@ -359,6 +359,8 @@ def main() -> int:
                 f"{answer['limit']:<10} {reason}",
                 flush=True,
             )
+    for group in _CGROUPS.glob("*/infercanary-limits"):
+        group.rmdir()
     ends = binomtest(sum(named), len(named)).proportion_ci(method="wilson")
     print(f"\nnamed right: {sum(named)} of {len(named)}, 95 % interval [{ends.low:.0%}, {ends.high:.0%}]")
     return 0 if sum(named) >= GOAL * len(named) else 1
