@@ -29,9 +29,8 @@ from infercanary.probe.timing import Clock, HostClock, Phase
 log = logging.getLogger("infercanary.probe")
 
 _SECONDS = 2.0  # 20 periods of a CPU quota
-_LEAST, _MOST = 10, 500  # timed repeats
+_MOST = 500  # timed repeats
 _REPEATS = 8  # as many as a profile may have
-_CALLS = 100
 _CPUS = Path("/sys/devices/system/cpu")
 _CACHE = 32 << 20  # if the size of the last-level cache is unknown
 _PRECISIONS = {"float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16"}
@@ -74,7 +73,7 @@ def _time(canary: Canary) -> Timed | str:
     """Time repeats; return the reason if there are none."""
     container = ContainerCpu()
     before = container.throttled()
-    done = canary.round(int(_LEAST + _SECONDS / max(canary.repeat_cost, _SECONDS / _MOST)))
+    done = canary.round(int(10 + _SECONDS / max(canary.repeat_cost, _SECONDS / _MOST)))
     if not (done and done.timings):
         return done.detail if done else "the canary did not run"
     off_cpu = {name: fmean(repeat[name] for repeat in done.off_cpu) for name in done.off_cpu[0]}
@@ -104,7 +103,7 @@ def _ceilings(target: Target, profile: Profile, device: str) -> Ceilings | str:
         a, b, one = (torch.ones(n, device=device) for n in (elements, elements, 1))
 
         def call(phase: Phase) -> None:
-            for _ in range(_CALLS):
+            for _ in range(100):
                 torch.add(one, one, out=one)
 
         row = torch_profile.profile_repeats(torch, product.clock, call, _REPEATS, device, None).rows[0]

@@ -123,9 +123,9 @@ def find_limit(canary: str, timed: Timed, profile: Profile | str, ceilings: Ceil
     if isinstance(profile, Profile) and isinstance(ceilings, Ceilings):
         rows = [row for row in profile.rows if not on_device or _is_kernel(row)]
         inside = sum(median(row.seconds) for row in rows) + median(profile.rest)
-        # Profiled repeats take longer than timed repeats: because of the profiler, or of a quota.
+        # Profiled repeats take longer than the processor time of timed repeats: because of the profiler, or of waits.
         scale = min(1.0, run.processor / max(inside, 1e-12))
-        operators = [_operator_limit(row, ceilings, scale / whole) for row in rows]
+        operators = [_operator_limit(row, ceilings, scale, whole) for row in rows]
         outside = run.processor - scale * inside
         causes["gaps between kernels" if on_device else "outside operators"] = outside
     shares: dict[Limit, float] = {
@@ -162,8 +162,8 @@ def _is_kernel(row: ProfileRow) -> bool:
     return row.device != "cpu" and not row.name.startswith(_COPIES)
 
 
-def _operator_limit(row: ProfileRow, ceilings: Ceilings, scale: float) -> OperatorLimit:
-    took = max(median(row.seconds), 1e-12)
+def _operator_limit(row: ProfileRow, ceilings: Ceilings, scale: float, whole: float) -> OperatorLimit:
+    took = max(median(row.seconds) * scale, 1e-12)
     reached: dict[Limit, float] = {
         "memory": row.bytes / ceilings.bytes_per_second / took,
         "compute": row.flops / ceilings.flops_per_second / took,
@@ -171,4 +171,4 @@ def _operator_limit(row: ProfileRow, ceilings: Ceilings, scale: float) -> Operat
     }
     nearest = max(reached, key=lambda limit: reached[limit])
     limit = nearest if reached[nearest] >= FLOOR else "unknown"
-    return OperatorLimit(row.kind, row.shapes, took * scale, limit, reached["compute"], reached["memory"])
+    return OperatorLimit(row.kind, row.shapes, took / whole, limit, reached["compute"], reached["memory"])
