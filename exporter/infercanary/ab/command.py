@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any, get_args
 
@@ -13,7 +15,7 @@ from infercanary.ab.answer import CanaryPairs, ExperimentJudge, common
 from infercanary.ab.container import Container
 from infercanary.ab.daemon import open_daemon
 from infercanary.ab.document import ENDED, experiment_document
-from infercanary.ab.experiment import ArmName, Experiment, Result
+from infercanary.ab.experiment import ArmName, Experiment, Judged, Result
 from infercanary.ab.process import Host
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
@@ -41,6 +43,30 @@ _NUMBERS = [
 ]  # fmt: skip
 
 
+def experiment_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Add the options of an experiment. The command receives them as ``pair``, ``plan`` and ``policy``."""
+
+    @click.argument("images", nargs=-1, metavar="IMAGE_A IMAGE_B")
+    @options.together(*_NUMBERS)
+    @click.option("--canary", default="", metavar="NAME", help="Compare this canary only.")
+    @click.option(
+        "--experiment", default="", metavar="FILE", help="YAML file: both, a, b, with the keys below."
+    )
+    @click.option(
+        "--both", multiple=True, metavar="KEY=VALUE", help="A setting of both sides; may be repeated."
+    )
+    @click.option("--a", multiple=True, metavar="KEY=VALUE", help="A setting of A only; overrides --both.")
+    @click.option("--b", multiple=True, metavar="KEY=VALUE", help="A setting of B only; overrides --both.")
+    @options.policy(EXPERIMENT)
+    @functools.wraps(function)
+    def read(**given: Any) -> int:
+        pair = sides.read(*map(given.pop, ("images", "experiment", "both", "a", "b")))
+        plan = Plan(*map(given.pop, Plan._fields))
+        return function(pair=pair, plan=plan, **given)
+
+    return read
+
+
 @click.command(
     name="ab",
     epilog=sides.HELP
@@ -50,32 +76,12 @@ _NUMBERS = [
         "After signal N, the exit code is 128 + N, and the results so far are printed.",
     ),
 )
-@click.argument("images", nargs=-1, metavar="IMAGE_A IMAGE_B")
-@options.together(*_NUMBERS)
-@click.option("--canary", default="", metavar="NAME", help="Compare this canary only.")
-@click.option("--experiment", default="", metavar="FILE", help="YAML file: both, a, b, with the keys below.")
-@click.option("--both", multiple=True, metavar="KEY=VALUE", help="A setting of both sides; may be repeated.")
-@click.option("--a", multiple=True, metavar="KEY=VALUE", help="A setting of A only; overrides --both.")
-@click.option("--b", multiple=True, metavar="KEY=VALUE", help="A setting of B only; overrides --both.")
-@options.policy(EXPERIMENT)
+@experiment_options
 @options.expect
 @options.gate
 @options.output("github")
 def command(
-    images: tuple[str, ...],
-    restarts: int,
-    runs: int,
-    budget: float,
-    start_timeout: float,
-    canary: str,
-    experiment: str,
-    both: tuple[str, ...],
-    a: tuple[str, ...],
-    b: tuple[str, ...],
-    policy: Policy,
-    claimed: float | None,
-    gate: Gate,
-    **output: Any,
+    pair: tuple[Side, Side], plan: Plan, policy: Policy, claimed: float | None, gate: Gate, **output: Any
 ) -> int:
     """Compare two images on this host: is IMAGE_B slower than IMAGE_A, by how much, and why? Does it take more memory?
 
@@ -87,14 +93,12 @@ def command(
     those of --a and --b. Each start is one replicate, with several runs of each canary. The experiment ends as soon as
     the answer is clear, and removes everything that it started.
     """
-    pair = sides.read(images, experiment, both, a, b)
     shown = Output(**output)
-    judge = ExperimentJudge(restarts, policy, claimed, gate)
-    plan = Plan(restarts, runs, budget, start_timeout, canary)
+    judge = ExperimentJudge(plan.restarts, policy, claimed, gate)
     interruption = Interruption()
     with interruption.handled():
         try:
-            result = run_experiment(pair, plan, judge, interruption)
+            result = run_experiment(pair, plan, judge.decisions, interruption)
         except Interrupted:
             return exit_codes.of_signal(interruption.number)
         return show(result, judge, interruption.number, shown)
@@ -103,7 +107,7 @@ def command(
 def run_experiment(
     pair: tuple[Side, Side],
     plan: Plan,
-    judge: ExperimentJudge,
+    judged: Judged,
     interruption: Interruption,
 ) -> Result:
     """Run the experiment, and remove everything that it started."""
@@ -118,7 +122,7 @@ def run_experiment(
             else Host(side, reaper)
             for name, side in zip(get_args(ArmName), pair, strict=True)
         }
-        return Experiment(arms, plan, judge.decisions, interruption).run()
+        return Experiment(arms, plan, judged, interruption).run()
 
 
 def show(result: Result, judge: ExperimentJudge, signal_number: int, output: Output) -> int:

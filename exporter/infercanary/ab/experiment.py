@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from infercanary.ab.estimate import PairDecision
 from infercanary.ab.progress import show_progress
@@ -29,6 +29,10 @@ class TurnPair(NamedTuple):
     b: Turn
 
 
+Judged: TypeAlias = Callable[[Sequence[TurnPair]], Mapping[str, PairDecision]]
+"""Function that returns the decision on each canary after some pairs."""
+
+
 class Result(NamedTuple):
     """Result of an experiment: both arms, the pairs of turns, failed starts, and the reason for the end."""
 
@@ -46,13 +50,13 @@ class Experiment:
     Args:
         sides: Both arms.
         plan: Limits of the experiment.
-        judged: Function that returns the decision on each canary; called after each pair.
+        judged: Called after each pair.
         interruption: Ends the experiment after a signal, at the next safe point.
     """
 
     sides: Mapping[ArmName, Arm]
     plan: Plan
-    judged: Callable[[Sequence[TurnPair]], Mapping[str, PairDecision]]
+    judged: Judged
     interruption: Interruption
     _pairs: list[TurnPair] = field(default_factory=list)
     _failures: list[str] = field(default_factory=list)

@@ -31,7 +31,7 @@ _CONFLICTS = (
     *(("python", key) for key in ("cpus", "memory", "volume")),
 )  # an interpreter of this host has no such limits
 _AS_HERE = "(as here)"  # placeholder for the value of an environment variable of this process
-_TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a setting of one side, such as --b cpus=1"
+_TWO = "give two images, IMAGE_A IMAGE_B; or one image and a setting of one side, such as --b cpus=1"
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

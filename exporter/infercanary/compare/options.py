@@ -131,7 +131,7 @@ def output(*forms: str) -> Callable[[F], F]:
 
 def _written(name: str, content: str) -> Callable[[F], F]:
     return click.option(
-        name, default="", callback=_file, metavar="FILE", help=f"Write {content} to FILE too."
+        name, default="", callback=writable, metavar="FILE", help=f"Write {content} to FILE too."
     )
 
 
@@ -150,7 +150,7 @@ def policy(base: Policy) -> Callable[[F], F]:
     )  # fmt: skip
 
 
-def _file(_: click.Context, option: click.Parameter, path: str) -> str:
+def writable(_: click.Context, option: click.Parameter, path: str) -> str:
     """Refuse a file that cannot be written, before measuring or printing anything."""
     if path and (why := unwritable(path)):
         raise UsageError(f"{option.opts[0]}: {why}")

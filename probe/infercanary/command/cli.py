@@ -33,6 +33,10 @@ COMMANDS = {
         "infercanary.ab.command",
         "Compare two images before a deploy: is the second one slower, and why.",
     ),
+    "bisect": (
+        "infercanary.bisect.command",
+        "Find which difference between two images makes the second one slower.",
+    ),
     "scan": ("infercanary.compare.commands.scan", "Find when the latency in one file of runs changed."),
     "report": (
         "infercanary.compare.commands.report",

@@ -132,9 +132,9 @@ def mistake(monkeypatch, infercanary):
 
 
 MISTAKES = """
-                                             | ab: give two images: infercanary ab IMAGE_A IMAGE_B
-old                                          | ab: give two images: infercanary ab IMAGE_A IMAGE_B
-a b c                                        | ab: give two images: infercanary ab IMAGE_A IMAGE_B
+                                             | give two images, IMAGE_A IMAGE_B
+old                                          | give two images, IMAGE_A IMAGE_B
+a b c                                        | give two images, IMAGE_A IMAGE_B
 old new --restarts 2                         | --restarts 2: give a number from 3 to 16
 old new --runs 7                             | --runs 7: give a number from 8 to 200
 old new --budget nan                         | --budget nan: give seconds from 10 to 86400

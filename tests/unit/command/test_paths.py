@@ -23,6 +23,7 @@ report PATH
 ab --experiment PATH
 ab a --b config=PATH
 ab b --a python=PATH --both config=probe.yaml
+bisect --experiment PATH
 """
 WRITTEN = """
 compare numbers numbers --html PATH
@@ -31,6 +32,9 @@ scan numbers --html PATH
 probe --profile --trace PATH
 ab a b --html PATH
 ab a b --junit PATH
+bisect a b --html PATH
+bisect a b --junit PATH
+bisect a b --state PATH
 """
 TRAPS = ["no-folder/none", "folder", "numbers/x", "n" * 300]
 FORBIDDEN = [] if os.geteuid() == 0 else ["closed/x", "secret"]

@@ -1,0 +1,1 @@
+"""``infercanary bisect``: names the component that changed the latency between two images, by experiments."""
