@@ -12,7 +12,7 @@ import infercanary
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.probe.config import read
-from infercanary.probe.roofline import CanaryLimit
+from infercanary.probe.roofline import CAUSES_OF_IO, CanaryLimit
 from infercanary.render.document import Document, Fact, Table
 from infercanary.render.json import json_line, plain_values
 from infercanary.render.text import render_texts
@@ -104,6 +104,9 @@ def limit_sentence(limit: CanaryLimit) -> str:
     names = " and nearly as much ".join(f"{name}-bound" for name in (limit.limit, limit.tied_with) if name)
     reached = f"{limit.bandwidth:.0%} of this container's bandwidth, {limit.arithmetic:.0%} of its arithmetic"
     if limit.limit in ("io", "scheduling"):
-        cause, share = max(limit.causes.items(), key=lambda item: item[1])
+        causes = {
+            name: x for name, x in limit.causes.items() if (name in CAUSES_OF_IO) == (limit.limit == "io")
+        }
+        cause, share = max(causes.items(), key=lambda item: item[1])
         reached = f"{share:.0%} of the time is {cause}"
     return f"{names}: {reached}".replace("%", " %")

@@ -34,6 +34,8 @@ _CAUSES = {
     "queue": "queue of the device",
 }
 """Reason of ``OFF_CPU``, or phase → cause."""
+CAUSES_OF_IO = {"disk reads", "copies to the device", "copies from the device"}
+"""Causes of the limit ``io``; all others are causes of ``scheduling``."""
 _COPIES = "Memcpy HtoD", "Memcpy DtoH"  # kernels whose time is in the phases h2d and d2h
 
 
