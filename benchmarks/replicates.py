@@ -5,7 +5,7 @@ host's drift is no part of the variance between containers. A start's value is t
 The analysis is a two-way analysis of variance, with containers as a random effect and rounds as fixed effects. The
 limits of the share between containers are from the F distribution (Searle, Casella, McCulloch: Variance Components).
 
-A probe that starts itself again can stand for new containers if the upper limit is below 30 %.
+A probe that starts itself again could stand for new containers if the upper limit were below 30 % (decision 36).
 """
 
 from __future__ import annotations

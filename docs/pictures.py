@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 from pathlib import Path
 from unittest.mock import patch
@@ -14,11 +15,14 @@ import structlog
 from docs.chromium import tab
 from grafana.situations.history import exporters
 from grafana.situations.worlds import END, SITUATIONS
+from infercanary.bisect.document import State, bisect_document
+from infercanary.bisect.search import Finding, Outcome, Search
 from infercanary.compare.comparison import compare_runs
 from infercanary.compare.document import comparison_document
 from infercanary.compare.recording import RecordedRuns
 from infercanary.exporter import runbooks, status
 from infercanary.exporter.app import VERSION
+from infercanary.judge.shift import Shift
 from infercanary.pages.html import render_page
 
 FOLDER = Path(__file__).parent / "img"
@@ -56,6 +60,35 @@ def report() -> str:
     return render_page("old.csv → new.csv", [document], colophon=["infercanary compare old.csv new.csv"])
 
 
+def bisection() -> str:
+    """Return the report of ``bisect --html`` on simulated experiments.
+
+    Returns:
+        HTML.
+    """
+    texts = {
+        "env.OMP_NUM_THREADS": "OMP_NUM_THREADS 4 → 2",
+        "package torch": "torch 2.7.0 → 2.8.0",
+        "cpus": "cpus 4 → 3",
+    }
+    taken = [["cpus", "env.OMP_NUM_THREADS"], ["package torch"]]
+
+    def pairs(shift: float) -> list[Shift]:
+        return [Shift(math.log1p(shift) + noise, 0.001, 20.0) for noise in (-0.01, 0.0, 0.012)]
+
+    outcomes = [
+        Outcome(frozenset(names), pairs(shift)) for names, shift in zip(taken, (0.01, 0.32), strict=True)
+    ]
+    state = State("", "resnet18", "regressed", 0.34, pairs(0.34), [], outcomes)
+    search = Search(frozenset(texts), state.pairs, 12)
+    finding = search.decide(outcomes)
+    assert isinstance(finding, Finding)
+    document = bisect_document(state, texts, search, finding)
+    return render_page(
+        "search:1.4 → search:1.5", [document], colophon=["infercanary bisect search:1.4 search:1.5"]
+    )
+
+
 async def draw() -> dict[Path, bytes]:
     """Draw every page.
 
@@ -74,6 +107,8 @@ async def draw() -> dict[Path, bytes]:
         width, name = README
         await browser.show(pages["status"], width)
         drawn[FOLDER / name] = await browser.picture(HEIGHT)
+        await browser.show(bisection(), 1000)
+        drawn[FOLDER / "bisect.png"] = await browser.picture(HEIGHT // 2)
     return drawn
 
 
