@@ -182,7 +182,7 @@ class TurnReader:
             raise self._failed(why)
         if time.monotonic() - self._progressed > self.plan.start_timeout:
             missing = "no steady run" if self._last else f"no report ({self._why})"
-            why = next((runs[-1].detail for runs in self._runs.values()), "")
+            why = next((runs[-1].detail for runs in self._runs.values() if runs), "")
             raise self._failed(f"{missing} within {self.plan.start_timeout:g} s (--start-timeout)", why)
         return False
 

@@ -72,6 +72,10 @@ def test_a_server_that_loads_is_waited_for_until_the_start_timeout(reason):
     start._progressed -= 61
     with pytest.raises(StartFailed, match=r"--start-timeout\): 503"):
         start._is_done()
+    start._runs.clear()
+    start.arm.last_words.return_value = "the last line of the log"
+    with pytest.raises(StartFailed, match=r"--start-timeout\): the last line"):
+        start._is_done()
 
 
 def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
