@@ -1,6 +1,7 @@
 """The ONNX Runtime target, with a real ONNX Runtime and tiny models."""
 
 import gc
+import json
 import math
 import os
 import weakref
@@ -10,6 +11,7 @@ import pytest
 from fresh import printed
 
 from infercanary.command.settings import UsageError
+from infercanary.probe.targets.engines import onnx_profile
 from infercanary.probe.targets.onnx import OnnxTarget
 
 ort = pytest.importorskip("onnxruntime")
@@ -266,3 +268,15 @@ def test_another_size_has_the_same_session_and_the_same_samples_again():
     with pytest.raises(Exception, match="dimensions"):
         values_of(fixed.copy_with_batch(4))
     assert len(values_of(fixed)) == 6
+
+
+@pytest.mark.parametrize(("outputs", "flops"), [([{"float": [8, 16]}], 2.0 * 8 * 16 * 4), ([], 0.0)])
+def test_a_version_without_shapes_of_outputs_has_times_and_no_work(outputs, flops):
+    arguments = {
+        "op_name": "MatMul", "provider": "CPUExecutionProvider", "activation_size": "640",
+        "input_type_shape": [{"float": [8, 4]}, {"float": [4, 16]}], "output_type_shape": outputs,
+    }  # fmt: skip
+    run = {"name": "model_run", "cat": "Session", "ts": 0, "dur": 100}
+    node = {"name": "m_kernel_time", "cat": "Node", "ts": 10, "dur": 50, "args": arguments}
+    [row] = onnx_profile.read_events(json.dumps([run, node]).encode(), [1e-4], 0, 1.0).rows
+    assert (row.kind, row.seconds, row.flops) == ("MatMul", (5e-5,), flops)

@@ -27,13 +27,14 @@ _FOLDERS = (None, "/dev/shm")  # the default folder; a folder that stays writabl
 _SHARED_MEMORY_BYTES = 32 << 20
 
 
-_PRODUCTS = "MatMul FusedMatMul Gemm FusedGemm Conv FusedConv"
+_PRODUCTS = {"MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Conv", "FusedConv"}
 # One pass over the inputs and the outputs.
-_EACH = """Reshape Flatten Squeeze Unsqueeze Identity Shape Constant Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid
+_NAMES = """Reshape Flatten Squeeze Unsqueeze Identity Shape Constant Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid
     Relu LeakyRelu Clip Gelu FastGelu BiasGelu QuickGelu HardSwish HardSigmoid Elu Abs Neg Reciprocal Sin Cos Where Cast
     Not And Or Equal Less Greater Max Min Sum Softmax LogSoftmax LayerNormalization SkipLayerNormalization
     SimplifiedLayerNormalization BatchNormalization InstanceNormalization ReduceMean ReduceSum ReduceMax
     GlobalAveragePool AveragePool MaxPool Concat Split Transpose Expand Pad Tile ReorderInput ReorderOutput"""
+_EACH = frozenset(_NAMES.split())
 
 
 class _Arguments(msgspec.Struct):
@@ -126,12 +127,15 @@ def read_events(body: bytes, walls: Sequence[float], warm_ups: int, taken_at: fl
 def _work(node: _Arguments) -> tuple[float, float]:
     """Return floating-point operations and bytes of one call; NaN if unknown, as for quantized operators."""
     size = float(node.activation_size) + float(node.parameter_size) + float(node.output_size)
-    if node.op_name in _EACH.split():
+    if node.op_name in _EACH:
         return 0.0, size
-    if node.op_name not in _PRODUCTS.split():
+    if node.op_name not in _PRODUCTS:
         return math.nan, math.nan
     tensors = *node.input_type_shape[:2], *node.output_type_shape
-    left, right, output, *_ = (shape for tensor in tensors for shape in tensor.values())
+    shapes = [shape for tensor in tensors for shape in tensor.values()]
+    if len(shapes) < 3:  # a version that reports no shapes of outputs
+        return math.nan, math.nan
+    left, right, output, *_ = shapes
     return 2.0 * math.prod(output) * math.prod(right[1:] if "Conv" in node.op_name else left[-1:]), size
 
 
