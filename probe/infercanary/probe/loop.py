@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
@@ -25,7 +25,6 @@ from infercanary.probe.memory import Ended, HostMemory
 from infercanary.probe.pool import Pool
 from infercanary.probe.profiling import SHARE, Profiling, profile_each
 from infercanary.probe.publish import Publisher
-from infercanary.probe.roofline import CanaryLimit
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.samplers import make_samplers
 from infercanary.probe.samplers.threads import Place
@@ -36,6 +35,9 @@ from infercanary.probe.start import since_start
 from infercanary.probe.sweep import Sweep, Sweeping
 from infercanary.probe.targets import Target, adapt
 from infercanary.probe.watcher import Memory
+
+if TYPE_CHECKING:
+    from infercanary.probe.roofline import CanaryLimit
 
 log = logging.getLogger("infercanary.probe")
 
