@@ -56,10 +56,11 @@ def work_of(span: Any) -> tuple[float, float]:
     sizes = [math.prod(shape) * _BYTES.get(dtype, math.nan) for shape, dtype in tensors]
     shapes = [shape for shape, _ in tensors]
     flops, read = sum(part.event.flops() for part in span.parts()), sum(sizes)
-    if not sizes or (rule == "product" and not flops):
+    fewest = 2 if rule in ("attention", "rows") else 1  # a single number has no shape
+    if len(sizes) < fewest or (rule == "product" and not flops):
         return _UNKNOWN
     if rule == "attention":  # two products for each query and key
         return 4 * math.prod(shapes[0]) * shapes[1][-2], read
     if rule == "rows":
-        return flops, sizes[1] + 2 * sizes[0] / shapes[0][0] * math.prod(shapes[1])
+        return flops, sizes[1] + 2 * sizes[0] / max(1, shapes[0][0]) * math.prod(shapes[1])
     return flops, read + (max(sizes) if rule == "each" else 0)
