@@ -15,8 +15,9 @@ import structlog
 from docs.chromium import tab
 from grafana.situations.history import exporters
 from grafana.situations.worlds import END, SITUATIONS
-from infercanary.bisect.document import State, bisect_document
+from infercanary.bisect.document import bisect_document
 from infercanary.bisect.search import Finding, Outcome, Search
+from infercanary.bisect.state import State
 from infercanary.compare.comparison import compare_runs
 from infercanary.compare.document import comparison_document
 from infercanary.compare.recording import RecordedRuns

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from infercanary.ab import command as ab
-from infercanary.ab import sides
+from infercanary.ab import sides as keys
 from infercanary.ab.answer import CanaryPairs, ExperimentJudge, common
-from infercanary.ab.daemon import UNREACHED, find_image, one_line, open_daemon
+from infercanary.ab.daemon import UNREACHED, one_line, open_daemon
 from infercanary.ab.estimate import PairDecision
 from infercanary.ab.experiment import Result, TurnPair
 from infercanary.ab.progress import show_progress
 from infercanary.ab.sides import Side
 from infercanary.ab.turn import Plan, StartFailed
-from infercanary.bisect.components import CONTENTS, describe, recipe, requirements, side_of
-from infercanary.bisect.document import State, bisect_document
-from infercanary.bisect.mixture import mixture_image, read_packages
+from infercanary.bisect.document import bisect_document
+from infercanary.bisect.mixture import mixture, read_sides
 from infercanary.bisect.search import Components, Outcome, Search
+from infercanary.bisect.state import State, read_state, write_state
 from infercanary.command import exit_codes
 from infercanary.command.interruption import Interrupted, Interruption
 from infercanary.command.settings import UsageError
@@ -33,12 +30,11 @@ from infercanary.compare.options import Output
 from infercanary.contract.report import OUTPUT_TOLERANCE, relative_error
 from infercanary.judge.policy import Policy
 from infercanary.judge.shift import CHANGED, Shift
-from infercanary.pages import html
 
 
 @click.command(
     name="bisect",
-    epilog=sides.HELP
+    epilog=keys.HELP
     + exit_codes.epilog(exit_codes.COMPARED, "A change without a guilty component is inconclusive, too."),
 )
 @ab.experiment_options
@@ -67,57 +63,49 @@ def command(
         raise UsageError("bisect: python: an interpreter has no components to swap; give images")
     interruption, judge, shown = Interruption(), ExperimentJudge(plan.restarts, policy), Output(**output)
     with interruption.handled(), closing(open_daemon()) as client, suppress(Interrupted):
-        images = [find_image(client, side.image, interruption)[0] for side in pair]
-        packages = read_packages(client, [image["Id"] for image in images], index)
-        a, b = recipes = [recipe(pair[i], images[i], (group[i] for group in packages)) for i in range(2)]
-        texts = {
-            key: describe(key, *(pair[i].differing.get(key, recipes[i].get(key)) for i in range(2)))
-            for key in {**a, **b}
-            if a.get(key) != b.get(key)
-        }
-        digest, kept = hashlib.sha256(repr([recipes, plan]).encode()).hexdigest(), None
-        if state and os.path.exists(state):
-            try:
-                kept = msgspec.json.decode(Path(state).read_bytes(), type=State)
-            except (OSError, msgspec.MsgspecError) as error:
-                raise UsageError(f"--state {state}: cannot be read ({error}); name another file") from None
+        sides = read_sides(client, pair, index, interruption)
+        digest = hashlib.sha256(repr([sides.recipes, plan]).encode()).hexdigest()
+        kept = read_state(state, digest)
         if kept is None:
             result = ab.run_experiment(pair, plan, judge.decisions, interruption)
-            canary = plan.canary or common(result.pairs)[0][0] if result.pairs else ""
-            answer = judge.answer(canary, result) if canary else None
-            if interruption.number or answer is None or answer.verdict not in CHANGED:
+            kept = changed(result, judge, digest, plan.canary)
+            if interruption.number or kept is None:
                 return ab.show(result, judge, interruption.number, shown)
-            kept = State(digest, canary, answer.verdict, answer.shift or 0.0, *measured(result, canary))
-        if kept.sides != digest:
-            raise UsageError(f"--state {state}: is of other images or settings; name another file")
         plan = plan._replace(canary=kept.canary)
-        search = Search(Components(texts), kept.pairs, plan.restarts)
+        search = Search(Components(sides.texts), kept.pairs, plan.restarts, [*sides.tags])
 
         def judged(turns: Sequence[TurnPair]) -> dict[str, PairDecision]:
             return {plan.canary: search.judge(CanaryPairs(turns, plan.canary).shifts)}
 
         while True:
-            if state:
-                html.write(f"{state}.new", msgspec.json.encode(kept).decode(), "--state")
-                os.replace(f"{state}.new", state)
+            write_state(state, kept)
             taken = search.decide(kept.outcomes)
             if not isinstance(taken, frozenset):
-                return shown.show([bisect_document(kept, texts, search, taken)], title=pair[1].image)
-            swapped = ", ".join(texts[key] for key in sorted(taken))
+                return shown.show([bisect_document(kept, sides.texts, search, taken)], title=pair[1].image)
+            swapped = ", ".join(sides.texts.get(key, key) for key in sorted(taken))
             show_progress(
-                f"experiment {len(kept.outcomes) + 1} of up to {search.experiments}: A with {swapped} of B"
+                f"experiment {len(kept.outcomes) + 1} of up to {search.experiments}, swapped in A: {swapped}"
             )
-            wanted = {**a, **{key: b.get(key) for key in taken}}  # a variable that B does not have is None
-            base = int(wanted[CONTENTS] == b[CONTENTS])
             try:
-                with mixture_image(client, images[base], requirements(wanted, recipes[base]), index) as image:
-                    sides = (pair[0], side_of(wanted, image))
-                    outcome = outcome_of(taken, ab.run_experiment(sides, plan, judged, interruption), kept)
+                with mixture(client, sides, taken, index) as side:
+                    outcome = outcome_of(
+                        taken, ab.run_experiment((pair[0], side), plan, judged, interruption), kept
+                    )
             except (StartFailed, UsageError, *UNREACHED) as error:
                 outcome = Outcome(taken, (), one_line(error))
             interruption.check()
             kept.outcomes.append(outcome)
     return exit_codes.of_signal(interruption.number)
+
+
+def changed(result: Result, judge: ExperimentJudge, digest: str, canary: str) -> State | None:
+    """Return the first state if A and B differ, else None."""
+    if result.pairs:
+        canary = canary or common(result.pairs)[0][0]
+        answer = judge.answer(canary, result)
+        if answer.verdict in CHANGED:
+            return State(digest, canary, answer.verdict, answer.shift or 0.0, *measured(result, canary))
+    return None
 
 
 def measured(result: Result, canary: str) -> tuple[Sequence[Shift], Sequence[Sequence[float]]]:

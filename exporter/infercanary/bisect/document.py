@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
-from infercanary.bisect.search import Finding, Outcome, Part, Search
+from infercanary.bisect.search import Finding, Part, Search
+from infercanary.bisect.state import State
 from infercanary.command.exit_codes import OF_VERDICT
-from infercanary.judge.shift import Shift
 from infercanary.render.document import Document, Table
 from infercanary.render.json import plain_values
 from infercanary.render.units import percent
-
-
-class State(msgspec.Struct):
-    """Finished experiments: the comparison of A and B, and the mixtures."""
-
-    sides: str
-    """Digest of both sides."""
-    canary: str
-    verdict: str
-    shift: float
-    """Ratio."""
-    pairs: Sequence[Shift]
-    """Shift of each pair of A and B."""
-    outputs: Sequence[Sequence[float]]
-    """Outputs of two pairs of starts: A, B, A, B."""
-    outcomes: list[Outcome] = []
 
 
 def bisect_document(state: State, texts: Mapping[str, str], search: Search, finding: Finding) -> Document:
@@ -43,7 +25,7 @@ def bisect_document(state: State, texts: Mapping[str, str], search: Search, find
 
     def plain(part: Part) -> dict[str, Any]:
         low, high = part.share - part.half(), part.share + part.half()
-        names = [texts[key] for key in sorted(part.components)]
+        names = [texts.get(key, key) for key in sorted(part.components)]
         return {"components": names, "share": part.share, "low": low, "high": high}
 
     verdict, explained = "inconclusive", [*map(plain, finding.parts)]
@@ -53,6 +35,8 @@ def bisect_document(state: State, texts: Mapping[str, str], search: Search, find
         verdict, (whole, *alone) = state.verdict, map(_share, explained)
         rest = f"; alone {' and '.join(alone)}" if alone else ""
         text = f"{who} explain{'s' * (' and ' not in who)} {whole} of {total}{rest}{'; interaction' * finding.interact}"
+        if finding.between:
+            text += f"; change between {' and '.join(finding.between)}"
     experiments = [
         {**plain(mixture), "pairs": len(outcome.pairs), "reason": outcome.reason}
         for mixture, outcome in zip(search.mixtures(state.outcomes), state.outcomes, strict=True)
@@ -70,6 +54,7 @@ def bisect_document(state: State, texts: Mapping[str, str], search: Search, find
         "components": [*texts.values()],
         "explained": explained,
         "interact": finding.interact,
+        "between": finding.between,
         "experiments": experiments,
     }
     table = Table("experiments", ("A with these components of B: share of the change",), rows)

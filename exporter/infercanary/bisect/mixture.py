@@ -1,16 +1,21 @@
-"""Containers and images of mixtures: packages that differ between images, and an image with other versions of some."""
+"""Mixtures of two sides: their differences as Docker and pip know them, and a side with some of them swapped."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import docker
 
-from infercanary.ab.daemon import UNREACHED, labels
+from infercanary.ab.daemon import UNREACHED, find_image, labels
+from infercanary.ab.progress import show_progress
+from infercanary.ab.sides import Side
 from infercanary.ab.turn import StartFailed, last_line
+from infercanary.bisect.components import CONTENTS, Recipe, describe, recipe, requirements, side_of
+from infercanary.bisect.search import Components
+from infercanary.command.interruption import Interruption
 
 _SECONDS = 1800  # time limit for the installation of packages
 _INSTALL = "python3 -m pip install --no-input --no-deps"
@@ -51,6 +56,41 @@ print(json.dumps({"versions": versions, "pins": pins, "groups": lines, "has_inde
 """
 
 
+class Sides(NamedTuple):
+    """A and B, their differences, and the images between them."""
+
+    images: Sequence[Any]
+    """Docker's descriptions."""
+    recipes: Sequence[Recipe]
+    tags: Mapping[str, Any]
+    """Docker's description of each image from A to B, by name."""
+    texts: Mapping[str, str]
+    """Text of each component that differs."""
+
+
+def read_sides(
+    client: docker.APIClient, pair: Sequence[Side], index: str, interruption: Interruption
+) -> Sides:
+    """Read both sides; pull their images if this host does not have them.
+
+    Args:
+        client: Docker client.
+        pair: Settings of A and of B.
+        index: Index that the user gave; if it is empty, packages can be swapped if pip has a setting of its own.
+        interruption: Ends a pull.
+    """
+    images = [find_image(client, side.image, interruption)[0] for side in pair]
+    show_progress("reading the packages of both images")
+    packages = read_packages(client, [image["Id"] for image in images], index)
+    a, b = recipes = [recipe(pair[i], images[i], (group[i] for group in packages)) for i in range(2)]
+    texts = {
+        key: describe(key, *(pair[i].differing.get(key, recipes[i].get(key)) for i in range(2)))
+        for key in {**a, **b}
+        if a.get(key) != b.get(key)
+    }
+    return Sides(images, recipes, read_tags(client, [side.image for side in pair]), texts)
+
+
 def read_packages(client: docker.APIClient, images: Sequence[str], index: str) -> list[list[str]]:
     """Return the packages that can be swapped: groups of requirements, each one with the versions of A and of B.
 
@@ -69,30 +109,48 @@ def read_packages(client: docker.APIClient, images: Sequence[str], index: str) -
     return found["groups"] if index or found["has_index"] else []
 
 
-@contextmanager
-def mixture_image(
-    client: docker.APIClient, base: Mapping[str, Any], requirements: Sequence[str], index: str
-) -> Iterator[str]:
-    """Yield an image with other versions of some packages, and remove it afterwards.
+def read_tags(client: docker.APIClient, pair: Sequence[str]) -> dict[str, Any]:
+    """Return the images on this host from A to B by their time of creation; empty if they are of two repositories.
 
     Args:
         client: Docker client.
-        base: Docker's description of the image to start from.
-        requirements: Packages to install, such as ``torch==2.8.0``; without any, the base image itself is yielded.
+        pair: Names of A's and B's image.
+    """
+    images = sorted(client.images(pair[0].rpartition(":")[0]), key=lambda image: image["Created"])
+    listed = {name: image for image in images for name in image["RepoTags"] or ()}
+    names = [*listed]
+    if not {*pair} <= {*names}:
+        return {}
+    a, b = map(names.index, pair)
+    return dict([*listed.items()][a : b + 1])
+
+
+@contextmanager
+def mixture(client: docker.APIClient, sides: Sides, taken: Components, index: str) -> Iterator[Side]:
+    """Yield A with these components of B, or with the image of a tag. An image that it needs is removed afterwards.
+
+    Args:
+        client: Docker client.
+        sides: Both sides.
+        taken: Components of B, or one tag.
         index: Address of the packages; empty for pip's own setting.
 
     Raises:
         StartFailed: The packages cannot be installed.
     """
-    if not requirements:
-        yield base["Id"]
+    (a, b), base = sides.recipes, CONTENTS in taken
+    wanted = {**a, **{key: b.get(key) for key in taken}}  # a variable that B does not have is None
+    image = sides.tags.get(min(taken), sides.images[base])
+    packages = requirements(wanted, sides.recipes[base])
+    if not packages:
+        yield side_of(wanted, image["Id"])
         return
-    config, source = base["Config"], ["--index-url", index] if index else []
-    with _ended(client, base["Id"], [*_INSTALL.split(), *source, *requirements]) as container:
+    config, source = image["Config"], ["--index-url", index] if index else []
+    with _ended(client, image["Id"], [*_INSTALL.split(), *source, *packages]) as container:
         # An empty entrypoint, because Docker would take the one of the installation instead of none.
         made = client.commit(container, conf={**config, "Entrypoint": config.get("Entrypoint") or []})["Id"]
     try:
-        yield made
+        yield side_of(wanted, made)
     finally:
         client.remove_image(made, force=True)
 

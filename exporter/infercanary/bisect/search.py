@@ -9,18 +9,21 @@
   little, the component acts with another one, and delta debugging continues between the mixtures that need the other.
 - **A wrong turn** of the search costs experiments, but gives no wrong name. Only the experiments in both directions
   decide, at an error rate that is split over all planned experiments (Bonferroni).
+- **Tags between A and B** narrow a guilty image further: each experiment halves the tags between the last one that is
+  clearly like A and the first one that is clearly like B.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from scipy.special import stdtrit
 
 from infercanary.ab.estimate import PairDecision, assumed, levels
+from infercanary.bisect.components import CONTENTS
 from infercanary.judge.policy import LIVE
 from infercanary.judge.shift import UNKNOWN, Shift
 
@@ -38,7 +41,7 @@ class Outcome(NamedTuple):
     """Outcome of an experiment, in which a mixture was compared with A."""
 
     taken: Components
-    """Components of B in the mixture; its other components are those of A."""
+    """Components of B in the mixture, or the tag of its image; its other components are those of A."""
     pairs: Sequence[Shift]
     """Shift of each pair, mixture over A; empty if the mixture cannot run."""
     reason: str = ""
@@ -68,6 +71,8 @@ class Finding(NamedTuple):
     in the order of the names. Empty if open."""
     interact: bool = False
     """True if the first component certainly does not add up with all others."""
+    between: Sequence[str] = ()
+    """The last tag like A, and the first one like B, if the image is guilty and has tags between A and B."""
 
 
 @dataclass(frozen=True)
@@ -78,19 +83,21 @@ class Search:
         every: All components.
         total: Shift of each pair of the comparison of A and B, B over A.
         restarts: Largest number of pairs of an experiment.
+        tags: Tags of images from A's to B's, in order.
     """
 
     every: Components
     total: Sequence[Shift]
     restarts: int
+    tags: Sequence[str] = ()
 
     @property
     def experiments(self) -> int:
-        """Largest number of experiments: two halvings, and three of the four experiments on two names."""
-        return 2 * (len(self.every) - 1).bit_length() + 3
+        """Largest number of experiments: two halvings, three of the four experiments on two names, and the tags."""
+        return 2 * (len(self.every) - 1).bit_length() + 3 + len(self.tags[2:]).bit_length()
 
     def decide(self, outcomes: Sequence[Outcome]) -> Components | Finding:
-        """Return B's components in the next mixture, or the decision."""
+        """Return B's components in the next mixture or the tag of its image, or the decision."""
         every = self.every
         known = {NONE: Part(NONE), every: Part(every, 1.0)} | {
             x.components: x for x in self.mixtures(outcomes)
@@ -136,7 +143,27 @@ class Search:
             are_guilty += [differ(named, first) or differ(every - named, every - first)]
             alone = [known[first], known[every - first]._replace(components=partner)]
             parts += sorted(alone, key=lambda part: min(part.components))
-        return Finding(named, parts if all(are_guilty) else (), differ(every, first, every - first))
+        finding = Finding(named, parts if all(are_guilty) else (), differ(every, first, every - first))
+        if finding.parts and named == {CONTENTS} and self.tags[2:]:
+            return self._narrow_tags(finding, known, level)
+        return finding
+
+    def _narrow_tags(
+        self, finding: Finding, known: Mapping[Components, Part], level: float
+    ) -> Components | Finding:
+        """Return the tag to measure next, or the finding with the tags around the change."""
+        tags = [*self.tags]
+        while tags[2:]:
+            middle = len(tags) // 2
+            tag = Components({tags[middle]})
+            if tag not in known:
+                return tag if len(known) < self.experiments + 2 else finding
+            apart = known[tag].share - 0.5
+            if abs(apart) > known[tag].half(level):
+                tags = tags[middle:] if apart < 0 else tags[: middle + 1]
+            else:
+                tags.pop(middle)  # it is not clearly like A or B
+        return finding._replace(between=tags)
 
     def judge(self, pairs: Sequence[Shift]) -> PairDecision:
         """Return the decision on an experiment after these pairs.

@@ -12,7 +12,7 @@ from jsonschema import validate
 from infercanary.ab import command as ab
 from infercanary.ab.experiment import Result, TurnPair
 from infercanary.ab.turn import ArmSummary, StartFailed, Turn
-from infercanary.bisect import command
+from infercanary.bisect import command, mixture
 from infercanary.command.settings import UsageError
 from tests.factories import start
 
@@ -35,7 +35,7 @@ def bisect(monkeypatch, infercanary):
     """Run the command: ``slow`` returns a side's latency in seconds, or raises an error. Adds each pair of sides to
     the list ``ran``."""
 
-    def bisect(slow, *options, ends_after=99):
+    def bisect(slow, *options, images=("search",), tags=(), ends_after=99):
         ran = []
 
         def experiment(sides, plan, judged, interruption):
@@ -56,10 +56,11 @@ def bisect(monkeypatch, infercanary):
             return Result(arms, pairs, [], "interrupted" if interruption.number else "clear", 1.0)
 
         monkeypatch.setattr(command, "open_daemon", Mock)
-        monkeypatch.setattr(command, "find_image", lambda _, name, __: (environment(name), {}))
-        monkeypatch.setattr(command, "read_packages", lambda *_: [])
+        monkeypatch.setattr(mixture, "find_image", lambda _, name, __: (environment(name), {}))
+        monkeypatch.setattr(mixture, "read_packages", lambda *_: [])
+        monkeypatch.setattr(mixture, "read_tags", lambda *_: {name: {"Id": name} for name in tags})
         monkeypatch.setattr(ab, "run_experiment", experiment)
-        return *infercanary("bisect", "search", *OPTIONS, *options), ran
+        return *infercanary("bisect", *images, *OPTIONS, *options), ran
 
     yield bisect
     OUTPUTS.clear()
@@ -76,7 +77,7 @@ def test_the_guilty_variable_is_named_and_each_experiment_announced(bisect):
     code, out, err, ran = bisect(variable("V2"))
     assert code == 1
     assert out.startswith("c: regressed: V2 None → 2 explains ")
-    assert "experiment 1 of up to 9: A with V0 None -> 0" in err
+    assert "experiment 1 of up to 9, swapped in A: V0 None -> 0" in err
     assert len(ran) <= 6
     assert all(first.variables["X"] == "1" for first, _ in ran)
     assert {"V2"} in [
@@ -111,14 +112,12 @@ def test_a_bisection_that_was_ended_continues_from_its_state(bisect, tmp_path):
     code, again, _, none = bisect(variable("V1"), "--state", str(path))
     assert (code, again, none) == (1, out, [])
     code, _, err, _ = bisect(variable("V1"), "--state", str(path), "--b", "env.V9=9")
-    assert (code, err) == (
-        2,
-        f"infercanary: --state {path}: is of other images or settings; name another file\n",
-    )
+    assert code == 2
+    assert err.endswith(f"infercanary: --state {path}: is of other images or settings; name another file\n")
     path.write_text("{")
     code, _, err, _ = bisect(variable("V1"), "--state", str(path))
     assert code == 2
-    assert err.startswith(f"infercanary: --state {path}: cannot be read (")
+    assert f"infercanary: --state {path}: cannot be read (" in err
 
 
 @pytest.mark.parametrize("error", [UsageError, StartFailed, ConnectionResetError])
@@ -151,6 +150,21 @@ def test_another_output_is_not_separable(bisect):
 def test_the_output_of_either_side_is_right(bisect):
     OUTPUTS["2"] = (5.0, 5.0)
     assert bisect(variable("V2"))[1].startswith("c: regressed: V2 ")
+
+
+def test_the_tag_of_the_slow_image_is_named(bisect):
+    tags = [f"search:{n}" for n in range(1, 6)]
+    code, out, err, ran = bisect(
+        lambda side: 0.03 if side.image in tags[3:] else 0.02, "--json", images=(tags[0], tags[-1]), tags=tags
+    )
+    answer = json.loads(out)
+    validate(answer, json.loads(SCHEMA.read_text()))
+    assert (code, answer["between"]) == (1, ["search:3", "search:4"])
+    assert "swapped in A: search:3" in err
+    walk = [b for _, b in ran if b.image in tags[1:4]]
+    assert [side.image for side in walk] == ["search:3", "search:4"]
+    assert all("V0" not in side.variables and side.memory is None for side in walk), "settings are those of A"
+    assert [x["components"] for x in answer["experiments"]][-2:] == [["search:3"], ["search:4"]]
 
 
 def test_an_interpreter_is_refused(infercanary, tmp_path):

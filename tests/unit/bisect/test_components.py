@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from infercanary.ab.probe_settings import PACE
 from infercanary.ab.sides import Side
 from infercanary.bisect.components import CONTENTS, describe, recipe, requirements, side_of
-from infercanary.bisect.mixture import _READ
+from infercanary.bisect.mixture import _READ, read_tags
 
 IMAGE = {
     "Config": {
@@ -135,3 +136,29 @@ def test_packages_that_refuse_each_others_versions_are_one_group(tmp_path):
 def test_pips_own_setting_is_an_index(tmp_path, config, has_index):
     (tmp_path / "pip.conf").write_text(config)
     assert read(tmp_path, {}, str(tmp_path / "pip.conf"))["has_index"] is has_index
+
+
+@pytest.mark.parametrize(
+    ("pair", "between"),
+    [
+        (("search:1", "search:3"), ["search:1", "search:old", "search:2", "search:3"]),
+        (("search:1", "search:old"), ["search:1", "search:old"]),
+        (("search:3", "search:1"), []),
+        (("search:1", "search"), []),
+        (("search:1", "other:3"), []),
+    ],
+)
+def test_tags_between_are_in_the_order_of_creation(pair, between):
+    created = {
+        "search:3": 30,
+        "search:2": 20,
+        "search:old": 15,
+        "search:1": 10,
+        "search:0": 5,
+        "search:new": 40,
+    }
+    images = [{"Id": name, "RepoTags": [name], "Created": at} for name, at in created.items()]
+    client = Mock(images=lambda name: images if name == "search" else [])
+    tags = read_tags(client, pair)
+    assert [*tags] == between
+    assert all(image["Id"] == name for name, image in tags.items())

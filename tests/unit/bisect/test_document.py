@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from jsonschema import validate
 
-from infercanary.bisect.document import State, bisect_document
+from infercanary.bisect.document import bisect_document
 from infercanary.bisect.search import Components, Finding, Outcome, Part, Search
+from infercanary.bisect.state import State
 from infercanary.judge.shift import Shift
 from infercanary.render.json import render_json
 from infercanary.render.text import render_text
@@ -41,6 +42,9 @@ def document(finding, outcomes=(), verdict="regressed"):
          "regressed",
          "cpus 2 → 1 and torch 2.7.0 → 2.8.0 explain 97 % [85, 109] of +34.2 %; "
          "alone 3 % [-9, 15] and 0 % [-12, 12]; interaction"),
+        (Finding(TORCH, [part(TORCH, 0.94)], between=("search:1.4.2", "search:1.4.3")), "regressed",
+         "torch 2.7.0 → 2.8.0 explains 94 % [82, 106] of +34.2 %; "
+         "change between search:1.4.2 and search:1.4.3"),
         (Finding(TORCH | CPUS), "inconclusive",
          "+34.2 % is not separated further than to cpus 2 → 1 and torch 2.7.0 → 2.8.0"),
     ],

@@ -6,6 +6,7 @@ from itertools import combinations
 
 import pytest
 
+from infercanary.bisect.components import CONTENTS
 from infercanary.bisect.search import Components, Outcome, Search
 from infercanary.judge.shift import Shift
 
@@ -23,14 +24,14 @@ def pair(first, second, alone=(0.0, 0.0)):
     return lambda taken: shares[first in taken, second in taken]
 
 
-def bisect(share, every=EVERY, sd=0.004, seed=1, total=TOTAL, restarts=12, broken=()):
+def bisect(share, every=EVERY, sd=0.004, seed=1, total=TOTAL, restarts=12, broken=(), tags=()):
     """Return the finding, and the mixtures of all experiments. ``broken`` mixtures cannot run."""
     rng = random.Random(seed)
 
     def shift(taken):
         return Shift(total * share(taken) + rng.gauss(0, sd * math.sqrt(2)), 0.001, 20.0)
 
-    search = Search(Components(every), [shift(every) for _ in range(4)], restarts)
+    search = Search(Components(every), [shift(every) for _ in range(4)], restarts, tags)
     outcomes: list[Outcome] = []
     while isinstance(taken := search.decide(outcomes), frozenset):
         assert search.decide(outcomes) == taken, "the same outcomes give the same experiment"
@@ -139,3 +140,25 @@ def test_no_component_is_named_without_an_effect():
     for seed in range(40):
         found, _ = bisect(lambda taken: float(len(taken) == 6), sd=0.02, seed=seed, total=0.1)
         assert not found.parts or len(found.named) == 6
+
+
+TAGS = ["search:1", *(f"search:1.{n}" for n in range(1, 8)), "search:2"]
+
+
+@pytest.mark.parametrize(
+    ("slow", "share", "tags", "between", "most"),
+    [
+        (CONTENTS, {}, TAGS[::8], (), 0),
+        *((CONTENTS, dict.fromkeys(TAGS[n:], 1.0), TAGS, (TAGS[n - 1], TAGS[n]), 3) for n in range(1, 9)),
+        # The change comes in two equal steps: the tags between them are like neither side.
+        (CONTENTS, {**dict.fromkeys(TAGS[3:5], 0.5), **dict.fromkeys(TAGS[5:], 1.0)}, TAGS, (TAGS[2], TAGS[5]), 5),
+        ("b", {}, TAGS, (), 0),
+    ],
+)  # fmt: skip
+def test_tags_between_narrow_a_guilty_image(slow, share, tags, between, most):
+    def of(taken):
+        return share.get(*taken, 0.0) if {*taken} <= {*TAGS} else float(slow in taken)
+
+    found, mixtures = bisect(of, ["a", "b", CONTENTS], tags=tags)
+    assert (found.named, tuple(found.between)) == ({slow}, between)
+    assert sum(not taken.isdisjoint(TAGS) for taken in mixtures) <= most
