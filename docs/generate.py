@@ -33,6 +33,7 @@ from infercanary.ab.answer import ExperimentAnswer
 from infercanary.client import accept, fetch
 from infercanary.compare.changes import ScanResult
 from infercanary.compare.comparison import ComparisonResult
+from infercanary.compare.hosts import HostComparison
 from infercanary.compare.overview import OverviewRow
 from infercanary.contract.bottleneck import LIMITS
 from infercanary.contract.report import Kind, Metric
@@ -409,6 +410,7 @@ def printed() -> dict[str, dict[str, Any]]:
         "scan": schema_of_answer("scan", [ScanResult], {}),
         "ab": schema_of_answer("ab", [ExperimentAnswer], experiment),
         "report": schema_of_rows("report", OverviewRow),
+        "hosts": schema_of_rows("report --hosts", HostComparison),
     }
 
 

@@ -6,7 +6,7 @@ compare a difference with the SD of the starts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
@@ -113,9 +113,13 @@ def overview(
             is_redrawn = redrawn(starts)
             for start in starts:
                 model = "" if is_redrawn else start.model
-                work = (*_kind(start.generation), model, start.settings)
+                work = (*kind(start.generation), model, start.settings)
                 groups.setdefault((name, host, str(key), *work), []).append(start)
-    summaries = (_summary(key, starts, prices.get(key[1])) for key, starts in groups.items())
+    return ranked(summary(key, starts, prices.get(key[1])) for key, starts in groups.items())
+
+
+def ranked(summaries: Iterable[OverviewRow | None]) -> list[OverviewRow]:
+    """Return the rows of each canary, the fastest row first, with their difference from the fastest row."""
     order = attrgetter("canary", "latency_median_seconds", "host", "service")
     rows = sorted(filter(None, summaries), key=order)
     fastest = {row.canary: row.latency_median_seconds for row in reversed(rows)}
@@ -160,7 +164,7 @@ def overview_document(rows: Sequence[OverviewRow]) -> Document:
     return Document(facts=[Fact(name, getattr(rows[0], name)) for name in shared], tables=tables)
 
 
-def _kind(generation: Generation) -> tuple[str, str, str]:
+def kind(generation: Generation) -> tuple[str, str, str]:
     """Return image, engine and device."""
     environment = generation.environment
     engines, devices = [], []
@@ -177,7 +181,7 @@ def _kind(generation: Generation) -> tuple[str, str, str]:
     return image_name(generation), engine, device
 
 
-def _summary(key: tuple[str, ...], starts: Sequence[Start], price: float | None) -> OverviewRow | None:
+def summary(key: tuple[str, ...], starts: Sequence[Start], price: float | None) -> OverviewRow | None:
     """Return a row; None if no start has enough runs."""
     kept = [start.samples for start in starts if len(start.samples) >= FILES.pool.fewest_runs]
     if not kept:

@@ -163,7 +163,7 @@ class Evidence:
         return {name: x for name, x in sorted(shares.items(), key=lambda item: -item[1]) if x >= least}
 
     def _risen(self, before: Iterable[Start], after: Iterable[Start]) -> dict[str, tuple[float, float]]:
-        old, new, least = _tags(before), _tags(after), self.policy.attribute.tag_share
+        old, new, least = tag_shares(before), tag_shares(after), self.policy.attribute.tag_share
         return {tag: (old[tag], new[tag]) for tag in sorted(new) if new[tag] - old[tag] >= least}
 
     @property
@@ -174,7 +174,7 @@ class Evidence:
         share in replicas on the old image is subtracted.
         """
         stayed = [ran.before for ran in self._concurrent], [ran.during for ran in self._concurrent]
-        old, new, earlier, meanwhile = (_tags(s)[GPU_BUSY] for s in (self.old, self.new, *stayed))
+        old, new, earlier, meanwhile = (tag_shares(s)[GPU_BUSY] for s in (self.old, self.new, *stayed))
         more = new - old - (meanwhile - earlier)
         is_likely = math.copysign(1.0, self.shift.log) * more >= self.policy.attribute.tag_share
         return (old, new) if is_likely else None
@@ -197,7 +197,7 @@ def _samples(starts: Iterable[Start]) -> list[Sample]:
     return [sample for start in starts for sample in start.samples]
 
 
-def _tags(starts: Iterable[Start]) -> Mapping[str, float]:
+def tag_shares(starts: Iterable[Start]) -> Mapping[str, float]:
     """Return the share of runs by tag; 0 for a tag that no run has."""
     samples = _samples(starts)
     had = Counter(tag for sample in samples for tag in sample.labelled_tags)

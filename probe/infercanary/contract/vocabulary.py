@@ -336,6 +336,8 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("cpu_quota", "CPU quota", is_given=True),
         Component("cpuset_cpus", "CPUs", is_given=True),
         Component("memory_limit", "memory limit", is_given=True),
+        Component("numa_nodes", "NUMA nodes", is_given=True),
+        Component("cpu_governor", "CPU clock policy", is_given=True),
         Component(CONTROLS_MADE_OF, "controls made of", is_first=False, is_given=True),
         Component("kserve_server", "inference server"),
         Component("kserve_instances", "server's instances", is_given=True),

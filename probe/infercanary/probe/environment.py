@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -94,6 +95,11 @@ _VARIABLES = (
 )
 
 _CPUS = Path("/proc/cpuinfo")
+_PLACED = {
+    "cpu_governor": (Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"), ""),
+    "numa_nodes": (Path("/proc/self/status"), "Mems_allowed_list:"),
+}
+"""File and beginning of the line by component; a virtual machine has no governor."""
 _MAX_BYTES = 200  # bytes of a value: the exporter accepts labels of 256
 
 
@@ -124,6 +130,11 @@ def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
     if driver := driver_version():
         found["nvidia_driver"] = driver
     found |= {f"env_{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
+    for name, (path, head) in _PLACED.items():
+        with suppress(OSError):
+            for line in path.read_text(errors="replace").splitlines():
+                if line.startswith(head):
+                    found[name] = line.removeprefix(head).strip()
     found |= limits()
     found |= engines
     # Variables and versions may contain any text, and one invalid character would lose the whole family of metrics.

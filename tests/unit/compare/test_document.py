@@ -17,6 +17,7 @@ from measured_starts import compared
 from infercanary.compare.changes import scan_runs
 from infercanary.compare.comparison import compare_runs, concluded
 from infercanary.compare.document import comparison_document, scan_document
+from infercanary.compare.hosts import Difference, HostComparison, hosts_document
 from infercanary.compare.overview import OverviewRow, overview_document
 from infercanary.compare.read import read
 from infercanary.compare.recording import RecordedRuns
@@ -50,6 +51,38 @@ def overview():
     return overview_document([row, slow, msgspec.structs.replace(row, canary="other")])
 
 
+def hosts():
+    """Return a comparison of four hosts with each kind of finding."""
+    row = OverviewRow(
+        canary="resnet18", host="gpu-1", service="search", image="search:1 (3fa2c5)", origin="", engine="torch 2.13.0",
+        device="EPYC", starts=3, runs=360, latency_median_seconds=0.018, latency_deviation_ratio=0.004,
+        latency_p90_seconds=0.0184, load_seconds=None, first_run_seconds=None, throughput_samples_per_second=55.0,
+        throughput_from="latency",
+    )  # fmt: skip
+    slow = [
+        msgspec.structs.replace(row, host=f"gpu-{i}", latency_median_seconds=ms / 1000, device="Xeon")
+        for i, ms in ((2, 18.2), (3, 62.5), (4, 63.0))
+    ]
+    quick, rest = ["gpu-1", "gpu-2"], ["gpu-3", "gpu-4"]
+    differences = [
+        Difference(
+            0.004,
+            0.975,
+            0.912,
+            0.993,
+            hosts=[quick, rest],
+            components={"cpu_quota": ["4", "1"], "kernel": ["6.1", "5.4"]},
+        ),
+        Difference(0.04, hosts=[quick, rest], components={"nvidia_driver": ["550", "535"]}),
+        Difference(
+            0.21, hosts=[["gpu-1", "gpu-3"], ["gpu-2", "gpu-4"]], components={"numpy": ["2.2", "1.26"]}
+        ),
+        Difference(hosts=[["gpu-1"], [*rest, "gpu-2"]], components={"cpu_model": ["EPYC", "Xeon"]}),
+    ]
+    conditions = {"gpu-1": [], "gpu-3": ["cgroup_throttled in 97 % of runs", "controls cpu_spin +41.3 %"]}
+    return hosts_document(HostComparison([row, *slow], conditions, differences))
+
+
 def test_golden_text(journal, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     memory = {"host_memory": 3e9}
@@ -65,7 +98,7 @@ def test_golden_text(journal, tmp_path, monkeypatch):
         documents.append(comparison_document(compare_runs("resnet18", old, new), old, new))
     series = RecordedRuns([np.array([20.0, 20.1, 20.2, 20.1] * 12 + [24.0, 24.1, 24.2, 24.1] * 12)])
     documents.append(scan_document(scan_runs("", series), series))
-    documents.append(overview())
+    documents += [overview(), hosts()]
     text = render_texts(documents, ["a note"])
     assert max(map(len, text.splitlines())) <= 80
     if os.environ.get("UPDATE_GOLDEN"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from jsonschema import validate
 
-from infercanary.compare.overview import _kind
+from infercanary.compare.overview import kind
 from infercanary.contract.journal import environment_id
 from infercanary.store.store import open_store
 from tests import factories
@@ -58,7 +58,7 @@ ENGINES = """
 @pytest.mark.parametrize(("environment", "engine", "device"), typed(ENGINES))
 def test_the_engine_is_one_that_ran(environment, engine, device):
     kept = factories.start(environment={"cpu_model": "EPYC", **environment}).generation
-    assert _kind(kept)[1:] == (engine, device)
+    assert kind(kept)[1:] == (engine, device)
 
 
 def answer(run, *arguments):

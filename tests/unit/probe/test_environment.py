@@ -20,6 +20,17 @@ def test_the_components():
     assert {"libc", "os", "architecture", "cpu_model", "gil", "python_implementation"} <= found.keys()
 
 
+def test_the_clock_policy_and_the_numa_nodes(monkeypatch, tmp_path):
+    (tmp_path / "governor").write_text("powersave\n")
+    (tmp_path / "status").write_text("Name:\tpython\nMems_allowed_list:\t0-1\n")
+    (_, *governor), (_, *nodes) = environment._PLACED.values()
+    placed = {"cpu_governor": (tmp_path / "governor", *governor), "numa_nodes": (tmp_path / "status", *nodes)}
+    monkeypatch.setattr(environment, "_PLACED", placed)
+    assert fingerprint({}).items() >= {"cpu_governor": "powersave", "numa_nodes": "0-1"}.items()
+    (tmp_path / "governor").unlink()
+    assert "cpu_governor" not in fingerprint({})
+
+
 def test_only_known_variables_are_shown_and_values_are_short_and_printable(monkeypatch):
     """Variables may be secrets. For one value that is too long or odd, the exporter refuses the whole family."""
     variables = {

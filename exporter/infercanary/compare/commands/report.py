@@ -15,12 +15,15 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import options, stores
 from infercanary.compare.content import content
 from infercanary.compare.efficiency import Efficiency, prices
+from infercanary.compare.hosts import compare_hosts, hosts_document
 from infercanary.compare.journal import is_journal
 from infercanary.compare.options import Output
 from infercanary.compare.overview import OverviewRow, overview, overview_document
 from infercanary.compare.read import journal_lines
 from infercanary.compare.runs import runs_of_journal, runs_of_start
+from infercanary.compare.terminal import say
 from infercanary.pages.table_csv import Cell
+from infercanary.render.json import json_line, plain_values
 
 
 @click.command(name="report", epilog=exit_codes.epilog({ExitCode.FINE: "fine"}))
@@ -40,6 +43,14 @@ from infercanary.pages.table_csv import Cell
 @click.option(
     "--runs", "each_run", is_flag=True, help="Print each run instead of tables (--json or --format csv)."
 )
+@click.option(
+    "--hosts",
+    "model",
+    default="",
+    metavar="MODEL",
+    help="Compare the hosts that run the canary MODEL (a pattern) in the same image: which differences explain the "
+    "spread. Also reads journals.",
+)
 @options.output("csv")
 def command(
     files: tuple[str, ...],
@@ -47,6 +58,7 @@ def command(
     service: str,
     given_prices: tuple[str, ...],
     each_run: bool,
+    model: str,
     **more: Any,
 ) -> int:
     """Compare one model across images, engines, devices and hosts: tables from the stores of exporters.
@@ -54,6 +66,7 @@ def command(
     \b
       infercanary report gpu-1=one.sqlite gpu-2=two.sqlite --price 2.5
       infercanary report runs.jsonl --format csv
+      infercanary report --hosts resnet18 gpu-1=one.sqlite gpu-2=two.sqlite
 
     FILE is a store (the file that the exporter's --store names), or a journal of a probe. A store is copied before it
     is read, so the exporter may keep running. From a journal, each run becomes a row (--json, --format csv). Name the
@@ -76,6 +89,12 @@ def command(
             raise UsageError(f"{file}: two files of the host `{host}`; give each a host name, HOST=FILE")
         hosts[host] = path if is_named else file
     journals = {host: _journal(path) for host, path in hosts.items() if not stores.is_store(path)}
+    if model:
+        if output.form == "csv" or each_run or given_prices or canary != "*" or (journals and service != "*"):
+            raise UsageError(
+                f"--hosts {model}: give no --canary, --price, --runs, --format csv or, for a journal, --service"
+            )
+        return _show_hosts(output, hosts, journals, model, service)
     if journals or each_run:
         if output.form == "text" or output.html or given_prices or (journals and service != "*"):
             raise UsageError(
@@ -97,6 +116,22 @@ def command(
         output.show_rows([{name: getattr(row, name) for name in order} for row in rows])
         output = output._replace(form="none")
     return output.show([overview_document(rows)], title="Latency across images, engines, devices and hosts")
+
+
+def _show_hosts(
+    output: Output, hosts: Mapping[str, str], journals: Mapping[str, bytes], model: str, service: str
+) -> int:
+    notes: list[str] = []
+    results = compare_hosts(hosts, journals, model, service, notes)
+    if not results:
+        raise UsageError(
+            f"{next(iter(hosts.values()))}: no start of canary `{model}`, service `{service}`, has 8 steady runs yet; "
+            "wait for more runs"
+        )
+    if output.form == "json":
+        say(json_line(plain_values(results)))
+        output = output._replace(form="none")
+    return output.show([*map(hosts_document, results)], notes, title="Latency across hosts")
 
 
 def _journal(path: str) -> bytes:
