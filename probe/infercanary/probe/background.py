@@ -31,6 +31,10 @@ class Background:
         self.canary = canary.name
         self.next_at = 0.0
         """Monotonic time from which the work may begin or continue."""
+        self.measures: dict[str, float] = {}
+        """Measures (name → value) for the next run; the reader removes them."""
+        self.profile: Profile | None = None
+        """Profile for the next run; the reader removes it."""
         self._canary = canary
         self._work = work
         self._worker = Worker(f"infercanary-{canary.name}-{work}")
@@ -40,20 +44,9 @@ class Background:
         """True while the work runs in its thread. Between steps, this is abandoned work, which still slows runs."""
         return self._worker.is_busy
 
-    def start(self, now: float) -> None:
-        """Begin the first pause at ``now``, the end of warm-up."""
-
     def put_off(self, now: float) -> None:
         """Postpone the work by a minute, because the device is busy or memory is short."""
         self.next_at = now + _PUT_OFF_SECONDS
-
-    def take_measures(self) -> dict[str, float]:
-        """Return the measures (name → value) since the last call."""
-        return {}
-
-    def take_profile(self) -> Profile | None:
-        """Return the profile that was made since the last call; None if there is none."""
-        return None
 
     def interrupt(self) -> None:
         """End the present wait for the work, and every later wait. The work may continue in its thread. Callable from

@@ -8,18 +8,15 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from time import perf_counter
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import relative_error
-from infercanary.contract.vocabulary import COMPUTE_THREADS, DEVICE_COMPONENTS, CanaryState
+from infercanary.contract.vocabulary import COMPUTE_THREADS, DEVICE_COMPONENTS, CanaryState, Outcome
 from infercanary.probe.canary_metrics import CanaryMetrics
-from infercanary.probe.deadline import (
-    DeadlineExceeded,
-    Interrupted,
-    StillBusy,
-    one_line,
-)
+from infercanary.probe.complaint import Complaint
+from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.memory import Ended
 from infercanary.probe.output import fingerprint
@@ -35,13 +32,13 @@ from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
 
+# Shortest and longest seconds of a pause, which grows with each failure in a row.
 _REOPEN_SECONDS = 60.0, 3600.0
-_SHORT_SECONDS = (
-    60.0,
-    600.0,
-)  # pause after runs that ran out of memory; long, because each attempt takes memory
-_PUT_OFF_SECONDS = 5.0, 600.0  # pause after postponed runs, which take no memory
-_RATE_SECONDS = 1.0, 60.0  # pause after a server's rate limit refused requests
+_PUT_OFF_SECONDS = 5.0, 600.0  # after postponed runs, which take no memory
+_PAUSES: Mapping[str, tuple[float, float]] = {
+    "out_of_memory": (60.0, 600.0),  # long, because each attempt takes memory
+    "rate_limited": (1.0, 60.0),
+}
 # maximum share of the time for retries of open(), because each retry may load a model
 _REOPEN_DUTY = 0.01
 _ABSENT = ("unreachable", "not_ready", "timed_out")  # no model was loaded, because open() waited for a server
@@ -94,7 +91,7 @@ class Canary(TimedTarget):
         self._reference: list[float] | None = None
         self._to_close: Ended | None = None  # set while a hanging run delays the closing
         self._failed: RunResult | None = None  # failed result without a run, for the next call of failed()
-        self._complaint = ""
+        self._complaint = Complaint(f"canary {name}")
         self._metrics.state(self.state)
 
     @property
@@ -150,22 +147,15 @@ class Canary(TimedTarget):
             opened: Opened = self._worker.result(min(seconds, max(0.0, left)))
         except (Interrupted, StillBusy):
             return
-        except (
-            KeyboardInterrupt,
-            SystemExit,
-        ):  # only from the user; the target's own exceptions become Failures
-            raise
         except DeadlineExceeded:
             if self._opening_since is not None and perf_counter() >= self._opening_since + self._open_timeout:
                 self._report_hang()
                 self._fail(f"not open after {self._open_timeout:g} s (open_timeout_seconds); still waiting")
             return
-        except BaseException as error:
+        except Exception as error:  # a KeyboardInterrupt here comes from the user
             self._refuse(error)
         else:
             self._take(opened)
-        finally:
-            self._worker.rest()
         if self.device != "cpu":
             self._metrics.cuda(self.cuda_missing)
         self._opening_since = None
@@ -180,8 +170,8 @@ class Canary(TimedTarget):
         now = perf_counter()
         if now < self._retry_at:
             return
-        self._retry_at = now + self._longer_rest(_PUT_OFF_SECONDS)
-        detail = self._complaint if self.state == "out_of_memory" else why
+        self._retry_at = now + self._longer_pause(*_PUT_OFF_SECONDS)
+        detail = self._complaint.text if self.state == "out_of_memory" else why
         self._count_failed(RunResult("raised", detail, reason="out_of_memory"))
 
     def close_for_memory(self, ended: Ended) -> None:
@@ -191,24 +181,16 @@ class Canary(TimedTarget):
         self._to_close = ended if self.is_open else None
         if self._to_close is None:
             return
-        is_closed = True
         try:
-            self._worker.call(self._release, self.timeout)
-            self._worker.rest()
-        # closing did not finish in time (it may hang), or the probe stops
-        except (DeadlineExceeded, Interrupted):
-            is_closed = False
+            with suppress(
+                DeadlineExceeded, Interrupted
+            ):  # closing may continue, but a closed target must not run
+                self._worker.call(self._release, self.timeout)
         except (StillBusy, RuntimeError):  # try again later: a run hangs, or no thread can be started
             return
-        # Set this even while closing continues, because a closed target must not run.
         self.is_open, self._to_close = False, None
         self._retry_at = perf_counter() + max(0.0, ended.retry_at - time.monotonic())
-        why = (
-            ended.why
-            if is_closed
-            else f"{ended.why}; closing the canary takes long, and its memory may stay in use"
-        )
-        self._count_failed(RunResult("raised", why, reason="out_of_memory"))
+        self._count_failed(RunResult("raised", ended.why, reason="out_of_memory"))
 
     def round(self, repeats: int) -> RunResult | None:
         """Run a round of at most ``repeats`` repeats. The target's errors are not raised.
@@ -225,16 +207,11 @@ class Canary(TimedTarget):
             result = self._check(self._run(repeats))
         except Interrupted:
             return None
-        except (
-            KeyboardInterrupt,
-            SystemExit,
-        ):  # only from the user; the target's own exceptions become Failures
-            raise
         except (StillBusy, NoTurn) as error:  # these runs take no time
             result = _describe(error)
-        except BaseException as error:
+        except Exception as error:  # a KeyboardInterrupt here comes from the user
             result = self._charge(_describe(error), begin)
-            self._retry_at = perf_counter() + self._rest_after(error)
+            self._retry_at = perf_counter() + self._pause_after(error)
         else:
             result = self._charge(result, begin)
         self.place = result.place
@@ -264,7 +241,7 @@ class Canary(TimedTarget):
         if self.device != "cpu" and self.cuda_missing:
             log.warning("canary %s: runs on the CPU instead of CUDA: %s", self.name, self.cuda_missing)
 
-    def _refuse(self, error: BaseException) -> None:
+    def _refuse(self, error: Exception) -> None:
         """Record why the target could not be opened, and plan the next attempt."""
         result = _describe(error)
         reason = result.reason
@@ -277,16 +254,12 @@ class Canary(TimedTarget):
             result = result._replace(detail=f"{result.detail}; {unfit.fix}")
         elif isinstance(error, UsageError):
             self.mistake = error  # the caller reports the first mistake; the command then ends
-        rest = self._rest_after(error)
+        now, pause = perf_counter(), self._pause_after(error)
         if reason != "rate_limited":
             least, longest = _REOPEN_SECONDS
-            took = 0.0
-            if reason not in _ABSENT and self._opening_since is not None:
-                took = perf_counter() - self._opening_since
-            rest = min(
-                longest, max(least, rest, took / _REOPEN_DUTY, getattr(error, "retry_after", None) or 0.0)
-            )
-        self._retry_at = perf_counter() + rest
+            took = now - (self._opening_since or now) if reason not in _ABSENT else 0.0
+            pause = min(longest, max(least, pause, took / _REOPEN_DUTY))
+        self._retry_at = now + pause
         self._unfit = reason if reason in MISFITS else ""
         # Report the versions that do not fit together, but no device, because the canary does not run.
         self.environment = {
@@ -294,7 +267,8 @@ class Canary(TimedTarget):
         }
         is_reported = self.mistake is not None and self.state == "opening"
         self._count_failed(
-            RunResult("raised", f"cannot be opened: {result.detail}", reason=reason), log_it=not is_reported
+            RunResult("raised", f"cannot be opened: {result.detail}", reason=reason),
+            logging.DEBUG if is_reported else logging.ERROR,
         )
 
     def _check(self, result: RunResult) -> RunResult:
@@ -322,27 +296,23 @@ class Canary(TimedTarget):
         self._metrics.run(result)
         if result.outcome == "ok":
             self._recover()
-        elif result.outcome == "busy":
-            self._fail(f"skipped: {result.detail}", state="busy")
         else:
-            self._fail(f"{result.outcome}: {result.detail}", state=_state_of(result))
+            self._fail(f"{result.outcome}: {result.detail}", _state_of(result))
 
-    def _count_failed(self, result: RunResult, log_it: bool = True) -> None:
+    def _count_failed(self, result: RunResult, level: int = logging.ERROR) -> None:
         """Count a missed run, and keep it for :meth:`failed`."""
         self._failed = result
         self._metrics.run(result)
-        self._fail(result.detail, log_it, _state_of(result))
+        self._fail(result.detail, _state_of(result), level)
 
-    def _rest_after(self, error: BaseException) -> float:
-        """Return the seconds without a run after this failure, more after each failure in a row; 0 for no pause."""
-        reason = error.reason if isinstance(error, Failure) else None
-        if isinstance(error, Failure) and reason == "rate_limited":
-            # Lengthen the pause even if the server gives a time, because that time may apply to a single request.
-            return max(self._longer_rest(_RATE_SECONDS), error.retry_after or 0.0)
-        return self._longer_rest(_SHORT_SECONDS) if reason == "out_of_memory" else 0.0
+    def _pause_after(self, error: Exception) -> float:
+        """Return the seconds without a run after this failure: at least as long as a server wants; 0 for no pause."""
+        if not isinstance(error, Failure) or error.reason not in _PAUSES:
+            return 0.0
+        # Lengthen the pause even if the server gives a time, because that time may apply to a single request.
+        return max(self._longer_pause(*_PAUSES[error.reason]), error.retry_after or 0.0)
 
-    def _longer_rest(self, bounds: tuple[float, float]) -> float:
-        least, longest = bounds
+    def _longer_pause(self, least: float, longest: float) -> float:
         self._rest = min(longest, max(least, 2 * self._rest))
         return self._rest
 
@@ -357,37 +327,32 @@ class Canary(TimedTarget):
                 self._metrics.steady(max(0.0, seconds - aside))
 
     def _recover(self) -> None:
-        if self._complaint:
-            log.info("canary %s: answers again", self.name)
-        self._complaint = ""
+        self._complaint.set("")
         self._enter("steady" if self._unsteady is None else "warming")
 
-    def _fail(self, complaint: str, log_it: bool = True, state: CanaryState = "failing") -> None:
+    def _fail(self, complaint: str, state: CanaryState = "failing", level: int = logging.ERROR) -> None:
         self._enter(state)
-        if log_it and complaint != self._complaint:  # log once per change, not once per run
-            log.error("canary %s: %s", self.name, complaint)
-        self._complaint = complaint
+        self._complaint.set(complaint, level)
 
     def _enter(self, state: CanaryState) -> None:
         self.state = state
         self._metrics.state(state)
 
 
-def _describe(error: BaseException) -> RunResult:
-    if isinstance(error, StillBusy):
-        return RunResult("timed_out", "still hanging in an earlier run")
+def _describe(error: Exception) -> RunResult:
+    reason = error.reason if isinstance(error, Failure) else None
+    outcome: Outcome = "raised"
     if isinstance(error, NoTurn):
-        return RunResult("busy", str(error))
-    if isinstance(error, Failure):
-        return RunResult(
-            "timed_out" if error.reason == "timed_out" else "raised", str(error), reason=error.reason
-        )
-    if isinstance(error, DeadlineExceeded):
-        return RunResult("timed_out", str(error))
-    return RunResult("raised", str(error) if isinstance(error, UsageError) else one_line(error))
+        outcome = "busy"
+    elif isinstance(error, (StillBusy, DeadlineExceeded)) or reason == "timed_out":
+        outcome = "timed_out"
+    is_known = outcome != "raised" or isinstance(error, (Failure, UsageError))
+    return RunResult(outcome, str(error) if is_known else one_line(error), reason=reason)
 
 
 def _state_of(result: RunResult) -> CanaryState:
+    if result.outcome == "busy":
+        return "busy"
     return "out_of_memory" if result.reason == "out_of_memory" else "failing"
 
 

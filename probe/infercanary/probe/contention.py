@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from time import perf_counter, process_time
 from typing import NamedTuple
 
@@ -159,7 +158,7 @@ def off_cpu(used: ThreadUsage, wall: float, helped: Helped | None = None) -> dic
 
 
 def explain_repeats(
-    ends: Sequence[ThreadUsage],
+    used: Sequence[ThreadUsage],
     walls: Sequence[float],
     batch: int,
     inside: Inside | None,
@@ -168,7 +167,7 @@ def explain_repeats(
     """Return CPU wait by cause, and time without compute by reason, for each repeat, per inference.
 
     Args:
-        ends: Use of the thread from the start of the first repeat to the end of each repeat.
+        used: Use of the thread in each repeat.
         walls: Seconds per inference of each repeat.
         batch: Inferences in a repeat.
         inside: CPU time of others inside the container over the same time; None if unknown.
@@ -181,8 +180,8 @@ def explain_repeats(
     crowded = []
     reasons = []
     helpers = _helped_in_repeats(helped, walls)
-    for (before, end), wall, helper in zip(pairwise([ThreadUsage(), *ends]), walls, helpers, strict=True):
-        usage, seconds = end - before, wall * batch
+    for usage, wall, helper in zip(used, walls, helpers, strict=True):
+        seconds = wall * batch
         waits = [None if wait is None else wait / batch for wait in divide_wait(usage, seconds, inside)]
         outside.append(waits[0])
         crowded.append(waits[1])

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import statistics
 from collections import deque
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from functools import partial
 from time import perf_counter
 
 from infercanary.contract.report import Metric
+from infercanary.probe.complaint import Complaint
 from infercanary.probe.deadline import Interrupted, StillBusy, Worker, close_all, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.targets.controls import Control, Seconds, available_controls
-
-log = logging.getLogger("infercanary.probe")
 
 SECONDS = Metric(
     "infercanary_control_seconds",
@@ -44,10 +42,8 @@ class Controls:
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         self._workers: dict[str, Worker] = {}
-        self._available: dict[str, dict[str, Control]] = {}
-        self._open: dict[tuple[str, str], tuple[AbstractContextManager[Seconds], Seconds]] = {}
-        self._retry_at: dict[tuple[str, str], float] = {}
-        self._complaints: dict[tuple[str, str], str] = {}
+        self._complaints: dict[str, Complaint] = {}
+        self._available: dict[str, dict[str, _Opened]] = {}
         self._costs: dict[str, deque[float]] = {}
         self._interrupted = False
         self.made_of = ""
@@ -101,62 +97,67 @@ class Controls:
         if self._interrupted:
             return {}
         worker = self._workers.setdefault(device, Worker(f"infercanary-controls-{device}"))
+        complaint = self._complaints.setdefault(device, Complaint(f"controls on {device}"))
         medians = {}
         try:
             medians = worker.call(lambda: self._measure(device), _DEADLINE_SECONDS)
-            self._complaints.pop((device, "controls"), None)
+            complaint.set("")
         except (Interrupted, StillBusy):
             pass
         except BaseException as error:
-            self._complain((device, "controls"), one_line(error))
-        worker.rest()
+            complaint.set(one_line(error))
         self._tally.forget(SECONDS, device)
         for name, seconds in medians.items():
             self._tally.set(SECONDS, seconds, device, name)
         return medians
 
-    def _complain(self, which: tuple[str, str], complaint: str) -> None:
-        if complaint != self._complaints.get(which):  # log once per change, not once per run
-            device, name = which
-            log.warning("control %s on %s: %s", name, device, complaint)
-        self._complaints[which] = complaint
-
     # The methods below run in the device's thread.
 
     def _measure(self, device: str) -> dict[str, float]:
         if device not in self._available:
-            self._available[device], self.made_of = available_controls(device)
-        medians = {}
-        for name, control in self._available[device].items():
-            which = device, name
-            try:
-                if which not in self._open:
-                    if perf_counter() < self._retry_at.get(which, 0.0):
-                        continue
-                    opening = control()
-                    self._open[which] = opening, opening.__enter__()
-                    self._repeat(which, _WARM_UP_REPEATS)
-                medians[name] = self._repeat(which, _REPEATS)
-                self._complaints.pop(which, None)
-            except Exception as error:
-                self._complain(which, one_line(error))
-                self._retry_at[which] = perf_counter() + _REOPEN_SECONDS
-                if which in self._open:
-                    self._close(which)
-        return medians
-
-    def _repeat(self, which: tuple[str, str], repeats: int) -> float:
-        _, seconds = self._open[which]
-        return statistics.median(seconds() for _ in range(repeats))
+            controls, self.made_of = available_controls(device)
+            self._available[device] = {
+                name: _Opened(name, device, control) for name, control in controls.items()
+            }
+        medians = {name: control.measure() for name, control in self._available[device].items()}
+        return {name: seconds for name, seconds in medians.items() if seconds is not None}
 
     def _close_all(self, device: str) -> None:
-        for which in [which for which in self._open if which[0] == device]:
-            self._close(which)
+        for control in self._available.get(device, {}).values():
+            control.close()
 
-    def _close(self, which: tuple[str, str]) -> None:
+
+class _Opened:
+    """A control that is opened by its first measurement, and again some time after a failure."""
+
+    def __init__(self, name: str, device: str, control: Control) -> None:
+        self._control = control
+        self._complaint = Complaint(f"control {name} on {device}")
+        self._retry_at = 0.0
+        self._resources = ExitStack()
+        self._seconds: Seconds | None = None
+
+    def measure(self) -> float | None:
+        """Return the median seconds of a repeat; None if the control failed now, or before its next attempt."""
+        if perf_counter() < self._retry_at:
+            return None
         try:
-            opening, _ = self._open.pop(which)
-            opening.__exit__(None, None, None)
+            if self._seconds is None:
+                self._seconds = self._resources.enter_context(self._control())
+                for _ in range(_WARM_UP_REPEATS):
+                    self._seconds()
+            median = statistics.median(self._seconds() for _ in range(_REPEATS))
+            self._complaint.set("")
+            return median
         except Exception as error:
-            device, name = which
-            log.warning("control %s on %s: closing failed: %s", name, device, one_line(error))
+            self._complaint.set(one_line(error))
+            self._retry_at = perf_counter() + _REOPEN_SECONDS
+            self.close()
+            return None
+
+    def close(self) -> None:
+        self._seconds = None
+        try:
+            self._resources.close()
+        except Exception as error:
+            self._complaint.set(f"closing failed: {one_line(error)}")

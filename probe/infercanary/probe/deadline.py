@@ -30,20 +30,25 @@ class Interrupted(Exception):
 
 
 class Worker:
-    """A daemon thread that runs one call at a time.
+    """A daemon thread that runs one call at a time, and ends after each call.
 
-    The thread lives until :meth:`rest` or :meth:`stop`; the next call starts a new thread. If a call exceeds its
-    deadline, the worker is busy until that call returns, and then accepts calls again. All calls must come from one
-    thread; :meth:`interrupt` may come from any thread.
+    If a call exceeds its deadline, the worker is busy until that call returns, and then accepts calls again. All calls
+    must come from one thread; :meth:`interrupt` may come from any thread.
+
+    A thread that ran OpenMP code keeps a pool of threads for its whole life. With more pool threads than CPUs, libgomp
+    hardly spins in the whole process: with a canary's idle pool in addition to the server's pool, a ResNet-18 on two
+    CPUs took 62 ms instead of 35 ms (docs/adr/0006-threads-of-a-canary.md).
 
     Args:
         name: Name of the thread.
+        stays: True to keep the thread for the next call, which is cheaper.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, stays: bool = False) -> None:
         self.cpu_seconds = 0.0
         """CPU time of the calls that have ended."""
         self._name = name
+        self._stays = stays
         self._calls: Calls = queue.SimpleQueue()
         self._answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._interrupted = False
@@ -71,7 +76,7 @@ class Worker:
             StillBusy: An earlier call hangs.
         """
         if self.is_busy:
-            raise StillBusy
+            raise StillBusy("still hanging in an earlier run")
         if self._thread is None:
             self._start()
         self.is_busy = True
@@ -92,6 +97,9 @@ class Worker:
             succeeded, result = self._answer.get(timeout=seconds)
         except queue.Empty:
             raise DeadlineExceeded(f"no answer within {seconds:g} s") from None
+        if not (self._stays or self.is_busy):
+            self._calls.put(None)
+            self._thread = None
         if succeeded:
             return result
         try:
@@ -104,17 +112,6 @@ class Worker:
         self._interrupted = True
         self._answer.put((False, Interrupted()))
 
-    def rest(self) -> None:
-        """Let the thread end. A thread with a hanging call stays.
-
-        A thread that ran OpenMP code keeps a pool of threads for its whole life. With more pool threads than CPUs,
-        libgomp hardly spins in the whole process: with a canary's idle pool in addition to the server's pool, a
-        ResNet-18 on two CPUs took 62 ms instead of 35 ms (docs/adr/0006-threads-of-a-canary.md).
-        """
-        if self._thread is not None and not self.is_busy:
-            self._calls.put(None)
-            self._thread = None
-
     def stop(self, seconds: float, last: Callable[[], Any] | None = None) -> bool:
         """End the thread after the present call and after ``last``.
 
@@ -125,13 +122,15 @@ class Worker:
         Returns:
             True if the thread ended in time.
         """
-        if self._thread is None and last is not None:
-            with suppress(RuntimeError):  # from Python 3.12 on, an exiting interpreter starts no more threads
-                self._start()
+        if last is not None:
+            if self._thread is None:
+                with suppress(
+                    RuntimeError
+                ):  # from Python 3.12 on, an exiting interpreter starts no more threads
+                    self._start()
+            self._calls.put((last, queue.SimpleQueue()))
         if self._thread is None:
             return True
-        if last is not None:
-            self._calls.put((last, queue.SimpleQueue()))
         self._calls.put(None)
         self._thread.join(seconds)
         return not self._thread.is_alive()

@@ -6,10 +6,9 @@ Two files, ``PATH`` and the previous file ``PATH.1``, have a maximum size togeth
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -19,9 +18,8 @@ from msgspec.structs import replace
 
 from infercanary.contract.journal import JournalEntry, decode, encode, environment_id
 from infercanary.contract.report import Metric, Run
+from infercanary.probe.complaint import Complaint
 from infercanary.probe.deadline import StillBusy, Worker, one_line
-
-log = logging.getLogger("infercanary.probe")
 
 ERRORS = Metric(
     "infercanary_journal_errors_total",
@@ -50,14 +48,14 @@ class Journal:
         self._path = path
         self._boot_id = boot_id
         self._max_bytes = max_bytes
-        self._worker = Worker("infercanary-journal")
+        self._worker = Worker("infercanary-journal", stays=True)
         self._environment = ""
         self._outputs: Mapping[str, tuple[float, ...]] = {}
-        self._complaint = ""
+        self._complaint = Complaint(f"journal {path}")
 
     def append(
         self,
-        runs: list[Run],
+        runs: Sequence[Run],
         components: Mapping[str, str],
         outputs: Mapping[str, tuple[float, ...]] = MappingProxyType({}),
     ) -> None:
@@ -70,27 +68,21 @@ class Journal:
         """
         if not runs:
             return
-        complaint = ""
         try:
             self._worker.call(lambda: self._write(runs, components, outputs), _DEADLINE_SECONDS)
-        except StillBusy:
-            complaint = self._complaint or "hangs"
         except BaseException as error:
-            complaint = one_line(error)
-        if complaint:
             self.lost += len(runs)
-        if complaint != self._complaint:
-            level = logging.WARNING if complaint else logging.INFO
-            words = f"cannot be written: {complaint}" if complaint else "works again"
-            log.log(level, "journal %s: %s", self._path, words)
-        self._complaint = complaint
+            if not isinstance(error, StillBusy):  # the timeout before is the reason
+                self._complaint.set(f"cannot be written: {one_line(error)}")
+        else:
+            self._complaint.set("")
 
     def close(self, seconds: float) -> bool:
         """End the thread. True if the thread ended within ``seconds``."""
         return self._worker.stop(seconds)
 
     def _write(
-        self, runs: list[Run], components: Mapping[str, str], outputs: Mapping[str, tuple[float, ...]]
+        self, runs: Sequence[Run], components: Mapping[str, str], outputs: Mapping[str, tuple[float, ...]]
     ) -> None:
         environment = environment_id(components)
         size = self._path.stat().st_size if self._path.exists() else 0

@@ -16,8 +16,8 @@ from infercanary.probe.pool import Pool
 from infercanary.probe.targets import Failure, Target, Unsized
 from infercanary.probe.timing import inferences
 
-Reason = Literal["out_of_memory", "too_slow", "timed_out", "raised", "unsupported", "busy"]
-"""Reason why a point has no numbers."""
+Reason = Literal["out_of_memory", "short_of_memory", "too_slow", "timed_out", "raised", "unsupported"]
+"""Reason why a point has no numbers; ``short_of_memory`` if the load was not applied, or ended early."""
 
 LEAST_REQUESTS = 3
 _MOST_REQUESTS = 2_000  # maximum for a thread: more requests improve neither the median nor the rate
@@ -59,8 +59,6 @@ class Missing(NamedTuple):
 
     reason: Reason
     detail: str
-    was_tried: bool = True
-    """False if memory was too short to apply the load, which may change."""
 
 
 class _GivenUp(Exception):
@@ -112,8 +110,6 @@ class Measurement:
         return not all(turn.done() for turn in running)
 
     def _measure(self, copies: list[Target]) -> Measured | Missing:
-        if self._target.is_busy():
-            return Missing("busy", "the server keeps the device busy")
         self._target.reset_memory_peak()
         before = self._target.memory()
         for _ in self.latencies:
@@ -187,5 +183,5 @@ def _missing(error: BaseException) -> Missing:
     if isinstance(error, Unsized):
         return Missing("unsupported", str(error))
     if isinstance(error, Failure) and error.reason == "out_of_memory":
-        return Missing("out_of_memory", str(error), was_tried=False)
+        return Missing("short_of_memory", str(error))
     return Missing("out_of_memory" if place_of(error) is not None else "raised", one_line(error))

@@ -19,7 +19,7 @@ from infercanary.probe.access import Access
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
 from infercanary.probe.deadline import close_all
-from infercanary.probe.duty import BUSY, DUTY_CAP, INTERVAL, MISSED, PAID_WITHIN, RESTARTS, Burst
+from infercanary.probe.duty import DUTY_CAP, INTERVAL, MISSED, PAID_WITHIN, RESTARTS, Burst
 from infercanary.probe.histogram import Tally
 from infercanary.probe.memory import Ended, HostMemory
 from infercanary.probe.pool import Pool
@@ -81,14 +81,6 @@ class Probe:
         """
         check_targets(targets)
         targets = {name: adapt(target) for name, target in targets.items()}
-        if executor is not None and not callable(getattr(executor, "submit", None)):
-            raise UsageError(
-                "executor: the object has no method `submit`; give the server's own pool, or no executor"
-            )
-        if on_hang is not None and not callable(on_hang):
-            raise UsageError(
-                "on_hang: the object cannot be called; give a function that returns a pool or None"
-            )
         self.settings = settings = make_settings(settings or Settings(), changes)
         burst = burst_wanted()
         self._burst = False if burst is None and executor is not None else burst
@@ -214,7 +206,6 @@ class Probe:
         Raises:
             UsageError: The address cannot be used.
         """
-        self._tally.set(BUSY, self._rounds.busy)
         self._publisher.serve(str(self.settings.listen), self._access)
 
     def open(self) -> None:
@@ -231,7 +222,11 @@ class Probe:
                     self._sampling.take()
                 self._close_for_memory()
                 self._publisher.observe_environment()
-                self._publisher.keep(self._rounds.failed())
+                self._publisher.publish(self._rounds.failed())
+        # Controls warm up at their first measurement, and keep memory that all runs must show alike.
+        for canary in 2 * self._canaries:
+            if self._controls is not None and canary.is_open:
+                self._controls.measure(canary.device)
         for canary in self._canaries:
             if canary.mistake is not None:
                 raise UsageError(f"canaries.{canary.name}: {canary.mistake}")
@@ -247,10 +242,8 @@ class Probe:
         if may_burst := self._may_burst():
             log.info("runs are more frequent for some minutes, within the duty of the first hour (a burst)")
         burst = Burst(self._runs_cap, now, may_burst)
-        for work in self._between:
-            work.start(now)
         self._sampling.take()
-        self._publish()
+        self._publisher.publish()
         while True:
             planned, cost, steady = self._plan()
             gives_way = any(canary.gives_way for canary in self._canaries)
@@ -269,10 +262,9 @@ class Probe:
             self._publisher.observe_environment()
             for account in (budget, burst):
                 account.spend(cost, time.monotonic())
-            self._tally.set(BUSY, self._rounds.busy)
-            self._publisher.keep(runs)
+            self._publisher.publish(runs)
             if self._rounds.work_between():
-                self._publish()
+                self._publisher.publish()
 
     def once(self, rounds: int = 1) -> Report | None:
         """Run rounds now, without port and journal. Returns the report, or None if the probe was stopped.
@@ -281,10 +273,6 @@ class Probe:
         """
         self._between[:] = [work for work in self._between if isinstance(work, Profiling)]  # no sweep
         self._sampling.settle(self._stopping)
-        # The first measurement of the controls takes longer than later ones, so it does not count as their cost.
-        for canary in 2 * self._canaries:
-            if self._controls is not None and canary.is_open:
-                self._controls.measure(canary.device)
         while self._rounds.work_between():  # profile first: the run then includes the profile
             pass
         for _ in range(rounds):
@@ -295,7 +283,7 @@ class Probe:
         # Plan again, because the cost of a round is known only now.
         self._set_interval(Schedule(self.settings.interval_seconds, time.monotonic()), self._plan()[2])
         self._publisher.observe_environment(final=True)
-        self._publish()
+        self._publisher.publish()
         return decode(self.report(""))
 
     def profile(self, trace: Path | None = None) -> dict[str, Profile | str]:
@@ -375,7 +363,7 @@ class Probe:
             self._close_for_memory()
             if slot - time.monotonic() > _SAMPLE_SECONDS / 3:
                 self._sampling.take()
-                self._publish()
+                self._publisher.publish()
         return not self._stopping.is_set()
 
     def _close_for_memory(self) -> None:
@@ -386,7 +374,3 @@ class Probe:
                 if canary.name == ended.canary:
                     canary.close_for_memory(ended)
             self._memory.closing.remove(ended)
-
-    def _publish(self) -> None:
-        self._tally.set(BUSY, self._rounds.busy)
-        self._publisher.publish()

@@ -182,5 +182,7 @@ def peak() -> int:
 
 
 def resident() -> int:
-    """Return the present resident bytes."""
-    return int((_PROC / "statm").read_bytes().split()[1]) * _PAGE
+    """Return the present resident bytes; 0 if unknown."""
+    with suppress(OSError, ValueError, IndexError):
+        return int((_PROC / "statm").read_bytes().split()[1]) * _PAGE
+    return 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn
 
 import msgspec
+import psutil
 
 from infercanary.contract.text import printable
 from infercanary.probe.deadline import one_line
@@ -105,11 +106,11 @@ class HostMemory:
                 whose = "a limit above the container" if group.above else "the container's limit"
                 used = group.used - group.inactive
                 bounds.append(Bound(f"{whose} of {readable(group.limit)}", group.limit, used, group.active))
-        with suppress(OSError, ValueError, IndexError, KeyError):
-            lines = (self._proc / "meminfo").read_text().splitlines()
-            sizes = dict(line.split()[:2] for line in lines)
-            total, available = (int(sizes[f"Mem{name}:"]) << 10 for name in ("Total", "Available"))
-            bounds.append(Bound(f"the host's {readable(total)}", total, total - available))
+        with suppress(OSError, KeyError):
+            host = psutil.virtual_memory()
+            bounds.append(
+                Bound(f"the host's {readable(host.total)}", host.total, host.total - host.available)
+            )
         return bounds
 
     def left(self) -> Left | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import shutil
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ from statistics import median
 
 import click
 
-from infercanary.command.exit_codes import ExitCode
+from infercanary.command.exit_codes import ExitCode, worst
 from infercanary.command.settings import UsageError
 from infercanary.contract.measures import measure_of
 from infercanary.contract.profile import NO_CUPTI, Profile, shares
@@ -33,7 +31,6 @@ from infercanary.render.units import count, quantities, quantity, short, value, 
 
 log = logging.getLogger("infercanary.probe")
 
-_LEAST_WIDTH, _MOST_WIDTH = 80, 120
 _OPERATORS = 5
 _UNCHECKED = "not checked: the target reads no numbers from the output, so a wrong answer goes unnoticed"
 _CUDA_MISSING = {
@@ -75,30 +72,22 @@ def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
         mistake = error
     log.info("%s every canary once", "profiling" if profiles else "running")
     if profiles:
-        results = probe.profile(trace)
-        documents = [profile_document(name, result) for name, result in results.items()]
-        is_good = not any(isinstance(result, str) for result in results.values())
+        documents = [profile_document(name, result) for name, result in probe.profile(trace).items()]
+    elif (report := probe.once()) is None:  # stopped in the meantime
+        return 0
     else:
-        report = probe.once()
-        if report is None:  # stopped in the meantime
-            return 0
         documents = report_documents(report)
-        runs = last_runs(report)
-        is_good = all(name in runs and runs[name].outcome == "ok" for name in _states(_points(report)))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # some containers have an encoding without µ
-    width = min(_MOST_WIDTH, max(_LEAST_WIDTH, shutil.get_terminal_size().columns))
-    click.echo(render_texts(documents, width=width), nl=False)
+    click.echo(render_texts(documents, width=shutil.get_terminal_size().columns), nl=False)
     if mistake is not None:
         raise mistake
-    # The exit code is 3 because a failed canary has nothing to compare.
-    return ExitCode.FINE if is_good else ExitCode.INCONCLUSIVE
+    return worst(document.exit_code for document in documents)
 
 
 def report_documents(report: Report) -> list[Document]:
     """Return a report's documents: canaries with their last runs, controls, environment, warnings."""
-    points = _points(report)
-    runs = last_runs(report)
+    points: Values = defaultdict(dict, values(report.families))  # no points for a metric that is missing
+    # without an earlier probe's runs from the journal
+    runs = {run.canary: run for run in report.runs if not run.boot_id}
     at = min((run.started_at for run in runs.values()), default=report.started_at)
     warnings = list(_warnings(points, runs))
     seconds = [
@@ -107,8 +96,14 @@ def report_documents(report: Report) -> list[Document]:
     return [
         Document(name="InferCanary", sentence=f"one run, {when(at)}"),
         *(
-            Document(name=f"canary {name}", sentence=state, facts=list(_facts(name, state, report, points)))
-            for name, state in _states(points).items()
+            Document(
+                name=f"canary {name}",
+                sentence=state,
+                facts=list(_facts(name, runs.get(name), report, points)),
+                exit_code=_exit_code(name in runs and runs[name].outcome == "ok"),
+            )
+            for (name, state), is_on in points[canary_metrics.STATE.name].items()
+            if is_on
         ),
         Document(name="controls", tables=[Table("", ("work", "device", "time"), seconds)]),
         Document(name="environment", facts=list(_environment(report.environment, points))),
@@ -119,7 +114,9 @@ def report_documents(report: Report) -> list[Document]:
 def profile_document(name: str, profile: Profile | str) -> Document:
     """Return a canary's profile, or the reason for its absence."""
     if isinstance(profile, str):
-        return Document(name=f"canary {name}", sentence=f"no profile: {profile}")
+        return Document(
+            name=f"canary {name}", sentence=f"no profile: {profile}", exit_code=_exit_code(is_good=False)
+        )
     wall = median(profile.wall)
 
     def cells(times: Sequence[float]) -> list[str]:
@@ -143,30 +140,14 @@ def profile_document(name: str, profile: Profile | str) -> Document:
     )
 
 
-def last_runs(report: Report) -> dict[str, Run]:
-    """Return canary → its last run by this probe, without an earlier probe's runs from the journal."""
-    return {run.canary: run for run in report.runs if not run.boot_id}
+def _exit_code(is_good: bool) -> ExitCode:
+    """Return 3 for a canary without a good run or profile, because there is nothing to compare."""
+    return ExitCode.FINE if is_good else ExitCode.INCONCLUSIVE
 
 
-def _points(report: Report) -> Values:
-    """Return metric → its points; no points for a metric that is missing in the report."""
-    return defaultdict(dict, values(report.families))
-
-
-def _states(points: Values) -> dict[str, str]:
-    """Return canary → its state, in the order of the settings."""
-    return {name: state for (name, state), on in points[canary_metrics.STATE.name].items() if on}
-
-
-def _facts(name: str, state: str, report: Report, points: Values) -> Iterator[Fact]:
-    run = last_runs(report).get(name)
+def _facts(name: str, run: Run | None, report: Report, points: Values) -> Iterator[Fact]:
     if run is None:
-        why = (
-            "the canary was not open in time (open_timeout_seconds)"
-            if state == "failing"
-            else "unknown; the log says why"
-        )
-        yield Fact("no run", why)
+        yield Fact("no run", "the canary was not open in time (open_timeout_seconds), or the log says why")
         return
     if run.outcome != "ok":
         yield Fact(run.outcome.replace("_", " "), run.detail or "unknown; the log says why")
@@ -210,9 +191,8 @@ def _environment(environment: Mapping[str, str], points: Values) -> Iterator[Fac
 def _warnings(points: Values, runs: Mapping[str, Run]) -> Iterator[Fact]:
     for (name, reason), on in points[canary_metrics.CUDA_MISSING.name].items():
         if on:
-            ran = (
-                ". It ran on the CPU instead (cpu_fallback)" if name in runs and runs[name].latencies else ""
-            )
+            has_run = name in runs and runs[name].latencies
+            ran = ". It ran on the CPU instead (cpu_fallback)" if has_run else ""
             why = _CUDA_MISSING.get(reason, reason)
             yield Fact(name, f"the canary should run on CUDA, but its engine {why}{ran}")
     yield from (Fact(name, matmul.ADVICE) for (name,), on in points[matmul.UNUSED.name].items() if on)

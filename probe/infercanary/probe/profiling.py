@@ -7,6 +7,7 @@ reserved for profiles (docs/adr/0023-profiled-repeats.md). No profile starts whi
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -17,14 +18,12 @@ from infercanary.contract.profile import Profile
 from infercanary.contract.vocabulary import CPU_WAIT_INSIDE, GPU_BUSY
 from infercanary.probe.background import MAX_PAUSE, Background
 from infercanary.probe.canary import Canary
-from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
+from infercanary.probe.complaint import Complaint
+from infercanary.probe.deadline import DeadlineExceeded, Interrupted, one_line
 from infercanary.probe.memory import give_back
 from infercanary.probe.schedule import jittered
 from infercanary.probe.targets import Failure, Unprofiled
 from infercanary.probe.watcher import Memory
-
-log = logging.getLogger("infercanary.probe")
-
 
 SHARE = 0.05
 """Share of the duty cap for profiles: with a cap of 1 %, this is 1.8 s an hour, or five repeats of 300 ms."""
@@ -45,66 +44,60 @@ class Profiling(Background):
 
     Args:
         share: Share of the time that the profiles may take.
-        memory: Checked before each profile; None for no check.
+        memory: Checked before each profile.
     """
 
-    def __init__(self, canary: Canary, share: float, memory: Memory | None = None) -> None:
+    def __init__(self, canary: Canary, share: float, memory: Memory) -> None:
         super().__init__(canary, "profile")
         self._memory = memory
         self._share = share
         self._pause = AGAIN_SECONDS
-        self._profile: Profile | None = None  # waits for take_profile()
         self._turn: Future[Profile] | None = None  # the last turn in the server's pool
-        self._complaint = ""
-        self._is_over = False  # the engine cannot be profiled here, or a profile hung
+        self._complaint = Complaint(f"canary {self.canary}: no profile")
 
     def step(self, now: float) -> float:
         """Profile the canary if a profile is due. Returns the seconds that the profile took; 0 for no profile."""
-        if self._canary.state != "steady" or self._is_over or self.is_running or now < self.next_at:
+        if self._canary.state != "steady" or self.is_running or now < self.next_at:
             return 0.0
         # True if the server's own work waits for the CPU or GPU of the canary.
         is_crowded = self._canary.gives_way or not _OTHERS.isdisjoint(self._canary.last_tags)
-        lack = self._memory.lack_for_round(PROFILER_BYTES) if self._memory is not None else ""
+        if lack := self._memory.lack_for_round(PROFILER_BYTES):
+            self._complaint.set(lack)
         if lack or is_crowded or self._canary.target.is_busy():
             self.put_off(now)
-            if lack:
-                self._complain(lack)
             return 0.0
         begin = time.monotonic()
-        self._measure()
+        is_possible = self._measure()
         took = time.monotonic() - begin
         pause = min(MAX_PAUSE, max(self._pause, took / self._share))
-        self.next_at = now + jittered(pause)
+        self.next_at = now + jittered(pause) if is_possible else math.inf
         self._pause = EVERY_SECONDS
         return took
 
-    def take_profile(self) -> Profile | None:
-        """See :meth:`Background.take_profile`."""
-        profile, self._profile = self._profile, None
-        return profile
-
-    def _measure(self) -> None:
+    def _measure(self) -> bool:
+        """Profile the canary. False if another attempt would fail, too."""
+        is_possible = True
         try:
-            self._profile = self._worker.call(self._profile_in_turns, self._canary.timeout)
-            self._complaint = ""
-        except (Interrupted, StillBusy):
-            return
+            self.profile = self._worker.call(self._profile_in_turns, self._canary.timeout)
+            self._complaint.set("")
+        except Interrupted:
+            return True
         except DeadlineExceeded:
             # The call continues, and a profile that hung once may hang each time.
-            self._is_over = True
-            self._complain(f"no profile within {self._canary.timeout:g} s (timeout_seconds); not tried again")
+            is_possible = False
+            self._complaint.set(f"none within {self._canary.timeout:g} s (timeout_seconds); not tried again")
             # A later turn could overlap a run, so cancel it.
             pool = self._canary.pool
             if pool is not None and self._turn is not None and not self._turn.cancel():
                 pool.lost_a_thread()
         except Unprofiled as error:
-            self._is_over = True
-            self._complain(str(error), logging.INFO)
+            is_possible = False
+            self._complaint.set(str(error), logging.INFO)
         except BaseException as error:  # the target may be the user's code
-            self._complain(_words(error))
+            self._complaint.set(_words(error))
         if not self.is_guest:
             give_back()  # a profiler's buffers take megabytes, which would count in the next run's memory
-            if self._profile is not None:
+            if self.profile is not None:
                 # Run once without a profiler, so that the next run finds its memory already allocated, as other runs
                 # do.
                 with suppress(Exception):  # the next run reports the error
@@ -112,7 +105,7 @@ class Profiling(Background):
                         lambda: self._canary.target.clock.measure(self._canary.target.run),
                         self._canary.timeout,
                     )
-        self._worker.rest()
+        return is_possible
 
     def _profile_in_turns(self) -> Profile:
         """Profile in this thread; with a server's pool, in one turn of the pool, with fewer repeats."""
@@ -125,11 +118,6 @@ class Profiling(Background):
             )
         self._turn = pool.submit(lambda: target.profile(_REPEATS_OF_A_TURN))
         return self._turn.result()
-
-    def _complain(self, detail: str, level: int = logging.WARNING) -> None:
-        if detail != self._complaint:  # log once per change, not once per hour
-            log.log(level, "canary %s: no profile: %s", self.canary, detail)
-        self._complaint = detail
 
 
 def profile_each(canaries: Sequence[Canary], trace: Path | None) -> dict[str, Profile | str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -133,20 +133,19 @@ class Publisher:
         if engines != self._engines or (final and not self._environment):
             self._engines, self._environment = engines, fingerprint(engines)
 
-    def keep(self, runs: list[Run]) -> None:
-        """Publish ``runs``. Write them to the journal only while serving: ``--once`` may run beside a serving probe."""
-        if self._journal is not None and self._server is not None:
-            self._journal.append(runs, self._environment, self._reference_outputs())
-            self._tally.set(JOURNAL_ERRORS, self._journal.lost)
-        self.publish(runs)
+    def publish(self, runs: Sequence[Run] = ()) -> None:
+        """Replace the snapshot: add ``runs`` (the newest, in order), and update the numbers at the same time.
 
-    def publish(self, runs: Iterable[Run] = ()) -> None:
-        """Replace the snapshot: add ``runs`` (the newest, in order), and update the numbers at the same time."""
+        Runs are written to the journal only while serving, because ``--once`` may run beside a serving probe.
+        """
+        outputs = {c.name: c.output for c in self._canaries if c.output is not None}
+        if self._journal is not None and self._server is not None:
+            self._journal.append(runs, self._environment, outputs)
+            self._tally.set(JOURNAL_ERRORS, self._journal.lost)
         cpu = time.thread_time() - self._cpu_before + self._sampling.cpu_seconds
         self._tally.set(CPU, cpu + (self._server.cpu_seconds if self._server is not None else 0.0))
         environment = ENVIRONMENT.family(dict.fromkeys(self._environment.items(), 1.0))
         families = joined([*self._tally.families(), *self._sampling.families, environment])
-        outputs = self._reference_outputs()
         with self._snapshot:
             self._ring.extend(runs)
             self._families, self._encoded, self._outputs = families, None, outputs
@@ -172,6 +171,3 @@ class Publisher:
     def close(self, seconds: float) -> bool:
         """Close the journal. True if that took at most ``seconds``."""
         return self._journal is None or self._journal.close(seconds)
-
-    def _reference_outputs(self) -> dict[str, tuple[float, ...]]:
-        return {c.name: c.output for c in self._canaries if c.output is not None}

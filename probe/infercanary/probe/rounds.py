@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from infercanary.contract.measures import HOST_MEMORY
 from infercanary.contract.report import Metric, Run
 from infercanary.contract.vocabulary import NOT_JUDGED
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
+from infercanary.probe.duty import BUSY
 from infercanary.probe.gpu.cuda_driver import CudaError, pci_bus_id
 from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import of_gpu
@@ -22,7 +22,7 @@ from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import UTILIZATION_SECONDS, Sampling
 from infercanary.probe.sweep import Sweeping
-from infercanary.probe.tags import Values, Window, clock_reason, gpus_at, state_tags, tags
+from infercanary.probe.tags import Sample, Values, Window, clock_reason, gpus_at, state_tags, tags
 from infercanary.probe.watcher import Memory
 
 LATENESS = Metric(
@@ -64,8 +64,6 @@ class Rounds:
         tally: Tally,
         stopping: threading.Event,
     ) -> None:
-        self.busy = 0.0
-        """Seconds in runs, their controls, sweeps and profiles."""
         self.worked_until = -math.inf
         """Monotonic time at which the probe's own work last ended: warm-up, a run, controls, a sweep or a profile."""
         self._canaries = canaries
@@ -76,10 +74,10 @@ class Rounds:
         self._tally = tally
         self._stopping = stopping
         self._sequence = 0
-        self._last: Values = {}  # the sample after the last run
-        self._last_at: float | None = None  # monotonic time of that sample
+        self._last: Sample | None = None  # the sample after the last run
         self._gpus: dict[str, frozenset[str] | None] = {}  # canary → GPUs of its last run, by NVML's index
         self._is_beside_work = False  # True if a sweep or profile still ran when the last round began
+        tally.add(BUSY, 0)
 
     @property
     def lead(self) -> float:
@@ -103,9 +101,9 @@ class Rounds:
         runs, cost = self.failed(), 0.0
         self._is_beside_work = any(work.is_running for work in self._between)
         rested = time.monotonic() - self.worked_until
-        before, began = self._sampling.take(), self._sampling.began
+        before = self._sampling.take()
         # Right after the probe's own work, NVML's utilization may include this work.
-        quiet = before if rested >= UTILIZATION_SECONDS else {}
+        quiet: Values = before if rested >= UTILIZATION_SECONDS else {}
         self._stopping.wait(max(0.0, slot - time.monotonic()))
         lateness = max(0.0, time.monotonic() - slot)
         self._tally.set(LATENESS, lateness)
@@ -113,7 +111,6 @@ class Rounds:
             if self._stopping.is_set():
                 break
             started_at = time.time()
-            is_first = canary.name not in self._gpus
             self._memory.run_began = time.monotonic()
             done = canary.round(repeats)
             self._memory.run_began = None
@@ -127,31 +124,23 @@ class Rounds:
                     spent = self._controls.took
                 self.worked_until = time.monotonic()
                 self._memory.note_run()
-                # The next sample compares the canary's place with its GPUs, so set the GPUs now.
-                self._gpus[canary.name] = _gpus(canary.gpus, before)
                 after = self._sampling.take()
-                self.busy += done.busy + spent
+                self._tally.add(BUSY, done.busy + spent)
                 cost += done.cost + spent
                 gpus = self._gpus[canary.name] = _gpus(canary.gpus, after)
-                now = time.monotonic()
                 window = Window(
-                    done, lateness, self._sampling.first, self._last or self._sampling.first, quiet, before, after,
-                    None if self._last_at is None else now - self._last_at,
-                    None if began is None or self._sampling.began is None else now - began, gpus,
-                )  # fmt: skip
-                measures = {**done.measures, **of_gpu(window)}
-                # The controls allocate memory after the first run and keep it, so all later runs show more host memory.
-                if is_first and self._controls is not None:
-                    measures.pop(HOST_MEMORY, None)
+                    done, lateness, self._sampling.first, self._last or before, quiet, before, after, gpus
+                )
                 runs.append(
                     self._record(
-                        canary, done, started_at - lateness, started_at, tags(window), measures,
+                        canary, done, started_at - lateness, started_at, tags(window),
+                        {**done.measures, **of_gpu(window)},
                         sm_clock=window.sm_clock, waited=window.waited, crowded=window.crowded,
                         inside=None if done.inside is None else done.inside.cores, received=window.received,
                         clock_reason=clock_reason(window),
                     )
                 )  # fmt: skip
-                before, began, self._last, self._last_at = after, self._sampling.began, after, now
+                before = self._last = after
             lateness = 0.0  # only the first canary of a round can be late, because the others wait for it
         self._show_gpus(before)
         return runs, cost
@@ -167,8 +156,8 @@ class Rounds:
                 return False
             if took := work.step(time.monotonic()):
                 # Take a new sample, so that the next run's tags do not include effects of this work.
-                self.busy += took
-                self.worked_until = self._last_at = time.monotonic()
+                self._tally.add(BUSY, took)
+                self.worked_until = time.monotonic()
                 self._last = self._sampling.take()
                 return True
         return False
@@ -218,10 +207,10 @@ class Rounds:
         profile = None
         for work in self._between:
             if work.canary == canary.name:
-                profile = profile or work.take_profile()
+                profile, work.profile = profile or work.profile, None
                 # Keep a sweep's result for a later run if this run is not judged.
                 if done.outcome == "ok" and NOT_JUDGED.isdisjoint(all_tags):
-                    measures = measures | work.take_measures()
+                    measures, work.measures = measures | work.measures, {}
         return Run(
             sequence=self._sequence,
             canary=canary.name,

@@ -9,12 +9,11 @@ from collections.abc import Iterable
 from time import perf_counter
 
 from infercanary.contract.report import Family, Metric, joined
+from infercanary.probe.complaint import Complaint
 from infercanary.probe.deadline import DeadlineExceeded, Worker, close_all, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers import SampleFailed, Sampler, Unavailable
-from infercanary.probe.tags import Points, Values, values
-
-log = logging.getLogger("infercanary.probe")
+from infercanary.probe.tags import Sample, values
 
 SUCCESS = Metric(
     "infercanary_sampler_success",
@@ -39,7 +38,7 @@ class Guard:
     """Runs one sampler beside the probe's loop, and keeps its last families.
 
     A failed sample leaves no families, because old numbers beside a healthy state would mislead. A late sample is
-    collected at the next call. A sampler that exceeds :data:`_DEADLINE_SECONDS` hangs, and its answer is discarded.
+    collected at the next call. A sampler that exceeds :data:`_DEADLINE_SECONDS` hangs.
 
     Args:
         sampler: The sampler to run.
@@ -48,63 +47,44 @@ class Guard:
 
     def __init__(self, sampler: Sampler, tally: Tally) -> None:
         self.families: tuple[Family, ...] = ()
+        self.is_late = False
+        """True if the last sample has not ended yet."""
         self._sampler = sampler
         self._tally = tally
-        self._worker = Worker(f"infercanary-{sampler.name}")
-        self._begun: float | None = None
-        self._hangs = False
-        self._complaint = ""
+        self._worker = Worker(f"infercanary-{sampler.name}", stays=True)
+        self._begun = 0.0
+        self._complaint = Complaint(f"sampler {sampler.name}")
 
     def sample(self, patience: float = PATIENCE_SECONDS) -> None:
         """Take a sample; wait ``patience`` seconds for it. Does nothing while the last sample is late. Never raises."""
-        if self.is_late and not self._collect(0.0):
-            return
-        self._begun = perf_counter()
-        try:
-            self._worker.begin(lambda: tuple(self._sampler.sample()))
-        except RuntimeError as error:  # no more threads can be started, or Python is exiting
-            self._begun = None
-            self._settle((), one_line(error))
-        else:
+        if self.is_late:
+            self._collect(0.0)
+        if not self.is_late:
             self._collect(patience)
 
-    def _collect(self, seconds: float) -> bool:
-        """Collect the present sample if it ends within ``seconds``. True if the thread is free again."""
-        assert self._begun is not None
+    def _collect(self, seconds: float) -> None:
+        """Begin a sample unless one is late, and collect it if it ends within ``seconds``."""
         families: tuple[Family, ...] = ()
         complaint, level = "", logging.WARNING
         try:
+            if not self.is_late:
+                self._worker.begin(lambda: tuple(self._sampler.sample()))
+                self._begun, self.is_late = perf_counter(), True
             families = self._worker.result(seconds)
         except DeadlineExceeded:
-            if not self._hangs and perf_counter() - self._begun >= _DEADLINE_SECONDS:
-                self._hangs = True
-                self._settle(self._sampler.hanging, f"hangs: no answer within {_DEADLINE_SECONDS:g} s")
-            return False
+            if perf_counter() - self._begun < _DEADLINE_SECONDS:
+                return
+            families, complaint = self._sampler.hanging, f"hangs: no answer within {_DEADLINE_SECONDS:g} s"
         except Unavailable as error:
             complaint, level = str(error), logging.INFO
         except SampleFailed as error:
             complaint, families = str(error), error.families
-        except BaseException as error:
+        except BaseException as error:  # also if no more threads can be started, or Python is exiting
             complaint = one_line(error)
-        if not self._hangs:  # discard the sample of a hanging sampler, because it is too old
-            self._settle(families, complaint, level)
-        self._begun, self._hangs = None, False
-        return True
-
-    def _settle(self, families: tuple[Family, ...], complaint: str, level: int = logging.WARNING) -> None:
+        self.is_late = self._worker.is_busy
         self.families = families
-        if complaint != self._complaint:
-            if complaint:
-                log.log(level, "sampler %s: %s", self._sampler.name, complaint)
-            else:
-                log.info("sampler %s: works again", self._sampler.name)
-        self._complaint = complaint
+        self._complaint.set(complaint, level)
         self._tally.set(SUCCESS, not complaint, self._sampler.name)
-
-    @property
-    def is_late(self) -> bool:
-        """True if the last sample has not ended yet."""
-        return self._begun is not None
 
     @property
     def cpu_seconds(self) -> float:
@@ -125,12 +105,10 @@ class Sampling:
     """
 
     def __init__(self, samplers: Iterable[Sampler], tally: Tally) -> None:
-        self.first: dict[str, Points] = {}
-        """First sample: metric → its points."""
+        self.first = Sample()
+        """First value of each metric."""
         self.seconds = 0.0
         """Duration of the last sample."""
-        self.began: float | None = None
-        """Start of the last sample (monotonic). None if a sampler was late, because its values may then be older."""
         self._guards = [Guard(sampler, tally) for sampler in samplers]
 
     @property
@@ -143,18 +121,15 @@ class Sampling:
         """CPU time of all samples."""
         return sum(guard.cpu_seconds for guard in self._guards)
 
-    def take(self) -> Values:
-        """Take a sample; return its plain numbers.
-
-        Returns:
-            Metric → its points: missing for a failed or hanging sampler, old for a late sampler.
-        """
+    def take(self) -> Sample:
+        """Take a sample. Metrics of a failed or hanging sampler are missing, those of a late sampler old."""
         begin = time.monotonic()
         for guard in self._guards:
             guard.sample(max(0.0, begin + PATIENCE_SECONDS - time.monotonic()))
-        self.seconds = time.monotonic() - begin
-        self.began = None if any(guard.is_late for guard in self._guards) else begin
-        sample = values(self.families)
+        sample = Sample(values(self.families))
+        sample.began = None if any(guard.is_late for guard in self._guards) else begin
+        sample.ended = time.monotonic()
+        self.seconds = sample.ended - begin
         for metric, points in sample.items():  # a sampler may be late in the first samples
             self.first.setdefault(metric, points)
         return sample

@@ -7,7 +7,6 @@ from the start (docs/profiles.md).
 
 from __future__ import annotations
 
-import logging
 import time
 from contextlib import suppress
 from time import perf_counter
@@ -20,15 +19,14 @@ from infercanary.contract.measures import throughput_of
 from infercanary.contract.report import Metric
 from infercanary.probe.background import MAX_PAUSE, Background
 from infercanary.probe.canary import Canary
-from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
+from infercanary.probe.complaint import Complaint
+from infercanary.probe.deadline import DeadlineExceeded, Interrupted, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.memory import trim
 from infercanary.probe.schedule import jittered
 from infercanary.probe.targets import Failure
 from infercanary.probe.watcher import Memory
-
-log = logging.getLogger("infercanary.probe")
 
 _POINT = ("canary", "batch", "concurrency")
 LATENCY = Metric(
@@ -64,13 +62,13 @@ INTERVAL = Metric(
 TIMESTAMP = Metric(
     "infercanary_sweep_timestamp_seconds",
     "gauge",
-    "Unix time at which the last sweep ended; missing until a point was measured.",
+    "Unix time at which the last sweep ended; missing before.",
     ("canary",),
     reading="`time() - infercanary_sweep_timestamp_seconds` is the age of the sweep's values.",
 )
 
 # reasons for which all larger loads would fail, too
-_TOO_MUCH = ("out_of_memory", "too_slow", "timed_out")
+_TOO_MUCH = ("out_of_memory", "short_of_memory", "too_slow", "timed_out")
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,20 +107,13 @@ class Sweeping(Background):
         self._interval = interval
         self._tally = tally
         self._memory = memory
-        self.start(time.monotonic())
-        self._throughputs: dict[str, float] = {}  # waits for take_measures()
-        self._measurement: Measurement | None = None  # the last measurement, possibly still running
+        self._plan_next(0.0, time.monotonic())  # an interval later, so that the duty cap holds from the start
         self._given_up_at: float | None = None  # time at which a still running point was abandoned
         self._left: list[Load] | None = None  # remaining points of the present sweep
         self._share = self._began = self._cost = 0.0
-        self._gave_numbers = False
         self._too_much: dict[Load, Missing] = {}
-        self._complaints: dict[Load, str] = {}
+        self._complaints: dict[Load, Complaint] = {}
         tally.set(INTERVAL, interval, canary.name)
-
-    def start(self, now: float) -> None:
-        """Plan the first sweep, one interval after ``now``, so that the duty cap holds from the start."""
-        self._plan_next(0.0, now)
 
     def step(self, now: float) -> float:
         """Measure the next point if it is due. Returns the seconds used by points; 0 if nothing was done."""
@@ -132,50 +123,39 @@ class Sweeping(Background):
         if self._given_up_at is not None:  # an abandoned point has ended since the last step
             took = max(0.0, now - self._given_up_at)
             self._given_up_at = None
-        if now >= self.next_at and self._canary.is_fit:
-            if self._left is None:
-                self._begin(now)
-            if self._left:
-                took += self._measure_next(self._left)
+        if self._left != [] and now >= self.next_at and self._canary.is_fit:
+            if self._canary.target.is_busy():
+                self.put_off(now)
+            else:
+                self._left = self._left or self._begin(now)
+                took += self._measure(self._left.pop(0))
         # If the last run waited in the server's pool, requests wait for the sweep as well: it costs more than its time.
         self._cost += took * self._canary.crowding
         if self._left == [] and not self.is_running:
             self._left = None
-            trim()  # the threads have ended, but their heaps still hold the requests' memory
-            if self._gave_numbers:
-                self._tally.set(TIMESTAMP, time.time(), self.canary)
+            self._tally.set(TIMESTAMP, time.time(), self.canary)
             self._plan_next(self._cost, self._began)
         return took
-
-    def take_measures(self) -> dict[str, float]:
-        """Return the throughput (measure → samples per second) of each point since the last call, only once."""
-        throughputs, self._throughputs = self._throughputs, {}
-        return throughputs
-
-    def interrupt(self) -> None:
-        super().interrupt()
-        if self._measurement is not None:
-            self._measurement.give_up()
 
     def _plan_next(self, cost: float, began: float) -> None:
         """Plan the next sweep; proportionally later if the last sweep cost more than ``sweep.seconds``."""
         pause = self._interval * max(1.0, cost / self._sweep.seconds)
         self.next_at = began + jittered(min(pause, max(self._interval, MAX_PAUSE)))
 
-    def _begin(self, now: float) -> None:
-        for load, missing in list(self._too_much.items()):
-            if missing.reason != "out_of_memory" or not missing.was_tried:
-                del self._too_much[load]  # the load may fit, or be fast enough, this time
-        self._began, self._cost, self._gave_numbers = now, 0.0, False
+    def _begin(self, now: float) -> list[Load]:
+        """Begin a sweep; return its points."""
+        # Other loads may fit, or be fast enough, this time.
+        self._too_much = {load: why for load, why in self._too_much.items() if why.reason == "out_of_memory"}
+        self._began, self._cost = now, 0.0
         samples = 1
         with suppress(Exception):  # the target may be the user's code
             samples = int(self._canary.target.samples)
-        self._left = self._sweep.loads(samples)
-        self._share = self._sweep.seconds / len(self._left)
+        loads = self._sweep.loads(samples)
+        self._share = self._sweep.seconds / len(loads)
+        return loads
 
-    def _measure_next(self, left: list[Load]) -> float:
-        """Measure the first point of ``left`` and set its metrics. Returns the seconds that this took."""
-        load = left.pop(0)
+    def _measure(self, load: Load) -> float:
+        """Measure a point and set its metrics. Returns the seconds that this took."""
         for smaller, missing in self._too_much.items():
             if load.is_at_least(smaller):
                 detail = missing.detail if load == smaller else f"as for the smaller load {smaller.words}"
@@ -184,14 +164,13 @@ class Sweeping(Background):
         begin = perf_counter()
         result: Measured | Missing
         measurement = Measurement(self.canary, self._canary.target, load, self._share, self._canary.pool)
-        self._measurement = measurement
         try:
             with self._memory.point(self.canary, self._canary.target, load) as growth:
                 measurement.look = growth.check
                 result = self._worker.call(measurement.measure, self._share)
         except Failure as error:
-            result = Missing("out_of_memory", str(error), was_tried=False)
-        except (Interrupted, StillBusy):
+            result = Missing("short_of_memory", str(error))
+        except Interrupted:
             measurement.give_up()
             return 0.0
         except DeadlineExceeded:
@@ -205,35 +184,28 @@ class Sweeping(Background):
             )
         except RuntimeError as error:  # no more threads can be started
             result = Missing("raised", one_line(error))
-        self._worker.rest()
-        if isinstance(result, Missing) and result.reason == "busy":
-            left.insert(0, load)
-            self.put_off(time.monotonic())
-            return perf_counter() - begin
+        trim()  # the threads have ended, but their heaps still hold the requests' memory
         if isinstance(result, Measured):
             self._memory.note_point(self.canary, load, growth.largest, result.device_bytes)
-        elif result.reason == "out_of_memory":
-            trim()
         self._show(load, result)
         return perf_counter() - begin
 
     def _show(self, load: Load, result: Measured | Missing) -> None:
         """Set the metrics of a point; without numbers, remove the metrics and log the reason once."""
+        complaint = self._complaints.setdefault(
+            load, Complaint(f"canary {self.canary}: sweep of {load.words}")
+        )
         labels = self.canary, str(load.batch), str(load.concurrency)
         for metric in (LATENCY, RATE, PEAK):
             self._tally.forget(metric, *labels)
         if isinstance(result, Measured):
-            self._gave_numbers = True
-            self._complaints.pop(load, None)
+            complaint.set("")
             self._tally.set(LATENCY, result.latency, *labels)
             self._tally.set(RATE, result.rate, *labels)
-            self._throughputs[throughput_of(*load)] = result.rate
+            self.measures[throughput_of(*load)] = result.rate
             if result.peak_bytes is not None:
                 self._tally.set(PEAK, result.peak_bytes, *labels)
             return
         if result.reason in _TOO_MUCH:
             self._too_much.setdefault(load, result)
-        complaint = f"{result.reason}: {result.detail}"
-        if complaint != self._complaints.get(load):  # log once per change, not once per sweep
-            log.warning("canary %s: sweep of %s: %s", self.canary, load.words, complaint)
-            self._complaints[load] = complaint
+        complaint.set(f"{result.reason}: {result.detail}")

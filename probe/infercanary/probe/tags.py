@@ -35,6 +35,14 @@ Values: TypeAlias = "Mapping[str, Points]"
 """Name of a metric → its points."""
 
 
+class Sample(dict[str, Points]):
+    """The plain numbers of one sample: metric → its points."""
+
+    began: float | None = None
+    """Start of the sample (monotonic). None if a sampler was late, because its values may then be older."""
+    ended = 0.0
+
+
 class Window(NamedTuple):
     """One run and the samples around it."""
 
@@ -43,17 +51,12 @@ class Window(NamedTuple):
     """Delay of the round's start, seconds."""
     first: Values
     """The first sample of this probe."""
-    previous: Values
+    previous: Sample
     """The sample at the end of the previous run, because events since then may still have an effect."""
     quiet: Values
     """The sample before the round, empty right after the probe's own work: a GPU that is busy in it has other users."""
-    before: Values
-    after: Values
-    elapsed: float | None = None
-    """Seconds from ``previous`` to ``after``; None before the second run."""
-    seconds: float | None = None
-    """Seconds from the start of sample ``before`` to the end of sample ``after``; None if a sampler was late.
-    """
+    before: Sample
+    after: Sample
     gpus: frozenset[str] | None = None
     """Indexes of the canary's GPUs; empty on a CPU. None if unknown: then every GPU of the container counts."""
 
@@ -89,6 +92,13 @@ class Window(NamedTuple):
         }
 
     @property
+    def seconds(self) -> float | None:
+        """Seconds from the start of sample ``before`` to the end of sample ``after``; None if a sampler was late."""
+        if self.before.began is None or self.after.began is None:
+            return None
+        return self.after.ended - self.before.began
+
+    @property
     def sm_clock(self) -> float | None:
         """SM clock (Hz) of the canary's GPUs right after the run; before the run, an idle GPU may have a low clock."""
         clocks = self.of_gpus("infercanary_gpu_sm_clock_hertz", self.after).values()
@@ -119,10 +129,10 @@ class Window(NamedTuple):
     @property
     def received(self) -> float | None:
         """TCP segments per second that the container received since the previous run; None if unknown."""
-        metric = "infercanary_tcp_received_segments_total"
-        if metric not in self.previous or metric not in self.after or not self.elapsed:
+        metric, elapsed = "infercanary_tcp_received_segments_total", self.after.ended - self.previous.ended
+        if metric not in self.previous or metric not in self.after or elapsed <= 0:
             return None
-        return self.grown(metric, since=self.previous) / self.elapsed
+        return self.grown(metric, since=self.previous) / elapsed
 
 
 def values(families: Iterable[Family]) -> Values:

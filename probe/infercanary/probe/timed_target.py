@@ -82,7 +82,7 @@ class TimedTarget:
         self._most_repeats = math.inf  # smaller after a server's rate limit refused requests
         self._entered: float | None = None  # start of the target's present method; None outside its methods
         self._busy = 0.0  # seconds in the target's methods in this round
-        self._usage = ThreadUsage()  # use of the threads that ran this round's repeats
+        self._usage = ThreadUsage()  # use of the thread by the last call
         self._thread_id = 0  # thread of the last call
 
     def be_a_guest(self) -> None:
@@ -116,8 +116,6 @@ class TimedTarget:
             if self.pool is not None:
                 self.pool.lost_a_thread()
             raise DeadlineExceeded(f"no result within {self.timeout:g} s (timeout_seconds)") from None
-        finally:
-            self._worker.rest()
 
     def _charge(self, result: RunResult, since: float) -> RunResult:
         """Add busy seconds and cost to the result of the round that began at ``since`` (``perf_counter``).
@@ -148,19 +146,15 @@ class TimedTarget:
 
         Raises:
             Failure: `out_of_memory`, or the work raised an exit or an interrupt.
-            BaseException: Any other exception of the work.
+            Exception: Any other exception of the work.
         """
         try:
             return work()
         except Failure:
             raise  # keep the target's reason: a server's answer may contain words for a memory shortage
-        except (
-            KeyboardInterrupt,
-            SystemExit,
-            GeneratorExit,
-        ) as error:  # in this thread, such errors come from the target, not from the user
-            raise Failure("raised", one_line(error)) from None
         except BaseException as error:
+            if not isinstance(error, Exception):  # an exit comes from the target here, not from the user
+                raise Failure("raised", one_line(error)) from None
             device = str(self.target.device) or "cpu"
             if (place := place_of(error, device)) is None:
                 raise
@@ -219,16 +213,17 @@ class TimedTarget:
         self._busy = 0.0
         self._call(self.target.prepare, in_pool=False)
         self._taking.begin()
-        self._usage = ThreadUsage()
         others = ContainerLoad(self._container)
         helpers = Helpers() if self.compute_threads > 1 else None
-        timing, result = self._measure()
-        used, timings = [self._usage], [timing]
-        while (
+        timings: list[Timing] = []
+        used: list[ThreadUsage] = []
+        result: Any = None
+        while not timings or (
             len(timings) < min(repeats, self._most_repeats)
-            and perf_counter() - begin + timing.wall < self.timeout / 2
+            and perf_counter() - begin + timings[-1].wall < self.timeout / 2
         ):
-            self._check_repeat(result)
+            if timings:
+                self._call(self.target.check, result, in_pool=False)
             try:
                 timing, result = self._measure()
             except Failure as failure:
@@ -236,7 +231,7 @@ class TimedTarget:
             else:
                 timings.append(timing)
                 used.append(self._usage)
-        usage = self._usage
+        usage = sum(used, ThreadUsage())
         # If the canary calls a server, other processes in the container do its work, so contention inside is unknown.
         calls_a_server = bool(self._phase_names & OF_SERVER)
         inside = None if calls_a_server else others.since(usage)
@@ -262,21 +257,16 @@ class TimedTarget:
             raise failure
         self._most_repeats = max(1, allowed // 2)
 
-    def _check_repeat(self, result: Any) -> None:
-        """Let the target check a repeat's result; thread use for the check is not counted."""
-        usage = self._usage
-        self._call(self.target.check, result, in_pool=False)
-        self._usage = usage
-
     def _read(self, result: Any) -> tuple[list[float], list[Reading]]:
         """Read the result's values and the target's own readings. Raises for invalid readings."""
         values = [float(value) for value in islice(self.target.values(result), _MAX_VALUES)]
         readings = list(islice(self.target.readings(), _MAX_READINGS))
         for metric, value, labels in readings:
-            if metric.kind != "gauge" or metric.labels[:1] != ("canary",):
-                raise ValueError(f"the reading {metric.name} is not a gauge with the first label `canary`")
-            if len(labels) != len(metric.labels) - 1 or not math.isfinite(value):
-                raise ValueError(f"the reading {metric.name} has {labels!r} and {value!r}")
+            form = (metric.kind, metric.labels[:1], len(metric.labels))
+            if form != ("gauge", ("canary",), 1 + len(labels)) or not math.isfinite(value):
+                raise ValueError(
+                    f"the reading {metric.name} with {labels!r} and {value!r} is no gauge with the first label `canary`"
+                )
         return values, readings
 
     def _wait_until_free(self) -> None:
@@ -313,7 +303,7 @@ class TimedTarget:
             finally:
                 self._entered = None
                 self._busy += perf_counter() - begin
-                self._usage += thread_usage() - before
+                self._usage = thread_usage() - before
 
         if self.pool is None or not in_pool:
             return work()

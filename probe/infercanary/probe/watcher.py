@@ -55,19 +55,19 @@ class Growth:
         self.largest = 0
         """Largest growth seen, bytes."""
         self._thread = thread
-        self._lock, self._finished = threading.Lock(), threading.Event()
-        self._before = _resident()
+        self._lock, self._is_finished = threading.Lock(), False
+        self._before = resident()
 
     def look(self) -> int:
         """Return the growth of the process so far, bytes."""
-        size = max(0, _resident() - self._before)
+        size = max(0, resident() - self._before)
         self.largest = max(self.largest, size)
         return size
 
     def end(self, why: str) -> None:
         """Make the work raise an error with this reason, unless the work is finished."""
         with self._lock:
-            if not self._finished.is_set() and not self.why:
+            if not (self._is_finished or self.why):
                 self.why = why
                 if self._thread is not None:
                     _raise_in(self._thread, MemoryError)
@@ -75,7 +75,7 @@ class Growth:
     def finish(self) -> None:
         """Make :meth:`end` raise nothing from now on. A raised error may still arrive until the next Python call."""
         with self._lock:
-            self._finished.set()
+            self._is_finished = True
 
     def check(self) -> None:
         """Raise :class:`Failure` if the work was ended. A point of a sweep calls this method between requests."""
@@ -140,8 +140,7 @@ class Memory:
             return ""
         return (
             f"runs are postponed: a run takes up to {readable(need)} for a short time; {readable(left.size)} are "
-            "left of "
-            f"{left.whose}, less {readable(left.reserve)} in reserve; grant more memory"
+            f"left of {left.whose}, less {readable(left.reserve)} in reserve; grant more memory"
         )
 
     def note_run(self) -> None:
@@ -232,12 +231,12 @@ class Memory:
         left, last = self._host.left() if growing else None, self._host.left_for_a_moment()
         if last is None:
             return _UNKNOWN_SECONDS
-        large = [growth for growth in growing if max(growth.look(), growth.largest) >= _LEAST]
+        large = [growth for growth in growing if growth.look() >= _LEAST]
+        largest = max(sizes, key=lambda name: sizes[name], default="")
         if left is not None and left.size == 0 and large:
             self._end(large, left)  # frees memory a little later, so close no canary now
-        elif last.size == 0 and sizes and not self.closing:
-            canary = max(sizes, key=lambda name: sizes[name])
-            self._close(canary, sizes[canary], last)
+        elif last.size == 0 and sizes.get(largest, 0) >= _LEAST and not self.closing:
+            self._close(largest, sizes[largest], last)
         if left is not None:
             return min(_LEAST_PAUSE, max(_OPENING_PAUSE, left.size / _OPENING_RATE))
         return min(_LONGEST_PAUSE, max(_LEAST_PAUSE, last.size / _OPEN_RATE))
@@ -246,12 +245,9 @@ class Memory:
         # Start the thread first: once the growth is listed, an asynchronous error could leave the lock locked.
         with self._start:
             if self._thread is None and not self._stopping.is_set():
-                self._thread = threading.Thread(target=self._look_on, name="infercanary-memory", daemon=True)
-                try:
-                    self._thread.start()
-                except RuntimeError as error:  # no more threads can be started
-                    self._thread = None
-                    log.warning("the remaining memory is not watched: %s", error)
+                thread = threading.Thread(target=self._look_on, name="infercanary-memory", daemon=True)
+                thread.start()  # fails if no more threads can be started: then nothing may open
+                self._thread = thread
         self._growing.append(growth)
         self._changed.set()
 
@@ -277,13 +273,10 @@ class Memory:
 
     def _close(self, canary: str, size: int, left: Left) -> None:
         """Close an open canary; in the probe's own process, by a restart."""
-        if size < _LEAST:
-            return
         ended = self._note_ended(
             canary,
             f"canaries.{canary}: closed to free {readable(size)}, because only {readable(left.reserve)} of "
-            f"{left.whose} "
-            "were left; opened again in an hour; grant more memory",
+            f"{left.whose} were left; opened again in an hour; grant more memory",
         )
         self._start_anew()
         self._sizes.pop(canary, None)
@@ -322,12 +315,6 @@ def _of_context(device: str) -> Need:
         if has_context(memory.ordinal(device)):
             size, what = memory.BESIDE + memory.CONTROLS, "memory of the driver and the controls"
     return Need("device", size, what, "choose another GPU", "device")
-
-
-def _resident() -> int:
-    with suppress(OSError, ValueError, IndexError):
-        return resident()
-    return 0
 
 
 def _too_much(growth: Growth, left: Left) -> str:

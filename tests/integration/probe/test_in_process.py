@@ -160,7 +160,7 @@ def test_a_canary_that_misbehaves_costs_only_itself(started, caplog, row):
         bad.clock, bad.script = good.clock, {}
         bad.go_on.set()
         in_state(probe.address, "bad", "warming", "steady")
-        until(lambda: "answers again" in caplog.text)
+        until(lambda: "works again" in caplog.text)
         assert bad.count("open") == 1
 
 

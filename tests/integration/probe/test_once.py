@@ -55,17 +55,6 @@ def test_a_mistake_is_one_line_after_what_the_others_did(tmp_path):
     assert said == f"infercanary: {tmp_path}/probe.yaml: canaries.bad: open: fix this\n"
 
 
-@pytest.mark.parametrize(("encoding", "micro"), [("ascii", "µ"), ("koi8-r", "?")])
-def test_a_container_without_utf_8(tmp_path, encoding, micro):
-    """Without any known encoding, click uses UTF-8."""
-    canary = f"{{c: {scripted(seconds=0.0001)}}}"
-    code, out, said = run_probe(
-        tmp_path, canary, "--once", settings="controls: false", PYTHONIOENCODING=encoding
-    )
-    assert code == 0, said
-    assert re.search(rf"[\d.]+ {re.escape(micro)}s", out)
-
-
 @pytest.mark.quiet
 @pytest.mark.parametrize(
     ("number", "method", "text", "seconds"),

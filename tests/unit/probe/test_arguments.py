@@ -27,8 +27,6 @@ controls: "no" | Probe: controls | true or false
 samplers: [nvml] | Probe: samplers | expected a mapping, got a list
 listen: true | Probe: listen | text or a whole number
 listen: everywhere | listen | 'everywhere' is not HOST:PORT | unix:///path
-executor: 4 | executor | `submit`
-on_hang: restart | on_hang | give a function
 interval_seconds: 10s | Probe: interval_seconds | expected a number, got text
 interval_seconds: 0 | Probe: interval_seconds | >= 0.1
 timeout_seconds: .nan | Probe: timeout_seconds | > 0

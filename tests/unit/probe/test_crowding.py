@@ -1,7 +1,6 @@
 """Origin of a canary's CPU wait: a busy process and a busy thread beside the canary, on one real CPU."""
 
 import hashlib
-import itertools
 import os
 import sys
 import threading
@@ -19,7 +18,7 @@ from infercanary.probe.samplers import Unavailable, cgroup, network
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.network import RECEIVED, NetworkSampler
 from infercanary.probe.samplers.threads import ThreadUsage
-from infercanary.probe.tags import Window, tags, values
+from infercanary.probe.tags import Sample, Window, tags, values
 from tests.kernel_files import tree
 from tests.targets import Scripted, opened
 
@@ -86,7 +85,10 @@ def round_of(container, phase="compute"):
 
 
 def tagged(done):
-    return {*tags(Window(done, 0.0, *({},) * 5))} & {"cpu_wait_outside", "cpu_wait_inside"}
+    return {*tags(Window(done, 0.0, {}, Sample(), {}, Sample(), Sample()))} & {
+        "cpu_wait_outside",
+        "cpu_wait_inside",
+    }
 
 
 def summed(each):
@@ -188,9 +190,8 @@ def test_one_repeat_that_waited_for_its_helpers_has_not_slowed_the_others():
     was called scheduling-bound by 86 % on a busy machine.
     """
     walls = [0.001] * 49 + [0.501]
-    ends = itertools.accumulate(walls)
     # the thread spins until its helpers end
-    used = [ThreadUsage(end, 0.0, process_cpu_seconds=end) for end in ends]
+    used = [ThreadUsage(wall, 0.0, process_cpu_seconds=wall) for wall in walls]
     share = 0.5 / sum(walls)
     for count, helped, queued in (
         (50, Helped(0.1, share, share), [0.0] * 49 + [0.5]),

@@ -20,17 +20,17 @@ def worker():
     assert worker.stop(LONG)
 
 
-def test_calls_have_one_thread_until_a_rest(worker):
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_call_has_a_thread_of_its_own_unless_the_thread_stays(stays):
+    worker = Worker("w", stays=stays)
     assert worker.stop(0), "there is no thread to end yet"
     first = worker.call(threading.current_thread, LONG)
-    assert worker.call(threading.current_thread, LONG) is first is not threading.current_thread()
     assert first.daemon
     assert first.name == "w"
-    worker.rest()
-    first.join(LONG)
-    assert not first.is_alive()
-    assert worker.call(threading.current_thread, LONG) is not first
-    worker.rest()
+    if not stays:
+        first.join(LONG)
+    assert first.is_alive() == stays
+    assert (worker.call(threading.current_thread, LONG) is first) == stays
     order = []
     assert worker.stop(LONG, lambda: order.append("last"))
     assert order == ["last"]
@@ -49,18 +49,16 @@ def test_whatever_is_raised_comes_back_and_the_thread_lives(worker, error):
     assert worker.call(lambda: 7, LONG) == 7
 
 
-def test_a_hang_is_given_up_and_the_worker_recovers_by_itself_in_the_same_thread(worker):
-    thread, go_on = worker.call(threading.current_thread, LONG), threading.Event()
+def test_a_hang_is_given_up_and_the_worker_recovers_by_itself(worker):
+    go_on = threading.Event()
     with pytest.raises(DeadlineExceeded, match=r"0\.05 s"):
         worker.call(lambda: go_on.wait(LONG), 0.05)
     for _ in range(3):
         with pytest.raises(StillBusy):
             worker.call(lambda: "never", LONG)
-    worker.rest()  # rest() does not end the thread of a hanging call
     go_on.set()
     until(lambda: not worker.is_busy)
-    # The late result must not be returned to this call.
-    assert worker.call(threading.current_thread, LONG) is thread
+    assert worker.call(lambda: 7, LONG) == 7, "the late result must not be returned to this call"
 
 
 def test_a_call_can_be_waited_for_again_and_stop_runs_the_last_one_after_it(worker):

@@ -21,7 +21,7 @@ from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import RATE, SHOWN, Taking, of_gpu
 from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.cgroup import ContainerCpu
-from infercanary.probe.tags import Values, Window
+from infercanary.probe.tags import Sample, Window
 from infercanary.probe.targets import DeviceMemory
 from infercanary.probe.targets.wire import listener
 from infercanary.probe.timing import Timing
@@ -162,16 +162,19 @@ def test_measures_of_a_gpu_are_accurate_or_missing(row):
     """
     seconds, repeats, gpus, energy, shown, *known = row.split()
     counted = dict(pair.split(":") for pair in energy.split(",") if ":" in pair)
-    after: Values = {
-        COUNTER: {(gpu,): float(joules) for gpu, joules in counted.items()},
-        "infercanary_gpu_utilization_ratio": {("0",): 0.1, ("1",): 0.9},
-        "infercanary_gpu_up": {(gpu.replace("/", ":"),): 1.0 for gpu in shown.split(",")},
-    }
+    after = Sample(
+        {
+            COUNTER: {(gpu,): float(joules) for gpu, joules in counted.items()},
+            "infercanary_gpu_utilization_ratio": {("0",): 0.1, ("1",): 0.9},
+            "infercanary_gpu_up": {(gpu.replace("/", ":"),): 1.0 for gpu in shown.split(",")},
+        }
+    )
     done = RunResult("ok", timings=[Timing(float(repeats) / 40, {})] * 10, inferences=40)
     its_gpus = {"?": None, "-": frozenset[str]()}.get(gpus, frozenset(gpus.split(",")))
-    before: Values = {COUNTER: {("0",): 100.0, ("1",): 200.0}}
-    around = None if seconds == "?" else float(seconds)
-    found = of_gpu(Window(done, 0.0, {}, {}, {}, before, after, None, around, its_gpus))
+    before = Sample({COUNTER: {("0",): 100.0, ("1",): 200.0}})
+    before.began, after.began = None if seconds == "?" else 0.0, 1.0
+    after.ended = float(seconds.replace("?", "9"))
+    found = of_gpu(Window(done, 0.0, {}, Sample(), {}, before, after, its_gpus))
     assert found == {name: {ENERGY: 1200.0 / 40, DEVICE_USE: 0.9}[name] for name in known}
 
 

@@ -121,7 +121,7 @@ def test_every_tag_every_state_and_what_is_unknown_has_its_words():
     assert text.count("  tag ") == len(TAGS)
     assert "granted CPUs  unknown" in text
     text = shown("metrics: {canary_state: {c/steady: 1}}\nruns: [{canary: c, boot_id: earlier}]")
-    assert re.search(r"canary c: steady\n\n  no run +unknown; the log says why\n", text)
+    assert re.search(r"canary c: steady\n\n  no run +the canary was not open in time", text)
     for reason in canary_metrics.CUDA_MISSING_REASONS:
         text = shown(f"metrics: {{cuda_missing: {{c/{reason}: 1}}}}")
         assert re.search(r"c +the canary should run on CUDA, but its engine [^;]+; ", text)

@@ -238,7 +238,6 @@ class Swept:
         self.canary = opened(target, pool, tally=self.tally, timeout=timeout)
         self.memory.stop()
         self.sweeping = Sweeping(self.canary, sweep, 1e-6, self.tally, self.memory)
-        self.sweeping.start(time.monotonic() - 1)
 
     def step(self):
         return self.sweeping.step(time.monotonic())
@@ -282,19 +281,17 @@ def swept():
         each.close()
 
 
-def test_a_sweep_goes_point_by_point_and_gives_each_throughput_once(swept):
+def test_a_sweep_goes_point_by_point_and_gives_each_throughput(swept):
     target, before = Sized(), time.time()
     target.unsized = 4
     one = swept(target, batches=(1, 2, 4), concurrency=(2,), seconds=4)
     assert one.value(TIMESTAMP) is None
     assert 0.5 < one.step() < 2
     rates = {"throughput@1x1": one.value(RATE, "1", "1")}
-    assert one.sweeping.take_measures() == rates
-    assert one.sweeping.take_measures() == {}
+    assert one.sweeping.measures == rates
     assert one.value(RATE, "2", "1") is None, "one step measures one point"
     one.whole()
-    assert one.sweeping.take_measures().keys() == {"throughput@2x1", "throughput@1x2"}
-    assert one.sweeping.take_measures() == {}
+    assert one.sweeping.measures.keys() == {"throughput@1x1", "throughput@2x1", "throughput@1x2"}
     assert before <= one.value(TIMESTAMP) <= time.time()
     assert one.value(LATENCY, "2", "1") > one.value(LATENCY, "1", "1") > 0
     assert one.value(RATE, "4", "1") is None
@@ -389,7 +386,7 @@ def test_sweeps_are_an_interval_apart_and_replicas_do_not_keep_step(swept, monke
     sweeping._interval = 3600.0
 
     def next_at(start):
-        sweeping.start(start)
+        sweeping._plan_next(0.0, start)
         return sweeping.next_at
 
     schedule._random.seed(1)
@@ -411,7 +408,7 @@ def test_a_sweep_is_rarer_while_requests_wait(swept, monkeypatch):
     monkeypatch.setattr(schedule, "JITTER", 0.0)
     one = swept(Sized(), batches=(1,), seconds=1, every_seconds=100)
     one.sweeping._interval = 100.0
-    one.sweeping.start(time.monotonic() - 200)
+    one.sweeping.next_at = 0.0
     one.canary.crowding = 8.0
     took = one.step()
     assert one.sweeping.next_at - time.monotonic() == pytest.approx(100.0 * 8 * took, rel=0.05)

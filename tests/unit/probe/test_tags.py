@@ -15,7 +15,7 @@ from infercanary.probe import tags as rules
 from infercanary.probe.contention import Inside
 from infercanary.probe.result import RunResult
 from infercanary.probe.samplers.threads import ThreadUsage
-from infercanary.probe.tags import Values, Window, clock_reason, gpus_at, state_tags, tags
+from infercanary.probe.tags import Sample, Values, Window, clock_reason, gpus_at, state_tags, tags
 from infercanary.probe.timing import Timing
 from tests.scenarios import typed
 
@@ -64,7 +64,7 @@ def window(row):
         inside=None if inside is None else Inside(*map(float, inside.split(","))),
         output_error=float(values["output"]) if "output" in values else None,
     )  # fmt: skip
-    first, previous, quiet, before, after = (samples.get(name, samples["before"]) for name in SAMPLES)
+    first, previous, quiet, before, after = (Sample(samples.get(name, samples["before"])) for name in SAMPLES)
     return Window(done, float(values.get("late", 0)), first, previous, quiet, before, after)
 
 
@@ -175,7 +175,7 @@ def test_a_metric_that_is_missing_gives_no_tag(row):
     run = window(row)
     for metric in {*run.before, *run.after}:
         without = {
-            field: {name: points for name, points in getattr(run, field).items() if name != metric}
+            field: Sample({name: points for name, points in getattr(run, field).items() if name != metric})
             for field in SAMPLES
         }
         after = {"after": without.pop("after")}
@@ -198,10 +198,11 @@ def test_only_the_canarys_own_gpu_counts():
 
 def test_received_segments_are_a_rate_since_the_previous_run():
     metric = "infercanary_tcp_received_segments_total"
-    run = window("")._replace(previous={metric: {(): 100.0}}, after={metric: {(): 160.0}})
-    assert run.received is None, "the first run has no rate"
-    assert run._replace(elapsed=30.0).received == 2.0
-    assert run._replace(elapsed=30.0, previous={}).received is None
+    run = window("")._replace(previous=Sample({metric: {(): 100.0}}), after=Sample({metric: {(): 160.0}}))
+    assert run.received is None, "no time has passed"
+    run.after.ended = 30.0
+    assert run.received == 2.0
+    assert run._replace(previous=Sample()).received is None
 
 
 def test_the_clock_is_that_of_the_canarys_gpu_after_the_run():

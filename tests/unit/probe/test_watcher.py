@@ -1,11 +1,14 @@
 """Work that is refused in advance, and work that is ended or closed at the reserve, with simulated control groups."""
 
+import os
 import re
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from watching import until
 
@@ -33,8 +36,7 @@ class Container:
 
     def __init__(self, folder):
         self.root, self.proc = folder / "cgroup", folder / "proc"
-        host = f"MemTotal: {64 << 20} kB\nMemAvailable: {64 << 20} kB\n"
-        tree(self.proc, {"meminfo": host, "self/cgroup": "0::/\n"})
+        tree(self.proc, {"self/cgroup": "0::/\n"})
         tree(self.root, {"cgroup.controllers": ""})
         self.set(100, 400)
 
@@ -44,6 +46,9 @@ class Container:
         (self.root / "memory.max").write_text(str(limit * MIB))
         (self.root / "memory.current").write_text(str(used * MIB))
         (self.root / "memory.stat").write_text(f"inactive_file 0\nactive_file {cached * MIB}\n")
+
+    def disappear(self):
+        self.root.rename(self.root.with_name("gone"))
 
     def host(self, reserve=None):
         host = HostMemory(reserve)
@@ -60,6 +65,13 @@ class Container:
 @pytest.fixture
 def container(tmp_path, monkeypatch):
     found = Container(tmp_path)
+    machine = SimpleNamespace(total=64 * GIB, available=64 * GIB)
+
+    def host_memory():
+        os.stat(found.root)  # raises an OSError
+        return machine
+
+    monkeypatch.setattr(psutil, "virtual_memory", host_memory)
     monkeypatch.setattr(watcher, "resident", lambda: found.resident)
     monkeypatch.setattr(watcher, "peak", lambda: found.peak)
     return found
@@ -177,8 +189,9 @@ def test_work_without_memory_waits_longer_each_time_and_then_continues(
 
 
 def test_a_points_device_memory_is_estimated_by_the_point_before(container, monkeypatch):
-    used = 60
+    used, looks = 0, set[Load | None]()
     monkeypatch.setattr(memory, "device_memory", lambda number: (used * GIB, 80 * GIB))
+    monkeypatch.setattr(Growth, "check", lambda growth: looks.add(growth.load))
 
     class Counting(Sweepable):
         def memory(self):
@@ -189,18 +202,16 @@ def test_a_points_device_memory_is_estimated_by_the_point_before(container, monk
 
     sweep = Sweep(batches=(1, 4), seconds=2)
     sweeping, details = swept(Counting(device="cuda"), container.memory(), sweep, Tally()), []
-    for used in (60, 70):  # 12 GiB are left, and then 2 GiB
+    for used in (60, 70):  # noqa: B007 - 12 GiB are left, and then 2 GiB
         for _ in sweep.batches:
             sweeping.step(sweeping.next_at + 1)
         details.append([missing.detail.partition(";")[0] for missing in sweeping._too_much.values()])
-        if used == 60:
-            assert sweeping._measurement is not None
-            assert isinstance(getattr(sweeping._measurement.look, "__self__", None), Growth)
     needs = "needs 12.00 GiB, 12.89 GiB with the others"
     assert details == [[], [f"canaries.a.sweep: batch 4, estimated from batch 1, {needs}"]]
+    assert looks == {Load(1, 1), Load(4, 1)}, "each point looks whether it was ended"
 
 
-def test_memory_that_a_round_needs(container, tmp_path):
+def test_memory_that_a_round_needs(container):
     """32 MiB, or the memory that the last run used at its peak and then freed."""
     for limit, reserve, left, needs in (
         (128, None, 48, 32), (1000, 0, 32, 32), (1000, 16 * MIB, 48, 32), (1000, None, 144, 80),
@@ -219,9 +230,8 @@ def test_memory_that_a_round_needs(container, tmp_path):
         assert ("up to 32 MiB" in lack(1)) == (needs == 32), (
             "the peak of a server's process is not the probe's"
         )
-    unknown = HostMemory()
-    unknown._root = unknown._proc = tmp_path / "none"
-    assert not Memory({}, unknown).lack_for_round()
+    container.disappear()
+    assert not Memory({}, container.host()).lack_for_round()
 
 
 # Watching
@@ -287,8 +297,7 @@ def test_it_is_looked_as_often_as_little_is_left(container):
             container.set(100, used)
             assert found.look() == pytest.approx(pause, rel=0.01)
         found._growing.append(Growth("a"))
-    container.root.rename(container.root.with_name("gone"))
-    (container.proc / "meminfo").unlink()
+    container.disappear()
     assert found.look() == 60.0
 
 
@@ -409,7 +418,7 @@ def test_an_interruption_may_hit_any_instruction(container):
             if not (frame.f_code is work.__code__ or frame.f_code.co_filename == watcher.__file__):
                 return
             for growth in found._growing:
-                if not growth._finished.is_set() and not growth._lock.locked():
+                if not growth._is_finished and not growth._lock.locked():
                     seen += 1
                     if seen == n:
                         sys.setprofile(None)
@@ -466,9 +475,9 @@ def test_a_sweep_stops_before_the_point_that_does_not_fit(tmp_path, caplog, monk
     host.stop()
     assert set(points(tally, LATENCY)) == {("a", "1", "1"), ("a", "2", "1")}
     [line, *_] = (record.getMessage() for record in caplog.records if "sweep of" in record.getMessage())
-    assert "out_of_memory: canaries.a.sweep: batch 64, estimated from batch 2, needs" in line
+    assert "short_of_memory: canaries.a.sweep: batch 64, estimated from batch 2, needs" in line
     assert set(sweeping._too_much) == {Load(64, 1), Load(128, 1)}
-    assert trims == ["trimmed"] * 2, "after the point that found no memory, and after the sweep"
+    assert trims == ["trimmed"] * 3, "after each point, except one that another point's failure implies"
     sweeping._begin(0.0)
     assert not sweeping._too_much, "with room all points are tried again"
     host.own_process([Ended("a", "why", 1.0, (2, 1)), Ended("a", "why", 1.0), Ended("b", "why", 1.0, (1, 1))])

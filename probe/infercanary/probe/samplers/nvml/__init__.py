@@ -206,13 +206,10 @@ def _asked(function: Callable[[], T]) -> T | None:
         finally:
             pynvml.nvmlShutdown()
 
-    worker = Worker("infercanary-nvml-once")
     try:
-        return worker.call(ask, _ONCE_SECONDS)
+        return Worker("infercanary-nvml-once").call(ask, _ONCE_SECONDS)
     except Exception:
         return None
-    finally:
-        worker.rest()
 
 
 def _names() -> list[str]:
