@@ -2,7 +2,7 @@
 
 ``constraints.txt`` fixes the versions. With these hashes, pip also refuses a file that changed since this commit
 (https://pip.pypa.io/en/stable/topics/secure-installs/). The list has the wheels for the images' Python, on x86-64 and
-aarch64.
+aarch64; the probe's list also has those for the other Pythons and for musl.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ CONSTRAINTS = ROOT / "constraints.txt"
 PYTHON = "3.11"
 """Python version of the base image."""
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64", "manylinux_2_17_x86_64")
-_WHEEL = re.compile(
-    r"[^-]+-(?P<version>[^-]+)(?:-\d[^-]*)?-"
-    rf"(?:\S*(?:py3|cp{PYTHON.replace('.', '')})\S*|cp3\d+-abi3-\S*)"
-    r"(?:none-any|manylinux\S*_(?:x86_64|aarch64)\S*)\.whl"
+_WHEEL = (
+    r"[^-]+-(?P<version>[^-]+)(?:-\d[^-]*)?-(?:\S*(?:py3|cp3(?:%s))\S*|cp3\d+-abi3-\S*)"
+    r"(?:none-any|(?:%s)linux\S*_(?:x86_64|aarch64)\S*)\.whl"
 )
+IMAGE = re.compile(_WHEEL % (PYTHON.removeprefix("3."), "many"))
+VOLUME = re.compile(_WHEEL % ("1[0-3]", "many|musl"))
+"""Wheels of the probe, which also goes into a volume for images with another Python or C library."""
 _INDEX = "https://pypi.org/simple"
 _HEAD = "# Made by `make hashes` for the images, from pyproject.toml and constraints.txt: pip refuses any other file.\n"
 
@@ -53,12 +55,17 @@ def wanted() -> dict[Path, list[str]]:
     }
 
 
-def text(versions: Mapping[str, str], files: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def text(
+    versions: Mapping[str, str],
+    files: Mapping[str, Sequence[Mapping[str, Any]]],
+    fitting: re.Pattern[str] = IMAGE,
+) -> str:
     """Return a requirements file with the hashes of each package's wheels.
 
     Args:
         versions: Name → version.
         files: Name → files that an index lists (PEP 691).
+        fitting: Pattern of the names of fitting wheels.
 
     Raises:
         ValueError: A package has no fitting wheel.
@@ -68,7 +75,7 @@ def text(versions: Mapping[str, str], files: Mapping[str, Sequence[Mapping[str, 
         hashes = sorted(
             each["hashes"]["sha256"]
             for each in files[name]
-            if (wheel := _WHEEL.fullmatch(each["filename"])) and wheel["version"] == version
+            if (wheel := fitting.fullmatch(each["filename"])) and wheel["version"] == version
         )
         if not hashes:
             raise ValueError(f"{name}=={version}: the index lists no wheel for Python {PYTHON} on Linux")
@@ -116,7 +123,8 @@ def listed(name: str) -> list[Mapping[str, Any]]:
 def main() -> None:
     for path, requirements in wanted().items():
         versions = resolved(requirements)
-        path.write_text(text(versions, {name: listed(name) for name in versions}), encoding="utf-8")
+        fitting = VOLUME if path.parent.name == "probe" else IMAGE
+        path.write_text(text(versions, {name: listed(name) for name in versions}, fitting), encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: {len(versions)} packages")
 
 

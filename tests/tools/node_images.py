@@ -71,6 +71,20 @@ def archive(path, images, files):
     work.rmdir()
 
 
+def small_copy(image, tag, *changes):
+    """Copy an image's files without the wheels.
+
+    Args:
+        image: Image to copy.
+        tag: Name of the copy.
+        changes: Lines of a Dockerfile with the settings of the copy, which are not copied.
+    """
+    left_out = " ".join(f"--exclude={name}" for name in _NOT_NEEDED)
+    options = " ".join(f"--change '{line}'" for line in changes)
+    read = f"docker run --rm --network none --user 0 --entrypoint tar {image} -c --one-file-system -C / {left_out} ."
+    run("sh", "-c", f"{read} | docker import {options} - {tag}", seconds=300)
+
+
 def _layer(files):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:

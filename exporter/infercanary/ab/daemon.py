@@ -87,8 +87,17 @@ def find_image(
         ) from None
 
 
-def check_volume(client: docker.APIClient, name: str) -> None:
+def check_volume(
+    client: docker.APIClient,
+    name: str,
+    advice: str = "create the volume (docker volume create), or give an absolute path",
+) -> None:
     """Check that a volume exists, because Docker would create a missing volume and leave it behind.
+
+    Args:
+        client: Docker client.
+        name: The volume's name.
+        advice: What the user can do if the volume is missing.
 
     Raises:
         UsageError: The volume is missing, or Docker does not answer.
@@ -96,8 +105,7 @@ def check_volume(client: docker.APIClient, name: str) -> None:
     try:
         client.inspect_volume(name)
     except docker.errors.NotFound:
-        why = "no such volume; create the volume (docker volume create), or give an absolute path"
-        raise UsageError(f"volume {name}: {why}") from None
+        raise UsageError(f"volume {name}: no such volume; {advice}") from None
     except UNREACHED as error:
         raise UsageError(f"volume {name}: Docker does not answer ({one_line(error)})") from None
 

@@ -24,6 +24,10 @@ COMMANDS = {
         "infercanary.probe.beside",
         "Run a server with a probe beside it, as a container's entrypoint.",
     ),
+    "attach": (
+        "infercanary.ab.attach",
+        "Print the lines that put a probe into an image's containers, without a build.",
+    ),
     "exporter": ("infercanary.exporter.__main__", "Find the probes on this host and serve their metrics."),
     "compare": (
         "infercanary.compare.commands.compare",

@@ -107,7 +107,7 @@ def test_with_the_libraries_of_a_bare_install_each_command_is_there_or_says_what
     }
     lacking = {name for name, line in said.items() if "needs the module" in line}
     assert {name.partition(" none.yaml")[0] for name in lacking} == {
-        "exporter", "compare", "ab", "bisect", "scan", "report", "demo", "migrate",
+        "exporter", "compare", "ab", "attach", "bisect", "scan", "report", "demo", "migrate",
         "check-config --exporter", "check-config --web-config",
     }  # fmt: skip
     needs = re.compile(
