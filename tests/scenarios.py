@@ -1,5 +1,6 @@
 """Tables of scenarios as text: each row is one line."""
 
+import inspect
 import re
 from contextlib import contextmanager
 
@@ -7,6 +8,18 @@ import pytest
 import yaml
 
 from infercanary.command.settings import UsageError
+
+
+def cases(rows, **options):
+    """Run a test once for each row of a list or of a table of :func:`scenarios`. Its cells are the first parameters."""
+    rows = scenarios(rows) if isinstance(rows, str) else [*rows]
+    first = getattr(rows[0], "values", rows[0])
+
+    def parametrized(test):
+        names = [*inspect.signature(test).parameters][: len(first) if isinstance(first, (tuple, list)) else 1]
+        return pytest.mark.parametrize(",".join(names), rows, **options)(test)
+
+    return parametrized
 
 
 def scenarios(text):

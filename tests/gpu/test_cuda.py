@@ -14,6 +14,7 @@ from gpu import MODES, kernel_seconds
 from infercanary.contract.report import OUTPUT_TOLERANCE, Run, decode, relative_error
 from infercanary.probe import CudaClock, Probe, TorchTarget
 from tests.gpu.targets import opened
+from tests.scenarios import cases
 
 torch = pytest.importorskip("torch")
 
@@ -133,7 +134,7 @@ def test_work_on_the_default_stream_is_seen():
     torch.cuda.synchronize()
 
 
-@pytest.mark.parametrize("cycles", [10e6, 40e6])
+@cases([10e6, 40e6])
 def test_a_delayed_stream_shows_in_queue_and_nowhere_else(cycles):
     """Delays the work by about 5 and 20 ms; two more events measure the delay."""
     clock = CudaClock(torch.cuda, torch.device("cuda"))

@@ -7,6 +7,7 @@ import pytest
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets.onnx import OnnxTarget
 from infercanary.probe.targets.tensorrt import TensorRtTarget
+from tests.scenarios import cases
 
 np = pytest.importorskip("numpy")
 
@@ -116,8 +117,8 @@ def test_short_onnx_work_is_batched_to_100_us(tmp_path):
     target.close()
 
 
-@pytest.mark.parametrize("rows", [64, 512])
-def test_a_tensorrt_engine_computes_what_numpy_does(tmp_path, rows):
+@cases([64, 512])
+def test_a_tensorrt_engine_computes_what_numpy_does(rows, tmp_path):
     path = engine(tmp_path / "product.engine")
     target = TensorRtTarget(path, [{"shape": [rows, 1024]}] if rows != 64 else ())
     target.open()

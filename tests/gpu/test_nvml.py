@@ -18,6 +18,7 @@ from infercanary.probe.gpu.cuda_driver import Device, pci_bus_id
 from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus
 from infercanary.probe.tags import gpus_at, values
 from infercanary.probe.targets.controls.cuda import cuda_controls
+from tests.scenarios import cases
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -133,8 +134,8 @@ def series(text):
     return {line for line in lines if not line.startswith(own)}
 
 
-@pytest.mark.parametrize("state", ["idle", "loaded"])
-def test_golden(sample, state):
+@cases(["idle", "loaded"])
+def test_golden(state, sample):
     """The same GPU model has the same series. The values in the file are only for readers."""
     if len(visible_gpus()) != 1:
         pytest.skip("several GPUs: a golden file is for one GPU")

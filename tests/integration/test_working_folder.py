@@ -14,6 +14,7 @@ import pytest
 from infercanary.ab.process import Host
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
+from tests.scenarios import cases
 
 DEPENDENCIES = ("yaml", "msgspec", "click", "psutil", "numpy")
 STANDARD = ("types", "queue", "statistics", "typing", "logging", "dataclasses")
@@ -76,8 +77,8 @@ def report(url):
     pytest.fail("no probe answers")
 
 
-@pytest.mark.parametrize("path", ["", ".", os.pathsep])
-def test_the_probe_beside_a_server_and_the_doctor_find_the_users_model(app, command, run, path):
+@cases(["", ".", os.pathsep])
+def test_the_probe_beside_a_server_and_the_doctor_find_the_users_model(path, app, command, run):
     """With the working folder in PYTHONPATH, Python does not start if a standard module is shadowed."""
     environment = {}
     if path:
@@ -121,8 +122,7 @@ def test_a_doctor_whose_checks_cannot_be_made_says_so(tmp_path, command):
     assert "the checks cannot run: the process of the check ended (exit status 3)" in last
 
 
-@pytest.mark.parametrize(
-    ("target", "code", "said"),
+@cases(
     [
         ("quick:Quick", 0, ""),
         (
@@ -132,7 +132,7 @@ def test_a_doctor_whose_checks_cannot_be_made_says_so(tmp_path, command):
         ),  # the path shows that this is not the user's file
     ],
 )
-def test_check_config_tells_the_users_model_from_a_library(app, run, target, code, said):
+def test_check_config_tells_the_users_model_from_a_library(target, code, said, app, run):
     (app / "probe.yaml").write_text(json.dumps({"canaries": {"c": {"target": target}}}))
     done = run("check-config", "--probe", "probe.yaml")
     assert done.returncode == code

@@ -27,6 +27,8 @@ from harness import (
     run,
 )
 
+from tests.scenarios import cases
+
 REBUILT = "infercanary-example:rebuilt"
 MUTABLE = "infercanary-example:latest"
 NVML = ROOT / "tests/fake_nvml"
@@ -124,8 +126,7 @@ def test_a_mutable_tag(troubles):
     assert {alert.name for alert in troubles.stack.received("unnamed")} <= BY_CHANCE
 
 
-@pytest.mark.parametrize(
-    ("service", "name", "labels", "words"),
+@cases(
     [
         ("wheel", "InferCanaryCudaMissing", {"severity": "critical"}, "cpu only build"),
         ("faulty", "InferCanaryCanaryFailing", {"canary": "raises"}, "canary raises fails"),
@@ -135,7 +136,7 @@ def test_a_mutable_tag(troubles):
     ],
     ids=["wheel", "raises", "hangs", "other-answer", "quota"],
 )
-def test_a_trouble_has_its_alert(troubles, service, name, labels, words):
+def test_a_trouble_has_its_alert(service, name, labels, words, troubles):
     alert = troubles.stack.alert(name, service, **labels)
     assert re.search(words, alert.text), alert.text
 

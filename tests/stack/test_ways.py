@@ -12,6 +12,8 @@ import pytest
 import yaml
 from harness import OWN_LABEL, PROJECT, ROOT, build, eventually, remove_containers, run
 
+from tests.scenarios import cases
+
 IMAGE = "infercanary-example:dev"
 # The Compose file's options for its inference services.
 HARDENED = (
@@ -133,8 +135,8 @@ def test_beside_in_an_image_that_knows_nothing_of_it(stack, start, settings, sid
         run("docker", "rmi", tag)
 
 
-@pytest.mark.parametrize("init", [True, pytest.param(False, marks=pytest.mark.campaign)])
-def test_alone_in_a_container_it_runs_hardened_and_ends_cleanly(stack, start, settings, init):
+@cases([True, pytest.param(False, marks=pytest.mark.campaign)])
+def test_alone_in_a_container_it_runs_hardened_and_ends_cleanly(init, stack, start, settings):
     """Without `--init`, the kernel ignores signals that process 1 does not handle itself."""
     options = ("--init",) if init else ()
     name = start("alone", *options, "--no-healthcheck", *HARDENED, *ON_THE_NETWORK, settings(), command=ALONE)

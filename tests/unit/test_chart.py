@@ -13,7 +13,7 @@ import yaml
 
 from infercanary.contract.report import DEFAULT_PORT
 from tests.for_each import for_each
-from tests.scenarios import scenarios
+from tests.scenarios import cases
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/infercanary"
@@ -95,7 +95,7 @@ monitoring.enabled=true monitoring.thresholds.shft_ratio=1 | no threshold shft_r
 
 
 @helm
-@pytest.mark.parametrize(("values", "message"), scenarios(MISTAKES))
+@cases(MISTAKES)
 def test_a_mistake_is_named(values, message):
     with pytest.raises(subprocess.CalledProcessError) as failed:
         GENERATOR["render"](*(f"--set={value}" for value in values.split()))
@@ -219,7 +219,7 @@ def at(value, path):
 
 
 @helm
-@pytest.mark.parametrize(("values", "path", "expected"), scenarios(CHOICES))
+@cases(CHOICES)
 def test_a_value_does_what_it_says(values, path, expected):
     words = written(values).split()
     objects = rendered(
@@ -242,8 +242,7 @@ def test_a_value_does_what_it_says(values, path, expected):
 
 
 @helm
-@pytest.mark.parametrize(
-    ("value", "is_lost"),
+@cases(
     [("rbac.create=true", True), ("store.hostPath=/x", False), (SHORT["POSTGRES"], False)],
 )
 def test_the_notes_warn_of_history_that_ends_with_the_pod(value, is_lost, tmp_path):

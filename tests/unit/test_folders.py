@@ -5,9 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 CONFTEST = """
 import sys
@@ -40,8 +38,8 @@ no moon | "1" | not stack | 0 | ["1 passed, 2 deselected"]
 """
 
 
-@pytest.mark.parametrize(("missing", "ci", "selected", "code", "said"), typed(NEEDS))
-def test_requirements_of_a_folder(tmp_path, missing, ci, selected, code, said):
+@cases(typed(NEEDS))
+def test_requirements_of_a_folder(missing, ci, selected, code, said, tmp_path):
     tools = str(Path(__file__).parents[1] / "tools")
     (tmp_path / "conftest.py").write_text(CONFTEST.format(tools=tools, missing=missing))
     (tmp_path / "stack").mkdir()

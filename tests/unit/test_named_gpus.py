@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.scenarios import cases
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -41,7 +43,7 @@ def test_gpus_are_named():
     assert not found, "\n".join(["name the GPU, as in --gpus device=0:", *found])
 
 
-@pytest.mark.parametrize("text", ["--gpus all", "--gpus=all", '"--gpus", "all"', "--gpus 1", "count: all"])
+@cases(["--gpus all", "--gpus=all", '"--gpus", "all"', "--gpus 1", "count: all"])
 def test_text_that_names_no_gpu(text):
     assert EVERY_GPU.search(text)
     assert not EVERY_GPU.search("--gpus device=0,1")

@@ -15,6 +15,7 @@ from infercanary.command.settings import convert
 from infercanary.exporter.config import ExporterConfig
 from infercanary.probe.config import ProbeConfig
 from tests.for_each import for_each
+from tests.scenarios import cases
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "grafana/README.md"]
@@ -108,9 +109,7 @@ def test_each_yaml_is_what_its_program_reads(block):
     read(block)
 
 
-@pytest.mark.parametrize(
-    "mistake", ["# probe.yaml\ncanaries: {a: {targt: torch}}", "# exporter.yaml\npol: 5"]
-)
+@cases(["# probe.yaml\ncanaries: {a: {targt: torch}}", "# exporter.yaml\npol: 5"])
 def test_a_mistake_is_seen(mistake):
     with pytest.raises(Exception, match="unknown key"):
         read(Block("page", "yaml", mistake))

@@ -13,6 +13,7 @@ from docker.utils.build import exclude_paths
 
 from infercanary.command.settings import UsageError
 from release import pin, sbom
+from tests.scenarios import cases
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -68,7 +69,7 @@ def test_actions_are_pinned_by_their_commit(path):
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
-@pytest.mark.parametrize("unit", ["infercanary-exporter", "infercanary-probe"])
+@cases(["infercanary-exporter", "infercanary-probe"])
 def test_a_unit_is_sound_and_hardly_exposed(unit, tmp_path):
     """Another program stands in for the unit's program, which is not installed here."""
     text = (ROOT / f"deploy/systemd/{unit}.service").read_text()

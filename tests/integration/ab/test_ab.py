@@ -29,6 +29,7 @@ from infercanary.command import cli as cli
 from infercanary.command.interruption import Interrupted, Interruption
 from infercanary.command.settings import UsageError
 from infercanary.contract.measures import HOST_MEMORY, throughput_of
+from tests.scenarios import cases
 
 pytestmark = pytest.mark.takes(40)
 
@@ -168,8 +169,7 @@ class Served:
         self.ends += 1
 
 
-@pytest.mark.parametrize(
-    ("body", "why"),
+@cases(
     [
         (b"x" * (5 << 20), "too large"),
         (b"{" * 100_000, "malformed"),

@@ -12,6 +12,7 @@ import pytest
 
 from infercanary.contract.report import Run
 from infercanary.probe.journal import Journal
+from tests.scenarios import cases
 
 COMMAND = [sys.executable, "-m", "infercanary"]
 IN_A_SHELL = shlex.join(COMMAND)
@@ -85,14 +86,13 @@ def test_an_answer_that_cannot_be_printed_is_no_answer(folder, command, where):
     assert re.fullmatch(r"infercanary: the answer cannot be printed \(.+\); .+\n", done.stderr), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("module", "error", "code", "said"),
+@cases(
     [
         ("scipy", "ImportError('libstdc++.so.6: not there')", 70, "libstdc++.so.6: not there"),
         ("numpy", "ModuleNotFoundError('no module', name='numpy')", 2, "needs the module `numpy`"),
     ],
 )
-def test_a_fault_of_its_own_is_not_taken_for_a_regression(folder, module, error, code, said):
+def test_a_fault_of_its_own_is_not_taken_for_a_regression(module, error, code, said, folder):
     """The same holds for a missing module: the probe's image has no exporter."""
     (folder / "broken" / module).mkdir(parents=True)
     (folder / "broken" / module / "__init__.py").write_text(f"raise {error}")

@@ -19,6 +19,7 @@ from recorder import record
 
 from infercanary.command.cli import cli
 from infercanary.judge.operators import short_name
+from tests.scenarios import cases
 
 TOOLS = Path(__file__).parents[2] / "tools"
 NAMES = ["hook", "unfused", "float64", "tokeniser", "unoptimised"]
@@ -73,7 +74,7 @@ def run_trial(name, folder):
     return compared(*journals)
 
 
-@pytest.mark.parametrize("name", ["tokeniser", "float64"])
+@cases(["tokeniser", "float64"])
 def test_the_operator_is_named(name, tmp_path):
     """These changes are too large to be hidden by other load. The campaign counts results by kind of change."""
     check(run_trial(name, tmp_path), trials(tmp_path)[name])

@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 
+from tests.scenarios import cases
+
 pytestmark = pytest.mark.takes(100)
 
 
@@ -53,14 +55,13 @@ def read_until(child, pattern):
 
 
 @pytest.mark.quiet
-@pytest.mark.parametrize(
-    "environment",
+@cases(
     [
         pytest.param({"INFERCANARY_INTERVAL_SECONDS": "0.3"}, id="more often"),
         pytest.param({}, id="as it is", marks=pytest.mark.campaign),
     ],
 )
-def test_it_ends_in_a_verdict_on_the_upgrade(tmp_path, environment):
+def test_it_ends_in_a_verdict_on_the_upgrade(environment, tmp_path):
     """With other load on the machine, contention may be the named cause, which the exit code shows."""
     with demo(tmp_path, **environment) as child:
         output, _ = child.communicate(timeout=300)
@@ -79,8 +80,8 @@ def test_it_ends_in_a_verdict_on_the_upgrade(tmp_path, environment):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.campaign)])
-def test_a_signal_leaves_nothing_behind(tmp_path, number):
+@cases([signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.campaign)])
+def test_a_signal_leaves_nothing_behind(number, tmp_path):
     # a company's proxy, which the demo must not use
     with demo(tmp_path, http_proxy="http://127.0.0.1:9") as child:
         read_until(child, "baseline: run")

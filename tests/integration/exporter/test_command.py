@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from infercanary.command import cli
 from infercanary.command.settings import UsageError
 from tests.integration.exporter.processes import ExporterProcess, until
+from tests.scenarios import cases
 
 
 def has_ipv6():
@@ -19,8 +20,8 @@ def has_ipv6():
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")
-@pytest.mark.parametrize(("listen", "count"), [(":0", 2), ("[::]:0", 2), ("0.0.0.0:0", 1)])
-def test_every_address_is_of_both_kinds(tmp_path, listen, count):
+@cases([(":0", 2), ("[::]:0", 2), ("0.0.0.0:0", 1)])
+def test_every_address_is_of_both_kinds(listen, count, tmp_path):
     exporter = ExporterProcess(tmp_path, {})
     with exporter.listening("discovery: none", listen=listen) as exporter.url:
         answers = []

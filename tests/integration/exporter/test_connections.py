@@ -8,13 +8,13 @@ import ssl
 import tracemalloc
 from contextlib import asynccontextmanager, suppress
 
-import pytest
 from aiohttp import web
 
 from infercanary.exporter import connections as own
 from infercanary.exporter import scrape
 from infercanary.exporter.connections import Connections
 from tests.integration.exporter.processes import comes_true
+from tests.scenarios import cases
 
 BIG = b"x" * (8 << 20)  # more than the kernel buffers for a client that does not read
 ASK = b"GET %s HTTP/1.1\r\nHost: x\r\n"
@@ -154,7 +154,7 @@ async def test_an_error_keeps_no_memory_until_a_collection():
         gc.enable()
 
 
-@pytest.mark.parametrize(("context", "said"), [(None, ASK % b"/"), (TLS, b"")])
+@cases([(None, ASK % b"/"), (TLS, b"")])
 async def test_a_connection_that_sends_no_whole_header_or_handshake_is_closed(context, said, monkeypatch):
     monkeypatch.setattr(own, "HEADER_SECONDS", 0.3)
     async with served(context) as server:

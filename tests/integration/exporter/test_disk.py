@@ -16,6 +16,7 @@ from store_writer import KEEP, RUNS, S, take
 
 from infercanary.store.retention import TIERS
 from infercanary.store.store import open_store
+from tests.scenarios import cases
 
 pytestmark = [needs_cc, pytest.mark.store]
 
@@ -41,10 +42,8 @@ def batches_in(path):
     return last
 
 
-@pytest.mark.parametrize(
-    ("batches", "losses"), [(60, 10), pytest.param(400, 2000, marks=pytest.mark.campaign)]
-)
-def test_a_loss_of_power_leaves_whole_transactions_and_all_that_was_safe(tmp_path, batches, losses):
+@cases([(60, 10), pytest.param(400, 2000, marks=pytest.mark.campaign)])
+def test_a_loss_of_power_leaves_whole_transactions_and_all_that_was_safe(batches, losses, tmp_path):
     rng = random.Random(5)
     disk = FakeDisk(tmp_path / "disk", tmp_path)
     subprocess.run(
@@ -85,8 +84,8 @@ def test_a_loss_of_power_leaves_whole_transactions_and_all_that_was_safe(tmp_pat
           f"at most {max(lost)}")  # fmt: skip
 
 
-@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.campaign)])
-def test_a_disk_that_is_full_at_any_write_costs_nothing_that_the_rings_hold(tmp_path, step):
+@cases([9, pytest.param(1, marks=pytest.mark.campaign)])
+def test_a_disk_that_is_full_at_any_write_costs_nothing_that_the_rings_hold(step, tmp_path):
     disk = FakeDisk(tmp_path / "disk", tmp_path)
     command = [sys.executable, full_disk.__file__, str(disk.folder), str(step)]
     done = subprocess.run(

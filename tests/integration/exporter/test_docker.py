@@ -17,6 +17,7 @@ from infercanary.exporter.app import Exporter, create_app
 from infercanary.exporter.discovery import base
 from infercanary.exporter.discovery import docker as docker_discovery
 from tests.integration.exporter.processes import comes_true
+from tests.scenarios import cases
 from tests.unit.exporter.test_docker_listing import listed
 
 # docker-py leaves the socket of a refused connection to the garbage collector.
@@ -199,8 +200,8 @@ async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(docker
         await run.becomes(None, UP)
 
 
-@pytest.mark.parametrize("refused", ["images/json", "events"])
-async def test_a_proxy_that_forbids_a_list_is_said(docker, refused):
+@cases(["images/json", "events"])
+async def test_a_proxy_that_forbids_a_list_is_said(refused, docker):
     docker.refused = refused
     async with docker.watched() as run:
         await run.becomes(0, DISCOVERY)
@@ -252,8 +253,8 @@ async def test_events_cost_few_listings_and_those_of_containers_without_a_label_
         assert docker.listings - before <= 8
 
 
-@pytest.mark.parametrize("scheme", ["unix", "tcp"])
-async def test_neither_docker_nor_a_probe_is_asked_through_a_proxy(docker, monkeypatch, scheme):
+@cases(["unix", "tcp"])
+async def test_neither_docker_nor_a_probe_is_asked_through_a_proxy(scheme, docker, monkeypatch):
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
         monkeypatch.setenv(name.upper(), "http://127.0.0.1:9")
@@ -317,8 +318,8 @@ async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(doc
         assert good_probe.cursors.count("") == 2, "the first container keeps its cursor"
 
 
-@pytest.mark.parametrize("hangs", [True, False])
-async def test_neither_a_daemon_that_hangs_nor_an_idle_stream_holds_up_the_end(docker, config, hangs):
+@cases([True, False])
+async def test_neither_a_daemon_that_hangs_nor_an_idle_stream_holds_up_the_end(hangs, docker, config):
     docker.hang = hangs
     exporter = Exporter(config(discovery="docker"))
     runner = web.AppRunner(create_app(exporter), shutdown_timeout=0.1)

@@ -6,10 +6,11 @@ import time
 import pytest
 
 from tests.integration.exporter.processes import ExporterProcess, ProbeProcess, stored, until, urls
+from tests.scenarios import cases
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.campaign)])
-def test_every_run_is_stored_once_whoever_is_killed(tmp_path, kills):
+@cases([3, pytest.param(100, marks=pytest.mark.campaign)])
+def test_every_run_is_stored_once_whoever_is_killed(kills, tmp_path):
     rng = random.Random(1)
     probes = [ProbeProcess(tmp_path / name) for name in "ab"]
     exporter = ExporterProcess(tmp_path / "exporter", urls(probes))

@@ -19,6 +19,7 @@ from infercanary.exporter.discovery import kubernetes
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.discovery.kubernetes import KubernetesPods, source
 from tests.integration.exporter.processes import certificate, comes_true
+from tests.scenarios import cases
 from tests.unit.exporter.test_kubernetes_pods import raw
 
 
@@ -207,8 +208,8 @@ async def test_an_answer_that_refuses(api, follow):
         await follower.fails(fix)
 
 
-@pytest.mark.parametrize("odd", [b"<html>\n", b"[]\n", line("ERROR", code=500, message="etcd"), b"x" * 3000])
-async def test_an_invalid_watch_means_to_list_again(api, follow, odd, monkeypatch):
+@cases([b"<html>\n", b"[]\n", line("ERROR", code=500, message="etcd"), b"x" * 3000])
+async def test_an_invalid_watch_means_to_list_again(odd, api, follow, monkeypatch):
     monkeypatch.setattr(kubernetes, "MAX_BYTES", 2000)
     follower = await follow()
     api.pods = [raw("1")]

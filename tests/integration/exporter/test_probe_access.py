@@ -17,7 +17,7 @@ from infercanary.probe import callers
 from infercanary.probe.access import Access, ServerTls
 from infercanary.probe.serve import ReportServer
 from tests.integration.exporter.processes import certificate
-from tests.scenarios import scenarios
+from tests.scenarios import cases, scenarios
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for the certificates")
 
@@ -53,8 +53,7 @@ def client_tls(files, ca="probe", name="probe.infercanary"):
     return ProbeTls(ca_file=f"{files}/{ca}.pem", server_name=name)
 
 
-@pytest.mark.parametrize(
-    ("ca", "name", "token", "reasons"),
+@cases(
     scenarios("""
 probe    | probe.infercanary   | token |
 probe    | probe.infercanary   |       | http_status
@@ -62,7 +61,7 @@ stranger | probe.infercanary   | token | unreachable closed_early
 probe    | another.infercanary | token | unreachable closed_early
 """),
 )
-async def test_both_know_each_other_or_a_stranger_is_refused(watch, files, serves, ca, name, token, reasons):
+async def test_both_know_each_other_or_a_stranger_is_refused(ca, name, token, reasons, watch, files, serves):
     probe = serves(Access(server_tls(files), f"{files}/token"))
     access = {
         "probe_tls": client_tls(files, ca, name),

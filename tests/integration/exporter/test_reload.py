@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from infercanary.exporter.app import Exporter
 from infercanary.exporter.config import check
+from tests.scenarios import cases
 
 
 @pytest.fixture
@@ -64,8 +65,7 @@ async def test_a_reload_says_what_waits_for_the_next_start(path):
     assert exporter.collector.config is exporter.config
 
 
-@pytest.mark.parametrize(
-    "breaks",
+@cases(
     [
         lambda path: path.write_text("listen: " + "9" * 4000),
         Path.unlink,

@@ -9,6 +9,7 @@ import soak
 from soak import HOUR, NAMES, Hour
 
 from infercanary.store.retention import BLOCK, Retention
+from tests.scenarios import cases
 
 FULL_HOURS = 24
 """Until this hour memory grows: first day of an image, buffers, histories, and their caches."""
@@ -22,8 +23,8 @@ def most_rows(images):
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("days", [1, 7])
-def test_memory_is_flat_and_files_are_within_their_bound(tmp_path, days):
+@cases([1, 7])
+def test_memory_is_flat_and_files_are_within_their_bound(days, tmp_path):
     days += 1  # the first day is also counted
     command = [sys.executable, soak.__file__, str(tmp_path / "store.db"), str(24 * HOUR * days)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=2 * 3600 * days)

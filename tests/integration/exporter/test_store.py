@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 from infercanary.store import sqlite
 from infercanary.store.base import StoreError
 from infercanary.store.store import open_store
+from tests.scenarios import cases
 
 
 def sequences(store, container="search-1"):
@@ -85,8 +86,8 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize(("offset", "body"), DAMAGE.values(), ids=[*DAMAGE])
-def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(path, offset, body):
+@cases(DAMAGE.values(), ids=[*DAMAGE])
+def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(offset, body, path):
     size = make(path)
     damage(path, offset % size, body)
     if not body:

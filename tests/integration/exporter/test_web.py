@@ -20,7 +20,7 @@ from infercanary.command import cli
 from infercanary.command.settings import UsageError
 from infercanary.exporter import web
 from tests.integration.exporter.processes import ExporterProcess, certificate, until
-from tests.scenarios import scenarios
+from tests.scenarios import cases, scenarios
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for the certificates")
 
@@ -209,8 +209,8 @@ tls_server_config: {{cert_file: server.pem, key_file: locked.key}}       | a key
 """)  # noqa: E501
 
 
-@pytest.mark.parametrize(("text", "line"), MISTAKES)
-def test_mistakes_are_one_line(pems, text, line):
+@cases(MISTAKES)
+def test_mistakes_are_one_line(text, line, pems):
     path = pems / "web.yml"
     path.write_text(text)
     with pytest.raises(UsageError) as mistake:

@@ -23,6 +23,7 @@ from tests.integration.fleet.world import (
     publishers,
     written,
 )
+from tests.scenarios import cases
 
 
 def stored(store):
@@ -46,8 +47,8 @@ def undisturbed(store):
 
 
 @pytest.mark.takes(15)
-@pytest.mark.parametrize(("kills", "crashes"), [(3, 1), pytest.param(100, 20, marks=pytest.mark.campaign)])
-def test_every_run_is_stored_once_whoever_is_killed(tmp_path, kills, crashes):
+@cases([(3, 1), pytest.param(100, 20, marks=pytest.mark.campaign)])
+def test_every_run_is_stored_once_whoever_is_killed(kills, crashes, tmp_path):
     rng = random.Random(3)
     with running() as postgres:
         url = audited(postgres)

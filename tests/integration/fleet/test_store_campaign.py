@@ -40,6 +40,7 @@ from tests.integration.fleet.world import (
     one_owner_at_a_time,
     publishers,
 )
+from tests.scenarios import cases
 
 pytestmark = [pytest.mark.campaign, pytest.mark.store]
 LEASE_SECONDS = 4.0
@@ -307,8 +308,7 @@ def regressed(exporter):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a row mounts a small disk, which needs root")
 @needs_faketime
-@pytest.mark.parametrize(
-    ("row", "kind"),
+@cases(
     [pytest.param(row, kind, id=f"{row.trouble.__name__}-{kind}") for row in ROWS for kind in row.kinds],
 )
 def test_each_run_is_stored_once_and_one_exporter_publishes(row, kind, tmp_path):

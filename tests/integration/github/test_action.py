@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.scenarios import cases
+
 ROOT = Path(__file__).parents[3]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
@@ -163,8 +165,7 @@ def test_a_regression_is_commented_and_fails(runner, github, tmp_path):
     assert (done.returncode, done.stdout) == (1, "::error::Latency: regressed\n")
 
 
-@pytest.mark.parametrize(
-    ("code", "unknown", "exit_code", "line"),
+@cases(
     [
         ("0", "warn", 0, ""),
         ("0", "fail", 0, ""),
@@ -173,13 +174,12 @@ def test_a_regression_is_commented_and_fails(runner, github, tmp_path):
         ("0", "wran", 2, "::error::unknown: wran is neither warn nor fail\n"),
     ],
 )
-def test_exit_codes_of_answers(runner, code, unknown, exit_code, line):
+def test_exit_codes_of_answers(code, unknown, exit_code, line, runner):
     done = runner("Answer", {"code": code}, unknown=unknown)
     assert (done.returncode, done.stdout) == (exit_code, line)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "line"),
+@cases(
     [
         ({"command": "scan"}, "::error::command: scan is neither ab nor compare\n"),
         (
@@ -188,7 +188,7 @@ def test_exit_codes_of_answers(runner, code, unknown, exit_code, line):
         ),
     ],
 )
-def test_a_mistake_in_the_inputs_is_one_line(runner, inputs, line):
+def test_a_mistake_in_the_inputs_is_one_line(inputs, line, runner):
     done = runner("Compare", **{"baseline": "a", "candidate": "b", **inputs})
     assert (done.returncode, done.stdout) == (2, line)
 

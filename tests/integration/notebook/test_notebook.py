@@ -11,6 +11,7 @@ import pytest
 
 import infercanary.probe
 from infercanary.command.settings import UsageError
+from tests.scenarios import cases
 
 ROOT = Path(__file__).parents[3]
 
@@ -162,7 +163,7 @@ async def coroutine():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("function", [generator, async_generator, coroutine, lambda: map(abs, [1])])
+@cases([generator, async_generator, coroutine, lambda: map(abs, [1])])
 def test_a_function_that_computes_nothing_when_it_is_called_is_refused(function):
     for model in (function, infercanary.probe.TorchTarget(function, [])):
         with pytest.raises(UsageError, match=r"the result is a `\w+`, which is not computed"):

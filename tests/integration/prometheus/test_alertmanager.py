@@ -10,7 +10,7 @@ import yaml
 from alertmanager import ALERTS, CONFIG, SECRET, running
 from harness import ROOT, eventually
 
-from tests.scenarios import scenarios
+from tests.scenarios import cases, scenarios
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SHIPPED = yaml.safe_load(CONFIG.read_text())
@@ -38,8 +38,7 @@ def test_without_a_webhook_its_receivers_are_empty(tool, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("written", "is_used", "is_refused"),
+@cases(
     [
         ("http://127.0.0.1:9/hook?token=a%20b#c\n", True, False),
         (" http://127.0.0.1:9/hook \r\n \n", True, False),
@@ -49,7 +48,7 @@ def test_without_a_webhook_its_receivers_are_empty(tool, tmp_path):
         ("ALERT_WEBHOOK_URL=http://a/1\n", False, True),
     ],
 )
-def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(tmp_path, written, is_used, is_refused):
+def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(written, is_used, is_refused, tmp_path):
     """Otherwise only Alertmanager's log would report it, at the first alert."""
     secret, made = tmp_path / "webhook-url", tmp_path / "alertmanager.yml"
     secret.write_bytes(written.encode())

@@ -15,6 +15,8 @@ import psutil
 import pytest
 from harness import ROOT, build, compose, eventually, run
 
+from tests.scenarios import cases
+
 HERE = Path(__file__).parent / "ab"
 REPOSITORY = "infercanary-ab-test"
 BASE = f"{REPOSITORY}:base"
@@ -177,8 +179,8 @@ def test_a_busy_loop_in_the_new_image_is_the_images(images, limit, trial):
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("trial", range(1, 4))
-def test_a_neighbour_of_both_images_is_neithers(images, trial):
+@cases(range(1, 4))
+def test_a_neighbour_of_both_images_is_neithers(trial, images):
     """The neighbour always uses the core to which both images are pinned."""
     name = f"{REPOSITORY}-neighbour"
     options = ("--name", name, "--cpuset-cpus", "0", "--network", "none")
@@ -204,9 +206,7 @@ def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(image
 
 
 @pytest.mark.campaign  # tests/integration/ab has a side that dies, without Docker
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
+@cases([
         ((BASE, "exit"), r"B, \S+: failed to start twice in a row: the container ended with exit code 7: no licence"),
         ((BASE, f"{REPOSITORY}:none"), r"image \S+:none is not on this machine and cannot be pulled \("),
         ((BASE, BASE, "--both", "volume=no-such-volume:/x"), "volume no-such-volume: no such volume; create the "),
@@ -214,7 +214,7 @@ def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(image
         ((BASE, BASE, "--canary", "play"), r"A, \S+: failed to start twice in a row: the probe has no canary `play`"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_started_is_one_line(images, settings, arguments, line):
+def test_what_cannot_be_started_is_one_line(arguments, line, images, settings):
     failing = images("exit", "ENV WORK_FAILS=exit")
     given = [failing if word == "exit" else word for word in arguments]
     ended = ab(*given, "--both", settings, *QUICK)
@@ -251,10 +251,8 @@ def test_a_pull_that_fails_ends_it_in_one_line_before_anything_is_started(images
     assert "start 1 of " not in ended.err
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.campaign)]
-)
-def test_ctrl_c_cleans_up_and_prints_what_is_known(images, settings, begun, number, code):
+@cases([(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.campaign)])
+def test_ctrl_c_cleans_up_and_prints_what_is_known(number, code, images, settings, begun):
     child = begun(BASE, BASE, "--both", settings, "--json")
     child.send_signal(number)
     out, err = child.communicate(timeout=60)

@@ -14,6 +14,7 @@ from canaries import PROBE
 from harness import OWN_LABEL, PROJECT, eventually, run
 
 from infercanary.contract.report import Report, Run
+from tests.scenarios import cases
 
 # In CI the stack's own test has a quota, and its alert.
 pytestmark = [pytest.mark.quiet, pytest.mark.campaign]
@@ -180,12 +181,11 @@ def test_a_memory_limit(start):
     assert_only("memory_limit", seen_by(canary, limit))
 
 
-@pytest.mark.parametrize(
-    ("stop", "resume"),
+@cases(
     [(("kill", "--signal", "STOP"), ("kill", "--signal", "CONT")), (("pause",), ("unpause",))],
     ids=["signal", "freezer"],
 )
-def test_a_stop_of_two_seconds(start, stop, resume):
+def test_a_stop_of_two_seconds(stop, resume, start):
     canary = start()
     stood_still = 0.0
 

@@ -3,10 +3,11 @@
 The image is the example's; the fault is added to its container at the start.
 """
 
-import pytest
 import yaml
 from canaries import PROBE
 from harness import eventually, run
+
+from tests.scenarios import cases
 
 OPTIONS = {"model": "torch:relu", "inputs": [{"shape": [2]}]}
 SETTINGS = {
@@ -23,15 +24,13 @@ def points(report, metric):
     return {tuple(p.labels) for f in report.families if f.name == metric for p in f.points if p.value}
 
 
-@pytest.mark.parametrize(
-    ("options", "before", "said"),
-    [
+@cases([
         (("--user", "0"), f"rm {LIBRARY}", "libgomp.so.1: cannot open shared object file: No such file or directory)"),
         (("--env", "LD_LIBRARY_PATH=/app/old"), "true", "/app/old/libgomp.so.1: file too short)"),
     ],
     ids=["gone", "wrong-path"],
 )  # fmt: skip
-def test_a_library_that_does_not_fit(start, tmp_path, options, before, said):
+def test_a_library_that_does_not_fit(options, before, said, start, tmp_path):
     (tmp_path / "probe.yaml").write_text(yaml.safe_dump(SETTINGS))
     library = tmp_path / "libgomp.so.1"
     library.write_text("a file, and no library\n")

@@ -18,6 +18,8 @@ import yaml
 from harness import OWN_LABEL, PROJECT, ROOT, Stack, eventually, get, remove, run
 from ports import free_port
 
+from tests.scenarios import cases
+
 pytestmark = (
     pytest.mark.campaign
 )  # in CI, tests/integration/probe/test_memory_limits.py has limits by control groups
@@ -258,8 +260,8 @@ def test_memory_that_the_server_takes_later(scene, way):
     scene.unharmed()
 
 
-@pytest.mark.parametrize("way", ["beside", "background", "exec"])
-def test_a_factory_that_takes_all_in_an_instant(scene, way):
+@cases(["beside", "background", "exec"])
+def test_a_factory_that_takes_all_in_an_instant(way, scene):
     """No thread sees this allocation in time, so the kernel kills the probe, but not the server."""
     scene.begin(canary("models:leaping"))
     # Counting kills starts a process in the container. Next to a factory that takes all memory, the kernel

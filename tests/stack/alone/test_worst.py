@@ -13,6 +13,7 @@ from onlooker import Watch
 from probed import UNHARMED, exporter, state
 
 from infercanary.exporter.limits import Totals
+from tests.scenarios import cases
 
 NAME = "infercanary-worst"
 MEMORY = 512 << 20
@@ -23,12 +24,10 @@ PEAK = r"sed -n 's/^VmHWM:\s*\([0-9]*\) kB/\1/p' /proc/[0-9]*/status | sort -n |
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("probes", "least"),
-    # Reports that keep the judge busy are stored more slowly.
+@cases(
     [pytest.param("worst", FITTING / 2, id="worst"), pytest.param("regressed", FITTING / 4, id="regressed")],
 )
-def test_as_many_as_fit_stay_within_the_memory_that_is_planned(tmp_path, probes, least):
+def test_as_many_as_fit_stay_within_the_memory_that_is_planned(probes, least, tmp_path):
     with exporter(NAME, tmp_path, probes, FITTING + BEYOND) as address:
         eventually("the exporter", 60, lambda: get(f"http://{address}/-/healthy"))
         watch = Watch(f"http://{address}", FITTING, every=5.0)

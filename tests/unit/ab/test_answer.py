@@ -22,7 +22,7 @@ from infercanary.judge.origin import Origin
 from infercanary.judge.policy import EXPERIMENT
 from infercanary.pages.html import render_page
 from infercanary.render.text import render_text
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 A = ArmSummary(
     name="search:1.4", image_id="sha256:" + "a" * 64, image_bytes=1_410_000_000, cold_start={"pull": 12.0}
@@ -131,7 +131,7 @@ SENTENCES = r"""
 """
 
 
-@pytest.mark.parametrize(("made", "a", "b", "sentence"), typed(SENTENCES))
+@cases(typed(SENTENCES))
 def test_the_sentence(made, a, b, sentence):
     found, is_one = pairs(*made), bool(a or b)
     answer = answered(found, replace(A, settings=a), replace(A if is_one else B, settings=b))
@@ -199,9 +199,7 @@ def test_an_experiment_goes_on_until_the_claim_is_known():
     assert done[-1]
 
 
-@pytest.mark.parametrize(
-    ("found", "most", "ended", "action"),
-    [
+@cases([
         (pairs(2), 12, "budget", "at least 3 pairs of starts are needed: give more time (--budget)"),
         (pairs(4, 1.04, seed=2, scatter=0.03), 4, "budget", "would give a verdict (--restarts, --budget)"),
         (pairs(4, 1.03), 4, "restarts", "more starts will hardly give a verdict: the shift is near a limit"),

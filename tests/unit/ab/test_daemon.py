@@ -18,10 +18,10 @@ from infercanary.ab.sides import Side
 from infercanary.ab.turn import last_line
 from infercanary.command.interruption import Interruption
 from infercanary.command.settings import UsageError
-from tests.scenarios import scenarios, typed
+from tests.scenarios import cases, typed
 
 
-@pytest.mark.parametrize(("until", "expected"), [(-1.0, True), (3600.0, False), ("²", False), ("", False)])
+@cases([(-1.0, True), (3600.0, False), ("²", False), ("", False)])
 def test_an_experiment_is_overdue_after_its_time(until, expected):
     text = f"{time.time() + until:.0f}" if isinstance(until, float) else until
     assert is_overdue({LABEL: text}) is expected
@@ -37,13 +37,12 @@ a\r\nCUDA error: out of memory\r\n     | CUDA error: out of memory
 """
 
 
-@pytest.mark.parametrize(("log", "line"), scenarios(LOGS))
+@cases(LOGS)
 def test_last_words(log, line):
     assert last_line(log.encode("latin-1")) == line
 
 
-@pytest.mark.parametrize(
-    ("error", "line"),
+@cases(
     [
         (docker.errors.APIError("x", explanation="no space\nleft"), "no space left"),
         (docker.errors.DockerException("not\tfound"), "not found"),
@@ -112,8 +111,7 @@ def test_settings_are_copied_into_the_container():
         assert "µ" in read.read().decode()
 
 
-@pytest.mark.parametrize(
-    ("answer", "is_forgotten"),
+@cases(
     [
         (None, True),
         (docker.errors.NotFound("it was never created"), True),
@@ -147,7 +145,7 @@ PORTS = """
 """
 
 
-@pytest.mark.parametrize(("labels", "port"), typed(PORTS))
+@cases(typed(PORTS))
 def test_the_port_of_an_image(labels, port):
     if isinstance(port, int):
         assert probe_port("i", labels) == port
@@ -168,9 +166,9 @@ docker    | true  | {BOTH} | ["http://docker:32768"]
 """
 
 
-@pytest.mark.parametrize(("host", "inside", "settings", "urls"), typed(ADDRESSES))
+@cases(typed(ADDRESSES))
 def test_a_probe_is_asked_at_its_published_port_or_from_a_container_at_its_address(
-    monkeypatch, host, inside, settings, urls
+    host, inside, settings, urls, monkeypatch
 ):
     monkeypatch.setattr("infercanary.ab.container._IN_CONTAINER", ("/",) if inside else ())
     assert probe_urls(settings, 9798, host) == urls
@@ -183,7 +181,7 @@ tcp://docker:1          | docker
 """
 
 
-@pytest.mark.parametrize(("address", "host"), scenarios(HOSTS))
+@cases(HOSTS)
 def test_ports_are_published_on_the_daemons_host(address, host):
     with closing(docker.APIClient(address, version="1.41")) as client:
         assert published_host(client) == host

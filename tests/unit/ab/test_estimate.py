@@ -21,7 +21,7 @@ from infercanary.judge.policy import FILES
 from infercanary.judge.pooling import shift_of_starts
 from infercanary.judge.resolution import Resolution
 from infercanary.judge.shift import CHANGED, Shift
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 MOST = 12
 logs = st.lists(st.floats(-0.5, 0.5), min_size=FEWEST_PAIRS, max_size=24)
@@ -86,7 +86,7 @@ RATES = """
 """
 
 
-@pytest.mark.parametrize(("count", "sd", "effect", "more", "called", "pairs"), typed(RATES))
+@cases(typed(RATES))
 def test_how_often_a_change_is_called(count, sd, effect, more, called, pairs):
     found = rates(count, sd=sd, effect=math.log(effect), **more)
     assert called[0] <= found["called"] <= called[1]
@@ -159,7 +159,7 @@ DECISIONS = """
 """
 
 
-@pytest.mark.parametrize(("logs", "most", "verdict", "is_done"), typed(DECISIONS))
+@cases(typed(DECISIONS))
 def test_when_an_experiment_is_done(logs, most, verdict, is_done):
     found = decide([pair(x) for x in logs], most)
     assert (found.verdict, [found.done, found.clear], len(found.looks)) == (verdict, is_done, len(logs) - 1)

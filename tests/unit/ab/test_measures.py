@@ -11,7 +11,7 @@ from infercanary.ab.estimate import PairJudge
 from infercanary.ab.experiment import Result, TurnPair
 from infercanary.ab.turn import ArmSummary, Turn
 from tests import factories
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 
 def start(values, seconds=0.02):
@@ -42,7 +42,7 @@ throughput@8x1 | 1.25 | improved   | 0.25
 """
 
 
-@pytest.mark.parametrize(("name", "ratio", "state", "shift"), typed(DIRECTIONS))
+@cases(typed(DIRECTIONS))
 def test_a_verdict_is_in_the_measures_own_direction(name, ratio, state, shift):
     """One value for each start is enough, and equal values in all pairs make the verdict certain."""
     pairs = [(start({name: [2e9]}), start({name: [2e9 * ratio]})) for _ in range(4)]
@@ -83,14 +83,12 @@ GATES = """
 """
 
 
-@pytest.mark.parametrize(("ratios", "latency", "most", "gate", "done"), typed(GATES))
+@cases(typed(GATES))
 def test_an_experiment_goes_on_while_something_looks_worse(ratios, latency, most, gate, done):
     assert ExperimentJudge(most, gate=gate).decisions(pairs(ratios, latency))[CANARY].done is done
 
 
-@pytest.mark.parametrize(
-    ("gate", "claimed", "code"), [("all", None, 1), ("latency", None, 0), ("all", 0.0, 0)]
-)
+@cases([("all", None, 1), ("latency", None, 0), ("all", 0.0, 0)])
 def test_the_exit_code(gate, claimed, code):
     """A claim concerns only latency."""
     arms = ArmSummary(name="a"), ArmSummary(name="b", settings={"cpus": "2"})

@@ -1,11 +1,9 @@
 """Counted runs, if other work on the host comes and goes."""
 
-import pytest
-
 from infercanary.ab.neighbours import counted, is_quiet
 from infercanary.judge.model import Sample
 from tests import factories
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 
 def start(tags):
@@ -33,7 +31,7 @@ CONTENDED = """
 """
 
 
-@pytest.mark.parametrize(("counts", "kept", "note"), typed(CONTENDED))
+@cases(typed(CONTENDED))
 def test_runs_that_neighbours_slowed_at_random_are_excluded(counts, kept, note):
     given = pairs(*counts)
     found, notes = counted(given)

@@ -1,10 +1,9 @@
 """Settings of an experiment's probe."""
 
-import pytest
 import yaml
 
 from infercanary.ab.probe_settings import load_settings, settings_text
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 
 def test_settings_of_an_experiment(tmp_path):
@@ -33,7 +32,7 @@ SWEEPS = """
 """
 
 
-@pytest.mark.parametrize(("canary", "sweep"), typed(SWEEPS))
+@cases(typed(SWEEPS))
 def test_a_sweep_comes_soon(canary, sweep):
     made = yaml.safe_load(settings_text({"canaries": {"c": canary, "d": None}}, 1))["canaries"]
     assert made["c"].get("sweep") == sweep

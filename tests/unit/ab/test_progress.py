@@ -9,13 +9,13 @@ import pytest
 
 from infercanary.ab.progress import show_progress
 from infercanary.command.interruption import Interrupted, Interruption
+from tests.scenarios import cases
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
+@cases(
     [("start 2 \x1b[2J", "start 2 ?[2J\n"), ("± µ", "+/- u\n"), ("x" * 500, "x" * 399 + "...\n")],
 )
-def test_progress_is_a_line_of_ascii(capsys, text, line):
+def test_progress_is_a_line_of_ascii(text, line, capsys):
     show_progress(text)
     assert capsys.readouterr().err == line
 

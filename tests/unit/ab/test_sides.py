@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from infercanary.ab import sides
 from infercanary.ab.probe_settings import PACE
 from infercanary.ab.sides import KEYS, Side, words
-from tests.scenarios import scenarios
+from tests.scenarios import cases
 
 PROBE = {"canaries": {"c": {"target": "torch"}}}
 
@@ -171,8 +171,8 @@ old new --both config=list.yaml | list.yaml: expected a mapping, got a list; lea
 """
 
 
-@pytest.mark.parametrize(("arguments", "line"), scenarios(MISTAKES))
-def test_a_mistake_is_one_line(mistake, arguments, line):
+@cases(MISTAKES)
+def test_a_mistake_is_one_line(arguments, line, mistake):
     Path("wrong.yaml").write_text("a: {cpus: 0}\n")
     Path("keys.yaml").write_text("c: {cpus: 1}\n")
     Path("empty.yaml").write_text("listen: 0.0.0.0:9798\n")

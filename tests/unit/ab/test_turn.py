@@ -11,7 +11,7 @@ from infercanary.ab.turn import Plan, StartFailed, TurnReader
 from infercanary.client.accept import read
 from infercanary.command.interruption import Interruption
 from infercanary.contract.report import Family, Point, Report, Run, encode
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 
 def reader(runs=8):
@@ -45,7 +45,7 @@ WAITS = """
 """
 
 
-@pytest.mark.parametrize(("times", "runs", "is_enough"), typed(WAITS))
+@cases(typed(WAITS))
 def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(times, runs, is_enough):
     start, (*sweeps, run_at) = reader(), times
     named = zip(("sweep_interval_seconds", "sweep_timestamp_seconds"), sweeps, strict=True)
@@ -56,7 +56,7 @@ def test_a_turn_waits_for_its_runs_and_for_a_sweep_that_is_near(times, runs, is_
     assert start._has_enough() is is_enough
 
 
-@pytest.mark.parametrize("reason", ["not_ready", "unreachable", "raised"])
+@cases(["not_ready", "unreachable", "raised"])
 def test_a_server_that_loads_is_waited_for_until_the_start_timeout(reason):
     start = reader()
     info = gauge("canary_failure_info", "canary reason detail", {f"c {reason} 503": 1.0})

@@ -18,12 +18,12 @@ from gpu_claims import state as states
 from gpu_claims.changes import CHANGES, Seen
 from gpu_claims.claim import Measured, from_json, interval, paired_ratio, quantile, row, share
 from gpu_claims.step import steps
+from tests.scenarios import cases
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
+@cases(
     [
         (0.99, 1.004, "held"),
         (1.006, 1.02, "refuted"),
@@ -148,7 +148,7 @@ with group([sys.executable, "-c", {_STEP!r}]) as process:
 """
 
 
-@pytest.mark.parametrize("is_killed", [True, False])
+@cases([True, False])
 def test_a_load_ends_with_the_run_however_that_ends(is_killed):
     """The load ends even if it has not printed its first line yet."""
     with subprocess.Popen(

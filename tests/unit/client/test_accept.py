@@ -21,6 +21,7 @@ from infercanary.contract.report import (
     encode,
 )
 from infercanary.exporter.expose import write
+from tests.scenarios import cases
 
 RESERVED = {"infercanary_up", "infercanary_runs_lost"}
 RUN = Run(7, "resnet18", 1.0, 1.0, "ok", (0.01, 0.02))
@@ -80,8 +81,7 @@ BAD_VALUES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("reason", "bad"),
+@cases(
     [
         *((reason, family(**given)) for reason, given in BAD_FAMILIES),
         *(("unsound", family(**given)) for given in LONG),
@@ -180,8 +180,7 @@ def test_a_report_with_a_bad_field_of_its_own_is_none(change):
     assert raised.value.reason == "malformed"
 
 
-@pytest.mark.parametrize(
-    ("body", "reason", "detail"),
+@cases(
     [
         (b"[" + b"1," * (REPORT_BYTES // 20 + 1) + b"1]", "too_large", "commas"),
         (b'{"x":' + b"[" * 100_000, "malformed", "maximum recursion depth"),
@@ -202,8 +201,7 @@ def test_a_body_that_is_no_report(body, reason, detail):
     assert raised.value.reason == reason
 
 
-@pytest.mark.parametrize(
-    ("field", "good", "bad", "reason", "count"),
+@cases(
     [
         ("runs", (RUN,) * 10_000, (RUN,) * 2, "run", 2),
         ("environment", {f"component {n}": "1.0" for n in range(200)}, {"a": "1"}, "environment", 1),

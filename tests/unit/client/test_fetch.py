@@ -11,6 +11,7 @@ from infercanary.client import fetch as module
 from infercanary.client.accept import read
 from infercanary.client.fetch import PollError, fetch
 from infercanary.contract.report import Report, Run, encode
+from tests.scenarios import cases
 
 WHOLE = encode(
     Report(1, "boot", 1.0, "c", 0, (), {"torch": "2.13"}, (Run(1, "resnet18", 1.0, 1.0, "ok", (0.1,)),))
@@ -40,8 +41,7 @@ async def ask(pieces, pause=0.0, timeout=10.0, *, closes=True):
             await ended.wait()
 
 
-@pytest.mark.parametrize(
-    ("pieces", "closes"),
+@cases(
     [
         ([OK, LENGTH[:20], LENGTH[20:], *(WHOLE[n : n + 9] for n in range(0, len(WHOLE), 9))], True),
         ([OK + LENGTH.lower() + WHOLE], True),
@@ -110,7 +110,7 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize(("answer", "reason"), ANSWERS.values(), ids=[*ANSWERS])
+@cases(ANSWERS.values(), ids=[*ANSWERS])
 async def test_an_answer_that_is_no_report_takes_little_memory(answer, reason):
     pieces = [answer[start : start + 65_536] for start in range(0, len(answer), 65_536)]
     tracemalloc.start()

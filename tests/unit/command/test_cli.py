@@ -8,6 +8,7 @@ import pytest
 
 from infercanary.command import cli as cli
 from infercanary.command.settings import UsageError
+from tests.scenarios import cases
 
 
 def test_version(infercanary):
@@ -47,8 +48,8 @@ no-libraries             | `no-libraries` needs the module `not_installed`; in a
 """
 
 
-@pytest.mark.parametrize("mistake", MISTAKES.strip().splitlines())
-def test_wrong_use_has_exit_code_2(monkeypatch, infercanary, tmp_path, mistake):
+@cases(MISTAKES.strip().splitlines())
+def test_wrong_use_has_exit_code_2(mistake, monkeypatch, infercanary, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(cli.COMMANDS, "no-libraries", ("not_installed", "x"))
     arguments, message = map(str.strip, mistake.split("|"))
@@ -62,8 +63,7 @@ def test_wrong_use_has_exit_code_2(monkeypatch, infercanary, tmp_path, mistake):
 TORCH = "canaries: {c: {target: torch, options: {model: 'not.looked:at', inputs: [{shape: [1]}]}}}\n"
 
 
-@pytest.mark.parametrize(
-    ("option", "text", "note"),
+@cases(
     [
         ("--probe", TORCH, ""),
         (
@@ -74,21 +74,20 @@ TORCH = "canaries: {c: {target: torch, options: {model: 'not.looked:at', inputs:
         ("--exporter", "links: {runbooks: 'http://gpu-1:9797/runbooks'}\nstore: judge.sqlite\n", ""),
     ],
 )
-def test_check_config_starts_nothing(infercanary, tmp_path, option, text, note):
+def test_check_config_starts_nothing(option, text, note, infercanary, tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text(text)
     said = f"{path}: good\n" + (f"{path}: {note}\n" if note else "")
     assert infercanary("check-config", option, str(path)) == (0, said, "")
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "said"),
+@cases(
     [
         (KeyboardInterrupt(), 130, None),
         (UsageError("here: this\nis wrong"), 2, "infercanary: here: this is wrong\n"),
     ],
 )
-def test_an_error_is_the_whole_output_of_a_command(monkeypatch, infercanary, error, code, said):
+def test_an_error_is_the_whole_output_of_a_command(error, code, said, monkeypatch, infercanary):
     def ends(path):
         raise error
 

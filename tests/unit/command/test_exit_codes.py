@@ -3,12 +3,11 @@
 import importlib
 from typing import get_args
 
-import pytest
-
 from infercanary.command.cli import COMMANDS, cli
 from infercanary.command.exit_codes import COMPARED, MEANINGS, OF_VERDICT, ExitCode, epilog, of_signal, worst
 from infercanary.compare.changes import State
 from infercanary.judge.shift import Verdict
+from tests.scenarios import cases
 
 
 def test_every_verdict_has_a_code_and_no_other_word_does():
@@ -33,7 +32,7 @@ def test_help_lists_the_codes_in_order():
     assert cli.epilog == epilog()
 
 
-@pytest.mark.parametrize("name", ["compare", "ab", "scan", "report", "check-config", "doctor"])
+@cases(["compare", "ab", "scan", "report", "check-config", "doctor"])
 def test_the_help_of_a_command_takes_its_codes_from_the_table(name):
     command = importlib.import_module(COMMANDS[name][0]).command
     assert f"{ExitCode.USAGE:d} {MEANINGS[ExitCode.USAGE]}" in command.epilog

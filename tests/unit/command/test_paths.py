@@ -7,6 +7,7 @@ import click
 import pytest
 
 from infercanary.command import cli
+from tests.scenarios import cases
 
 READ = """
 probe --config PATH
@@ -63,14 +64,14 @@ def said(tmp_path, monkeypatch, infercanary):
     (tmp_path / "closed").chmod(0o700)
 
 
-@pytest.mark.parametrize("command", READ.strip().splitlines())
-def test_what_cannot_be_read(said, command):
+@cases(READ.strip().splitlines())
+def test_what_cannot_be_read(command, said):
     for path in (*TRAPS, *FORBIDDEN):
         assert path in said(command, path)
 
 
-@pytest.mark.parametrize("command", WRITTEN.strip().splitlines())
-def test_what_cannot_be_written(said, command):
+@cases(WRITTEN.strip().splitlines())
+def test_what_cannot_be_written(command, said):
     for path in (*TRAPS, *FORBIDDEN):
         if path != "secret":  # a written page replaces this file
             assert path.partition("/")[0] in said(command, path)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from infercanary.command.settings import UsageError, convert, load
+from tests.scenarios import cases
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,8 +58,7 @@ def test_an_empty_file_is_all_defaults(file):
     assert load(file, Outer) == Outer()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@cases(
     [
         # msgspec's message does not name the entry of a mapping, so the reader adds it.
         ("parts: {a: {size: 1}, b: {size: x}}", ": parts.b.size: expected a whole number, got text"),
@@ -84,7 +84,7 @@ def test_an_empty_file_is_all_defaults(file):
         ("free:\n  'a': 1\n  a: 2", ":3:3: the key `a` is repeated; keep one entry"),
     ],
 )
-def test_a_mistake_names_its_place_and_its_fix(file, text, message):
+def test_a_mistake_names_its_place_and_its_fix(text, message, file):
     assert mistake(file, text) == message
 
 

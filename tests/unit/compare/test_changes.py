@@ -8,7 +8,7 @@ import pytest
 from infercanary.compare.changes import LEAST, MOST, scan_runs
 from infercanary.compare.read import read
 from infercanary.compare.recording import RecordedRuns
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 
 def stepped(numbers, *levels, count=60):
@@ -24,8 +24,8 @@ LEVELS = """
 """
 
 
-@pytest.mark.parametrize(("levels", "verdict", "code"), typed(LEVELS))
-def test_the_last_level_against_the_first(numbers, levels, verdict, code):
+@cases(typed(LEVELS))
+def test_the_last_level_against_the_first(levels, verdict, code, numbers):
     result = scan_runs("", stepped(numbers, *levels))
     assert (result.verdict, result.exit_code) == (verdict, code)
     assert len(result.changes) == len(levels) - 1

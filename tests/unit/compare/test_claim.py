@@ -5,7 +5,7 @@ import pytest
 from infercanary.command.settings import UsageError
 from infercanary.compare.claim import OF_CLAIM, check, parse
 from infercanary.judge.policy import FILES
-from tests.scenarios import scenarios
+from tests.scenarios import cases
 
 SHIFTS = """
 -40%    | -0.4
@@ -18,15 +18,13 @@ SHIFTS = """
 """
 
 
-@pytest.mark.parametrize(("text", "shift"), scenarios(SHIFTS))
+@cases(SHIFTS)
 def test_a_shift_with_its_sign_is_read(text, shift):
     assert parse(text) == pytest.approx(float(shift))
     assert parse("") is None
 
 
-@pytest.mark.parametrize(
-    "text", ["40%", "-100%", "+100000%", "fast", "-", "-40%%", "nan", "--", "-1e1%", "-4 0%"]
-)
+@cases(["40%", "-100%", "+100000%", "fast", "-", "-40%%", "nan", "--", "-1e1%", "-4 0%"])
 def test_an_invalid_shift_is_one_line(text):
     with pytest.raises(
         UsageError, match=r"^--expect .*: give a shift of latency with its sign: -40% is 40 %"
@@ -51,7 +49,7 @@ STATES = """
 """
 
 
-@pytest.mark.parametrize(("claimed", "interval", "state", "why"), scenarios(STATES))
+@cases(STATES)
 def test_the_interval_decides(claimed, interval, state, why):
     low, high = map(float, interval.split())
     assert check(float(claimed), ((low + high) / 2, low, high), FILES).state == state

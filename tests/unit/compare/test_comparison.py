@@ -21,7 +21,7 @@ from infercanary.judge.policy import FILES
 from infercanary.judge.result import Causes
 from infercanary.judge.shift import Restarts, Shift
 from infercanary.judge.statistics import learn
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 points = st.lists(st.floats(1e-3, 1e3), max_size=30).map(np.array)
 sides = st.lists(points, max_size=3).map(RecordedRuns)
@@ -62,8 +62,8 @@ FAILING = """
 """
 
 
-@pytest.mark.parametrize(("level", "failed_before", "failed_after", "verdict"), typed(FAILING))
-def test_runs_that_fail_are_no_reason_to_pass(numbers, level, failed_before, failed_after, verdict):
+@cases(typed(FAILING))
+def test_runs_that_fail_are_no_reason_to_pass(level, failed_before, failed_after, verdict, numbers):
     """A regression is called in spite of failures. Any other verdict needs runs that succeed."""
     old = series(numbers, 0.02)._replace(attempts=Attempts(100, failed_before))
     new = RecordedRuns([np.array(numbers(level, seed=7))], attempts=Attempts(100, failed_after))
@@ -84,7 +84,7 @@ RISES = """
 """
 
 
-@pytest.mark.parametrize(("before", "after", "rose"), typed(RISES))
+@cases(typed(RISES))
 def test_a_rise_of_many_runs(before, after, rose):
     assert bool(rise(Attempts(*before), after and Attempts(*after))) is rose
 
@@ -131,8 +131,8 @@ DIFFERING = """
 """
 
 
-@pytest.mark.parametrize(("before", "after", "words"), typed(DIFFERING.replace("ITS", "resnet18")))
-def test_the_sentence_names_what_differs_and_nothing_else(journal, before, after, words):
+@cases(typed(DIFFERING.replace("ITS", "resnet18")))
+def test_the_sentence_names_what_differs_and_nothing_else(before, after, words, journal):
     old, new = (
         read([journal(name, [level, level * 1.005], **SAME | fields)]).canaries["resnet18"]
         for name, level, fields in (("old", 0.02, before), ("new", 0.024, after))
@@ -165,7 +165,7 @@ ACTIONS = """
 """
 
 
-@pytest.mark.parametrize(("log", "se", "restarts", "starts", "words"), typed(ACTIONS))
+@cases(typed(ACTIONS))
 def test_the_next_action_for_an_open_verdict(log, se, restarts, starts, words):
     actions = settling_actions(Shift(log, se, 30.0), Restarts(*restarts), 50, starts, FILES)
     assert len(actions) == 1
@@ -211,7 +211,7 @@ inconclusive | 1 | latency | 3
 """
 
 
-@pytest.mark.parametrize(("verdict", "worse", "gate", "code"), typed(GATES))
+@cases(typed(GATES))
 def test_the_gate_and_the_sentence_of_measures(verdict, worse, gate, code):
     plain = msgspec.structs.replace(compared({}, 1, (1,)), verdict=verdict)
     lower = MeasureVerdict("regressed", -0.2, -0.3, -0.1, 2.0, 1.6)

@@ -24,7 +24,7 @@ from infercanary.compare.recording import RecordedRuns
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.render.json import render_json
 from infercanary.render.text import render_texts
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "comparison.txt"
 SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
@@ -123,8 +123,8 @@ SOURCES = """
 """
 
 
-@pytest.mark.parametrize(("restart_sd", "count", "words"), typed(SOURCES))
-def test_a_document_says_where_the_restart_sd_is_from(numbers, restart_sd, count, words):
+@cases(typed(SOURCES))
+def test_a_document_says_where_the_restart_sd_is_from(restart_sd, count, words, numbers):
     old, new = (RecordedRuns([np.array(numbers(seed=10 * i + j)) for j in range(count)]) for i in range(2))
     document = comparison_document(compare_runs("", old, new, restart_sd=restart_sd), old, new)
     assert words in facts(document)["restart SD"]

@@ -14,7 +14,7 @@ from infercanary.compare import content
 from infercanary.compare import journal as journals
 from infercanary.compare.read import read
 from infercanary.compare.recording import Attempts
-from tests.scenarios import scenarios, typed
+from tests.scenarios import cases, typed
 
 
 def lines(path):
@@ -105,8 +105,8 @@ OUTCOMES = """
 """
 
 
-@pytest.mark.parametrize(("fields", "counts", "fails", "why"), typed(OUTCOMES))
-def test_only_steady_runs_that_ended_well_count(journal, fields, counts, fails, why):
+@cases(typed(OUTCOMES))
+def test_only_steady_runs_that_ended_well_count(fields, counts, fails, why, journal):
     """Failed runs count as failures even with a tag. A run that was skipped as busy never began."""
     path = journal("a", [0.02], count=2)
     journal("a", [0.02], count=3, boot="b", **fields)
@@ -116,9 +116,7 @@ def test_only_steady_runs_that_ended_well_count(journal, fields, counts, fails, 
     assert series.attempts == (Attempts(2, 0) if fails is None else Attempts(5, fails))
 
 
-@pytest.mark.parametrize(
-    ("bound", "most", "repeated", "count", "message"),
-    [
+@cases([
         ("_MAX_COMPONENTS", 100, b'{"boot_id":"b","environment":"%d","components":{"a":"1","b":"2"}}\n', 60,
          r"f:51: more than 100 components of environments"),
         ("_MAX_CANARIES", 2, rb'"canary":"[^"]*"=>"canary":"%d"', 3, r"f:\d+: more than 2 canaries; give a part"),
@@ -130,7 +128,7 @@ def test_only_steady_runs_that_ended_well_count(journal, fields, counts, fails, 
     ids=range(5),
 )  # fmt: skip
 def test_a_journal_of_small_parts_has_bounds(
-    journal, write, monkeypatch, bound, most, repeated, count, message
+    bound, most, repeated, count, message, journal, write, monkeypatch
 ):
     """Each part needs many times its size in memory: 64 MiB of such parts took 900 MiB."""
     monkeypatch.setattr(journals, bound, most)
@@ -156,8 +154,8 @@ resnet18             | resnet1\xff                      | 9  | : 1 truncated lin
 """
 
 
-@pytest.mark.parametrize(("pattern", "replacement", "runs", "note"), scenarios(DAMAGES))
-def test_lines_that_cannot_be_are_left_out_and_named(journal, pattern, replacement, runs, note):
+@cases(DAMAGES)
+def test_lines_that_cannot_be_are_left_out_and_named(pattern, replacement, runs, note, journal):
     path = journal("a", [0.02], count=10)
     whole = Path(path).read_bytes()
     Path(path).write_bytes(re.sub(pattern.encode("latin-1"), replacement.encode("latin-1"), whole, count=1))
@@ -167,9 +165,7 @@ def test_lines_that_cannot_be_are_left_out_and_named(journal, pattern, replaceme
     assert note in "".join(recording.notes)
 
 
-@pytest.mark.parametrize(
-    ("kept", "added", "message"),
-    [
+@cases([
         *((9, line, ":5: not a line of a journal (") for line in (b"0.5\n", b'{"latency": 1}\n', b"hello\n", b"[1]\n")),
         (1, b"", ": a journal without a run; wait for runs, or choose another file"),
         (0, b'{"boot_id":"x","envi', ": a journal without a run"),
@@ -177,7 +173,7 @@ def test_lines_that_cannot_be_are_left_out_and_named(journal, pattern, replaceme
     ],
     ids=range(7),
 )  # fmt: skip
-def test_mistakes(journal, kept, added, message):
+def test_mistakes(kept, added, message, journal):
     path = journal("a", [0.02], count=3)
     text = b"".join(Path(path).read_bytes().splitlines(keepends=True)[:kept]) + added
     Path(path).write_bytes(gzip.compress(text, 1) if len(added) > 99 else text)

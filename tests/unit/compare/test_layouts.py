@@ -13,7 +13,7 @@ from infercanary.command.settings import UsageError
 from infercanary.compare.recording import Attempts
 from infercanary.compare.rows import File
 from infercanary.compare.table import numbers
-from tests.scenarios import scenarios, typed
+from tests.scenarios import cases, scenarios, typed
 
 COUNT = 120  # more than the rows whose keys define the columns
 HALF = COUNT // 2
@@ -111,7 +111,7 @@ iterations | [9, 9]         | false
 """
 
 
-@pytest.mark.parametrize(("column", "latencies", "in_seconds"), typed(COLUMNS))
+@cases(typed(COLUMNS))
 def test_a_row_names_the_unit_of_its_times_alone(column, latencies, in_seconds):
     text = "name,iterations,real_time,cpu_time,time_unit\nB,9,9,9,ms\nB,9,9000,9000,us\n"
     series = read(text, column)[0][""]
@@ -140,7 +140,7 @@ output_format=csv            | <?xml version="1.0"?>\n<testResults version="1.2"
 """
 
 
-@pytest.mark.parametrize(("option", "text"), scenarios(SUMMARIES))
+@cases(SUMMARIES)
 def test_a_summary_is_refused_with_the_option_that_writes_runs(option, text):
     line = refused(text)
     assert option in line
@@ -173,7 +173,7 @@ finish_reason        | stop            | abort
 """
 
 
-@pytest.mark.parametrize(("column", "good", "bad"), scenarios(OUTCOMES))
+@cases(OUTCOMES)
 def test_failed_rows_are_failed_runs(column, good, bad):
     """A failed row may have any latency; only a successful row needs a valid one."""
     rows = [(s if i % 2 else 0.0, good if i % 2 else bad) for i, s in enumerate(X)]
@@ -205,7 +205,7 @@ result | 3.5
 """
 
 
-@pytest.mark.parametrize(("column", "cell"), scenarios(NO_OUTCOMES))
+@cases(NO_OUTCOMES)
 def test_other_columns_are_no_failures(column, cell):
     assert read(table_of(f"ms,{column}", [(s, cell) for s in X]), "ms")[0][""].runs == COUNT
 
@@ -227,9 +227,7 @@ TWO_BENCHMARKS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "column", "where"),
-    [
+@cases([
         (alternating("value,metric_name", "a", "b"), "value", "metric_name=a"),
         (alternating("value,quantile", "0.5", "0.9"), "value", "quantile=0.5"),
         (alternating("value,unit", "ms", "us"), "value", "unit=ms"),
@@ -338,9 +336,7 @@ def serving_that_fails(share):
 ABORTED = '{"metadata": {"benchmark_phase": "profiling", "worker_id": "w"}, "metrics": {}, "error": {"code": 499}}\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "column", "failed"),
-    [
+@cases([
         (serving_that_fails(2), "", HALF), (serving_that_fails(1), "", COUNT),
         (ABORTED * COUNT, "", COUNT), ('{"error": "refused"}\n' * COUNT, "latency_ms", COUNT),
         ("ms,code\n" + ",503\n" * COUNT, "ms", COUNT),
@@ -365,7 +361,7 @@ hyperfine  | (?<=\\[|,)0,                     | null,              | 60  | 60
 """
 
 
-@pytest.mark.parametrize(("tool", "pattern", "replacement", "count", "failed"), scenarios(FAILURES))
+@cases(FAILURES)
 def test_a_failed_request_of_each_tool_is_no_run(tool, pattern, replacement, count, failed):
     text = re.sub(pattern, replacement, layout(tool), count=int(count))
     test_a_failed_request_is_no_run(text, "", int(failed))

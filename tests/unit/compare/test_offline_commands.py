@@ -15,7 +15,7 @@ from infercanary.compare import terminal
 from infercanary.compare.read import read
 from infercanary.judge import compare
 from infercanary.judge.policy import FILES
-from tests.scenarios import scenarios, typed
+from tests.scenarios import cases, typed
 
 SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
 
@@ -179,8 +179,8 @@ compare p p --column p99              | p: one JSON object, without single runs
 """
 
 
-@pytest.mark.parametrize(("line", "message"), scenarios(MISTAKES))
-def test_mistakes(run, write, numbers, journal, line, message):
+@cases(MISTAKES)
+def test_mistakes(line, message, run, write, numbers, journal):
     write("a", numbers())
     write("p", ['{"p99": 20}'])
     write("two", ['{"ttfts": [1, 2], "itls": [[1], [2]]}'])
@@ -201,8 +201,8 @@ def test_the_numbers_that_decide_can_be_set(run, write, numbers):
     run("compare a c --restart-sd 0 --smallest-effect 0.4", 1)
 
 
-@pytest.mark.parametrize(("options", "code"), [("", 1), ("--gate latency", 0), ("--expect +5%", 0)])
-def test_more_memory_at_equal_latency_is_a_regression(run, journal, tmp_path, options, code):
+@cases([("", 1), ("--gate latency", 0), ("--expect +5%", 0)])
+def test_more_memory_at_equal_latency_is_a_regression(options, code, run, journal, tmp_path):
     for name, memory in (("old", 3e9), ("new", 3.9e9)):
         journal(name, [0.02] * 4, measures={"host_memory": memory})
     answer = run(f"compare old new {options} --html r.html --json", code)
@@ -229,8 +229,8 @@ utf-8 | dumb  |   | \u00b5\nb: regressed; regressed
 """
 
 
-@pytest.mark.parametrize(("encoding", "terminal_type", "no_color", "text"), scenarios(TERMINALS))
-def test_a_terminal_as_it_is(monkeypatch, encoding, terminal_type, no_color, text):
+@cases(TERMINALS)
+def test_a_terminal_as_it_is(encoding, terminal_type, no_color, text, monkeypatch):
     monkeypatch.setenv("TERM", terminal_type)
     monkeypatch.setenv("NO_COLOR", no_color)
     out = Out(encoding, terminal_type != "")
@@ -248,8 +248,8 @@ old few --expect -40%   | 3 | inconclusive | unknown
 """
 
 
-@pytest.mark.parametrize(("line", "code", "verdict", "state"), typed(CLAIMS))
-def test_a_claim_is_checked_instead_of_the_verdict(run, journal, tmp_path, line, code, verdict, state):
+@cases(typed(CLAIMS))
+def test_a_claim_is_checked_instead_of_the_verdict(line, code, verdict, state, run, journal, tmp_path):
     journal("old", [0.02, 0.0201, 0.0199])
     journal("new", [0.012, 0.01205, 0.01195])
     journal("few", [0.012], count=3)

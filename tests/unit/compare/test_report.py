@@ -16,7 +16,7 @@ from infercanary.compare.overview import kind
 from infercanary.contract.journal import environment_id
 from infercanary.store.store import open_store
 from tests import factories
-from tests.scenarios import scenarios, typed
+from tests.scenarios import cases, scenarios, typed
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ ENGINES = """
 """
 
 
-@pytest.mark.parametrize(("environment", "engine", "device"), typed(ENGINES))
+@cases(typed(ENGINES))
 def test_the_engine_is_one_that_ran(environment, engine, device):
     kept = factories.start(environment={"cpu_model": "EPYC", **environment}).generation
     assert kind(kept)[1:] == (engine, device)
@@ -116,8 +116,8 @@ MODELS = """
 """
 
 
-@pytest.mark.parametrize(("models", "rows"), typed(MODELS))
-def test_each_model_of_an_image_is_a_row(run, tmp_path, models, rows):
+@cases(typed(MODELS))
+def test_each_model_of_an_image_is_a_row(models, rows, run, tmp_path):
     with closing(open_store(tmp_path / "one.sqlite")) as store:
         for number, model in enumerate(models):
             known = {"model:resnet18": model, "settings:resnet18": "s1"} if model else {}
@@ -189,11 +189,10 @@ PRICED = """
 """
 
 
-@pytest.mark.parametrize(
-    ("measures", "rate", "energy", "origin"),
+@cases(
     typed(PRICED.replace("SWEEP", "sweep, batch 8 with 4 requests at a time")),
 )
-def test_a_price_gives_the_cost_of_inferences(run, tmp_path, measures, rate, energy, origin):
+def test_a_price_gives_the_cost_of_inferences(measures, rate, energy, origin, run, tmp_path):
     for name in ("gpu", "other"):
         sample(tmp_path / f"{name}.sqlite", measures)
     files = ("gpu.sqlite", "other.sqlite", "--price", "2500", "--price", "other=5000")
@@ -234,8 +233,8 @@ gpu.sqlite --html pipe               | --html: `pipe` is a device or a pipe; nam
 """
 
 
-@pytest.mark.parametrize(("arguments", "line"), scenarios(MISTAKES))
-def test_a_mistake_is_one_line(run, journal, tmp_path, arguments, line):
+@cases(MISTAKES)
+def test_a_mistake_is_one_line(arguments, line, run, journal, tmp_path):
     sample(tmp_path / "gpu.sqlite", {})
     open_store(tmp_path / "empty.sqlite").close()
     older = Path(__file__).parents[2] / "golden/store_schema_1.sqlite.gz"

@@ -15,7 +15,7 @@ from infercanary.compare import content, rows, table
 from infercanary.compare.read import read
 from infercanary.compare.rows import File
 from infercanary.compare.table import numbers
-from tests.scenarios import scenarios
+from tests.scenarios import cases, scenarios
 
 latencies = st.lists(st.floats(1e-15, 1e15), min_size=1, max_size=30)
 
@@ -64,7 +64,7 @@ t;latency\nx;,5\n                           | 0.5
 """
 
 
-@pytest.mark.parametrize(("text", "found"), scenarios(FORMS))
+@cases(FORMS)
 def test_forms(text, found):
     assert values(text) == pytest.approx([float(number) for number in found.split()])
     if text.isascii():
@@ -77,7 +77,7 @@ def test_a_header_behind_a_hash_names_columns_of_whole_numbers():
     assert values("# latency\n1\n2\n", "latency") == [1, 2]
 
 
-@pytest.mark.parametrize("last", ['{"a', "[1", "0.5", "Terminated"])
+@cases(['{"a', "[1", "0.5", "Terminated"])
 def test_a_truncated_last_line_of_objects_is_left_out(last):
     notes: list[str] = []
     assert values('{"a": 1}\n{"a": 2}\n' + last, notes=notes) == [1, 2]
@@ -139,7 +139,7 @@ LARGE = [
 ]
 
 
-@pytest.mark.parametrize(("text", "column", "message"), [*scenarios(MISTAKES), *LARGE])
+@cases([*scenarios(MISTAKES), *LARGE])
 def test_mistakes(text, column, message):
     with pytest.raises(UsageError) as raised:
         values(text, column)
@@ -169,8 +169,8 @@ PK\x03\x04\x14\x00   | a binary or packed file
 """
 
 
-@pytest.mark.parametrize(("text", "message"), [("", "is empty"), (" \n\n", "is empty"), *scenarios(NO_TEXT)])
-def test_files_that_hold_no_text(write, text, message):
+@cases([("", "is empty"), (" \n\n", "is empty"), *scenarios(NO_TEXT)])
+def test_files_that_hold_no_text(text, message, write):
     path = write("f", text.encode("latin-1"))
     with pytest.raises(UsageError) as raised:
         read([path])
@@ -184,16 +184,14 @@ a\0b   | embedded null byte
 """
 
 
-@pytest.mark.parametrize(("name", "why"), scenarios(UNREADABLE))
-def test_what_cannot_be_read(tmp_path, name, why):
+@cases(UNREADABLE)
+def test_what_cannot_be_read(name, why, tmp_path):
     with pytest.raises(UsageError, match=rf"cannot be read \({why}\); choose a readable file"):
         read([str(tmp_path / name)])
 
 
-@pytest.mark.parametrize(
-    "pack", [gzip.compress, lambda text: b"\xef\xbb\xbf" + text, lambda text: text.decode().encode("utf-16")]
-)
-def test_packed_and_marked_text_is_taken(write, pack):
+@cases([gzip.compress, lambda text: b"\xef\xbb\xbf" + text, lambda text: text.decode().encode("utf-16")])
+def test_packed_and_marked_text_is_taken(pack, write):
     assert read([write("a", pack(b"1\n2\n"))]).canaries[""].every.tolist() == [1, 2]
 
 

@@ -7,10 +7,10 @@ import socket
 import pytest
 
 from infercanary.contract.address import counted_as, in_url, listening_socket
+from tests.scenarios import cases
 
 
-@pytest.mark.parametrize(
-    ("host", "counted"),
+@cases(
     [
         ("192.0.2.7", "192.0.2.7"),
         ("::ffff:192.0.2.7", "192.0.2.7"),
@@ -24,9 +24,7 @@ def test_a_caller_is_an_address_or_a_network_of_64_bits(host, counted):
     assert counted_as(host) == counted
 
 
-@pytest.mark.parametrize(
-    ("host", "text"), [("::", "[::]"), ("[::1]", "[::1]"), ("127.0.0.1", "127.0.0.1"), ("gpu-1", "gpu-1")]
-)
+@cases([("::", "[::]"), ("[::1]", "[::1]"), ("127.0.0.1", "127.0.0.1"), ("gpu-1", "gpu-1")])
 def test_brackets(host, text):
     assert in_url(host) == text
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercanary.contract.cpus import MAX_CPUS, numbers, parse_cpus
+from tests.scenarios import cases
 
 
-@pytest.mark.parametrize(
-    ("text", "cpus"),
+@cases(
     [
         ("", set()),
         ("0", {0}),

@@ -7,12 +7,12 @@ import pytest
 
 from infercanary.contract.journal import MARK, JournalEntry, decode, encode, environment_id
 from infercanary.contract.report import Run
+from tests.scenarios import cases
 
 RUN = Run(1, "c", 100.0, 100.5, "ok", (0.01, 0.011), {"compute": 0.01}, ("stalled",))
 
 
-@pytest.mark.parametrize(
-    "entry",
+@cases(
     [
         JournalEntry("boot", "id", run=RUN),
         JournalEntry("boot", "id", components={"torch": "2.13"}, outputs={"c": (1.0, 2.0)}),
@@ -27,8 +27,7 @@ def test_a_line_is_read_as_it_was_written(entry):
     assert None not in json.loads(line).values(), "missing values are left out"
 
 
-@pytest.mark.parametrize(
-    ("line", "error"),
+@cases(
     [
         (b'{"boot_id":"a"}', msgspec.ValidationError),
         (b"[1]", msgspec.ValidationError),

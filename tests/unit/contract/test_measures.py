@@ -1,8 +1,7 @@
 """Measures other than latency: names and properties."""
 
-import pytest
-
 from infercanary.contract.measures import MEASURES, measure_of, throughput_of
+from tests.scenarios import cases
 
 
 def test_each_is_found_by_its_name():
@@ -10,8 +9,7 @@ def test_each_is_found_by_its_name():
     assert all(measure.name == name for name, measure in MEASURES.items())
 
 
-@pytest.mark.parametrize(
-    ("load", "words"),
+@cases(
     [
         ((8, 1), "throughput at batch 8"),
         ((1, 4), "throughput at batch 1 with 4 requests at a time"),
@@ -26,8 +24,7 @@ def test_a_load_is_in_its_name(load, words):
     assert measure.more_is_better
 
 
-@pytest.mark.parametrize(
-    "name",
+@cases(
     ["", "memory", "throughput@8", "throughput@0x1", "throughput@8x1 ", "throughput@٣x1", "energy@8x1"],
 )
 def test_a_name_of_a_newer_probe_is_unknown(name):

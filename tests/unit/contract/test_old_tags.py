@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from infercanary.contract import journal, report
 from infercanary.contract.report import Report
 from infercanary.contract.vocabulary import TAGS
 from infercanary.judge.model import kept
+from tests.scenarios import cases
 
 LINES = (Path(__file__).parents[2] / "golden" / "journal_0.1.0.jsonl").read_bytes().splitlines()
 # Tags of 0.1.0 in its order → current tags. The journal has a run with each tag.
@@ -37,7 +37,7 @@ def of_report(line):
     return kept(read)
 
 
-@pytest.mark.parametrize("door", [of_journal, of_report])
+@cases([of_journal, of_report])
 def test_runs_of_0_1_0_have_todays_tags(door):
     samples = [sample for line in LINES if (sample := door(line)) is not None]
     *single, every, late, unknown, none = [sample.labelled_tags for sample in samples]

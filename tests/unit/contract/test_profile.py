@@ -16,13 +16,13 @@ from infercanary.contract.profile import (
     normalised,
     shares,
 )
+from tests.scenarios import cases
 
 ROW = ProfileRow("aten::conv2d", "aten::mkldnn_convolution", "cpu", "1x3x8x8 float", 1.0, (0.1, 0.2))
 SOUND = Profile(1.0, "torch", "ok", (0.2, 0.3), (0.1, 0.1), (0.0, 0.0), (ROW,))
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
+@cases(
     [
         ("aten::conv2d", "aten::conv2d"),
         ("triton_poi_fused_add_relu_0", "triton_poi_fused_add_relu"),

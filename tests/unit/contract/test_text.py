@@ -1,14 +1,13 @@
 """Untrusted text has no effect on a terminal."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from infercanary.contract.text import REPLACEMENT, printable, shortened
+from tests.scenarios import cases
 
 
-@pytest.mark.parametrize(
-    ("given_", "shown"),
+@cases(
     [
         ("torch 2.13", "torch 2.13"),
         ("µs × π", "µs × π"),

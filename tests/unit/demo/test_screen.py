@@ -1,18 +1,17 @@
 """Texts of the demo: progress and outcome."""
 
-import pytest
 from rich.console import Console
 
 from infercanary.command.exit_codes import ExitCode
 from infercanary.demo.screen import outcome, progress, screen
+from tests.scenarios import cases
 
 SENTENCE = "regressed +178 % [+116, +259]: image; [bold]compute[/]"
 REGRESSED = {"verdict": "regressed", "cause": "image", "sentence": SENTENCE}
 OPEN = {"verdict": "unconfirmed", "cause": None, "sentence": "slower, unconfirmed"}
 
 
-@pytest.mark.parametrize(
-    ("phase", "runs", "answer", "words"),
+@cases(
     [
         ("baseline", None, {}, "baseline: starting the server"),
         ("baseline", 0, {}, "baseline: starting the server"),
@@ -29,8 +28,7 @@ def test_what_it_waits_for(phase, runs, answer, words):
     assert progress(phase, latencies, needed, answer).startswith(words)
 
 
-@pytest.mark.parametrize(
-    ("answer", "code", "words"),
+@cases(
     [
         (REGRESSED, ExitCode.FINE, "The expected verdict, 48 s after"),
         (REGRESSED | {"cause": "host"}, ExitCode.REGRESSED, "Not the expected verdict"),
@@ -48,7 +46,7 @@ def test_the_exit_code_says_whether_the_verdict_was_right(answer, code, words):
     assert words in outcome(answer, 48.2, "upgrade: run 3 of 5")[1]
 
 
-@pytest.mark.parametrize(("answer", "is_shown"), [(REGRESSED, True), (OPEN, False), ({}, False)])
+@cases([(REGRESSED, True), (OPEN, False), ({}, False)])
 def test_the_screen_shows_the_judges_final_sentence_as_it_is(answer, is_shown):
     console = Console(width=100)
     with console.capture() as capture:

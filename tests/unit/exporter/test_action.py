@@ -1,9 +1,7 @@
-import pytest
-
 from infercanary.exporter.judging.schedule import SeenStart, ServiceState, due, seen_now
 from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import LIVE
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 OLD, NEW = ("a", "b1"), ("a", "b2")
 
@@ -35,7 +33,7 @@ DUE = """
 """Runs of the new start at the last judgement and now; whether there is an upgrade; and the judgements that are due."""
 
 
-@pytest.mark.parametrize(("was", "runs", "has_upgrade", "expected"), typed(DUE))
+@cases(typed(DUE))
 def test_judgements_that_are_due_by_the_runs_of_the_new_start(was, runs, has_upgrade, expected):
     before = None if was is None else SeenStart(was, was)
     assert extent(runs, before, has_upgrade=has_upgrade) == expected

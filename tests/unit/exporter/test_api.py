@@ -25,6 +25,7 @@ from infercanary.exporter.judging.findings import NOTHING, Finding, Sides
 from infercanary.exporter.rollout import ABORTS, PROMOTES, WORST_FIRST, Answer, ServiceState
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.result import STATES, Causes, Result
+from tests.scenarios import cases
 
 ROOT = Path(__file__).parents[3]
 OPENAPI = cast("dict[str, Any]", yaml.safe_load((ROOT / "docs/schemas/verdict-api.v1.yaml").read_text()))
@@ -166,16 +167,14 @@ async def test_any_question_is_answered_or_refused_in_one_line(client, query, ca
             assert status == 400 and re.fullmatch(r"[^\n]+\n", text) and text[:-1].isprintable(), text
 
 
-@pytest.mark.parametrize(
-    ("query", "line"),
-    [
+@cases([
         ({}, "parameters: the required key `service` is missing"),
         ({"service": "s", "imgae": "x"}, "unknown key `imgae`; did you mean `image`? known keys: service, namespace,"),
         ({"service": "s", "image": "a b"}, "parameters: image: expected text matching regex"),
         ({"service": "s", "since": "2026-11-25T14:05:00"}, "parameters: since: expected `datetime` with a timezone"),
     ],
 )  # fmt: skip
-async def test_a_mistake_in_a_query_is_named(client, query, line):
+async def test_a_mistake_in_a_query_is_named(query, line, client):
     status, text = await client.get(query)
     assert status == 400 and text.startswith(line), text
     call = {"name": "s", "namespace": "n", "metadata": query}
@@ -193,9 +192,7 @@ async def chunks():
         yield b" " * 1024
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "line"),
-    [
+@cases([
         (b"{", 400, "body: Input data was truncated; send a webhook body in Flagger's format"),
         (b"\xff", 400, "body: JSON is malformed: invalid character (byte 0); send"),
         (b'{"namespace": "n"}', 400, "body: Object missing required field `name`; send"),
@@ -203,7 +200,7 @@ async def chunks():
         (chunks, 413, "Maximum request body size 65536 exceeded"),
     ],
 )  # fmt: skip
-async def test_a_mistake_in_a_body_is_named(client, body, status, line):
+async def test_a_mistake_in_a_body_is_named(body, status, line, client):
     found, text = await client.post("rollback", body() if callable(body) else body)
     assert found == status and text.startswith(line) and text.count("\n") <= 1, text
 

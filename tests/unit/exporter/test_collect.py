@@ -16,6 +16,7 @@ from infercanary.exporter.poll import prepared
 from infercanary.judge.model import kept
 from infercanary.judge.origin import Origin
 from infercanary.store.store import open_store
+from tests.scenarios import cases
 from tests.unit.exporter.factories import COLD_START, S, collecting, generation, probe, report, run
 
 
@@ -44,8 +45,7 @@ def test_the_first_retries_are_quick_and_the_last_not_for_ever():
     assert backoff(9, 300.0) == 300.0, "a longer poll interval is not shortened"
 
 
-@pytest.mark.parametrize(
-    ("runs", "waited", "share"),
+@cases(
     [
         (10, 0.005, 0.25),
         (4, 0.005, math.nan),  # four runs are too few
@@ -138,9 +138,9 @@ async def test_a_start_that_the_kernel_ended_is_known_to_the_judge(collector, ju
     assert [(point.labels, point.value) for point in family.points] == [(("s", "c", "i:2", "sha256:2"), 3.0)]
 
 
-@pytest.mark.parametrize("is_known", [True, False])
+@cases([True, False])
 async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
-    collector, judging, tmp_path, is_known
+    is_known, collector, judging, tmp_path
 ):
     """The probe died while no exporter ran, so only the store can know the start's image."""
     if is_known:
@@ -165,8 +165,8 @@ async def test_a_sidecars_runs_count_though_the_clock_was_set_back_after_its_ser
     assert (asked.sequences, asked.runs_collected) == ({"one": 1}, 1)
 
 
-@pytest.mark.parametrize(("since", "counts"), [(1000.0, True), (1030.0, True), (5000.0, False)])
-async def test_a_sidecars_start_is_not_that_of_a_server_that_came_later(collector, since, counts):
+@cases([(1000.0, True), (1030.0, True), (5000.0, False)])
+async def test_a_sidecars_start_is_not_that_of_a_server_that_came_later(since, counts, collector):
     """The start's cold start and reference outputs belong to the earlier server."""
     asked, steps = probe(watched_id="7" * 64, watched_since=since), COLD_START.family({("a", "load"): 2.0})
     body = report("one", (), [steps], started_at=1000.0, outputs={"a": (1.0, 2.0)})

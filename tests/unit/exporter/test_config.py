@@ -9,7 +9,7 @@ from infercanary.command.settings import UsageError
 from infercanary.exporter.app import Exporter
 from infercanary.exporter.config import ExporterConfig, check
 from infercanary.judge.policy import LIVE
-from tests.scenarios import scenarios
+from tests.scenarios import cases, scenarios
 
 
 def read(folder, text):
@@ -74,8 +74,8 @@ probes: [                                              | not YAML
 """Settings, or a probe's address, and the message."""
 
 
-@pytest.mark.parametrize(("text", "line"), MISTAKES)
-def test_a_mistake_is_one_line_with_the_place_and_the_fix(tmp_path, text, line):
+@cases(MISTAKES)
+def test_a_mistake_is_one_line_with_the_place_and_the_fix(text, line, tmp_path):
     if "is not a probe's address" in line:
         text = PROBE.format(text)
     with pytest.raises(UsageError) as caught:

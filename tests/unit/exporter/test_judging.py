@@ -15,6 +15,7 @@ from infercanary.judge.shift import CHANGED
 from infercanary.store.base import LastRun, StoreError
 from infercanary.store.retention import Retention
 from infercanary.store.store import Store, open_store
+from tests.scenarios import cases
 from tests.unit.exporter.factories import Judged, S, generation, runs
 
 OLD, NEW = generation(), generation("b2", "sha256:2")
@@ -126,8 +127,8 @@ def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_
     assert [past.rolled_back for past in found.answers] == [False]
 
 
-@pytest.mark.parametrize("image", ["", "other:1", "other:2"])
-def test_siblings_that_were_restarted_or_upgraded_since_tell_what_was_before(judged, image):
+@cases(["", "other:1", "other:2"])
+def test_siblings_that_were_restarted_or_upgraded_since_tell_what_was_before(image, judged):
     """After a restart of the exporter, all canaries are judged again, with the same verdicts."""
     judged.take(OLD, runs(192))
     for name in "xy":
@@ -157,8 +158,7 @@ def test_only_needed_fields_of_siblings_newest_runs_are_cached(monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    "wide",
+@cases(
     [
         {"detail": "\U0001f600" * 500},
         {"phases": {f"\U0001f600{n:03}" + "a" * 240: 0.5 for n in range(100)}},
@@ -289,15 +289,14 @@ def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_t
     assert {*asked[:2]} == {S, other}
 
 
-@pytest.mark.parametrize(
-    ("container", "service", "canary", "left"),
+@cases(
     [
         ("b", "b", "c", {"b": {"c": {"b"}}}),  # a container without a label is a separate service
         ("b", "s", "d", {"s": {"d": {"b"}}}),
         ("b", "s", "c", {"s": {"c": {"a", "b"}}}),  # as at the last look
     ],
 )
-def test_findings_that_the_store_dropped_are_forgotten(judged, monkeypatch, container, service, canary, left):
+def test_findings_that_the_store_dropped_are_forgotten(container, service, canary, left, judged, monkeypatch):
     """The store keeps one container in addition to running ones, thins at each turn, and days pass after each turn."""
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
     store, began, judging = open_store(None, Retention(containers=1)), time.time(), judged.judging

@@ -16,6 +16,7 @@ from infercanary.exporter.discovery.kubernetes_pods import (
     containers,
     service_of,
 )
+from tests.scenarios import cases
 from tests.unit.exporter.factories import have
 
 GOLDEN = Path(__file__).parents[2] / "golden/kubernetes"
@@ -99,7 +100,7 @@ def test_pods_as_they_are():
     assert [*found.labels] == ["namespace", "pod", "service", "container"]
 
 
-@pytest.mark.parametrize(("given", "found"), TABLE["pods"])
+@cases(TABLE["pods"])
 def test_containers_of_a_pod(given, found):
     have(containers(pod(**given)), found)
 
@@ -156,7 +157,7 @@ def test_the_recorded_watch():
     assert names(known) == ["daemon-fp7t7"]
 
 
-@pytest.mark.parametrize("odd", ["null", "[]", '{"metadata": {"name": "odd", "labels": 5}}', "fault"])
+@cases(["null", "[]", '{"metadata": {"name": "odd", "labels": 5}}', "fault"])
 def test_a_pod_that_cannot_be_read_costs_no_other(odd, monkeypatch, capsys):
     def faulty(pod):
         assert pod.metadata.name != "odd"

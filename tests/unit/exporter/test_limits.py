@@ -2,7 +2,6 @@ import asyncio
 import gc
 import tracemalloc
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -24,7 +23,7 @@ from infercanary.exporter.limits import (
     memory_limit,
 )
 from infercanary.judge.verdict import Judge
-from tests.scenarios import scenarios
+from tests.scenarios import cases, scenarios
 from tests.unit.exporter.factories import collecting, probe, report
 
 SERIES = Metric("infercanary_series", "gauge", "Series.", ("name",))
@@ -118,8 +117,7 @@ def test_two_hundred_probes_fit_into_composes_limit_and_one_into_any():
     assert Totals.within(UNLIMITED)[1:] == (80_000_000, 128 << 20, 32 << 20)
 
 
-@pytest.mark.parametrize(
-    ("of_process", "file", "limit", "expected"),
+@cases(
     scenarios(f"""
 0::/\\n                                           | memory.max                   | 536870912           | {512 << 20}
 0::/\\n                                           | memory.max                   | max                 | {UNLIMITED}
@@ -131,7 +129,7 @@ odd                                               | memory.max                  
                                                   | none                         |                     | {UNLIMITED}
 """),
 )
-def test_the_limit_of_its_own_control_group(tmp_path, of_process, file, limit, expected):
+def test_the_limit_of_its_own_control_group(of_process, file, limit, expected, tmp_path):
     """The last three rows: a control group above the namespace, an unknown form, and no file."""
     path, process = tmp_path / "cgroup" / file, tmp_path / "process"
     path.parent.mkdir(parents=True)

@@ -1,11 +1,11 @@
 import importlib.util
 import zlib
 
-import pytest
 from isal import isal_zlib
 
 from infercanary.exporter import scrape
 from infercanary.exporter.scrape import negotiate
+from tests.scenarios import cases
 
 PROMETHEUS_3 = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
@@ -15,7 +15,7 @@ PROMETHEUS_3 = (
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 
 
-@pytest.mark.parametrize("accept", ["", BROWSER, "application/openmetrics-text;version=x", ";;,,=;q="])
+@cases(["", BROWSER, "application/openmetrics-text;version=x", ";;,,=;q="])
 def test_the_format_is_text_unless_another_is_asked_for(accept):
     assert negotiate(accept).startswith("text/plain; version=0.0.4")
     assert negotiate(PROMETHEUS_3).startswith("application/openmetrics-text; version=1.0.0")

@@ -28,7 +28,7 @@ from infercanary.probe.rounds import GPU_CANARIES
 from infercanary.probe.samplers.cgroup.metrics import CPUSET_INFO
 from infercanary.probe.samplers.nvml.slow import INFO
 from infercanary.probe.samplers.nvml.users import OWN, PROCESSES
-from tests.scenarios import scenarios
+from tests.scenarios import cases, scenarios
 from tests.unit.exporter.factories import collecting, report
 
 
@@ -175,7 +175,7 @@ GPUS = """
 """
 
 
-@pytest.mark.parametrize(("gpus", "canaries", "uuids"), [row for row in scenarios(GPUS) if len(row) == 3])
+@cases([row for row in scenarios(GPUS) if len(row) == 3])
 def test_the_gpus_that_count(gpus, canaries, uuids):
     assert [gpu.uuid for gpu in read_facts(seen(gpus, canaries)).gpus or ()] == uuids.split()
     assert read_facts(()).gpus is None, "a driver that does not answer is not another GPU"
@@ -203,7 +203,7 @@ nan/1         | nan
 """Processes that a probe sees on the GPU, and those of the probe itself; and the processes of nobody known."""
 
 
-@pytest.mark.parametrize(("counts", "unknown"), [row for row in scenarios(COUNTS) if len(row) == 2])
+@cases([row for row in scenarios(COUNTS) if len(row) == 2])
 def test_processes_of_nobody_known(counts, unknown):
     gpus = {
         ("", "s", str(i)): (SeenGpu("0", "GPU-a", *map(float, each.split("/"))),)
@@ -241,8 +241,8 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host, clock):
     assert await neighbours(settled) == NOBODY
 
 
-@pytest.mark.parametrize("first", [0, 1])
-async def test_a_neighbour_that_comes_and_goes_changes_no_start(host, clock, first):
+@cases([0, 1])
+async def test_a_neighbour_that_comes_and_goes_changes_no_start(first, host, clock):
     """A changed fact of a start causes judging, so claims of a GPU in every second report must have no effect."""
     host.follow("abc")
     named = []
@@ -274,8 +274,7 @@ async def test_a_few_neighbours_are_named_and_not_by_a_probe(host, clock):
     assert host.probe("e").generations["boot"].environment == {}
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "count"),
+@cases(
     [
         (NOBODY, "moderate-1", 1),
         ("moderate-1", "moderate-1", 0),

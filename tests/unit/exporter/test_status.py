@@ -15,6 +15,7 @@ from infercanary.exporter import status
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.report_facts import ReportFacts
 from infercanary.exporter.tags import tag_moves
+from tests.scenarios import cases
 from tests.status_pages import URL, container, healthy, page, probe_of
 
 NOW, CLOCK = 1.8e9, time.monotonic()
@@ -95,7 +96,7 @@ def test_a_label_without_enable_is_a_card_and_no_alert():
     assert "label infercanary.enable is missing" in text
 
 
-@pytest.mark.parametrize("where", ["card", "state_of"])
+@cases(["card", "state_of"])
 def test_a_fault_with_one_card_costs_no_other(where, monkeypatch):
     """No partial card is shown, and the fault is logged."""
     whole = getattr(status, where)
@@ -127,7 +128,7 @@ async def test_others_have_their_turn_between_two_cards():
     assert turns >= 10
 
 
-@pytest.mark.parametrize("letter", ["a", "'", "\U0001f600"])
+@cases(["a", "'", "\U0001f600"])
 def test_a_hostile_probe_has_a_card_of_a_bounded_size(letter, monkeypatch):
     wide, name = letter * 9_000, letter * 100
     names = [f"{name}{n:02}" for n in range(16)]

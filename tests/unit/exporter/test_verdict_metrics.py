@@ -11,6 +11,7 @@ from infercanary.judge.result import STATES, Causes, Change
 from infercanary.judge.verdict import Trial
 from infercanary.pages.sentence import SENTENCE_BYTES, sentence
 from tests.results import upgraded
+from tests.scenarios import cases
 
 TABLE = yaml.safe_load((Path(__file__).parents[2] / "golden/verdict_metrics.yaml").read_text())
 STATE_SETS = ("verdict", "shift_cause")
@@ -24,7 +25,7 @@ def shown(name, result):
     return {" | ".join(point.labels[1:]): point.value for point in family.points}
 
 
-@pytest.mark.parametrize(("given", "expected"), TABLE["findings"], ids=str)
+@cases(TABLE["findings"], ids=str)
 def test_metrics_of_a_finding(given, expected):
     finding = msgspec.convert({"sentence": "", **given}, Finding)
     for name, points in expected.items():
@@ -67,7 +68,7 @@ def test_the_sentence_is_exported_in_the_judges_words_whatever_others_wrote():
     assert labels.isprintable() and "line\N{REPLACEMENT CHARACTER}end" in labels
 
 
-@pytest.mark.parametrize("text", ["µ" * 200, "x" + "µ" * 200, "🦜" * 100])
+@cases(["µ" * 200, "x" + "µ" * 200, "🦜" * 100])
 def test_a_long_label_is_cut_between_two_characters(text):
     found = metrics.label_text(text)
     assert SENTENCE_BYTES - 4 <= len(found.encode()) <= SENTENCE_BYTES

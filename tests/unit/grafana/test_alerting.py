@@ -8,6 +8,7 @@ pytest.importorskip("grafana_foundation_sdk", reason="Grafana's SDK needs Python
 
 from grafana import alerting
 from tests.rules import ALERTS, ROOT, load
+from tests.scenarios import cases
 
 PROVISIONING = ROOT / "grafana/provisioning"
 
@@ -130,8 +131,7 @@ LABELS = '{{- with printf "topk(1, timestamp(a{x=%q,z=\\"1\\"}))" $labels.x | qu
 VALUE = '{{ with printf "60 * (max(b{x=%q,y=%q}) - 1)" $labels.x $labels.y | query }}'
 
 
-@pytest.mark.parametrize(
-    ("given", "made"),
+@cases(
     [
         ("{{ $value }} of 18", "{{ $values.A.Value }} of 18"),
         ("{{ $value | humanizePercentage }}", "{{ $values.A.Value | humanizePercentage }}"),
@@ -170,9 +170,7 @@ def test_queries_of_texts_do_not_affect_the_alert():
         assert {node["refId"] for node in read} == used, rule["title"]
 
 
-@pytest.mark.parametrize(
-    "given", [{"labels": {"severity": "${x}"}}, {"annotations": {"summary": "costs ${x}"}}]
-)
+@cases([{"labels": {"severity": "${x}"}}, {"annotations": {"summary": "costs ${x}"}}])
 def test_text_that_grafana_would_expand_is_refused(given):
     rule = {"alert": "A", "expr": "up", "labels": {"severity": "warning"}, "annotations": {}}
     with pytest.raises(ValueError, match="expands \\$\\{"):

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from grafana.queries import queries
-from tests.scenarios import scenarios
+from tests.scenarios import cases
 
 pytest.importorskip("grafana_foundation_sdk", reason="Grafana's SDK needs Python 3.11")
 
@@ -76,7 +76,7 @@ host: GPU errors D              | id        | gpu      | {GPU-5a6f1a2b: 5}
 """
 
 
-@pytest.mark.parametrize(("place", "by", "series", "expected"), scenarios(ANSWERS))
+@cases(ANSWERS)
 def test_answer(place, by, series, expected, tmp_path):
     promtool = shutil.which("promtool")
     if promtool is None:

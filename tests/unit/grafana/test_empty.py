@@ -2,12 +2,11 @@
 
 from collections import Counter
 
-import pytest
-
 from grafana import empty
 from grafana.queries import queries
 from tests.for_each import for_each
 from tests.rules import RECORDS
+from tests.scenarios import cases
 
 LISTED = [place for places in empty.EMPTY.values() for place in places]
 
@@ -27,8 +26,7 @@ def test_each_is_listed_once():
     assert {place: times for place, times in Counter(LISTED).items() if times > 1} == {}
 
 
-@pytest.mark.parametrize(
-    ("place", "why"),
+@cases(
     [
         ("host: panel Clock B", empty.NO_GPU),
         ("self: panel Probes F", empty.WELL),

@@ -5,6 +5,7 @@ from answers import answering
 
 from grafana.prometheus import Prometheus, Refused
 from infercanary.command.settings import UsageError
+from tests.scenarios import cases
 
 
 def test_a_query_that_is_refused():
@@ -13,8 +14,7 @@ def test_a_query_that_is_refused():
         Prometheus(url).at("x{", 0)
 
 
-@pytest.mark.parametrize(
-    ("status", "body"),
+@cases(
     [
         (200, b"<html>"),
         (404, b"not here"),
@@ -30,7 +30,7 @@ def test_a_server_that_is_not_prometheus(status, body):
         Prometheus(f"{url}/").at("x", 0)
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:9090", "ftp://127.0.0.1", "http//x"])
+@cases(["", "127.0.0.1:9090", "ftp://127.0.0.1", "http//x"])
 def test_invalid_addresses(url):
     with pytest.raises(UsageError, match=r"not a web address; write it like http://127\.0\.0\.1:9090"):
         Prometheus(url)

@@ -5,7 +5,6 @@ import random
 
 import msgspec
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from infercanary.judge.result import STATES
 from infercanary.judge.verdict import Judge
 from infercanary.pages.sentence import SENTENCE_BYTES, measure_words, progress, sentence
 from tests.factories import judge, start
+from tests.scenarios import cases
 
 EPOCH, UPGRADE = 1e6, 10_000.0
 MEASURES = (HOST_MEMORY, DEVICE_MEMORY, ENERGY, throughput_of(8, 1))
@@ -213,7 +213,7 @@ def test_a_verdict(data, seed, kind):
     assert set(Judge().trials(own)) <= {start.boot for start in own}
 
 
-@pytest.mark.parametrize("runs", range(5, 9))
+@cases(range(5, 9))
 def test_a_verdict_on_the_first_runs_beside_siblings_that_feel_the_same_host(runs):
     """Host slowdown can be subtracted from the old image's starts, but the new image has too few runs."""
     rng = random.Random(1)

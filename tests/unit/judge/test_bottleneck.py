@@ -10,7 +10,7 @@ from infercanary.judge.model import Pair
 from infercanary.judge.policy import LIVE
 from infercanary.judge.shift import Shift
 from tests.factories import HOUR, start
-from tests.scenarios import named
+from tests.scenarios import cases, named
 
 OFF_CPU = ("queued", "blocked", "reading")
 PHASES = ("compute", "launch", "h2d", "wait", "receive")
@@ -60,7 +60,7 @@ def samples(text):
     return [*found[:4], *unknown] if "some" in known else found
 
 
-@pytest.mark.parametrize(("before", "after", "controls", "shares"), named(TABLE))
+@cases(named(TABLE))
 def test_the_resource_that_grew(before, after, controls, shares):
     shifts = {}
     for name, _, value in (word.partition("=") for word in controls.split()):

@@ -7,7 +7,7 @@ import pytest
 
 from infercanary.judge.changepoints import scan
 from tests.factories import latencies
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 COUNT = 650
 
@@ -58,7 +58,7 @@ STEPS = """
 """
 
 
-@pytest.mark.parametrize(("count", "places", "effect"), typed(STEPS))
+@cases(typed(STEPS))
 def test_steps_are_found_where_they_are_there_and_back(count, places, effect):
     for seed in range(5):
         y = lasting(np.random.default_rng([seed, 5]), 0.3, 0.01, count)
@@ -72,7 +72,7 @@ def test_steps_are_found_where_they_are_there_and_back(count, places, effect):
         assert back[::-1] == pytest.approx(places, abs=3)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@cases(range(3))
 def test_a_change_of_a_coarse_clock_is_more_than_a_step(seed):
     """A step is 5 %, and neither side has visible scatter. A change of one step may be rounding, but not two."""
     base = np.where(np.random.default_rng([seed, 4]).random(300) < 0.03, 20.0, 19.0)
@@ -90,7 +90,7 @@ STILL = """
 """
 
 
-@pytest.mark.parametrize(("after", "count", "found"), typed(STILL))
+@cases(typed(STILL))
 def test_a_level_without_noise(after, count, found):
     assert [change.index for change in scan([5.0] * count + [after] * count)] == found
     with pytest.raises(ValueError, match=r"values\[3\] is nan"):

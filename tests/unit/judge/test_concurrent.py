@@ -17,7 +17,7 @@ from infercanary.judge.shift import CHANGED, Restarts
 from infercanary.judge.statistics import Series
 from infercanary.judge.verdict import Judge
 from tests.factories import changed, judge, since, start
-from tests.scenarios import named
+from tests.scenarios import cases, named
 
 trials = Judge().trials
 pairs: Any = Alignment(LIVE.pool).pairs
@@ -169,7 +169,7 @@ def starts_of(text):
     return [s.reporting(host=on) for s in found]
 
 
-@pytest.mark.parametrize(("starts", "siblings", "expected"), named(TEXT))
+@cases(named(TEXT))
 def test_verdicts_with_staying_replicas(starts, siblings, expected):
     every = sorted(
         (s for word in starts.split() for s in starts_of(word)), key=lambda s: s.generation.started_at

@@ -8,6 +8,7 @@ from infercanary.contract.bottleneck import QUEUED
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import taught_by
 from tests import factories
+from tests.scenarios import cases
 
 # (median, CPU wait) in ms: the first 72 runs of a ResNet-18 in a stack test, whose only core other processes often
 # used.
@@ -44,8 +45,7 @@ def runs_of(ms, runs, waits=0.0, seed=1, *, share=0.0, noise=0.01):
     return found
 
 
-@pytest.mark.parametrize(
-    ("threads", "known", "is_unwaited"), [("1", 1, True), ("4", 1, False), ("1", 3, False)]
+@cases([("1", 1, True), ("4", 1, False), ("1", 3, False)]
 )  # fmt: skip
 def test_twice_as_slow_is_called_although_others_crowded_the_baseline(threads, known, is_unwaited):
     """Not called if several threads wait, or if the wait is known for few runs only."""
@@ -71,7 +71,7 @@ def test_the_same_work_is_never_called(runs, waits):
         )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@cases(range(3))
 def test_waiting_that_is_not_what_makes_the_runs_scatter_stays_in(seed):
     """The runs keep more than half of their scatter without the wait, so subtracting it would hide their variation."""
     old = runs_of(44, 60, 12, seed, noise=0.09)
@@ -81,7 +81,7 @@ def test_waiting_that_is_not_what_makes_the_runs_scatter_stays_in(seed):
     assert not found.is_unwaited
 
 
-@pytest.mark.parametrize("few", [5, 9])
+@cases([5, 9])
 def test_a_short_start_is_not_called_alone_if_the_waiting_of_a_longer_one_is_unknown(few):
     longer = start("new", 1, [(median, None) for median, _ in BASELINE[:60]])
     found = judge(start("old", 0, BASELINE), longer, start("new", 2, runs_of(90, few)))
@@ -143,7 +143,7 @@ def test_a_start_stays_where_no_other_is_there_or_nothing_is_known_of_its_waitin
     assert found.state == "inconclusive"
 
 
-@pytest.mark.parametrize("few", [0, 1, 7])
+@cases([0, 1, 7])
 def test_a_start_of_a_few_runs_takes_no_verdict_back(few):
     old = [start("old", number, runs_of(44, 60, seed=number)) for number in range(3)]
     assert (

@@ -13,7 +13,7 @@ from infercanary.judge.statistics import learn
 from infercanary.store.store import open_store
 from tests import factories
 from tests.factories import changed
-from tests.scenarios import scenarios, typed
+from tests.scenarios import cases, typed
 
 BLOCK = LIVE.drift.block_runs
 MINUTE, DAY = 60.0, 86_400.0
@@ -83,7 +83,7 @@ def described(text):
     return start(float(days), level, **fields)
 
 
-@pytest.mark.parametrize(("text", "expected"), scenarios(DRIFTS))
+@cases(DRIFTS)
 def test_a_drift_is_found_with_its_onset(text, expected):
     starts = [
         Start(parts[0].generation, [run for part in parts for run in part.samples])
@@ -98,8 +98,7 @@ def test_a_drift_is_found_with_its_onset(text, expected):
         assert not onset or found.onset / DAY == pytest.approx(float(onset[0]), abs=0.2)
 
 
-@pytest.mark.parametrize(
-    ("days", "level", "every", "shift", "kept", "onset"),
+@cases(
     [
         (90, creep(0.002, 0), 10 * MINUTE, 0.176, 4, None),  # with rare runs the baseline stays
         (6, step(1.1, 3), 20.0, 0.1, 10, 3),  # stored as hours
@@ -119,7 +118,7 @@ def test_a_drift_is_found_after_the_store_thinned_its_runs(days, level, every, s
     assert onset is None or found.onset == pytest.approx(onset * DAY, abs=3_600)
 
 
-@pytest.mark.parametrize("by", [365 * DAY, -365 * DAY], ids=["on", "back"])
+@cases([365 * DAY, -365 * DAY], ids=["on", "back"])
 def test_a_clock_that_is_set_leaves_the_baseline(by):
     """Set forward, the clock ends the first day, like a pause. Set back, it must not prolong this day by a year."""
 
@@ -148,7 +147,7 @@ LEVELS = """
 """
 
 
-@pytest.mark.parametrize(("levels", "shift"), typed(LEVELS))
+@cases(typed(LEVELS))
 def test_a_restart_does_not_excuse_what_drifts_before_or_after_it(levels, shift):
     """Restarts do not explain a drift within starts, even if few restarts are known. None means a creep."""
     starts = [

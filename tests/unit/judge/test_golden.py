@@ -11,7 +11,6 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from infercanary.ab.estimate import PairJudge
 from infercanary.judge import drift
@@ -24,7 +23,7 @@ from infercanary.judge.samples import compare
 from infercanary.judge.verdict import Judge
 from tests import factories
 from tests.factories import HOUR
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 FILE = Path(__file__).parents[2] / "golden" / "verdicts.json.gz"
 # numpy's exp and log differ in the last digits with the processor's vector instructions (AVX2 or AVX-512), and so do
@@ -185,7 +184,7 @@ regressed | [0.1, 0.05, 0.15]    | 2.001          | facts
 """
 
 
-@pytest.mark.parametrize(("words", "interval", "fact", "kind"), typed(DIFFERENCES))
+@cases(typed(DIFFERENCES))
 def test_differences_that_count_as_a_change(words, interval, fact, kind):
     found = difference(["regressed", [[0.1, 0.05, 0.15]], [7, 2.0]], [words, [interval], [7, fact]])
     assert kind in found

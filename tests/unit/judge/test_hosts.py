@@ -5,7 +5,7 @@ import pytest
 from infercanary.judge.align import Alignment
 from infercanary.judge.policy import LIVE
 from tests.factories import judge, start
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 CLASSES = {
     "L4": {"cpu_model": "Xeon", "torch_cuda_device": "L4", "torch_device": "cuda:0"},
@@ -45,7 +45,7 @@ L4:20 L4:20 | fallback:500 fallback:500   | 24.0 | 4  # an image that fell back 
 """
 
 
-@pytest.mark.parametrize(("old", "new", "shift", "hosts"), typed(ROLLOUTS))
+@cases(typed(ROLLOUTS))
 def test_a_rollout_is_judged_within_each_class(old, new, shift, hosts):
     found = judge([*starts("one", 0, old), *starts("two", 1000, new)])
     assert found.causes.cold_start == {}
@@ -64,8 +64,7 @@ def test_one_host_is_not_split_by_what_it_is_made_of():
     assert found.hosts == 0
 
 
-@pytest.mark.parametrize(
-    ("new", "compared"),
+@cases(
     [("Xeon unknown", ["Xeon", ""]), ("unknown Xeon", ["", "Xeon"]), ("Graviton unknown", [""])],
 )
 def test_a_start_of_unknown_hardware_does_not_count_the_baseline_twice(new, compared):

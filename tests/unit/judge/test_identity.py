@@ -16,7 +16,7 @@ from infercanary.judge.upgrade import live_starts, select
 from infercanary.judge.verdict import Judge
 from tests import factories
 from tests.factories import HOUR, judge
-from tests.scenarios import scenarios
+from tests.scenarios import cases
 
 trials = Judge().trials
 
@@ -172,7 +172,7 @@ app:1@-1 app:1@-2                             | 01   | Docker knows both digests
 """
 
 
-@pytest.mark.parametrize(("each", "ran", "why"), scenarios(DIGESTS))
+@cases(DIGESTS)
 def test_one_image_under_two_digests(each, ran, why):
     found = identified([start(f"p{n}:{image}", n) for n, image in enumerate(each.replace("/", "%").split())])
     keys = [one.identity for one in found]
@@ -193,7 +193,7 @@ localhost:5000/app:1       | localhost:5000/app         | no  |
 """
 
 
-@pytest.mark.parametrize(("image", "asked", "is_asked", "why"), scenarios(ASKED))
+@cases(ASKED)
 def test_an_image_that_somebody_names(image, asked, is_asked, why):
     one = msgspec.structs.replace(start("a:x").generation, image=image, image_id="sha256:7")
     assert is_named(one, asked) is (is_asked == "yes"), why
@@ -223,7 +223,7 @@ a:one/file-1; a:one/file-2; a:one/file-3; a:two/file-4 | | both |
 DOUBTS = {"": Doubts(), "by reference": Doubts(is_by_reference=True), "redrawn": Doubts(redrawn=4)}
 
 
-@pytest.mark.parametrize(("text", "state", "changed", "doubt"), scenarios(EXCHANGED))
+@cases(EXCHANGED)
 def test_a_verdict_says_what_was_exchanged(text, state, changed, doubt):
     found = judge(history(text.replace(";", "|"), 0.030))
     assert state in ("", found.state)

@@ -25,7 +25,7 @@ from infercanary.judge.shift import CHANGED
 from infercanary.judge.spread import spread
 from tests import factories
 from tests.factories import changed, judge, latencies
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 judge_measures: Any = Measures().judge
 compare_measures: Any = Measures(FILES).compare
@@ -73,7 +73,7 @@ MEMORY = """
 """
 
 
-@pytest.mark.parametrize(("earlier", "new", "states"), typed(MEMORY))
+@cases(typed(MEMORY))
 def test_memory_at_equal_latency(earlier, new, states):
     starts = memory([1.0] * earlier, new)
     assert judge(starts).state not in CHANGED
@@ -100,7 +100,7 @@ LESS = """
 """
 
 
-@pytest.mark.parametrize(("controls", "tags", "state"), typed(LESS))
+@cases(typed(LESS))
 def test_less_throughput_at_one_load_only(controls, tags, state):
     before = [start(-i, loads(1.0, i), every=3600.0) for i in (3, 2, 1)]
     after = [start(0, loads(0.8, 0, 12), every=3600.0, slower=controls, tags=(*tags,))]
@@ -119,7 +119,7 @@ def leaking(order, count, level=1.0):
     return start(order, {HOST_MEMORY: (level * 512 * MIB * (1 + 0.05 * np.arange(count) / 360)).tolist()})
 
 
-@pytest.mark.parametrize("runs", [5, 24, 192])
+@cases([5, 24, 192])
 def test_a_leak_is_compared_at_the_same_age(runs):
     before, after = [leaking(-2, 3000), leaking(-1, 9000)], [leaking(0, runs)]
     assert only(judge_measures([*before, *after])).state not in CALLED
@@ -219,7 +219,7 @@ SPREADS = """
 """
 
 
-@pytest.mark.parametrize(("world", "runs", "states"), typed(SPREADS))
+@cases(typed(SPREADS))
 def test_a_spread_that_doubles_is_called_unless_the_host_shows_it_too(world, runs, states):
     for seed in range(3):
         found = spread_of(shaken(**world, seed=seed), runs)
@@ -267,7 +267,7 @@ def test_a_spread_that_is_cpu_wait_is_no_spread_of_the_image():
     assert spread_of(starts, 192).state not in CHANGED
 
 
-@pytest.mark.parametrize("tick", [0.0005, 0.02])
+@cases([0.0005, 0.02])
 def test_a_coarse_clock_or_a_still_latency_has_a_spread(tick):
     values = np.round(np.random.default_rng(0).normal(1, 0.01, 48) / tick) * tick
     assert spread(values.tolist()) == pytest.approx(0.01, rel=0.35)

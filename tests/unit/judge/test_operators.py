@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from infercanary.contract.profile import MAX_ROWS, Profile, ProfileRow, is_sound
 from infercanary.judge.operators import MOST, compare_operators, old_names
-from tests.scenarios import scenarios, typed
+from tests.scenarios import cases, typed
 
 REPEATS = 5
 KNOWN = {
@@ -89,7 +89,7 @@ Gelu=1 relu=2                | Mul=6 relu=2                 | Mul new; Gelu gone
 """
 
 
-@pytest.mark.parametrize(("before", "after", "expected"), scenarios(CHANGES))
+@cases(CHANGES)
 def test_the_operator_that_changed_is_named_with_its_kind_of_change(before, after, expected):
     found = compared(profile(before, seed=1), profile(after, seed=2))
     assert found.state == "explained"
@@ -108,7 +108,7 @@ norm          | softmax   |
 """
 
 
-@pytest.mark.parametrize(("names", "others", "expected"), scenarios(NAMES))
+@cases(NAMES)
 def test_other_names_are_matched_by_kind_of_work_and_order_of_calls(names, others, expected):
     old, new = (
         profile(" ".join(f"{name}={i + 1}" for i, name in enumerate(side.split())))
@@ -154,7 +154,7 @@ STATES = """
 """
 
 
-@pytest.mark.parametrize(("before", "after", "timed", "state"), typed(STATES))
+@cases(typed(STATES))
 def test_the_state_says_what_profiles_explain(before, after, timed, state):
     old, new = ([PROFILES[name] for name in side] for side in (before, after))
     found = compare_operators(old, new, timed)

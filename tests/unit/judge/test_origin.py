@@ -1,12 +1,11 @@
 """Origin of an image: limited text from labels, and links only to the web (http and https)."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from infercanary.judge.origin import NOWHERE, Origin, changed, link
 from tests.factories import start
-from tests.scenarios import scenarios
+from tests.scenarios import cases, scenarios
 
 OLD, NEW = "1a2b3c4d5e6f" + "0" * 28, "9f8e7d6c5b4a" + "1" * 28
 RANGE = "1a2b3c4d5e6f...9f8e7d6c5b4a"
@@ -48,7 +47,7 @@ http://u@[::1]:8080/x          | http://[::1]:8080/x
 """
 
 
-@pytest.mark.parametrize(("source", "kept"), [("https://h/" + "x" * 300, ""), *scenarios(SOURCES)])
+@cases([("https://h/" + "x" * 300, ""), *scenarios(SOURCES)])
 def test_a_source_is_a_web_address_without_a_password(source, kept):
     assert of(source=source).source == kept
 
@@ -67,19 +66,18 @@ https://github.com/acme            |
 """Source | link; without a link to the commits, the source itself is linked."""
 
 
-@pytest.mark.parametrize(("source", "address"), scenarios(LINKED))
+@cases(LINKED)
 def test_commits_are_linked_where_the_host_is_known_to_compare_them(source, address):
     assert link(of(OLD, source), of(NEW, source)) == (address.replace("RANGE", RANGE) or source)
 
 
-@pytest.mark.parametrize("before", [of(OLD, THERE), of("", HERE), of("main", HERE), of(NEW, HERE), NOWHERE])
+@cases([of(OLD, THERE), of("", HERE), of("main", HERE), of(NEW, HERE), NOWHERE])
 def test_without_two_commits_of_one_source_the_link_is_the_source(before):
     assert link(before, of(NEW, HERE)) == HERE
     assert link(before, NOWHERE) == ""
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "words"),
+@cases(
     [
         # a base image's labels are the same in all images built on it
         (of(version="22.04"), of(version="22.04"), ""),

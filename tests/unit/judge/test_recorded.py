@@ -19,6 +19,7 @@ from infercanary.contract.bottleneck import QUEUED
 from infercanary.judge.upgrade import select
 from infercanary.judge.verdict import Judge
 from tests.factories import changed
+from tests.scenarios import cases
 
 CANARY = "resnet18"
 
@@ -54,7 +55,7 @@ def test_a_neighbours_noise_hid_a_slow_model():
         assert 0.3 < found.low < 1.0 < found.high, "the forward pass is run twice"
 
 
-@pytest.mark.parametrize("service", ["classify", "moderate"])
+@cases(["classify", "moderate"])
 def test_a_start_beside_five_others_is_no_slow_start(service):
     """The exporter's settings were in the image, so a rebuild started with all other containers on two cores."""
     stack = recorded.starts("neighbour_gone")
@@ -77,7 +78,7 @@ def test_a_second_rollout_is_called_and_its_size_is_known():
     assert found.candidate_image.startswith("infercanary-example:slow")
 
 
-@pytest.mark.parametrize(("stack", "calls"), [("neighbour_gone", 20), ("second_rollout", 10)])
+@cases([("neighbour_gone", 20), ("second_rollout", 10)])
 def test_neither_a_call_nor_its_cause_flips(stack, calls):
     """At each number of runs of the new image's starts."""
     services = recorded.starts(stack)

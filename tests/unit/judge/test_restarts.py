@@ -12,7 +12,7 @@ from infercanary.judge.restarts import Prior, learned, restarts_before, restarts
 from infercanary.judge.shift import Restarts
 from tests import factories
 from tests.factories import judge
-from tests.scenarios import scenarios, typed
+from tests.scenarios import cases, typed
 
 
 def start(text, level=1.0):
@@ -43,7 +43,7 @@ a:0 a:700*7                             | 0 | too few runs
 """
 
 
-@pytest.mark.parametrize(("text", "restarts", "why"), scenarios(PODS))
+@cases(PODS)
 def test_a_pod_takes_the_place_of_one_that_ended(text, restarts, why):
     assert restarts_of(map(start, text.split())).df - LIVE.pool.restart_df == int(restarts), why
 
@@ -85,7 +85,7 @@ def prior_of(several):
     return learned(several)
 
 
-@pytest.mark.parametrize("sd", [0.004, 0.03])
+@cases([0.004, 0.03])
 def test_a_prior_is_near_what_services_do_in_whatever_order(sd):
     each = services(1, [sd] * 40)
     assert prior_of(each).sd == pytest.approx(sd, rel=0.3)
@@ -103,7 +103,7 @@ LIES = """
 """
 
 
-@pytest.mark.parametrize(("lie", "honest", "liars", "most"), typed(LIES))
+@cases(typed(LIES))
 def test_one_service_in_ten_that_lies_changes_little(lie, honest, liars, most):
     for seed in range(20):
         spread = 0.0085 * np.sqrt(3 / np.random.default_rng(seed).chisquare(3, honest))

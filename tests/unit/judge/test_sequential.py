@@ -16,7 +16,7 @@ from infercanary.judge.shift import CHANGED, Comparison, Pooled
 from infercanary.judge.upgrade import select
 from infercanary.judge.verdict import Judge
 from tests.factories import HOUR, changed, judge, since, start
-from tests.scenarios import scenarios, typed
+from tests.scenarios import cases, typed
 
 looks = SequentialTest(LIVE.decide)
 
@@ -100,7 +100,7 @@ improved -unconfirmed              | improved
 """
 
 
-@pytest.mark.parametrize(("verdicts", "expected"), scenarios(VERDICTS))
+@cases(VERDICTS)
 def test_a_change_that_was_called_stays_while_its_interval_shows_it(verdicts, expected):
     slower, faster = (0.1, 0.05, 0.15), (-0.1, -0.15, -0.05)
     found = [
@@ -134,7 +134,7 @@ LARGE = """
 """
 
 
-@pytest.mark.parametrize(("runs", "slower", "state"), typed(LARGE))
+@cases(typed(LARGE))
 def test_a_large_change_is_called_within_minutes_without_any_history(runs, slower, state):
     """With a run every 10 s, 6 runs take a minute."""
     for seed in range(10):
@@ -149,7 +149,7 @@ RESTARTS = """
 """
 
 
-@pytest.mark.parametrize(("sd", "earlier", "replicas"), typed(RESTARTS))
+@cases(typed(RESTARTS))
 def test_a_restart_of_the_same_image_is_hardly_ever_called(sd, earlier, replicas):
     called = 0
     for seed in range(30):
@@ -160,7 +160,7 @@ def test_a_restart_of_the_same_image_is_hardly_ever_called(sd, earlier, replicas
     assert called <= 1
 
 
-@pytest.mark.parametrize("history", [1, 2])
+@cases([1, 2])
 def test_the_latest_starts_are_the_baseline(history):
     """The host was slower a day before. Those starts count for the restart variance, but are not compared any more."""
     starts = service(9, 1, 48, sd=0.003)

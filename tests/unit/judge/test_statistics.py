@@ -14,7 +14,7 @@ from infercanary.judge.samples import compare, compare_starts
 from infercanary.judge.shift import CHANGED, Restarts
 from infercanary.judge.statistics import Series, assess, learn
 from tests.factories import latencies
-from tests.scenarios import typed
+from tests.scenarios import cases, typed
 
 FEWEST = LIVE.pool.fewest_runs
 PRIOR = Restarts(LIVE.pool.restart_sd, LIVE.pool.restart_df)
@@ -56,7 +56,7 @@ def test_a_level_is_hodges_and_lehmanns_in_any_order(values, random):
     assert shift(values, [2 * x for x in values]).log == pytest.approx(math.log(2), abs=1e-12)
 
 
-@pytest.mark.parametrize("count", [1100, 3000])
+@cases([1100, 3000])
 def test_the_level_of_many_points_is_found_without_all_pairs(count):
     """The error of the approximation is at most a tenth of the level's standard error."""
     many = Series.of(latencies([16, count], count) * (1 + 0.1 * (np.arange(count) % 5 == 0)))
@@ -143,7 +143,7 @@ INVALID = r"""
 """
 
 
-@pytest.mark.parametrize(("baseline", "candidate", "place"), typed(INVALID))
+@cases(typed(INVALID))
 def test_invalid_latencies_are_named(baseline, candidate, place):
     with pytest.raises(ValueError, match=place):
         compare(baseline, candidate)
@@ -151,8 +151,7 @@ def test_invalid_latencies_are_named(baseline, candidate, place):
         compare([1.0], [1.0], restart_sd=-1)
 
 
-@pytest.mark.parametrize(
-    ("baseline", "candidate"),
+@cases(
     [([], []), ([1.0], []), ([1.0], [2.0]), ([1.0, 2.0], [2.0] * 3), ([1.0] * 50, [2.0] * (FEWEST - 1))],
 )
 def test_too_few_points_are_inconclusive(baseline, candidate):
@@ -204,7 +203,7 @@ POWER = """
 """
 
 
-@pytest.mark.parametrize(("effect", "replicas", "least", "most"), typed(POWER))
+@cases(typed(POWER))
 def test_restarts_rarely_alarm_and_replicas_bring_the_power(effect, replicas, least, most):
     each = [pooled(restarted(seed, effect, replicas), Restarts(0.01, 7)) for seed in range(200)]
     assert least <= sum(assess(one, 0.98).verdict in CHANGED for one in each) / 200 <= most
@@ -225,7 +224,7 @@ def test_pooling_one_pair_without_restarts_is_its_shift():
 
 
 # If all starts are compared at once, differing old starts add to the restart variance.
-@pytest.mark.parametrize(("renamed", "slow_is_new"), [(True, True), (False, True), (False, False)])
+@cases([(True, True), (False, True), (False, False)])
 def test_starts_that_disagree_widen_it(renamed, slow_is_new):
     """One throttled pod of four is not a change, whether the four are compared one by one or at once."""
     old, new = ([latencies([seed, i], 48) for i in range(4)] for seed in (20, 21))
@@ -247,7 +246,7 @@ def test_starts_that_disagree_widen_it(renamed, slow_is_new):
     assert disagree.df == pytest.approx(agree.df, rel=0.5)
 
 
-@pytest.mark.parametrize("sd", [0.005, 0.03])
+@cases([0.005, 0.03])
 def test_restarts_are_learned(sd):
     levels = 0.01 * np.exp(np.random.default_rng(22).normal(0, sd, 60))
     starts = [latencies([22, i], 60, level=level) for i, level in enumerate(levels)]
@@ -260,7 +259,7 @@ def test_restarts_are_learned(sd):
     assert learn([[kept, kept]]) == learn([starts[:1] * 2])
 
 
-@pytest.mark.parametrize(("runs", "sd", "alike"), [(48, 0.1, 0.0), (96, 0.05, 0.6)])
+@cases([(48, 0.1, 0.0), (96, 0.05, 0.6)])
 def test_the_runs_own_scatter_is_not_taken_for_the_restarts(runs, sd, alike):
     assert learn([[latencies([23, i], runs, sd, alike) for i in range(40)]]).sd < 0.006
     # Regression: the starts' mean error was subtracted from the variance of all levels, so that one disturbed start

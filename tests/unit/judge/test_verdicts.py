@@ -17,7 +17,7 @@ from infercanary.judge.result import Change
 from infercanary.judge.shift import Shift
 from infercanary.judge.verdict import Judge
 from tests.factories import HOUR, changed, history, judge, sibling, start
-from tests.scenarios import named, scenarios, typed
+from tests.scenarios import cases, named, typed
 
 trials = Judge().trials
 
@@ -188,7 +188,7 @@ def judged(old_text, new_text, beside_text=""):
     return judge(starts, beside)
 
 
-@pytest.mark.parametrize(("old", "new", "beside", "expected"), named(TABLE))
+@cases(named(TABLE))
 def test_a_verdict_and_its_cause(old, new, beside, expected):
     found = judged(old, new, beside)
     state, cause, *facts = expected.split()
@@ -256,7 +256,7 @@ def test_parts_add_up_to_the_shift_and_none_exceeds_it(factor, control, felt, wa
     assert all(-1e-9 <= part / shift.log <= 1 + 1e-9 for part in parts)
 
 
-@pytest.mark.parametrize(("meanwhile", "later", "cause"), [(1.15, 1.0, "host"), (1.0, 1.15, "image")])
+@cases([(1.15, 1.0, "host"), (1.0, 1.15, "image")])
 def test_slow_siblings_long_after_the_judged_runs_do_not_count(meanwhile, later, cause):
     """One neighbour comes with the upgrade and leaves again; the other one comes hours later."""
     end = NEW + 600
@@ -295,7 +295,7 @@ LEVELS = """
 """
 
 
-@pytest.mark.parametrize(("runs", "state", "levels"), typed(LEVELS))
+@cases(typed(LEVELS))
 def test_the_level_before_is_the_old_images_or_the_only_ones(runs, state, levels):
     new = [] if runs is None else [start("a", "new", NEW, 0.030, runs)]
     found = judge([*history("a", runs=60)[:-1], *new])
@@ -325,7 +325,7 @@ torch=cuda:0                   | torch=cpu,onnx=cuda:0         |          | anot
 """
 
 
-@pytest.mark.parametrize(("old", "new", "expected", "why"), scenarios(FACTS))
+@cases(FACTS)
 def test_starts_and_devices_are_judged_without_a_look(old, new, expected, why):
     starts = []
     for image, at, text in (("old", 0.0, old), ("new", HOUR, new)):
@@ -349,7 +349,7 @@ def test_starts_and_devices_are_judged_without_a_look(old, new, expected, why):
     assert causes.cpu_fallback == (expected == "fallback"), why
 
 
-@pytest.mark.parametrize(("old", "new"), [((), (9.0, 10.0)), ((1.0, 2.0), (9.0, 10.0)), ((1.0,), ())])
+@cases([((), (9.0, 10.0)), ((1.0, 2.0), (9.0, 10.0)), ((1.0,), ())])
 def test_servers_that_the_kernel_ended_for_memory(old, new):
     first, second, third, fourth = history(before=1)
     # The first start of the new image was killed. The next start reports the same kill again.
@@ -395,7 +395,7 @@ STOPPED = """
 """
 
 
-@pytest.mark.parametrize(("fields", "kept", "hour", "rolled_back"), typed(STOPPED))
+@cases(typed(STOPPED))
 def test_a_rollout_that_was_stopped_is_no_upgrade_any_more(fields, kept, hour, rolled_back):
     starts = stopped(**fields)[slice(*kept)]
     found = judge(starts)

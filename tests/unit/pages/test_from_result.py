@@ -1,7 +1,6 @@
 """Documents of results: facts beyond the sentence, and numbers that stay numbers."""
 
 import msgspec
-import pytest
 import yaml
 
 from infercanary.contract.measures import HOST_MEMORY
@@ -19,6 +18,7 @@ from infercanary.pages.from_result import (
 )
 from infercanary.pages.sentence import sentence
 from tests.results import upgraded
+from tests.scenarios import cases
 
 CAUSES = msgspec.convert(
     yaml.safe_load("""
@@ -53,7 +53,7 @@ def values(facts):
     return {fact.label: fact.value for fact in facts if fact.value}
 
 
-@pytest.mark.parametrize("is_change", [True, False])
+@cases([True, False])
 def test_causes_are_facts(is_change):
     facts = values(causes_facts(CAUSES, is_change=is_change))
     assert OF_THE_CHANGE & {*facts} == (OF_THE_CHANGE if is_change else set())
@@ -79,8 +79,7 @@ def test_facts_beyond_the_sentence():
     assert (facts["compared on"], facts["2 contended starts"]) == ("3 hosts", "excluded")
 
 
-@pytest.mark.parametrize(
-    ("sd", "words"),
+@cases(
     [(LIVE.pool.restart_sd, "assumed: no restart observed yet"), (0.02, "estimated from other services")],
 )
 def test_the_restart_variance_is_from_one_place_on_every_surface(sd, words):

@@ -17,6 +17,7 @@ from infercanary.pages.chart import draw
 from infercanary.pages.html import STYLE, environment, render_page, write
 from infercanary.pages.table_csv import moment, render_csv
 from infercanary.render.document import Chart, Document, Series
+from tests.scenarios import cases
 
 MS = 1e-3
 
@@ -87,10 +88,8 @@ def test_a_style_loads_nothing():
     assert not re.search(r"src=|@import|url\(|<link|<script", STYLE)
 
 
-@pytest.mark.parametrize(
-    ("path", "fault"), [("", "cannot be written"), ("a/b", "No such"), ("/dev/full", "No space")]
-)
-def test_a_file_that_cannot_be_written_is_named(tmp_path, path, fault):
+@cases([("", "cannot be written"), ("a/b", "No such"), ("/dev/full", "No space")])
+def test_a_file_that_cannot_be_written_is_named(path, fault, tmp_path):
     with pytest.raises(UsageError, match=f"^--junit .*{fault}"):
         write(str(tmp_path / path), "text", "--junit")
 
@@ -128,8 +127,6 @@ def test_csv_is_read_as_it_was_written(rows):
                 assert text == ("" if cell is None else str(cell))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.5, "1970-01-01T00:00:00.500000Z"), (1e300, ""), (math.nan, "")]
-)
+@cases([(0.5, "1970-01-01T00:00:00.500000Z"), (1e300, ""), (math.nan, "")])
 def test_a_moment_is_in_the_calendar_or_empty(seconds, text):
     assert moment(seconds) == text

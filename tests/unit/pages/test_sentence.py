@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import msgspec
-import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.operators import Operators, OperatorShift
 from infercanary.judge.result import STATES, Causes, Change, Looks, Result
 from infercanary.pages.sentence import SENTENCE_BYTES, listed, measure_words, progress, sentence
+from tests.scenarios import cases
 
 FOLDER = Path(__file__).parents[2] / "golden"
 FILE = FOLDER / "sentences.txt"
@@ -47,8 +47,7 @@ def test_the_words():
     assert {result.state for result in SCENARIOS.values()} == {*STATES}
 
 
-@pytest.mark.parametrize(
-    ("result", "said"),
+@cases(
     [(Result(state="settling"), "collecting: 3 of 5 runs"), (OPEN, "next look at 5 runs"), (SLOW, "")],
 )
 def test_progress_is_no_part_of_a_sentence(result, said):
@@ -122,8 +121,7 @@ def test_the_least_important_is_left_out_first_and_as_a_whole():
     assert all("controls flat" in text and text.count("→ x") == count for count, text in enumerate(said))
 
 
-@pytest.mark.parametrize(
-    ("name", "low", "high", "words"),
+@cases(
     [
         (SPREAD.name, 0.28, 0.34, "run-to-run spread regressed +31.0 % [+28.0, +34.0]"),
         ("of a newer probe", 0.28, 0.34, "of a newer probe regressed +31.0 % [+28.0, +34.0]"),
@@ -139,9 +137,7 @@ def test_a_measures_words(name, low, high, words):
 OPERATORS = "Cast (4 nodes), Concat (12 nodes), Gather (20 nodes), Unique"
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+@cases([
         ([], ""),
         ([Change(f"c{i}", "a", "b") for i in range(5)], "c0 a → b, c1 a → b, c2 a → b, c3 a → b, 1 more component"),
         ([VARIABLE, TORCH], "torch 2.7.0 → 2.13.0, env_ONEDNN_MAX_CPU_ISA none → SSE41"),

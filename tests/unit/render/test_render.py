@@ -9,13 +9,11 @@ import math
 import os
 from pathlib import Path
 
-import pytest
-
 from infercanary.render import units
 from infercanary.render.document import Chart, Document, Fact, Series, Table
 from infercanary.render.json import render_json
 from infercanary.render.text import plain, render_text, render_texts, wrapped
-from tests.scenarios import scenarios
+from tests.scenarios import cases
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "render.txt"
 OLD, NEW = ([middle + 0.001 * (i * 7 % 11) for i in range(60)] for middle in (0.0525, 0.155))
@@ -65,7 +63,7 @@ def test_golden_text():
     assert text == GOLDEN.read_text()
 
 
-@pytest.mark.parametrize("width", [80, 101, 120])
+@cases([80, 101, 120])
 def test_no_line_is_wider_than_the_terminal_or_ends_in_spaces(width):
     lines = render_text(REGRESSED, width).split("\n")
     assert max(map(len, lines)) <= width
@@ -147,6 +145,6 @@ interval   | 0.1, -1.0, 1e999       | ×1.1 [×0, ×∞]
 """
 
 
-@pytest.mark.parametrize(("function", "arguments", "expected"), scenarios(NUMBERS))
+@cases(NUMBERS)
 def test_numbers_for_people(function, arguments, expected):
     assert getattr(units, function)(*ast.literal_eval(arguments)) == expected

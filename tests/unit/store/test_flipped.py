@@ -14,7 +14,7 @@ from infercanary.judge.model import Generation
 from infercanary.store.base import StoreError
 from infercanary.store.records import decode, decode_start, encode, encode_start
 from infercanary.store.store import open_store
-from tests.scenarios import scenarios
+from tests.scenarios import cases, scenarios
 
 RUNS = [
     sample(number, controls={"cpu": 0.1}, sm_clock=1e9, tags=("gc",), measures={"memory": 5e8})
@@ -35,7 +35,7 @@ def runs(store):
     return {start.container: several for start, several in store.generations(SEARCH, CANARY)}
 
 
-@pytest.mark.parametrize("number", [1.7e308, float("nan"), -1.0])
+@cases([1.7e308, float("nan"), -1.0])
 def test_a_latency_that_cannot_be_is_no_sample(number):
     bad = msgspec.structs.replace(RUNS[0], median=number)
     assert decode(map(encode, (RUNS[0], bad, RUNS[1]))) == RUNS[:2]
@@ -81,8 +81,8 @@ clock SET age = 'x', now = 'y'                                                  
 """)
 
 
-@pytest.mark.parametrize(("statement", "lost"), ROWS)
-def test_a_row_that_cannot_be_read_costs_no_other_and_stops_nothing(path, statement, lost):
+@cases(ROWS)
+def test_a_row_that_cannot_be_read_costs_no_other_and_stops_nothing(statement, lost, path):
     row = "series = 1 AND sequence" if statement.startswith("sample") else "rowid"
     with closing(sqlite3.connect(path)) as database, database:
         assert database.execute(f"UPDATE {statement} WHERE {row} = 1").rowcount == 1

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from infercanary.store import schema
 from infercanary.store.base import StoreError
 from infercanary.store.store import check, open_store
-from tests.scenarios import scenarios
+from tests.scenarios import cases, scenarios
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -36,7 +36,7 @@ postgresql://me@[db/x                     | IPv6 host address
 """)
 
 
-@pytest.mark.parametrize(("location", "says"), LOCATIONS)
+@cases(LOCATIONS)
 def test_a_location_that_cannot_be_right_is_refused_before_it_is_opened_without_its_secrets(location, says):
     with pytest.raises(StoreError) as caught:
         check(location)
@@ -65,7 +65,7 @@ ALTER TABLE clock ADD COLUMN w GENERATED ALWAYS AS (hex(zeroblob(500000000))) | 
 """)
 
 
-@pytest.mark.parametrize(("made", "says"), FILES)
+@cases(FILES)
 def test_a_file_that_is_not_ours_to_use_is_refused_and_not_touched(made, says, tmp_path):
     path = tmp_path / "store.db"
     open_store(path).close()

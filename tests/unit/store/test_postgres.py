@@ -13,6 +13,7 @@ from infercanary.store.base import LeaseLost, StoreAway, StoreError
 from infercanary.store.location import Location
 from infercanary.store.postgres import PostgresDatabase
 from infercanary.store.store import Store, open_store
+from tests.scenarios import cases
 
 RANK = ServiceKey("prod", "rank")
 
@@ -45,9 +46,7 @@ def server(postgres):
 # Location and faults ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "location", ["postgresql:///x", "postgresql://me@/x?host=/run/pg", "postgresql://me@a:1,[::1]:2/x"]
-)
+@cases(["postgresql:///x", "postgresql://me@/x?host=/run/pg", "postgresql://me@a:1,[::1]:2/x"])
 def test_a_location_without_a_host_or_with_several_stays_as_it_is(location):
     from psycopg.conninfo import conninfo_to_dict
 
@@ -57,8 +56,7 @@ def test_a_location_without_a_host_or_with_several_stays_as_it_is(location):
     assert "statement_timeout" in str(ours["options"])
 
 
-@pytest.mark.parametrize(
-    ("end", "says"),
+@cases(
     [("", "postgresql://127.0.0.1:1/x: connection failed"), ("?password_file=/none", "/none: No such file")],
 )
 def test_an_unreachable_database_is_one_line(end, says):
@@ -92,8 +90,8 @@ def test_a_call_that_takes_too_long_is_given_up_with_its_transaction(server):
         )
 
 
-@pytest.mark.parametrize("within", [False, True])
-def test_a_connection_that_broke_is_opened_again_and_nothing_is_kept_in_part(server, within):
+@cases([False, True])
+def test_a_connection_that_broke_is_opened_again_and_nothing_is_kept_in_part(within, server):
     store = server.stores[0]
 
     def breaks():
@@ -132,8 +130,8 @@ def test_a_service_has_one_holder_until_its_lease_ends(server):
     )
 
 
-@pytest.mark.parametrize("has_same_name", [False, True])
-def test_one_that_slept_writes_nothing(server, has_same_name):
+@cases([False, True])
+def test_one_that_slept_writes_nothing(has_same_name, server):
     """The fencing token distinguishes it from a later process with the same name."""
     slept, awake, reader = server.fleets
     if has_same_name:
@@ -162,8 +160,8 @@ def test_one_that_slept_writes_nothing(server, has_same_name):
     )
 
 
-@pytest.mark.parametrize("ended", [False, True])
-def test_one_that_waited_for_another_which_took_the_lease_does_not_take_it(server, ended):
+@cases([False, True])
+def test_one_that_waited_for_another_which_took_the_lease_does_not_take_it(ended, server):
     first, second, third = server.fleets
     if ended:
         third.hold({SEARCH})

@@ -42,6 +42,7 @@ from infercanary.store.reading import to_judge
 from infercanary.store.records import MAX_BYTES, decode, encode
 from infercanary.store.retention import BLOCK, HOUR, Retention, expired
 from infercanary.store.store import open_store
+from tests.scenarios import cases
 
 KEEP = Retention()
 
@@ -92,8 +93,7 @@ def test_facts_about_a_start_may_change_except_its_time(store):
     assert starts_of(store) == [msgspec.structs.replace(later, started_at=T)]
 
 
-@pytest.mark.parametrize(
-    ("limits", "found"),
+@cases(
     [
         ({"container": "b"}, "1"),
         ({"since": T + 400}, "45"),
@@ -103,7 +103,7 @@ def test_facts_about_a_start_may_change_except_its_time(store):
         ({"most_bytes": 1_000}, "5"),  # the last start is always read
     ],
 )
-def test_starts_of_a_container_since_a_moment_that_fit(store, limits, found):
+def test_starts_of_a_container_since_a_moment_that_fit(limits, found, store):
     for number, container in enumerate("abaaaa"):
         start = generation(
             f"{number}", container=container, started_at=T + 100 * number, environment={"large": "x" * 3_000}
@@ -134,8 +134,7 @@ SOME = [0, 1, *range(24, 80)]
 """The first and the latest of 80 starts."""
 
 
-@pytest.mark.parametrize(
-    ("containers", "starts", "runs", "at", "read"),
+@cases(
     [
         (20, 20, 8, RUNNING, [*range(20)]),
         (80, 80, 2, GONE, SOME),
@@ -489,8 +488,7 @@ def days(form, count, step=1, first=0):
     ]
 
 
-@pytest.mark.parametrize(
-    ("seen", "age", "stay"),
+@cases(
     [
         (days("c# i#", 10), 9, [7, 8, 9]),
         (days("c# i#", 10), 30, [7, 8, 9]),
